@@ -23,6 +23,7 @@ from torchft.process_group import ProcessGroupGloo  # type: ignore[import-not-fo
 from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.local.launch import free_ports
 from diloco.model import trained_parameters
+from diloco.spec.outer_choice import OuterChoice
 from goodput_trainer import Trained, note_step, steps_file
 
 PATIENCE = dt.timedelta(seconds=10)
@@ -56,7 +57,7 @@ def train(job_file: Path, out: Path, member: int, lighthouse: str) -> None:
     )
     # As learners do, it starts without torch's compiler, which the first step would load for gradients through it.
     torch.optim.SGD.step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))  # type: ignore[method-assign]
-    outer = spec.sync.outer_optimizer
+    outer = OuterChoice.of(spec).optimizer
     merging = torch.optim.SGD(parameters, lr=outer.learning_rate, momentum=outer.momentum, nesterov=outer.momentum > 0)
     # DiLoCo counts the steps of an optimizer. The trainer has its own, so this one changes nothing.
     counted = torch.optim.SGD(parameters, lr=0.0)

@@ -24,7 +24,7 @@ from diloco.core.codec import CODECS, Codec, codec_named
 from diloco.core.downlink import Update, encode_update
 from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge import Contribution, MergeTarget, merge_fragment
-from diloco.spec.sync import OuterOptimizer
+from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.block_threads import BlockThreads
 from report import write_report
 
@@ -80,7 +80,7 @@ class Setting:
             method=method,
             parameters=self.parameters,
             momentum=self.momentum,
-            outer=OuterOptimizer(),
+            outer=DILOCO,
             into=MergeTarget(result, self.momentum),
             run=self.run,
         )

@@ -58,11 +58,11 @@ class Trained:
 
     def checkpoint(self, value: float) -> str:
         """Write a checkpoint with this value; its name."""
-        layout, store = self.beginning.layout, self.beginning.store
+        layout, store, outer = self.beginning.layout, self.beginning.store, self.beginning.outer
         for fragment in layout.fragments:
             store.put(fragment.index, 0, torch.full((fragment.numel,), value))
         engine = Engine(EngineOptions.from_job(self.job, layout), 1).snapshot(0.0)
-        content = CheckpointContent(self.owner.job.name, layout, 3, store.hold(), engine, "test")
+        content = CheckpointContent(self.owner.job.name, layout, 3, store.hold(), engine, outer, "test")
         return write_checkpoint(self.checkpoints, content)
 
     def source(self, name: str, step: int = 0) -> BackupSource:

@@ -138,8 +138,12 @@ CASES: list[tuple[dict[str, object], str]] = [
     ({"spec.sync.fragments": 4097}, "spec.sync.fragments: 4097 is too large; use an integer from 1 to 4096"),
     ({"spec.sync.grace.safety": 1}, "spec.sync.grace.safety: 1 is too large; use a number of at least 0 and below 1"),
     (
-        {"spec.sync.outerOptimizer.learningRate": 0},
+        {"spec.sync.outerOptimizer": {"learningRate": 0, "momentum": 0.9}},
         "spec.sync.outerOptimizer.learningRate: 0 is too small; use a number above 0 and at most 10",
+    ),
+    (
+        {"spec.sync.outerOptimizer": {"momentum": 0.9}},
+        "spec.sync.outerOptimizer.learningRate: is missing; use a number above 0 and at most 10",
     ),
     (
         {"spec.data.holdoutFraction": 0.7},

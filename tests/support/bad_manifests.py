@@ -150,10 +150,16 @@ BY_SCHEMA = [
     BadManifest({"spec.sync.fragments": 4097}, "spec.sync.fragments", "less than or equal to 4096", "is too large"),
     BadManifest({"spec.sync.grace.safety": 1}, "spec.sync.grace.safety", "should be less than 1", "is too large"),
     BadManifest(
-        {"spec.sync.outerOptimizer.learningRate": 0},
+        {"spec.sync.outerOptimizer": {"learningRate": 0, "momentum": 0.9}},
         "spec.sync.outerOptimizer.learningRate",
         "should be greater than 0",
         "is too small",
+    ),
+    BadManifest(
+        {"spec.sync.outerOptimizer": {"momentum": 0.9}},
+        "spec.sync.outerOptimizer.learningRate",
+        "Required value",
+        "is missing",
     ),
     BadManifest({"spec.syncer.storage.size": "10 GB"}, "spec.syncer.storage.size", "should match", "does not fit"),
     BadManifest(

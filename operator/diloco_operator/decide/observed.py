@@ -174,6 +174,8 @@ class SyncerStatusView(BaseModel):
     learners: tuple[LearnerReport, ...] = ()
     quorum: int = 0
     """Learners that make a quorum at present; 0 from syncers that do not say."""
+    outer_optimizer: str = ""
+    """Learning rate and momentum, and why these."""
     links: LinksReport | None = None
     """None from syncers that have not measured them yet, or do not."""
 

@@ -60,6 +60,7 @@ def with_status(
             "restarts": before.restarts if told is None else restarts_of(told),
             "avoided_nodes": job_now.avoided if running else (),
             "syncer": _endpoints(job_now, told),
+            "outer_optimizer": (told and told.outer_optimizer) or before.outer_optimizer,
             "model": model,
             # If it ended while it was suspended, the condition stays as it was.
             "start_time": before.start_time

@@ -8,7 +8,7 @@ import torch
 from diloco.core.codec import CODECS, codec_named
 from diloco.core.merge import Contribution, MergeError, MergeTarget, merge_fragment
 from diloco.core.radial import CANCELLATION
-from diloco.spec.sync import OuterOptimizer
+from diloco.spec.outer_choice import DILOCO
 from tests.support.fragment_merge import PLAIN_STEP, Rule, contributions_of, fragment_of, merge_into_zero
 
 METHODS: list[Literal["RDA", "Mean"]] = ["RDA", "Mean"]
@@ -159,7 +159,7 @@ def test_momentum_in_place_and_in_another_buffer_is_the_same() -> None:
             method="RDA",
             parameters=random(50, seed=5),
             momentum=momentum,
-            outer=OuterOptimizer(),
+            outer=DILOCO,
             into=into,
         )
         results.append(into)
@@ -187,7 +187,7 @@ def test_a_payload_that_is_not_finite_is_refused_and_changes_nothing(
             method=method,
             parameters=parameters,
             momentum=momentum,
-            outer=OuterOptimizer(),
+            outer=DILOCO,
             into=MergeTarget(torch.empty(26), momentum),
         )
     assert torch.equal(parameters, random(26, seed=2))
@@ -248,7 +248,7 @@ def test_an_outer_gradient_beyond_the_range_of_f32_changes_nothing(
     fragment = fragment_of((8,))
     huge = contributions_of({f"here/cpu/{index}": torch.full((8,), 2e38) for index in range(members)})
     with pytest.raises(MergeError, match="too large"):
-        merge_into_zero(fragment, huge, Rule(method=method, outer=OuterOptimizer()))
+        merge_into_zero(fragment, huge, Rule(method=method, outer=DILOCO))
 
 
 def test_embeddings_beside_each_other_are_all_merged() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from diloco.core.outer_optimizer import momentum_between, nesterov_step
 from diloco.core.sizes import BLOCK
+from diloco.spec.outer_choice import DILOCO
 from diloco.spec.sync import OuterOptimizer
 
 
@@ -61,7 +62,7 @@ def test_steps_with_equal_gradients_are_solved_too(optimizer: OuterOptimizer, co
 @pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
 def test_after_several_steps_it_is_nearer_than_other_guesses(count: int, noise: float, seed: int) -> None:
     """Gradients share a direction and have noise of their own, as outer gradients of successive rounds do."""
-    optimizer, draw = OuterOptimizer(), torch.Generator().manual_seed(seed)
+    optimizer, draw = DILOCO, torch.Generator().manual_seed(seed)
     size = 4096
     drift = torch.randn(size, generator=draw) * 0.01
 
@@ -83,7 +84,7 @@ def test_after_several_steps_it_is_nearer_than_other_guesses(count: int, noise: 
 
 
 def test_blocks_of_a_large_fragment_are_all_solved() -> None:
-    draw, optimizer, size = torch.Generator().manual_seed(1), OuterOptimizer(), 2 * BLOCK + 5
+    draw, optimizer, size = torch.Generator().manual_seed(1), DILOCO, 2 * BLOCK + 5
     before, momentum, gradient = (torch.randn(size, generator=draw) * scale for scale in (0.1, 0.01, 0.01))
     after, expected = steps(before, momentum, [gradient], optimizer)
     assert momentum_between(before, after, momentum, 1, optimizer)
@@ -93,5 +94,6 @@ def test_blocks_of_a_large_fragment_are_all_solved() -> None:
 def test_what_would_not_be_finite_is_zero() -> None:
     momentum = torch.ones(4)
     huge = torch.full((4,), 3e38)
-    assert not momentum_between(huge, -huge, momentum, 1, OuterOptimizer(learning_rate=math.ldexp(1.0, -10)))
+    slow = OuterOptimizer(learning_rate=math.ldexp(1.0, -10), momentum=0.9)
+    assert not momentum_between(huge, -huge, momentum, 1, slow)
     assert torch.equal(momentum, torch.zeros(4))

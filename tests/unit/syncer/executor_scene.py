@@ -17,7 +17,8 @@ from diloco.core.codec import codec_named
 from diloco.core.engine import Progress
 from diloco.core.events import Event
 from diloco.core.merge import BlockRunner, in_this_thread
-from diloco.spec.sync import OuterOptimizer, SyncSpec
+from diloco.spec.outer_choice import AVERAGE, OuterChoice
+from diloco.spec.sync import SyncSpec
 from diloco.syncer.action_executor import ActionExecutor
 from diloco.syncer.disk.checkpoint import CheckpointContent
 from diloco.syncer.disk.checkpointer import Checkpointer
@@ -60,6 +61,9 @@ class OrderedEngine:
         return self.answers.get(type(event), [])
 
 
+OUTER = OuterChoice(optimizer=AVERAGE, merges=None)
+
+
 class Scene:
     """Two fragments of zeros at version 0; outer gradients are merged by their mean and subtracted."""
 
@@ -69,8 +73,8 @@ class Scene:
                 "merge": "Mean",
                 "fragments": 2,
                 "interval": 2,
+                "compression": "None",
                 "downlink": downlink,
-                "outer_optimizer": OuterOptimizer(learning_rate=1.0, momentum=0.0),
             }
         )
         codec = codec_named("None")
@@ -118,7 +122,7 @@ class Scene:
             inbox=self.inbox,
             store=self.store,
             posted=self.posted,
-            merging=Merging(LAYOUT, sync, codec, run_blocks),
+            merging=Merging(LAYOUT, sync, AVERAGE, run_blocks),
             checkpointer=self.checkpointer,
             metrics=self.metrics,
             payloads=self.payloads if record else None,
@@ -193,7 +197,7 @@ class Scene:
 
     def _capture(self, reason: str) -> CheckpointContent:
         self.captured.append((reason, self.store.versions))
-        return CheckpointContent("job", LAYOUT, 1, self.store.hold(), {}, reason)
+        return CheckpointContent("job", LAYOUT, 1, self.store.hold(), {}, OUTER, reason)
 
 
 def numel_of(fragment: int) -> int:

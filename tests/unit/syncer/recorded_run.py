@@ -20,6 +20,7 @@ from diloco.core.events import (
 )
 from diloco.core.options import CURRENT_RULES
 from diloco.spec import DiLoCoJob
+from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
 from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
@@ -81,7 +82,7 @@ class RecordedRun:
         )
         self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits(), self.engine.image)
         self._codec = codec_named(job.spec.sync.compression)
-        self._merging = Merging(self.layout, job.spec.sync, self._codec)
+        self._merging = Merging(self.layout, job.spec.sync, OuterChoice.of(job.spec).optimizer)
         self._payloads: dict[PushKey, torch.Tensor] = {}
         self._random = torch.Generator().manual_seed(epoch)
         self.spoilt: frozenset[int] = frozenset()
@@ -130,7 +131,8 @@ class RecordedRun:
         self.store.release()
         snapshot = self.engine.snapshot(self.now)
         name = self.job.metadata.name
-        content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, "the test asks for it")
+        outer, reason = OuterChoice.of(self.job.spec), "the test asks for it"
+        content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, outer, reason)
         return write_checkpoint(self.directory / "checkpoints", content)
 
     def _carry_out(self, action: Action) -> None:

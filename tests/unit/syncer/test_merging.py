@@ -10,14 +10,14 @@ from diloco.core.events import LeftOut
 from diloco.core.fragments import TensorSpec, partition
 from diloco.core.options import CURRENT_RULES, Rules
 from diloco.core.outliers import LEAST_PAST
+from diloco.spec.outer_choice import AVERAGE
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.merging import MergeResult, Merging
 from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.store import FragmentStore, digest_of
 
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
-CODEC = codec_named("None")
-PLAIN = {"merge": "Mean", "fragments": 1, "outer_optimizer": OuterOptimizer(learning_rate=1.0, momentum=0.0)}
+PLAIN = {"merge": "Mean", "fragments": 1, "compression": "None"}
 
 
 def store(*, residuals: bool = False) -> FragmentStore:
@@ -32,7 +32,11 @@ def store(*, residuals: bool = False) -> FragmentStore:
 
 
 def merge(
-    store: FragmentStore, sync: SyncSpec, gradients: dict[str, tuple[float, int]], rules: Rules = CURRENT_RULES
+    store: FragmentStore,
+    sync: SyncSpec,
+    gradients: dict[str, tuple[float, int]],
+    rules: Rules = CURRENT_RULES,
+    outer: OuterOptimizer = AVERAGE,
 ) -> MergeResult:
     """Merge learners' constant outer gradients, each with its base version."""
     members = tuple(
@@ -42,7 +46,7 @@ def merge(
         PushKey(learner, 1, 0, 4, 1): torch.full((10,), value).view(torch.uint8)
         for learner, (value, _) in gradients.items()
     }
-    merging = Merging(LAYOUT, sync, CODEC, rules=rules)
+    merging = Merging(LAYOUT, sync, outer, rules=rules)
     return merging.run(merging.prepare(Merge(0, 4, members, ""), store, payloads.__getitem__))
 
 
@@ -87,7 +91,7 @@ def test_under_the_rules_of_before_one_member_fails_the_merge() -> None:
 
 def test_what_was_merged_before_tells_what_a_learner_alone_usually_brings() -> None:
     held, sync = store(), SyncSpec.model_validate(PLAIN)
-    merging = Merging(LAYOUT, sync, CODEC)
+    merging = Merging(LAYOUT, sync, AVERAGE)
     problems = []
     for version, value in enumerate([0.01] * LEAST_PAST + [1000.0, 0.01], start=4):
         order = Merge(0, version, (Member("a", 1, 1, version - 1, 1, 1, 1.0, ""),), "")
@@ -102,7 +106,7 @@ def test_what_was_merged_before_tells_what_a_learner_alone_usually_brings() -> N
 @pytest.mark.parametrize(("rules", "left_out"), [(Rules.GUARDED, []), (Rules.APART, ["a"])])
 def test_what_a_learner_did_alone_excused_it_by_the_rules_of_before(rules: Rules, left_out: list[str]) -> None:
     held, sync = store(), SyncSpec.model_validate(PLAIN)
-    merging = Merging(LAYOUT, sync, CODEC, rules=rules)
+    merging = Merging(LAYOUT, sync, AVERAGE, rules=rules)
     for version in range(4, 8):
         alone = (Member("a", 1, 1, version - 1, 1, 1, 1.0, ""),)
         company = tuple(Member(name, 1, 1, version - 1, 1, 1, 1 / 3, "") for name in "abc")
@@ -166,14 +170,12 @@ def test_a_merge_that_fails_leaves_what_waits_waiting_and_is_sent_whole() -> Non
 
 def test_an_update_that_cannot_be_encoded_is_sent_whole_and_says_why() -> None:
     held = store(residuals=True)
-    optimizer = OuterOptimizer(learning_rate=10.0, momentum=0.0)
     # Within what a merge takes, and ten times that is beyond what Int8 can say.
     held.put(0, 3, torch.full((10,), 3.4e38))
     momentum = held.momentum(0)
     momentum.fill_(3.4e37)
-    sync = SyncSpec.model_validate(PLAIN | {"downlink": "Int8", "outer_optimizer": optimizer})
-    sync = sync.model_copy(update={"outer_optimizer": optimizer.model_copy(update={"momentum": 0.999})})
-    result = merge(held, sync, {"a": (0.5, 3)})
+    sync = SyncSpec.model_validate(PLAIN | {"downlink": "Int8"})
+    result = merge(held, sync, {"a": (0.5, 3)}, outer=OuterOptimizer(learning_rate=10.0, momentum=0.999))
     assert result.update is None
     assert result.not_encoded == "1 of 1 blocks hold values that are not finite, or too large for Int8"
     assert result.problem == ""

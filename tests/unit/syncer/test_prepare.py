@@ -34,7 +34,7 @@ def begun(job: DiLoCoJob, folder: Path, *, tell_of_constants: bool = True) -> St
     if not tell_of_constants:
         layout = type(layout)(layout.fragments)
     image, engine = beginning.store.hold(), Engine(EngineOptions.from_job(job, layout), 1).snapshot(0.0)
-    write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine, "test"))
+    write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine, beginning.outer, "test"))
     return beginning
 
 

@@ -23,7 +23,8 @@ def checkpoints_of(directory: Path, *changes: dict[str, Any]) -> None:
     beginning = prepare(JOB, directory)
     layout = beginning.layout
     snapshot = Engine(EngineOptions.from_job(JOB, layout), 1).snapshot(0.0)
-    content = CheckpointContent(JOB.metadata.name, layout, 1, beginning.store.hold(), snapshot, "a test")
+    store, outer = beginning.store, beginning.outer
+    content = CheckpointContent(JOB.metadata.name, layout, 1, store.hold(), snapshot, outer, "a test")
     for change in changes:
         write_checkpoint(directory, replace(content, engine=snapshot | change))
 

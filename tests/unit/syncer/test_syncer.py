@@ -10,6 +10,7 @@ import pytest
 
 from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec import parse_job
+from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
@@ -116,7 +117,7 @@ def test_two_recorded_lives_replay_to_the_bit(tmp_path: Path) -> None:
     assert report.ok, report.problems
     assert [epoch.merges > 0 and epoch.merges_redone == epoch.merges for epoch in report.epochs] == [True, True]
     header = read_header(folder / "tape/000002.jsonl")
-    assert header.job == json.loads(job.job.model_dump_json(by_alias=True))
+    assert header.job == json.loads(OuterChoice.of(job.job.spec).put_into(job.job).model_dump_json(by_alias=True))
 
 
 @pytest.mark.parametrize("record", [True, False])

@@ -15,6 +15,7 @@ from diloco.core.remedies import SHORTEST_STEP_SECONDS, rate_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text, short_duration_text
 from diloco.plan.advice import Advice
 from diloco.plan.plan import Plan
+from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.words import listed
 
 _NONE: Final = "-"
@@ -32,7 +33,7 @@ def plan_view(plan: Plan) -> RenderableType:
 def _parts(plan: Plan) -> Iterator[RenderableType]:
     told, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
     yield Text.assemble((plan.job.metadata.name, "bold"), "  ", (told, style))
-    yield from _indented([plan.fit.reason, _exchange(plan)])
+    yield from _indented([plan.fit.reason, _exchange(plan), f"Outer optimizer: {OuterChoice.of(plan.job.spec)}"])
     yield Text()
     yield _links(plan)
     yield Text()

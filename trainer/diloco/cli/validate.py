@@ -8,6 +8,7 @@ import yaml
 
 from diloco.cli.render import check_for_operator
 from diloco.spec import DiLoCoJob, load_job
+from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.words import listed
 
 
@@ -28,6 +29,7 @@ def validate(
         typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
     else:
         typer.echo(f"{job}: valid. {_told(manifest)}")
+        typer.echo(f"Outer optimizer: {OuterChoice.of(manifest.spec)}")
 
 
 def _told(job: DiLoCoJob) -> str:

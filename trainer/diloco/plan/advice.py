@@ -6,6 +6,7 @@ from diloco.core.link_fit import Fit, fit
 from diloco.core.links import Situation
 from diloco.core.remedies import Setting
 from diloco.spec import JobSpec
+from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.recommendations import Recommendation, ranked
 
 COMPARABLE_SHARE = 0.8
@@ -77,7 +78,12 @@ def _changes(spec: JobSpec, row: Recommendation) -> list[Setting]:
         ("sync.overlap", sync.overlap, sync.overlap if overlap_stands else "Auto"),
         ("sync.compression", sync.compression, row.compression),
         ("sync.downlink", sync.downlink, row.downlink),
-        ("sync.outerOptimizer.learningRate", sync.outer_optimizer.learning_rate, row.outer_learning_rate),
-        ("sync.outerOptimizer.momentum", sync.outer_optimizer.momentum, row.outer_momentum),
     ]
-    return [Setting(field, wanted) for field, has, wanted in settings if has != wanted]
+    changes = [Setting(field, wanted) for field, has, wanted in settings if has != wanted]
+    # With the row's interval, an automatic one may be another.
+    then = spec.model_copy(update={"sync": sync.model_copy(update={"interval": row.interval})})
+    outer = OuterChoice.of(then).optimizer
+    if (outer.learning_rate, outer.momentum) != (row.outer_learning_rate, row.outer_momentum):
+        changes.append(Setting("sync.outerOptimizer.learningRate", row.outer_learning_rate))
+        changes.append(Setting("sync.outerOptimizer.momentum", row.outer_momentum))
+    return changes

@@ -10,11 +10,12 @@ from diloco.core.remedies import LinkRate, Remedy, Setting, StepTime
 from diloco.plan.advice import Advice
 from diloco.plan.needs import Needs
 from diloco.plan.plan import Plan
+from diloco.spec.outer_choice import OuterChoice
 
 
 def document(plan: Plan) -> dict[str, Any]:
     """JSON values. What is unlimited or not known is null; shares are fractions of 1, rates bytes per second."""
-    exchange, found = plan.situation.exchange, plan.fit
+    exchange, found, outer = plan.situation.exchange, plan.fit, OuterChoice.of(plan.job.spec)
     return {
         "job": plan.job.metadata.name,
         "fits": found.fits,
@@ -31,6 +32,7 @@ def document(plan: Plan) -> dict[str, Any]:
             "quorum": exchange.quorum,
             "compression": exchange.compression,
             "downlink": exchange.downlink,
+            "outer_optimizer": {**outer.optimizer.model_dump(), "expected_merges": outer.merges},
             **_schedule(found),
         },
         "links": [_link(link, learners, found.links) for link, learners in plan.situation.links],

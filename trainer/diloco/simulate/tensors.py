@@ -22,6 +22,7 @@ from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
+from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.sync import SyncSpec
 
 
@@ -44,7 +45,7 @@ def tensor_work(spec: JobSpec, source: TokenSource | None = None) -> tuple[Layou
     def new_encoder(residuals: Mapping[int, Tensor]) -> TensorEncoder:
         return TensorEncoder(spec.sync, residuals)
 
-    return layout, Work(TensorModel(spec.sync, layout, initial), new_trainer, new_encoder)
+    return layout, Work(TensorModel(spec, layout, initial), new_trainer, new_encoder)
 
 
 class TensorEncoder:
@@ -88,8 +89,9 @@ class TensorEncoder:
 class TensorModel:
     """See `work.GlobalModel`."""
 
-    def __init__(self, sync: SyncSpec, layout: Layout, initial: list[Tensor]) -> None:
-        self._sync = sync
+    def __init__(self, spec: JobSpec, layout: Layout, initial: list[Tensor]) -> None:
+        self._sync = sync = spec.sync
+        self._outer = OuterChoice.of(spec).optimizer
         self._layout = layout
         self._codec: Codec = codec_named(sync.compression)
         self.parameters = [values.clone() for values in initial]
@@ -124,7 +126,7 @@ class TensorModel:
                 method=self._sync.merge,
                 parameters=current,
                 momentum=self._momentum[index],
-                outer=self._sync.outer_optimizer,
+                outer=self._outer,
                 into=target,
                 bounded=True,
             ).verdict

@@ -246,6 +246,8 @@ class JobStatus(StatusModel):
     """Nodes that are avoided for a while, because different learners kept crashing on them."""
     syncer: SyncerEndpoints | None = None
     """Where the syncer is."""
+    outer_optimizer: str | None = Field(default=None, max_length=1024)
+    """Learning rate and momentum of the outer optimizer, and why these. Absent until the syncer has answered once."""
     model: ExportedModel | None = None
     """The trained model, once the job is complete."""
     start_time: Time | None = None

@@ -30,12 +30,12 @@ class Grace(SpecModel):
 
 
 class OuterOptimizer(SpecModel):
-    """SGD with Nesterov momentum on the merged outer gradients."""
+    """SGD with Nesterov momentum on the merged outer gradients. The two values suit each other, so give both."""
 
-    learning_rate: float = Field(default=0.7, gt=0, le=10)
-    """0.7 is DiLoCo's; runs of fewer than a few hundred rounds do better with 1 and no momentum."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """0.9 is DiLoCo's."""
+    learning_rate: float = Field(gt=0, le=10)
+    """Learning rate; 0.7 is DiLoCo's."""
+    momentum: float = Field(ge=0, lt=1)
+    """Decay of the momentum; 0.9 is DiLoCo's."""
 
 
 class SyncSpec(SpecModel):
@@ -61,8 +61,10 @@ class SyncSpec(SpecModel):
     """Weight a learner by tokens x tokens per step (paper). false: all learners alike."""
     anchor: Literal["Received", "Current"] = "Received"
     """What an outer gradient is measured from: the version the learner last received, or the syncer's current."""
-    outer_optimizer: OuterOptimizer = OuterOptimizer()
-    """The outer optimizer."""
+    outer_optimizer: OuterOptimizer | None = None
+    """The outer optimizer. Default (Auto): chosen when the job begins, by the expected merges of each fragment, which
+    are budget / (learners x batch x sequence x interval). Below 50, learning rate 1 and momentum 0 (ours); from 50 on,
+    DiLoCo's. Scaling a pool does not change it."""
     compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
     """How learners encode outer gradients for the syncer. For the way back see sync.downlink."""
     error_feedback: bool = True

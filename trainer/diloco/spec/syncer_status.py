@@ -309,3 +309,5 @@ class SyncerStatus(_Status):
     """None: there are no backups, or an older syncer does not say."""
     recovered: RecoveredStatus | None = None
     """None: nothing was merged between the checkpoint that this syncer began with and the end of the one before."""
+    outer_optimizer: str = ""
+    """Learning rate and momentum of the outer optimizer, and why these; empty from older syncers."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from diloco.core.actions import Merge
-from diloco.core.codec import Codec
+from diloco.core.codec import codec_named
 from diloco.core.downlink import Update, downlink_codec, encode_update
 from diloco.core.events import LeftOut
 from diloco.core.fragments import Fragment, Layout
@@ -19,7 +19,7 @@ from diloco.core.merge import BlockRunner, Contribution, MergeError, MergeTarget
 from diloco.core.options import CURRENT_RULES, Rules
 from diloco.core.outliers import UsualSizes
 from diloco.core.proof import proof_of
-from diloco.spec.sync import SyncSpec
+from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, bytes_of, digest_of
 
@@ -71,7 +71,7 @@ class Merging:
         self,
         layout: Layout,
         sync: SyncSpec,
-        codec: Codec,
+        outer: OuterOptimizer,
         run_blocks: BlockRunner = in_this_thread,
         *,
         rules: Rules = CURRENT_RULES,
@@ -81,7 +81,8 @@ class Merging:
         self._usual = UsualSizes(apart=rules >= Rules.APART)
         self._layout = layout
         self._sync = sync
-        self._codec = codec
+        self._outer = outer
+        self._codec = codec_named(sync.compression)
         self._downlink = downlink_codec(sync.downlink)
         self._run_blocks = run_blocks
 
@@ -132,7 +133,7 @@ class Merging:
                 method=self._sync.merge,
                 parameters=prepared.parameters,
                 momentum=prepared.momentum,
-                outer=self._sync.outer_optimizer,
+                outer=self._outer,
                 into=made.merge,
                 run=self._run_blocks,
                 bounded=self._bounded,

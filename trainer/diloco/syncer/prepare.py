@@ -19,6 +19,7 @@ from diloco.core.snapshot import LaterSnapshotError, SnapshotError
 from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
+from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.syncer_status import RecoveredStatus, RegionBytes
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.backup.restore import restore
@@ -50,6 +51,8 @@ class StartState:
     """The engine's snapshot; None for a new job."""
     checkpoint: str
     """Name of the checkpoint it resumes from; empty for a new job."""
+    outer: OuterChoice
+    """The outer optimizer: that of the checkpoint, if the job leaves the choice open."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """Bytes by region until then."""
     epoch: int = 0
@@ -95,6 +98,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
             store,
             loaded.manifest.engine,
             loaded.name,
+            OuterChoice.of(job.spec, loaded.manifest.outer),
             loaded.manifest.bytes_by_region,
             loaded.manifest.epoch,
             training,
@@ -116,7 +120,7 @@ def _begun(job: DiLoCoJob, checkpoints: Path) -> StartState:
         given = initial_parameters(begins, module, layout, checkpoints.with_name(".initial.part"))
     for fragment, parameters in zip(layout.fragments, given, strict=True):
         store.put(fragment.index, 0, parameters)
-    return StartState(layout, store, None, "")
+    return StartState(layout, store, None, "", OuterChoice.of(job.spec))
 
 
 def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str], str]:

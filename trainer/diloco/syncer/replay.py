@@ -25,6 +25,7 @@ from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError, layout_of_job
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
+from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import load_checkpoint
 from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.errors import SyncerError
@@ -205,7 +206,7 @@ class _Merges:
         self._job = job
         self._layout = layout
         self._codec = codec_named(job.spec.sync.compression)
-        self._merging = Merging(layout, job.spec.sync, self._codec, rules=rules)
+        self._merging = Merging(layout, job.spec.sync, OuterChoice.of(job.spec).optimizer, rules=rules)
         self._store: FragmentStore | None = None
         self._orders: dict[tuple[int, int], Merge] = {}
         self.problems: list[ReplayProblem] = []

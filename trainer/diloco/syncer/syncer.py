@@ -92,7 +92,7 @@ class Syncer:
         self._options = options
         self._directory = directory
         self._layout, self._store = start_state.layout, start_state.store
-        self._recovered = start_state.recovered
+        self._recovered, self._outer = start_state.recovered, start_state.outer
         self.traffic = Traffic((region.name for region in options.job.spec.regions), start_state.bytes_by_region)
         """Bytes between learners and syncer, over all starts: the one count of them."""
         self._clock = clock
@@ -157,7 +157,7 @@ class Syncer:
             inbox=inbox,
             store=self._store,
             posted=posted,
-            merging=Merging(self._layout, options.job.spec.sync, codec, self._block_threads),
+            merging=Merging(self._layout, sync, self._outer.optimizer, self._block_threads),
             checkpointer=self._checkpointer,
             metrics=self.metrics,
             payloads=directory.payloads if options.record else None,
@@ -184,6 +184,7 @@ class Syncer:
 
     def start(self) -> None:
         """Start processing events."""
+        _log.info("outer optimizer: %s", self._outer)
         self._engine_loop.start(self._executor)
         self.serving = True
         if self._view().finished:
@@ -203,6 +204,7 @@ class Syncer:
             links=self._links.status(self._now()),
             bytes_by_region=self.traffic.read(),
             recovered=self._recovered,
+            outer_optimizer=str(self._outer),
         )
         return self._reporter.status(self._view(), self._now(), stored)
 
@@ -320,13 +322,13 @@ class Syncer:
         engine = self._engine.snapshot(self._shown_at())
         assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
-        moved = self.traffic.read()
-        return CheckpointContent(self.job, self._layout, int(self.epoch), image, engine, reason, moved)
+        epoch, outer, moved = int(self.epoch), self._outer, self.traffic.read()
+        return CheckpointContent(self.job, self._layout, epoch, image, engine, outer, reason, moved)
 
     def _begin_tape(self, base: str, start_state: StartState) -> TapeWriter:
         limits = TapeLimits.of_size(self._options.job.spec.syncer.tape_bytes, keep_all=self._options.record)
         header = TapeHeader(
-            job=self._options.job.model_dump(mode="json", by_alias=True),
+            job=self._outer.put_into(self._options.job).model_dump(mode="json", by_alias=True),
             layout=self._layout.digest,
             epoch=int(self.epoch),
             base_checkpoint=base,

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.runtime.files import UnusableFileError, sha256_bytes
+from diloco.spec.outer_choice import DILOCO, OuterChoice
 from diloco.spec.syncer_status import BytesByKind, RegionBytes
 from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
@@ -35,6 +36,7 @@ def layout_of(*sizes: int) -> Layout:
 
 LAYOUT = layout_of(1000, 500)
 MOVED = (RegionBytes(region="east", up=BytesByKind(bulk=5), down=BytesByKind(again=6)),)
+OUTER = OuterChoice(optimizer=DILOCO, merges=60)
 
 
 def content(
@@ -45,7 +47,7 @@ def content(
         values = torch.arange(fragment.numel, dtype=torch.float32) + version
         store.put(fragment.index, version, values, values / 3, values / 7 if residuals else None)
     engine = {"loss": float("nan"), "n": 1}
-    return CheckpointContent(job, layout, 2, store.hold(), engine, "a test", MOVED)
+    return CheckpointContent(job, layout, 2, store.hold(), engine, OUTER, "a test", MOVED)
 
 
 def newest(
@@ -61,7 +63,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert not broken
     assert (name, loaded.name, loaded.manifest.versions) == ("000001", "000001", (3, 3))
     assert loaded.manifest.engine["n"] == 1
-    assert loaded.manifest.bytes_by_region == MOVED
+    assert (loaded.manifest.outer, loaded.manifest.bytes_by_region) == (OUTER, MOVED)
     image = content().image
     for index, fragment in enumerate(image.fragments):
         assert torch.equal(loaded.parameters[index], fragment.parameters)

@@ -13,12 +13,14 @@ import torch
 from prometheus_client import generate_latest
 
 from diloco.core.fragments import TensorSpec, partition
+from diloco.spec.outer_choice import DILOCO, OuterChoice
 from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, load_checkpoint
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
 from tests.support.virtual_time import in_virtual_time
 
+OUTER = OuterChoice(optimizer=DILOCO, merges=60)
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
 
 
@@ -75,7 +77,7 @@ class Disk:
         return load_checkpoint(self.folder, name, LAYOUT, "small").manifest.reason
 
     def _capture(self, reason: str) -> CheckpointContent:
-        return CheckpointContent("small", LAYOUT, 1, self.store.hold(), dict(self.engine), reason)
+        return CheckpointContent("small", LAYOUT, 1, self.store.hold(), dict(self.engine), OUTER, reason)
 
     def _check(self, content: CheckpointContent) -> None:
         if not content.engine["readable"]:

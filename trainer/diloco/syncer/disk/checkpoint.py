@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from diloco.core.fragments import Layout, Match
 from diloco.runtime.files import UnusableFileError, fsync_directory, fsync_file, read_json, sha256_bytes, sha256_file
+from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.syncer_status import RegionBytes
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import StoreImage, check_complete
@@ -59,6 +60,8 @@ class CheckpointManifest(BaseModel):
     versions: tuple[int, ...]
     engine: dict[str, Any]
     """The engine's snapshot."""
+    outer: OuterChoice
+    """The outer optimizer of its merges."""
     bytes_by_region: tuple[RegionBytes, ...]
     """Between learners and syncer, since the job began."""
     written_at: float
@@ -80,6 +83,7 @@ class CheckpointContent:
     epoch: int
     image: StoreImage
     engine: dict[str, Any]
+    outer: OuterChoice
     reason: str
     bytes_by_region: tuple[RegionBytes, ...] = ()
 
@@ -259,6 +263,7 @@ def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
         epoch=content.epoch,
         versions=tuple(fragment.version for fragment in content.image.fragments),
         engine=content.engine,
+        outer=content.outer,
         bytes_by_region=content.bytes_by_region,
         written_at=time.time(),
         reason=content.reason,

@@ -18,6 +18,7 @@ from diloco.core.options import Rules
 from diloco.core.snapshot import SnapshotError
 from diloco.core.tail import MadeVersion, Tail
 from diloco.spec import DiLoCoJob
+from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.sync import OuterOptimizer
 from diloco.syncer.prepare import StartState
 from diloco.syncer.replay import difference
@@ -159,4 +160,4 @@ def _options(header: TapeHeader, name: str, layout: Layout) -> tuple[EngineOptio
         raise TailError(f"the tape's job or rules are not valid ({type(error).__name__})") from error
     if job.metadata.name != name or layout.match(header.layout) is not Match.SAME:
         raise TailError("the tape is of another job or model")
-    return replace(EngineOptions.from_job(job, layout), rules=rules), job.spec.sync.outer_optimizer
+    return replace(EngineOptions.from_job(job, layout), rules=rules), OuterChoice.of(job.spec).optimizer

@@ -45,6 +45,7 @@ class StoredState:
     backup: BackupStatus | None = None
     recovered: RecoveredStatus | None = None
     """What was taken from learners at the start."""
+    outer_optimizer: str = ""
 
 
 class Reporter:
@@ -109,6 +110,7 @@ class Reporter:
                 "bytes_by_region": stored.bytes_by_region,
                 "backup": stored.backup,
                 "recovered": stored.recovered,
+                "outer_optimizer": stored.outer_optimizer,
                 "learners": tuple(self._learner(learner, now) for learner in view.learners),
             }
         )

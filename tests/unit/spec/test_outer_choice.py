@@ -1,0 +1,86 @@
+"""The outer optimizer that a job gets follows from its length, unless the manifest gives one."""
+
+from typing import Any
+
+import pytest
+
+from diloco.spec import DiLoCoJob, JobSpec, Metadata
+from diloco.spec.outer_choice import AVERAGE, DILOCO, MANY_MERGES, OuterChoice, expected_merges
+from diloco.spec.sync import OuterOptimizer, SyncSpec
+from tests.support.small_job import small_job
+
+STEP_TOKENS = 64
+"""Of one learner of a small job."""
+
+
+def job(merges: float, *, sync: dict[str, Any] | None = None, pools: list[dict[str, Any]] | None = None) -> JobSpec:
+    """A job of two learners whose budget lasts for so many merges of each fragment."""
+    tokens = round(merges * 6 * 2 * STEP_TOKENS)
+    regions = [{"name": "here", "pools": pools or [{"name": "cpu", "learners": 2}]}]
+    training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4}
+    return small_job(training=training, sync={"fragments": 6, "interval": 6} | (sync or {}), regions=regions)
+
+
+@pytest.mark.parametrize(
+    ("merges", "chosen"), [(1, AVERAGE), (MANY_MERGES - 0.5, AVERAGE), (MANY_MERGES, DILOCO), (1000, DILOCO)]
+)
+def test_a_short_job_averages_and_a_long_one_has_diloco_s_momentum(merges: float, chosen: OuterOptimizer) -> None:
+    assert OuterChoice.of(job(merges)) == OuterChoice(optimizer=chosen, merges=int(merges))
+
+
+def test_what_the_manifest_gives_is_taken_at_any_length() -> None:
+    given = {"outerOptimizer": {"learningRate": 0.5, "momentum": 0.3}}
+    chosen = [OuterChoice.of(job(merges, sync=given), OuterChoice(optimizer=DILOCO, merges=99)) for merges in (1, 1000)]
+    assert chosen == [OuterChoice(optimizer=OuterOptimizer(learning_rate=0.5, momentum=0.3), merges=None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("pools", "merges"),
+    [
+        ([{"name": "a", "learners": 1}], 40),
+        ([{"name": "a", "learners": 4}], 10),
+        ([{"name": "a", "learners": 4, "without": [1, 2]}], 20),
+        ([{"name": "a", "learners": 4, "minimumLearners": 1}], 10),
+        ([{"name": "a", "learners": 1, "batchSize": 8}, {"name": "b", "learners": 2}], 10),
+        ([{"name": "a", "learners": 2, "batchSize": "Auto"}], 20),
+    ],
+    ids=["one", "four", "two of four", "elastic: all", "by batch", "as many as fit: all"],
+)
+def test_merges_of_a_fragment_are_the_intervals_in_a_learners_share_of_the_budget(
+    pools: list[dict[str, Any]], merges: int
+) -> None:
+    assert expected_merges(job(20, pools=pools)) == merges
+    assert expected_merges(job(20, pools=pools, sync={"interval": 3})) == 2 * merges
+    assert expected_merges(job(20, pools=pools, sync={"fragments": 2})) == merges
+
+
+def test_a_job_that_resumes_keeps_its_choice_however_its_pools_are_scaled() -> None:
+    before = OuterChoice.of(job(MANY_MERGES))
+    scaled = job(MANY_MERGES, pools=[{"name": "cpu", "learners": 50}])
+    assert OuterChoice.of(scaled).optimizer == AVERAGE
+    assert OuterChoice.of(scaled, before) == before
+
+
+def test_a_job_whose_manifest_no_longer_gives_an_optimizer_chooses_one() -> None:
+    before = OuterChoice(optimizer=OuterOptimizer(learning_rate=0.5, momentum=0.3), merges=None)
+    assert OuterChoice.of(job(1), before) == OuterChoice.of(job(1))
+
+
+def test_it_says_what_was_chosen_and_why() -> None:
+    given = {"outerOptimizer": {"learningRate": 0.5, "momentum": 0.3}}
+    assert [str(OuterChoice.of(one)) for one in (job(17), job(1234), job(17, sync=given))] == [
+        "learning rate 1, momentum 0 (Auto: 17 merges of each fragment expected, fewer than 50)",
+        "learning rate 0.7, momentum 0.9 (Auto: 1,234 merges of each fragment expected, at least 50)",
+        "learning rate 0.5, momentum 0.3 (as given)",
+    ]
+
+
+def test_a_job_with_its_optimizer_put_in_chooses_no_other() -> None:
+    whole = DiLoCoJob(
+        api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="made"), spec=job(MANY_MERGES)
+    )
+    assert OuterChoice.of(OuterChoice(optimizer=AVERAGE, merges=17).put_into(whole).spec).optimizer == AVERAGE
+
+
+def test_the_reference_has_the_bound() -> None:
+    assert f"Below {MANY_MERGES}," in str(SyncSpec.model_fields["outer_optimizer"].description)
