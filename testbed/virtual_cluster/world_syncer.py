@@ -53,6 +53,7 @@ class WorldSyncer:
     backup_problem: str | None = None
     """None: it makes no backups."""
     tape_problem: str = ""
+    outer_optimizer: str = ""
     links: dict[str, Any] | None = None
     """What it measured of them."""
     reads_orders: bool = True
@@ -116,6 +117,7 @@ class WorldSyncer:
             "goodput": 0.76,
             "checkpoint": {"newest": "step-0", "age_seconds": 1.0, "failures": 0, "problem": self.checkpoint_problem},
             "tape_problem": self.tape_problem,
+            "outer_optimizer": self.outer_optimizer,
             "backup": None if self.backup_problem is None else {"problem": self.backup_problem},
             "links": self.links,
             "learners": [self._learner(learner) for learner in sorted(self.ever | self.given_up)],

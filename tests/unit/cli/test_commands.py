@@ -1,5 +1,6 @@
 """The program: quick if it computes nothing, and one line for a user's mistake."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,9 +50,13 @@ def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFi
     assert f"  diloco {command} " in capsys.readouterr().out
 
 
-def test_a_valid_manifest_is_told_in_one_line(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_manifest_is_told_in_a_line_and_the_choice_of_its_outer_optimizer_in_another(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert execute(["validate", str(job)]) == 0
-    assert capsys.readouterr().out.startswith(f"{job}: valid. Job small: 2 learner(s) in 1 region(s)")
+    valid, chosen = capsys.readouterr().out.splitlines()
+    assert valid.startswith(f"{job}: valid. Job small: 2 learner(s) in 1 region(s)")
+    assert re.fullmatch(r"Outer optimizer: learning rate .*, momentum .* \(Auto: .* merges of each .*\)", chosen)
 
 
 def test_regions_elsewhere_are_told_and_what_is_not_checked(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
-from diloco.spec import parse_job
-from diloco.spec.outer_choice import OuterChoice
+from diloco.spec import DiLoCoJob, parse_job
+from diloco.spec.outer_choice import DILOCO, OuterChoice
 from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
@@ -118,6 +118,22 @@ def test_two_recorded_lives_replay_to_the_bit(tmp_path: Path) -> None:
     assert [epoch.merges > 0 and epoch.merges_redone == epoch.merges for epoch in report.epochs] == [True, True]
     header = read_header(folder / "tape/000002.jsonl")
     assert header.job == json.loads(OuterChoice.of(job.job.spec).put_into(job.job).model_dump_json(by_alias=True))
+
+
+def test_a_job_that_is_scaled_while_its_syncer_is_away_keeps_its_outer_optimizer(tmp_path: Path) -> None:
+    folder = tmp_path / "syncer"
+
+    async def told(job: SmallJob) -> str:
+        async with life_of(job, folder) as syncer:
+            syncer.start()
+            assert await stopped(syncer) == EXIT_OK
+            return syncer.status().outer_optimizer
+
+    first, second = (in_virtual_time(told(SmallJob(tmp_path, learners=learners))) for learners in (1, 100))
+    assert first == second == "learning rate 0.7, momentum 0.9 (Auto: 78 merges of each fragment expected, at least 50)"
+    headers = [read_header(folder / f"tape/00000{epoch}.jsonl") for epoch in (1, 2)]
+    given = [DiLoCoJob.model_validate(header.job).spec.sync.outer_optimizer for header in headers]
+    assert given == [DILOCO, DILOCO]
 
 
 @pytest.mark.parametrize("record", [True, False])
