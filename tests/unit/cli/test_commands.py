@@ -56,7 +56,7 @@ def test_a_valid_manifest_is_told_in_a_line_and_the_choice_of_its_outer_optimize
     assert execute(["validate", str(job)]) == 0
     valid, chosen = capsys.readouterr().out.splitlines()
     assert valid.startswith(f"{job}: valid. Job small: 2 learner(s) in 1 region(s)")
-    assert re.fullmatch(r"Outer optimizer: learning rate .*, momentum .* \(Auto: .* merges of each .*\)", chosen)
+    assert re.fullmatch(r"Outer optimizer: learning rate .*, momentum .* \(Auto: expected merges of each .*\)", chosen)
 
 
 def test_regions_elsewhere_are_told_and_what_is_not_checked(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,10 +67,9 @@ def test_regions_elsewhere_are_told_and_what_is_not_checked(job: Path, capsys: p
     exposed = "  syncer: {expose: {type: LoadBalancer}}\n"
     job.write_text(SMALL_MANIFEST.replace("  regions:\n", f"{exposed}  regions:\n{elsewhere}"))
     assert execute(["validate", str(job)]) == 0
-    told = capsys.readouterr().out
+    told, _ = capsys.readouterr().out.splitlines()
     assert "In other clusters: ra (Secret west, key a) and rb (Secret west, key b); check each Secret with " in told
     assert "No two of these may lead to the same namespace" in told
-    assert len(told.splitlines()) == 1
 
 
 def test_what_only_the_operator_refuses_has_its_line(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_a_job_that_fits_exits_with_0(job: str, capsys: pytest.CaptureFixture[st
     assert execute(["plan", job, "--link", "*=100Mbit/s,80ms", "--step", "*=0.5"]) == EXIT_OK
     told = capsys.readouterr().out
     assert told.startswith("planned  fits\n")
-    assert "  Outer optimizer: learning rate 1, momentum 0 (Auto: 5 merges of each fragment expected, fewer" in told
+    assert "  Outer optimizer: learning rate 1, momentum 0 (Auto: expected merges of each fragment: 5, fewer" in told
     assert "820 k parameters in 24 fragments, one every 1 step(s)" in told
     assert "100 Mbit/s" in told
     assert "the syncer's own link is unlimited (--link syncer=RATE)" in told

@@ -69,8 +69,8 @@ def test_a_job_whose_manifest_no_longer_gives_an_optimizer_chooses_one() -> None
 def test_it_says_what_was_chosen_and_why() -> None:
     given = {"outerOptimizer": {"learningRate": 0.5, "momentum": 0.3}}
     assert [str(OuterChoice.of(one)) for one in (job(17), job(1234), job(17, sync=given))] == [
-        "learning rate 1, momentum 0 (Auto: 17 merges of each fragment expected, fewer than 50)",
-        "learning rate 0.7, momentum 0.9 (Auto: 1,234 merges of each fragment expected, at least 50)",
+        "learning rate 1, momentum 0 (Auto: expected merges of each fragment: 17, fewer than 50)",
+        "learning rate 0.7, momentum 0.9 (Auto: expected merges of each fragment: 1,234, at least 50)",
         "learning rate 0.5, momentum 0.3 (as given)",
     ]
 

@@ -50,7 +50,7 @@ class OuterChoice(BaseModel):
         if self.merges is None:
             return f"{chosen} (as given)"
         bound = "at least" if self.merges >= MANY_MERGES else "fewer than"
-        return f"{chosen} (Auto: {self.merges:,} merges of each fragment expected, {bound} {MANY_MERGES})"
+        return f"{chosen} (Auto: expected merges of each fragment: {self.merges:,}, {bound} {MANY_MERGES})"
 
 
 def expected_merges(spec: JobSpec) -> int:
