@@ -39,7 +39,7 @@ def test_what_the_manifest_gives_is_taken_at_any_length() -> None:
     [
         ([{"name": "a", "learners": 1}], 40),
         ([{"name": "a", "learners": 4}], 10),
-        ([{"name": "a", "learners": 4, "without": [1, 2]}], 20),
+        ([{"name": "a", "learners": 4, "excludedIndices": [1, 2]}], 20),
         ([{"name": "a", "learners": 4, "minimumLearners": 1}], 10),
         ([{"name": "a", "learners": 1, "batchSize": 8}, {"name": "b", "learners": 2}], 10),
         ([{"name": "a", "learners": 2, "batchSize": "Auto"}], 20),
