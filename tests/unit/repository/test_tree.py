@@ -1,4 +1,4 @@
-"""The README's annotated tree is the tree, and links between pages lead somewhere."""
+"""The annotated tree of docs/architecture.md is the tree, and links between pages lead somewhere."""
 
 import re
 import shutil
@@ -22,9 +22,9 @@ BRANCHED = (
 """Folders whose contents the tree names one by one: folders below, and at the top files too."""
 
 
-def tree_in_readme() -> set[Path]:
+def documented_tree() -> set[Path]:
     """Every path that the tree names."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
     block = text.split("## The tree", 1)[1].split("```text\n", 1)[1].split("```", 1)[0]
     named: set[Path] = set()
     parents: list[str] = []
@@ -49,7 +49,7 @@ def files_of_repository() -> list[Path]:
 def test_what_the_tree_names_is_there() -> None:
     files = files_of_repository()
     there = {*files, *(parent for file in files for parent in file.parents)}
-    assert sorted(map(str, tree_in_readme() - there)) == []
+    assert sorted(map(str, documented_tree() - there)) == []
 
 
 def test_what_is_there_is_named_by_the_tree() -> None:
@@ -57,7 +57,7 @@ def test_what_is_there_is_named_by_the_tree() -> None:
     folders = {parent for file in files for parent in file.parents if parent != Path()}
     expected = {folder for folder in folders if folder.parent in BRANCHED}
     expected |= {file for file in files if file.parent == Path() and not file.name.startswith(".")}
-    assert sorted(map(str, expected - tree_in_readme())) == []
+    assert sorted(map(str, expected - documented_tree())) == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:
