@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from testbed.kind.clusters import configuration
 from testbed.kind.guard import IDENTITY_LABEL
@@ -58,3 +59,11 @@ def test_the_sandbox_is_the_one_that_containerd_starts(key: str) -> None:
     assert sandbox_image(f'[plugins]\n  {key} = "registry.example/pause:9"\n') == "registry.example/pause:9"
     with pytest.raises(ValueError, match="no sandbox image"):
         sandbox_image("[plugins]\n")
+
+
+def test_nodes_and_containers_are_waited_for_less_long_than_by_default() -> None:
+    kubelet, cluster = (yaml.safe_load(patch) for patch in configuration(PULLED, "x", 1)["kubeadmConfigPatches"])
+    assert kubelet["crashLoopBackOff"] == {"maxContainerRestartPeriod": "5s"}
+    (grace,) = cluster["controllerManager"]["extraArgs"]
+    # A lost node is one whose lease was not renewed: each quarter of its duration.
+    assert int(grace["value"].removesuffix("s")) > kubelet["nodeLeaseDurationSeconds"]
