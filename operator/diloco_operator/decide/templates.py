@@ -17,8 +17,7 @@ from diloco_operator.decide.workloads import replicas
 from diloco_operator.manifests.avoidance import without_avoidance
 from diloco_operator.manifests.documents import PASSED_TO_PODS
 from diloco_operator.manifests.holds import without_gate
-from diloco_operator.manifests.quantity import canonical_resources
-from diloco_operator.manifests.syncer import CONTAINER, credentials, without_default_requests
+from diloco_operator.manifests.syncer import credentials
 from diloco_operator.names import PoolKey, pools, syncers_pool
 
 TEMPLATE: Final = "diloco.dev/template"
@@ -47,8 +46,7 @@ def kept(desired: Object, live: Object) -> Object:
     wanted, there = desired["metadata"]["annotations"], live["metadata"].get("annotations") or {}
     if there.get(TEMPLATE) == wanted[TEMPLATE]:
         return desired
-    same = there[INPUTS] == wanted[INPUTS] if INPUTS in there else _look_alike(desired, live)
-    if not same:
+    if there.get(INPUTS) != wanted[INPUTS]:
         return desired
     annotations = {key: value for key, value in wanted.items() if key != TEMPLATE}
     if TEMPLATE in there:
@@ -56,19 +54,6 @@ def kept(desired: Object, live: Object) -> Object:
     template = without_avoidance(without_gate(live["spec"]["template"]))
     held = {**desired, "spec": {**desired["spec"], "template": template}}
     return {**held, "metadata": {**desired["metadata"], "annotations": annotations}}
-
-
-def _look_alike(desired: Object, live: Object) -> bool:
-    """Whether a set from an earlier version already has the settings that could be changed while it ran."""
-    return bool(_changeable(desired) == _changeable(live))
-
-
-def _changeable(item: Object) -> Any:
-    containers = item["spec"]["template"]["spec"].get("containers") or [{}]
-    ours = next((one for one in containers if one.get("name") in (labels.LEARNER, labels.SYNCER)), containers[0])
-    resources = canonical_resources(ours.get("resources") or {})
-    # Earlier versions left a syncer without requests where the manifest names none.
-    return ours.get("image"), without_default_requests(resources) if ours.get("name") == CONTAINER else resources
 
 
 def _pool_inputs(spec: JobSpec, pool: Pool) -> Any:

@@ -106,15 +106,3 @@ def _resources(given: Resources | None) -> Manifest:
     named = {*found.get("requests", {}), *found.get("limits", {})}
     ours = {resource: amount for resource, amount in DEFAULT_REQUESTS.items() if resource not in named}
     return {**found, "requests": {**ours, **found.get("requests", {})}} if ours else found
-
-
-def without_default_requests(resources: Manifest) -> Manifest:
-    """A syncer's ``resources``, in canonical form, without requests that equal the defaults."""
-    limits = resources.get("limits") or {}
-    requests = {
-        resource: amount
-        for resource, amount in (resources.get("requests") or {}).items()
-        if resource in limits or DEFAULT_REQUESTS.get(resource) != amount
-    }
-    rest = {key: value for key, value in resources.items() if key != "requests"}
-    return {**rest, "requests": requests} if requests else rest

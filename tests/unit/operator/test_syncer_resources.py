@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from diloco.spec.placement import Resources
-from diloco_operator.manifests.syncer import without_default_requests
 from tests.support.made_objects import containers, live, made, templates, with_pool
 
 LITTLE = {"cpu": "100m", "memory": "256Mi"}
@@ -46,9 +45,3 @@ def test_cpu_and_memory_of_which_nothing_is_said_are_requested(case: str) -> Non
 def test_learners_request_what_their_pool_says_and_no_more() -> None:
     (template,) = (one for name, one in templates(made(with_pool({}))).items() if name.startswith("StatefulSet"))
     assert all("resources" not in container for container in containers(template))
-
-
-@pytest.mark.parametrize("case", ["nothing", "one request", "a device", "both limits"])
-def test_what_the_user_named_is_told_apart_from_the_defaults(case: str) -> None:
-    given = {key: {name: str(one) for name, one in part.items()} for key, part in (CASES[case][0] or {}).items()}
-    assert without_default_requests(syncer_resources(given)) == without_default_requests(given)

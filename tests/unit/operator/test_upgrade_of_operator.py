@@ -3,16 +3,11 @@
 from typing import Any
 
 import pytest
-import yaml
 
-from diloco.spec import load_job
 from diloco_operator.cluster.errors import ApiError, Call, of_status
 from diloco_operator.manifests import learners, syncer
 from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
-from testbed.virtual_cluster.operator_world import OPTIONS, job_object
 from testbed.virtual_cluster.world_pods import crashed
-from tests.support.golden import GOLDEN
-from tests.support.made_objects import TWO_REGIONS
 from tests.unit.operator.training_cluster import training
 
 Uids = dict[str, str]
@@ -100,52 +95,6 @@ def test_a_limit_that_was_taken_away_is_a_change_of_the_users(monkeypatch: pytes
     assert west["spec"]["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "2"}}
 
 
-def last_release() -> ClusterWorld:
-    """The objects of the example with two regions as the previous release created them, and its pods."""
-    manifest = load_job(TWO_REGIONS).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    job = job_object("two-regions") | {"spec": manifest["spec"]}
-    world = ClusterWorld(job_names=())
-    world.create(job, 1)
-    owner = {"kind": "DiLoCoJob", "name": "two-regions", "uid": job["metadata"]["uid"], "controller": True}
-    for item in yaml.safe_load_all((GOLDEN / "earlier" / "two-regions.yaml").read_text(encoding="utf-8")):
-        if item["kind"] != "Secret":
-            _put(world, item, owner)
-    for _ in range(4):
-        world.tick()
-    return world
-
-
-def _put(world: ClusterWorld, item: dict[str, Any], owner: dict[str, Any]) -> None:
-    item["metadata"] |= {"namespace": NAMESPACE, "ownerReferences": [owner], "annotations": {"diloco.dev/applied": "x"}}
-    for container in item.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
-        container["image"] = OPTIONS.trainer_image
-    world.api.put(item)
-    world.api._applied[item["kind"], item["metadata"]["name"]] = item
-
-
-def test_what_the_last_release_has_started_runs_on_under_its_names() -> None:
-    w = last_release()
-    before, sets = pods(w), set(w.of_kind("StatefulSet"))
-    assert len(before) == 5
-    assert set(w.of_kind("PodDisruptionBudget")) == {"two-regions-learners"}
-    w.run(120)
-    assert not w.of_kind("PodDisruptionBudget")
-    assert set(w.of_kind("StatefulSet")) == sets
-    assert pods(w) == before
-    assert w.status("two-regions")["phase"] == "Training"
-    assert w.condition("Degraded", "two-regions")["status"] == "False"
-
-
-def test_the_last_releases_pods_restart_once_their_resources_are_changed() -> None:
-    w = last_release()
-    w.run(60)
-    before = pods(w)
-    w.change_pool("two-regions", resources={"limits": {"cpu": "2"}})
-    w.run(200)
-    changed = {name for name in before if pods(w).get(name) != before[name]}
-    assert changed == {name for name in before if "us-east" in name}
-
-
 def forbids_pods_to_be_deleted(verb: str, kind: str, name: str, _body: Any) -> ApiError | None:
     call = Call(verb, kind, NAMESPACE, name)
     return of_status(call, 403, {"message": "forbidden"}) if (verb, kind) == ("delete", "Pod") else None
@@ -187,15 +136,3 @@ def test_a_running_syncer_gets_no_default_requests_before_its_next_start(monkeyp
     w.change(suspend=False)
     w.run(60)
     assert syncer_resources(w) == {"requests": {"cpu": "100m", "memory": "256Mi"}}
-
-
-def test_a_running_syncer_of_the_last_release_gets_no_default_requests() -> None:
-    w = last_release()
-    w.run(60)
-    before = pods(w)
-    assert syncer_resources(w) == {}
-    w.change("two-regions", syncer={"resources": {"requests": {"memory": "1Gi"}}})
-    w.run(60)
-    assert syncer_resources(w) == {"requests": {"cpu": "100m", "memory": "1Gi"}}
-    changed = {name for name in before if pods(w).get(name) != before[name]}
-    assert changed == {name for name in before if "syncer" in name}

@@ -1,6 +1,5 @@
 """A tape comes out as it was made, and whatever was changed since is found and named."""
 
-import gzip
 import json
 import re
 import shutil
@@ -14,7 +13,6 @@ from diloco.core.events import Merged
 from diloco.runtime.files import sha256_bytes
 from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, replay
-from diloco.tape.keeper import TapeKeeper
 from diloco.tape.limits import TapeLimits
 from diloco.tape.reader import TapeReader, seal
 from diloco.tape.segments import find_tapes
@@ -257,42 +255,6 @@ def test_a_torn_tail_is_told_and_is_no_problem(run: Path) -> None:
 def test_a_folder_without_a_tape_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="has no tape"):
         replay(tmp_path)
-
-
-def test_a_tape_of_format_1_replays_by_the_rules_of_its_time(tmp_path: Path) -> None:
-    (tmp_path / "tape").mkdir()
-    golden = Path(__file__).parents[2] / "golden" / "tape-format-1" / "000001.jsonl.gz"
-    tape = tmp_path / "tape" / "000001.jsonl"
-    tape.write_bytes(gzip.decompress(golden.read_bytes()))
-    report = replay(tmp_path)
-    assert report.problems == ()
-    (epoch,) = report.epochs
-    assert (epoch.events, epoch.decisions, epoch.merges) == (450, 641, 86)
-
-
-def test_a_tape_of_format_1_is_compressed_beside_a_new_one_and_replays(tmp_path: Path) -> None:
-    (tmp_path / "tape").mkdir()
-    old = tmp_path / "tape" / "000001.jsonl"
-    golden = Path(__file__).parents[2] / "golden" / "tape-format-1" / "000001.jsonl.gz"
-    old.write_bytes(gzip.decompress(golden.read_bytes()))
-    run = RecordedRun(tmp_path, small_job(), epoch=2)
-    run.train(6)
-    run.tape.close()
-    TapeKeeper(tmp_path / "tape", TapeLimits()).tidy(run.tape.current, 0)
-    assert not old.exists()
-    report = replay(tmp_path)
-    assert report.problems == ()
-    assert [epoch.events > 0 for epoch in report.epochs] == [True, True]
-    find_tapes(tmp_path / "tape")[0].segments[0].rename(tmp_path / "tape" / "000000.jsonl.gz")
-    assert "segment 000001, which came before this one, is missing" in str(replay(tmp_path).problems[-1])
-
-
-def test_segments_of_format_4_replay_from_the_state_they_begin_with(tmp_path: Path) -> None:
-    shutil.copytree(Path(__file__).parents[2] / "golden" / "tape-format-4", tmp_path / "tape")
-    report = replay(tmp_path)
-    assert report.problems == ()
-    (epoch,) = report.epochs
-    assert (epoch.first_seq, epoch.events, epoch.decisions, epoch.merges) == (35, 108, 143, 15)
 
 
 def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None:

@@ -22,14 +22,10 @@ from diloco.core.engine import Engine, EngineOptions
 from diloco.core.events import Event
 from diloco.core.fragments import FragmentTable
 from diloco.runtime.json_text import JsonError, parse_json
-from diloco.spec.words import listed
 from diloco.tape.records import RecordError, action_from, build, event_from
 from diloco.tape.segments import DAMAGED, TapeFiles, open_segment, plain_path, segment_number, segment_path
 
 FORMAT = 5
-_READ = (1, 2, 3, 4, FORMAT)
-"""Format 1 does not name the engine's rules: they are the first ones. Formats before 3 lack the model's sizes. Formats
-before 4 have a header in the first segment only. Formats before 5 have no proofs of merged fragments."""
 _CHAIN_KEY = b',"chain":"'
 _MERGED = b'"event":{"type":"Merged"'
 _LINE_LIMIT_BYTES = 256 << 20
@@ -249,8 +245,8 @@ def _opened(path: Path, line: bytes, seq: int, chain: str) -> tuple[dict[str, An
 
 
 def _header(path: Path, plain: dict[str, Any]) -> TapeHeader:
-    if plain.get("format") not in _READ:
-        raise TapeError(path, 0, f"tape format {plain.get('format')!r}; this version reads {listed(_READ, 'and')}")
+    if plain.get("format") != FORMAT:
+        raise TapeError(path, 0, f"tape format {plain.get('format')!r}; this version reads {FORMAT}")
     try:
         header: TapeHeader = build(TapeHeader, plain.get("header"))
     except RecordError as error:
