@@ -5,9 +5,14 @@ stand in ``scripts/equivalent_mutants.toml``, each with its reason. Nothing is w
 in a process of its own. It is forked from one that has loaded the libraries and all modules that do not import the
 changed file.
 
+The report has every test that fails on a mutant. A mutant inside a function runs only the tests that enter it.
+``--needless`` reads the report and lists tests without which the others still kill each mutant. Such a test may check
+what no mutant reaches, as an error's text: judge before you delete it.
+
     python scripts/mutate.py --sample 100
     python scripts/mutate.py --only trainer/diloco/core/pace.py
     python scripts/mutate.py --only trainer/diloco/core/pace.py --tests tests/unit/core/test_pace.py
+    python scripts/mutate.py --needless
 """
 
 import argparse
@@ -23,15 +28,18 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 import tomllib
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grimp
+import pytest
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
@@ -46,8 +54,8 @@ TARGETS = {
 MEMORY_BYTES = 3 << 30
 """Of one run of the tests."""
 
-FIRST = 2
-"""Test files that are run before the others."""
+_ALL = ""
+"""Stands for every test: what is entered while tests are collected."""
 
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -89,6 +97,18 @@ class Mutant:
     def key(self) -> tuple[str, str, str]:
         """By which it is found again when lines move."""
         return self.file, self.before, self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a mutant."""
+
+    fate: Literal["killed", "survived", "too slow"]
+    killers: tuple[str, ...] = ()
+    """Tests that failed, and files that could not be collected."""
+    ran: tuple[str, ...] = ()
+    entered: dict[int, set[str]] = field(default_factory=dict)
+    """Without a mutant: tests that enter a function of the file, by the function's first line."""
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
@@ -165,26 +185,31 @@ def _text(node: ast.AST) -> str:
 
 
 def tests_for(file: str, chosen_places: Sequence[str] | None) -> list[str]:
-    """The tests to run on a mutant, those that name its module first; None: all that must see it."""
+    """The test files to run on mutants of a file; None: all that must see them."""
     for target, places in TARGETS.items():
         if file.startswith(f"{target}/"):
-            found = [path for place in chosen_places or places for path in _test_files(ROOT / place)]
-            return [str(path) for path in sorted(found, key=lambda path: _rank(path, file))]
+            return [str(path) for place in chosen_places or places for path in _test_files(ROOT / place)]
     raise SystemExit(f"{file}: is none of the targets {', '.join(TARGETS)}")
-
-
-def _rank(test: Path, file: str) -> tuple[bool, bool, int]:
-    package, _, name = file.removeprefix("trainer/").removesuffix(".py").replace("/", ".").rpartition(".")
-    text = test.read_text()
-    named = f"{package}.{name}" in text or f"from {package} import {name}" in text
-    return name not in test.stem, not named, test.stat().st_size
 
 
 def _test_files(place: Path) -> list[Path]:
     return sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
 
 
-def fates_of(file: str, todo: Sequence[Mutant], tests: Sequence[str], until: float) -> Iterator[str]:
+def function_at(source: str, line: int) -> int:
+    """The first line of the innermost function whose body has ``line``, as in its code object; 0: none has."""
+    found = 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.body[0].lineno <= line <= _end(node):
+            found = max(found, min(one.lineno for one in (*node.decorator_list, node)))
+    return found
+
+
+def _end(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return node.end_lineno or node.lineno
+
+
+def outcomes_of(file: str, todo: Sequence[Mutant], tests: Sequence[str], until: float) -> Iterator[Outcome]:
     """What became of each mutant of a file, as long as there is time.
 
     Raises: SystemExit when the tests fail without a mutant.
@@ -196,12 +221,16 @@ def fates_of(file: str, todo: Sequence[Mutant], tests: Sequence[str], until: flo
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _load_what_does_not_import(file)
             began = time.monotonic()
-            writing.send(run(file, None, tests, 1800.0))
+            writing.send(whole := run(file, None, tests, 1800.0))
             limit_seconds = 10.0 + 4 * (time.monotonic() - began)
+            plain = (ROOT / file).read_text()
             for mutant in todo:
                 if time.monotonic() > until:
                     break
-                writing.send(run(file, mutant.source, tests, limit_seconds))
+                function = function_at(plain, mutant.line)
+                entering = whole.entered.get(function, ()) if function else {_ALL}
+                those = tests if _ALL in entering else sorted(entering)
+                writing.send(run(file, mutant.source, those, limit_seconds) if those else Outcome("survived"))
             writing.send(None)
         except BaseException:  # noqa: BLE001  # this process must not return into its parent's code
             traceback.print_exc()
@@ -209,10 +238,11 @@ def fates_of(file: str, todo: Sequence[Mutant], tests: Sequence[str], until: flo
             os._exit(1)
     writing.close()
     try:
-        if reading.recv() != "survived":
-            raise SystemExit(f"{file}: its tests fail without a mutant")
-        while fate := reading.recv():
-            yield fate
+        whole = reading.recv()
+        if whole.fate != "survived":
+            raise SystemExit(f"{file}: its tests fail without a mutant: {', '.join(whole.killers) or whole.fate}")
+        while outcome := reading.recv():
+            yield outcome
     finally:
         reading.close()
         os.kill(child, signal.SIGKILL)
@@ -251,31 +281,72 @@ def _with_packages(module: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
 
-def run(file: str, source: str | None, tests: Sequence[str], limit_seconds: float) -> str:
+def run(file: str, source: str | None, tests: Sequence[str], limit_seconds: float) -> Outcome:
     """What became of a mutant: killed, survived, or too slow, which counts as killed.
 
-    ``source``: the changed file; None: the file as it is.
+    ``source``: the changed file; None: the file as it is, and which tests enter its functions.
     """
+    reading, writing = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
-        _run_here(ROOT / file, source, tests)
-    until, done, status = time.monotonic() + limit_seconds, 0, 0
+        _run_here(ROOT / file, source, tests, writing)
+    writing.close()
     try:
-        while not done and time.monotonic() < until:
-            done, status = os.waitpid(child, os.WNOHANG)
-            time.sleep(0.02)
+        if not reading.poll(limit_seconds):
+            return Outcome("too slow")
+        outcome: Outcome = reading.recv()
+    except EOFError:
+        return Outcome("killed")  # it ended the process
+    else:
+        return outcome
     finally:
-        if not done:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    if not done:
-        return "too slow"
-    return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
+        reading.close()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
-def _run_here(path: Path, source: str | None, tests: Sequence[str]) -> None:
-    """In a child: take the mutant for the file, run the tests until one fails, and end."""
-    code = 1
+class _Watch:
+    """Notes the tests that fail and, by functions of a file, the tests that enter them."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.failed: dict[str, None] = {}
+        self.ran: list[str] = []
+        self.entered: dict[int, set[str]] = {}
+        self._path, self._test = str(path), _ALL
+        if path is not None:
+            threading.settrace(self._call)
+            sys.settrace(self._call)
+
+    def _call(self, frame: Any, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename == self._path:
+            self.entered.setdefault(frame.f_code.co_firstlineno, set()).add(self._test)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._test = nodeid
+        self.ran.append(nodeid)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
+        """A fixture that outlives a test enters functions for others too."""
+        test = self._test
+        if fixturedef.scope != "function":
+            self._test = _ALL if fixturedef.scope in ("package", "session") else test.partition("::")[0]
+        try:
+            return (yield)
+        finally:
+            self._test = test
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = None
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = None
+
+
+def _run_here(path: Path, source: str | None, tests: Sequence[str], writing: Any) -> None:
+    """In a child: take the mutant for the file, run the tests, say what became of them, and end."""
     try:
         # A mutant may ask for memory without an end.
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
@@ -284,16 +355,15 @@ def _run_here(path: Path, source: str | None, tests: Sequence[str]) -> None:
             os.dup2(null, descriptor)
         if source is not None:
             _replace(path, source)
-        import pytest  # noqa: PLC0415  # loaded by the parent, where only its import is wanted
-
-        options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no"]
+        watch = _Watch(path if source is None else None)
+        options = ["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no"]
         options += ["--assert=plain"]  # pytest cannot rewrite what is loaded already
-        # The first ones see most mutants: the others need not even be collected.
-        code = int(pytest.main([*options, *tests[:FIRST]]))
-        if code == 0 and tests[FIRST:]:
-            code = int(pytest.main([*options, *tests[FIRST:]]))
+        code = pytest.main([*options, *tests], plugins=[watch])
+        writing.send(
+            Outcome("survived" if code == 0 else "killed", tuple(watch.failed), tuple(watch.ran), watch.entered)
+        )
     finally:
-        os._exit(code)
+        os._exit(1)
 
 
 def _replace(path: Path, source: str) -> None:
@@ -343,7 +413,14 @@ def main() -> int:
         metavar="PATH",
         help="run this test file or folder only, for a quick look (default: all tests that must see the mutant)",
     )
+    parser.add_argument(
+        "--needless",
+        action="store_true",
+        help="list tests that ran for the report and can go together: the others kill the same mutants",
+    )
     arguments = parser.parse_args()
+    if arguments.needless:
+        return _print_needless()
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no child is left behind
@@ -351,32 +428,60 @@ def main() -> int:
     for library in ("torch", "pytest", "pydantic", "grpc", "safetensors.torch", "xxhash", "hypothesis"):
         importlib.import_module(library)  # for all children at once
     todo, until = chosen(arguments), time.monotonic() + 60 * arguments.minutes
-    fates: list[tuple[Mutant, str]] = []
+    outcomes: list[tuple[Mutant, Outcome]] = []
     for file, group in itertools.groupby(todo, key=lambda mutant: mutant.file):
         mutants = list(group)
-        found = fates_of(file, mutants, tests_for(file, arguments.tests), until)
-        for mutant, fate in zip(mutants, found, strict=False):
-            fates.append((mutant, fate))
-            if fate == "survived":
+        found = outcomes_of(file, mutants, tests_for(file, arguments.tests), until)
+        for mutant, outcome in zip(mutants, found, strict=False):
+            outcomes.append((mutant, outcome))
+            if outcome.fate == "survived":
                 print(f"survived  {file}:{mutant.line}: {mutant.before}  ->  {mutant.after}", flush=True)
-    return _report(fates, len(todo), arguments.least)
+    return _report(outcomes, len(todo), arguments.least)
 
 
-def _report(fates: list[tuple[Mutant, str]], planned: int, least: float) -> int:
-    killed = sum(fate != "survived" for _, fate in fates)
-    share = killed / len(fates) if fates else 1.0
+def _report(outcomes: list[tuple[Mutant, Outcome]], planned: int, least: float) -> int:
+    killed = sum(outcome.fate != "survived" for _, outcome in outcomes)
+    share = killed / len(outcomes) if outcomes else 1.0
     REPORT.parent.mkdir(exist_ok=True)
     rows = [
-        {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after, "fate": fate}
-        for mutant, fate in fates
+        {
+            "file": mutant.file,
+            "line": mutant.line,
+            "before": mutant.before,
+            "after": mutant.after,
+            "fate": outcome.fate,
+            "killers": outcome.killers,
+        }
+        for mutant, outcome in outcomes
     ]
-    REPORT.write_text(
-        json.dumps({"killed": killed, "tried": len(fates), "planned": planned, "mutants": rows}, indent=1)
-    )
+    tests = sorted({test for _, outcome in outcomes for test in outcome.ran})
+    counts = {"killed": killed, "tried": len(outcomes), "planned": planned}
+    REPORT.write_text(json.dumps({**counts, "mutants": rows, "tests": tests}, indent=1))
     print(
-        f"{killed} of {len(fates)} killed ({share:.1%}); {planned - len(fates)} not tried; {REPORT.relative_to(ROOT)}"
+        f"{killed} of {len(outcomes)} killed ({share:.1%}); {planned - len(outcomes)} not tried; "
+        f"{REPORT.relative_to(ROOT)}"
     )
     return 0 if share >= least else 1
+
+
+def needless(tests: Collection[str], killers: Sequence[Collection[str]]) -> list[str]:
+    """Tests that can go together: each mutant keeps a test that kills it. Those that kill the fewest come first."""
+    mutants = [set(those) for those in killers if those]
+    kills = Counter(test for those in mutants for test in those)
+    found = []
+    for test in sorted(tests, key=lambda test: (kills[test], test)):
+        if all(len(those) > 1 for those in mutants if test in those):
+            found.append(test)
+            for those in mutants:
+                those.discard(test)
+    return found
+
+
+def _print_needless() -> int:
+    report = json.loads(REPORT.read_text())
+    for test in needless(report["tests"], [mutant["killers"] for mutant in report["mutants"]]):
+        print(test)
+    return 0
 
 
 if __name__ == "__main__":
