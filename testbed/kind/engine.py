@@ -118,7 +118,9 @@ def _start(cache: Cache) -> None:
     folder = cache.folder("engine")
     settings = folder / "daemon.json"
     settings.write_text(json.dumps(_settings(folder), indent=2), encoding="utf-8")
-    command = ("dockerd", "--config-file", str(settings), "--pidfile", str(folder / "dockerd.pid"))
+    dockerd = ("dockerd", "--config-file", str(settings), "--pidfile", str(folder / "dockerd.pid"))
+    # Set-up may have a low priority; containers inherit the engine's.
+    command = ("nice", f"--adjustment={-os.nice(0)}", *dockerd)
     log = folder / "dockerd.log"
     with step("starting the Docker engine"), log.open("w") as output:
         process = subprocess.Popen(
