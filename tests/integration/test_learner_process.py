@@ -304,7 +304,7 @@ def test_one_of_a_pool_that_was_scaled_goes_on_from_its_own_checkpoint(tmp_path:
             assert learner.wait() == 0
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+def test_if_its_last_checkpoint_fails_the_learner_exits_with_an_error(tmp_path: Path) -> None:
     syncer = ScriptedSyncer(make_job(tmp_path))
     with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
         syncer.wait_for(StepReport)

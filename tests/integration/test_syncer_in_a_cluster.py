@@ -115,7 +115,7 @@ def test_before_the_end_no_model_is_said_to_be_there(tmp_path: Path) -> None:
         assert not syncer.serving().status().model_exported
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+def test_if_its_last_checkpoint_fails_the_syncer_exits_with_an_error(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, tokens=10_000_000, checkpoint_every=3600)
     with SyncerProcess(job, tmp_path / "s") as syncer:
         syncer.serving()

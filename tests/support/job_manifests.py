@@ -146,7 +146,6 @@ EVERY_FIELD: dict[str, Any] = {
                 "host": "syncer.example.com",
                 "port": 443,
                 "annotations": {"example.com/internal": "true"},
-                "hosts": ["syncer.example.com"],
                 "sourceRanges": ["203.0.113.0/24"],
             },
         },

@@ -41,7 +41,7 @@ class SweepHome:
 
     api: Api
     job_uids: Callable[[], Collection[str] | None]
-    """The uids of all jobs in ``namespaces``, those that are being deleted among them; None: the list is not whole."""
+    """The uids of all jobs in ``namespaces``, including those being deleted; None if the list is incomplete."""
     namespaces: tuple[str, ...]
     """Those whose jobs this operator watches; empty: all."""
     swept: Callable[[str], None]

@@ -77,7 +77,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is done about a job's lost pods, and what is said."""
+    """Actions and messages for a job's lost pods."""
 
     delete: tuple[PodDeletion, ...] = ()
     causes: tuple[Cause, ...] = ()

@@ -331,7 +331,7 @@ def test_a_stop_keeps_everything_and_takes_in_nothing_more(tmp_path: Path) -> No
     in_virtual_time(play())
 
 
-def test_a_stop_without_its_last_checkpoint_is_no_success(tmp_path: Path) -> None:
+def test_a_stop_whose_last_checkpoint_fails_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "syncer"
 
     async def play() -> int:

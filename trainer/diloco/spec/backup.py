@@ -1,4 +1,4 @@
-"""Where the syncer's state is copied to, and what a job begins from."""
+"""Copies of the syncer's state, and what a job starts from."""
 
 from typing import Annotated, Literal
 
@@ -23,7 +23,7 @@ class Backup(SpecModel):
     """Folder for this job's backups: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path. In a cluster a
     path must be on a volume that ``syncer.podTemplate`` mounts. One folder belongs to one job."""
     every_seconds: float = Field(default=600.0, gt=0, le=604_800)
-    """Seconds between backups: what the loss of the volume may lose. An upload that takes longer delays the next."""
+    """Seconds between backups: the most that a lost volume costs. An upload that takes longer delays the next."""
     keep: int = Field(default=3, ge=1, le=1000)
     """Backups of checkpoints kept, beside the finished model."""
     secret_name: SecretName | None = None
@@ -35,13 +35,13 @@ class Backup(SpecModel):
 
 
 class InitFrom(SpecModel):
-    """What a job begins from while its syncer has no checkpoint of its own."""
+    """The start of a job whose syncer has no checkpoint."""
 
     url: BackupUrl
     """Folder of backups, as in ``syncer.backup.url``. With kind Weights also one exported model, a file with the ending
     .safetensors."""
     kind: Literal["Resume", "Weights"] = "Resume"
-    """Resume: go on with a job of the same name, namespace and model, with its versions, momentum and counts. Weights:
+    """Resume: continue a job of the same name, namespace and model, with its versions, momentum and counts. Weights:
     begin a new job from the trained parameters alone."""
     backup: str | None = Field(default=None, min_length=1, max_length=100, pattern=BACKUP_NAME)
     """Name of one backup in the folder; with kind Resume also of the same job in another namespace. Default: the newest

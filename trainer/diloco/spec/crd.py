@@ -34,7 +34,7 @@ _COLUMNS = (
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0, "Whether the quorum trains."),
     ("Step", "integer", ".status.progress.step", 0, "Steps of the syncer."),
     ("Progress", "string", ".status.progress.percent", 0, "Merged tokens of the budget."),
-    ("Learners", "string", ".status.learners.summary", 0, "Learners that train, of those asked for."),
+    ("Learners", "string", ".status.learners.summary", 0, "Training/desired learners."),
     ("Loss", "string", ".status.progress.loss", 0, "The newest evaluation loss."),
     ("Goodput", "string", ".status.progress.goodput", 0, "Share of the learners' time in which they compute."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "Since the job was created."),

@@ -22,7 +22,6 @@ MUTABLE = frozenset(
         "spec.syncer.podTemplate",
         "spec.syncer.storage.adopt",
         "spec.syncer.expose.host",
-        "spec.syncer.expose.hosts",
         "spec.syncer.expose.port",
         "spec.syncer.expose.sourceRanges",
         "spec.regions[].pools[].learners",

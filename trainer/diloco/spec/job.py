@@ -36,7 +36,7 @@ class JobSpec(SpecModel):
     """The desired state."""
 
     suspend: bool = False
-    """true: learners and syncer stop after a checkpoint; false again: they continue from it."""
+    """Stops the job after a checkpoint. Set false to resume."""
     image: ImageName | None = None
     """Trainer image, unless a pool sets its own. Needed in a cluster."""
     model: ModelSpec
@@ -50,15 +50,15 @@ class JobSpec(SpecModel):
     syncer: SyncerSpec = SyncerSpec()
     """The sync-server."""
     init_from: InitFrom | None = None
-    """What the job begins from. Default: new parameters. It is read only while the syncer has no checkpoint."""
+    """Start from a backup or a model. Default: new parameters. Read only while the syncer has no checkpoint."""
     regions: tuple[Region, ...] = Field(min_length=1, max_length=64)
     """Where learners run."""
     failure_policy: FailurePolicy = FailurePolicy()
-    """What failures lead to."""
+    """How failing learners are handled."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    """Seconds after which a job that is not complete fails."""
+    """Seconds until an incomplete job fails. Default: never."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seconds after which a finished job is deleted."""
+    """Seconds until a finished job is deleted. Default: never."""
 
     @property
     def pools(self) -> dict[str, Pool]:

@@ -67,11 +67,11 @@ class Resources(SpecModel):
     """Resources of a container (Kubernetes' ResourceRequirements)."""
 
     requests: KubernetesObject = Field(default_factory=dict, max_length=64)
-    """What its node reserves for it: a quantity for each resource."""
+    """Reserved on its node: a quantity for each resource."""
     limits: KubernetesObject = Field(default_factory=dict, max_length=64)
-    """What it may use at most, accelerators included: a quantity for each resource."""
+    """The most that it may use, with accelerators: a quantity for each resource."""
     claims: tuple[KubernetesObject, ...] = Field(default=(), max_length=64)
-    """Claims of its pod that it uses (dynamic resource allocation)."""
+    """Names of the pod's resource claims (dynamic resource allocation)."""
 
 
 class Toleration(SpecModel):
@@ -90,7 +90,7 @@ class Toleration(SpecModel):
 
 
 class PodMetadata(SpecModel):
-    """What pods carry in addition to what the operator sets."""
+    """Labels and annotations beside the operator's."""
 
     labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
     """Labels."""
@@ -121,15 +121,13 @@ class LearnerStorage(SpecModel):
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"] = "ReadWriteOnce"
-    """With ReadWriteOnce and ReadWriteOncePod, the pod of a learner whose node no longer responds is not replaced until
-    the node is back, is deleted, or has the out-of-service taint. With ReadWriteMany it is replaced as without a
-    volume; that needs a shared file system."""
+    """ReadWriteOnce, ReadWriteOncePod: if a node stops responding, its learners wait until it is back, is deleted, or
+    has the out-of-service taint. ReadWriteMany: their pods are replaced; this needs a shared file system."""
     when_deleted: Literal["Delete", "Retain"] = "Delete"
-    """Retain: the claims stay when the job is deleted. A later job of the same name takes them, but uses what is on
-    them only if its syncer goes on with the same training (``syncer.storage.adopt``, a backup)."""
+    """Retain: the claims stay when the job is deleted. A later job of that name takes them, but uses their state only
+    if its syncer continues the same training (``syncer.storage.adopt``, a backup)."""
     when_scaled: Literal["Delete", "Retain"] = "Retain"
-    """Delete: the claim of a learner goes when the pool has fewer learners; those of all learners go when the job is
-    suspended or has ended."""
+    """Delete: claims are deleted when the pool shrinks, and all of them when the job is suspended or has ended."""
 
 
 class Pool(SpecModel):
@@ -140,20 +138,19 @@ class Pool(SpecModel):
     learners: int = Field(default=1, ge=0, le=10_000)
     """Number of learners; the maximum if ``minimumLearners`` is set."""
     minimum_learners: int | None = Field(default=None, ge=0, le=10_000)
-    """Makes the pool elastic: it may have any number of learners from this to ``learners``, as many as there are nodes
-    for. Pods beyond this number may wait for a node, or lose theirs, without the job being Degraded, and that time does
-    not count. 0: it may have none at all. Default: ``learners``."""
+    """Makes the pool elastic: it has as many learners as there are nodes for, from this number to ``learners``. The job
+    is not Degraded, and no time counts as lost, while pods beyond this number have no node. Default: ``learners``."""
     excluded_indices: tuple[Annotated[int, Field(ge=0, lt=10_000)], ...] = Field(default=(), max_length=64)
-    """Indices of learners to leave out, each below ``learners``. The others keep their indices. It may change while the
-    job runs. In a cluster, the pod of such a learner stays Pending, and takes no node. Default: none."""
+    """Indices of learners to leave out, each below ``learners``. The others keep their indices. Can change while the
+    job runs. In a cluster, the pods of these learners stay Pending and take no node. Default: none."""
     fallback_after_seconds: int | None = Field(default=None, ge=10, le=86_400)
-    """In a cluster: when pods of this pool have waited so long for a node, the region's next pool gets as many more
-    learners. The pods here go on waiting; when one of them works, one of the others ends. Default: they only wait."""
+    """Seconds that a pod of this pool waits for a node before its learner starts in the region's next pool. The pod
+    here keeps waiting; once it trains, the other one ends. Only in a cluster. Default: pods only wait."""
     nodes_per_learner: int = Field(default=1, ge=1, le=1024)
-    """Pods that make up one learner unit. More than 1 is not supported yet and is refused."""
+    """Pods of one learner. More than 1 is not supported yet and is refused."""
     batch_size: BatchSize | None = None
-    """Sequences per inner step of a whole learner unit. Auto: as many as the memory of its device holds, at most
-    ``training.batchSize``; a learner tries that when it starts. Default: ``training.batchSize``."""
+    """Sequences per inner step of a learner. Auto: as many as fit the device's memory, at most ``training.batchSize``;
+    a learner tries this when it starts. Default: ``training.batchSize``."""
     image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: Resources | None = None
@@ -165,8 +162,8 @@ class Pool(SpecModel):
     affinity: KubernetesObject = Field(default_factory=dict)
     """Scheduling affinity. Without a ``podAntiAffinity``, learners prefer nodes other than the syncer's."""
     priority_class_name: ClassName | None = None
-    """PriorityClass of the pods. If its value is above that of the syncer's pod, learners can displace the syncer: then
-    set ``syncer.podTemplate.spec.priorityClassName`` too."""
+    """PriorityClass of the pods. Learners with a higher priority than the syncer can displace it: set
+    ``syncer.podTemplate.spec.priorityClassName`` too."""
     runtime_class_name: ClassName | None = None
     """RuntimeClass of the pods."""
     env: tuple[KubernetesObject, ...] = Field(default=(), max_length=256)
@@ -178,12 +175,11 @@ class Pool(SpecModel):
     image_pull_secrets: tuple[KubernetesObject, ...] = Field(default=(), max_length=16)
     """Secrets to pull the image with."""
     pod_template: PodTemplate | None = None
-    """Additions to the pod template of this pool. Without ``topologySpreadConstraints``, learners prefer nodes with
-    fewer learners of the job; without ``podAntiAffinity``, zones with fewer of them and nodes other than the
-    syncer's."""
+    """Additions to the pod template. Without ``topologySpreadConstraints``, learners prefer nodes with fewer learners
+    of the job; without ``podAntiAffinity``, zones with fewer learners, and nodes other than the syncer's."""
     storage: LearnerStorage | None = None
-    """A volume for each learner, on which its inner optimizer outlives its pod. Default: none; in a new pod the inner
-    optimizer begins without moments and warms up."""
+    """A volume for each learner: its inner optimizer outlives its pod. Default: none; in a new pod the inner optimizer
+    begins without moments and warms up."""
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -214,10 +210,10 @@ class Region(SpecModel):
     cluster: RemoteCluster | None = None
     """The cluster of this region. Default: the operator's own."""
     connections: int = Field(default=8, ge=1, le=64)
-    """TCP connections over which each learner of this region spreads a fragment. More of them fill a longer link."""
+    """TCP connections of each learner of this region. A long link needs more of them."""
     bandwidth: str | None = Field(default=None, pattern=RATE, max_length=20)
-    """Most that this region's learners together exchange with the syncer, each way, such as 500Mbit/s. It counts bytes
-    of fragments; the network's own headers add a few percent. Default: no limit."""
+    """Limit of what this region's learners together exchange with the syncer, each way, such as 500Mbit/s. Headers of
+    the network add a few percent. Default: no limit."""
     pools: tuple[Pool, ...] = Field(min_length=1, max_length=64)
     """Its pools."""
 
@@ -232,50 +228,47 @@ class Storage(SpecModel):
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"
-    """With ReadWriteOncePod, Kubernetes keeps a second pod off the volume. It needs a CSI driver that supports it; with
-    others the volume is never created."""
+    """ReadWriteOncePod: Kubernetes keeps a second pod off the volume. Needs a CSI driver that supports it; with others
+    the volume is never created."""
     when_deleted: Literal["Delete", "Retain"] = "Delete"
     """Retain: the claim, with its checkpoints and the finished model, stays when the job is deleted."""
     adopt: bool = False
-    """true: go on with a claim that a deleted job of this name has retained. Without it, such a claim keeps a new job
-    of that name from starting."""
+    """true: continue with the claim that a deleted job of this name has retained. false: such a claim keeps the job
+    from starting."""
 
 
 class Tape(SpecModel):
     """The record of the syncer's decisions, for ``diloco replay``."""
 
     max_size: str | None = Field(default=None, pattern=BOUND, max_length=20)
-    """What all its files together may take. Closed parts are compressed, and the oldest are deleted first. Default: a
-    tenth of ``storage.size``, from 64Mi to 2Gi."""
+    """Size limit of all its files. Closed parts are compressed; the oldest are deleted first. Default: a tenth of
+    ``storage.size``, from 64Mi to 2Gi."""
 
 
 class Expose(SpecModel):
     """How learners reach the syncer."""
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer", "External"] = "ClusterIP"
-    """ClusterIP: only from this cluster. NodePort and LoadBalancer: by a Service of that type, which has the port for
-    learners only. External: by something of yours at ``host`` and ``port`` that leads there without ending TLS (a
-    TLSRoute in passthrough, a proxy that routes by SNI, a tunnel). Learners in other clusters need one of the last
-    three. The syncer's certificate has one fixed name, JOB.NAMESPACE.syncer.diloco.internal, which learners send as SNI
-    and check; no address is in it."""
+    """ClusterIP: only learners in this cluster. NodePort, LoadBalancer: a Service of that type, with the learners' port
+    only. External: your own proxy or tunnel at ``host`` and ``port`` that does not end TLS (a TLSRoute in passthrough,
+    a proxy that routes by SNI). Learners in other clusters need one of the last three. They send the name in the
+    syncer's certificate, JOB.NAMESPACE.syncer.diloco.internal, as SNI, and check it."""
     host: Host | None = None
-    """NodePort: a node's address, or a name that leads to nodes. External: the address of what leads to the syncer."""
+    """NodePort: address or name of nodes. External: address or name of the proxy or tunnel."""
     port: int | None = Field(default=None, ge=1, le=65_535)
-    """External: the port of what leads to the syncer."""
+    """Port of the external address."""
     annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
     """Annotations of the Service, for example for the load balancer."""
-    hosts: tuple[HostName, ...] = Field(default=(), max_length=16)
-    """Ignored, and accepted for manifests of earlier versions, in which these names went into the certificate."""
     source_ranges: tuple[AddressRange, ...] = Field(default=(), max_length=64)
-    """Ranges of addresses that learners outside the cluster connect from, such as 203.0.113.0/24; with External those
-    of what leads to the syncer. Default: any; then only certificates keep others out."""
+    """Addresses from which learners outside the cluster, or the external proxy, may connect, such as 203.0.113.0/24.
+    Default: any; only certificates keep others out."""
 
 
 class SyncerSpec(SpecModel):
     """The process that merges."""
 
     checkpoint_every_seconds: float = Field(default=30.0, gt=0, le=86_400)
-    """Seconds between checkpoints: what a crash of the syncer may lose."""
+    """Seconds between checkpoints: the most that a crash of the syncer loses."""
     keep_checkpoints: int = Field(default=2, ge=1, le=100)
     """Checkpoints kept on disk."""
     storage: Storage = Storage()
@@ -285,8 +278,8 @@ class SyncerSpec(SpecModel):
     backup: Backup | None = None
     """Copies of its checkpoints elsewhere. Default: none."""
     resources: Resources | None = None
-    """Container resources. Cpu and memory for which neither a request nor a limit is given get a request of 100m and
-    256Mi: enough for a small model. Its memory grows with the model; request what it uses."""
+    """Container resources. Default requests: 100m cpu and 256Mi memory, enough for a small model. Memory grows with the
+    model; request what it uses."""
     pod_template: PodTemplate | None = None
     """Additions to the syncer's pod template: placement, priority, service account."""
     expose: Expose = Expose()
@@ -301,31 +294,29 @@ class SyncerSpec(SpecModel):
 
 
 class LostPods(SpecModel):
-    """What becomes of a learner's pod whose node no longer responds."""
+    """What happens to a learner's pod if its node stops responding."""
 
     action: Literal["Replace", "Wait"] = "Replace"
-    """Replace: the operator deletes the pod by force, so that a new one takes its place, if the syncer does not hear
-    from the learner and the pod mounts no claim that only one node may use. Wait: it stays until its node is back or
-    somebody deletes it."""
+    """Replace: the operator deletes the pod by force if the syncer does not hear from the learner and the pod mounts no
+    claim that only one node may use. Wait: the pod stays until its node is back or you delete it."""
     after_seconds: int = Field(default=60, ge=10, le=86_400)
-    """Seconds after the end of a pod's grace period from which it counts as lost. A job that is suspended or has ended
-    waits as long for the pod's learner."""
+    """Seconds after its grace period until a pod counts as lost. A job that is suspended or has ended waits as long for
+    the pod's learner."""
 
 
 class FailurePolicy(SpecModel):
-    """What is done about learners that fail, and when that ends the job."""
+    """How failing learners are handled, and when they end the job."""
 
     max_restarts_per_learner: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Restarts after which a learner is given up; the job continues without it. In a cluster, restarts of its container
-    count, before it has joined too. Handing in its work and leaving does not count as a restart, nor does a new pod in
-    place of one that was evicted, deleted or lost with its node. Default: never."""
+    """A learner is given up for good after this many restarts of its container; the job continues without it. Leaving
+    in an orderly way does not count, nor does a new pod after an eviction, a deletion or the loss of a node. Default:
+    never."""
     minimum_learners: int = Field(default=0, ge=0, le=10_000)
-    """The job fails when learners are given up and fewer than this are left. 0: never. Needs
+    """The job fails if fewer learners than this are left after others were given up. 0: never. Needs
     ``maxRestartsPerLearner``."""
     stuck_seconds: float = Field(default=300.0, ge=0, le=86_400)
-    """A learner that is connected but makes no step for this long is restarted; 30 of its own steps if that is longer,
-    and ``sync.startupSeconds`` before its first step. Time in which it waits for fragments or evaluates does not count.
-    0: never (ours)."""
+    """Seconds without a step after which a connected learner is restarted: at least 30 of its own steps, and
+    ``sync.startupSeconds`` before the first. Waiting for fragments and evaluating do not count. 0: never (ours)."""
     quarantine_seconds: float = Field(default=600.0, ge=1, le=86_400)
     """A learner whose model diverges is reset from the global model. One that diverges again soon after is left out of
     the quorum and of all merges for this long, twice as long the next time, at most 64 times as long (ours)."""

@@ -25,7 +25,7 @@ Time = Annotated[AwareDatetime, PlainSerializer(_rfc3339, return_type=str, when_
 Count = Annotated[int, Field(ge=0)]
 
 Phase = Literal["Pending", "Training", "Suspended", "Complete", "Failed", "Invalid"]
-"""One word for people. Programs read the conditions."""
+"""Summary of the conditions for display."""
 
 ConditionType = Literal["Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed"]
 
@@ -54,9 +54,9 @@ class Condition(StatusModel):
     last_transition_time: Time
     """When ``status`` last changed."""
     reason: str = Field(pattern=REASON, max_length=1024)
-    """Why, in one word for programs."""
+    """Machine-readable reason."""
     message: str = Field(default="", max_length=32_768)
-    """Why, in a sentence for people that names the pool and the cause."""
+    """Explanation, with the pool and the cause."""
 
 
 class Progress(StatusModel):
@@ -73,12 +73,12 @@ class Progress(StatusModel):
     seconds_left: Count | None = None
     """Estimated seconds until the budget is used up. Absent until a rate is known."""
     loss: str | None = None
-    """The newest credible evaluation loss of the global model, in nats per token. Absent before the first."""
+    """Newest credible evaluation loss of the global model, nats per token. Absent before the first."""
     doubted_loss: str | None = None
-    """The newest evaluation loss if it is in doubt: no other learner's loss is close to it, and none has confirmed it.
-    Absent if the newest one is credible."""
+    """Newest evaluation loss if it is in doubt: no other learner's loss is close to it, and no learner has confirmed
+    it. Absent if it is credible."""
     train_loss: str | None = None
-    """The learners' mean training loss, in nats per token."""
+    """Mean training loss of the learners, nats per token."""
     goodput: str | None = None
     """Fraction of the learners' time in which they compute inner steps."""
     merged: str | None = None
@@ -88,7 +88,7 @@ class Progress(StatusModel):
     tokens_per_second: Count = 0
     """Recent rate of merged tokens per second."""
     updated_at: Time | None = None
-    """When this was read from the syncer."""
+    """Time of the syncer's report."""
 
 
 class LearnerCounts(StatusModel):
@@ -103,8 +103,7 @@ class LearnerCounts(StatusModel):
     summary: str = "0/0"
     """``training`` of ``desired``; ``?`` while the syncer does not report how many train."""
     quorum: Count | None = None
-    """Learners that make a quorum now, if fewer than ``spec.sync.quorum`` because only those are left. Absent
-    otherwise."""
+    """Quorum in force, if only fewer learners than ``spec.sync.quorum`` are left. Absent otherwise."""
 
 
 class PoolStatus(StatusModel):
@@ -119,21 +118,20 @@ class PoolStatus(StatusModel):
     training: Count = 0
     """Learners that train, as the syncer reports."""
     minimum: Count | None = None
-    """The fewest learners of an elastic pool, of which ``desired`` is the most. Absent if it is not elastic, and while
-    the job is suspended or finished."""
+    """Minimum of an elastic pool; ``desired`` is its maximum. Absent if the pool is not elastic, and while the job is
+    suspended or finished."""
     waiting: Count | None = None
-    """Learners of an elastic pool that have no node. Absent if there are none."""
+    """Learners of an elastic pool that wait for a node. Absent if none."""
     message: str | None = Field(default=None, max_length=32_768)
-    """Why they have none, in a sentence for people. Absent if there are none."""
+    """Why they wait. Absent if none."""
     elsewhere: Count | None = None
-    """Learners that run in the region's next pool, because there is no node for them here. Absent if there are none."""
+    """Learners that run in the region's next pool, because there is no node here. Absent if none."""
     left_out: Count | None = None
-    """Learners that merges keep leaving out, as the syncer reports. Absent if there are none."""
+    """Learners whose outer gradients merges keep leaving out. Absent if none."""
     given_up: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, max_length=10_000)
-    """Indices of learners that the syncer has given up. Absent if there are none."""
+    """Indices of learners that are given up for good. Absent if none."""
     held: Count | None = None
-    """Pods held back without a node: of learners given up, and of those in ``excludedIndices``. Absent if there
-    are none."""
+    """Pods held back without a node: of learners given up or in ``excludedIndices``. Absent if none."""
     stateful_set: str = ""
     """The StatefulSet that runs them."""
 
@@ -150,13 +148,13 @@ class RegionStatus(StatusModel):
     cluster: str | None = Field(default=None, max_length=512)
     """The other cluster that it is in, by the Secret with the kubeconfig. Absent at home."""
     reason: str | None = Field(default=None, max_length=1024)
-    """What is wrong with that cluster, in one word for programs. Absent if nothing is."""
+    """Machine-readable reason why that cluster is not ready. Absent if it is."""
     message: str | None = Field(default=None, max_length=32_768)
-    """The same in a sentence for people."""
+    """Explanation of ``reason``."""
     since: Time | None = None
-    """Since when that cluster has not been ready. Absent while it is."""
+    """Start of the time in which that cluster is not ready. Absent while it is."""
     last_seen_time: Time | None = None
-    """When that cluster last answered: ``ready`` of its pools is as of then. Absent while it answers."""
+    """Last answer of that cluster; ``ready`` of its pools is as of then. Absent while it answers."""
     pools: Annotated[tuple[PoolStatus, ...], Field(max_length=64)] = ()
     """Its pools."""
 
@@ -184,13 +182,13 @@ class AvoidedNode(StatusModel):
     cluster: str | None = Field(default=None, max_length=512)
     """The other cluster that it is in, by the Secret with the kubeconfig. Absent at home."""
     until: Time
-    """When this ends by itself."""
+    """End of the avoidance."""
     learners: Annotated[
         tuple[Annotated[str, Field(max_length=253)], ...], Field(min_length=1, max_length=MOST_LEARNERS_OF_NODE)
     ]
     """Learners that kept crashing on it, as ``region/pool/index``. New pods of their pools prefer other nodes."""
     message: str | None = Field(default=None, max_length=1024)
-    """Why it has no effect, in a sentence for people. Absent if it has."""
+    """Why the entry is ignored; empty if it works."""
 
 
 class SyncerEndpoints(StatusModel):
@@ -201,13 +199,13 @@ class SyncerEndpoints(StatusModel):
     external_endpoint: str = Field(default="", max_length=512)
     """host:port that learners of other clusters connect to; empty: there is none."""
     external_endpoint_missing: str = Field(default="", max_length=512)
-    """Why there is none although ``spec.syncer.expose`` asks for it."""
+    """Why it is missing although ``spec.syncer.expose`` asks for it."""
     http_endpoint: str = ""
     """host:port of ``/status``, ``/metrics``, ``/healthz`` and ``/readyz``."""
     epoch: Count = 0
     """Times the syncer has been started on this job's volume."""
     claim_uid: str = Field(default="", max_length=128)
-    """The uid of the PersistentVolumeClaim that holds the training; no other claim is used in its place."""
+    """uid of the PersistentVolumeClaim that holds the training. The operator uses no other claim."""
 
 
 class ExportedModel(StatusModel):
@@ -229,9 +227,9 @@ class JobStatus(StatusModel):
     observed_generation: Count = 0
     """The spec's generation that this describes."""
     phase: Phase = "Pending"
-    """One word for people; programs read the conditions."""
+    """Summary of the conditions for display; programs read the conditions."""
     reason: str = Field(default="", max_length=1024)
-    """The reason of the condition that ``phase`` comes from."""
+    """Reason of the condition behind ``phase``."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = ()
     """One of each type."""
     progress: Progress | None = None
@@ -247,7 +245,7 @@ class JobStatus(StatusModel):
     syncer: SyncerEndpoints | None = None
     """Where the syncer is."""
     outer_optimizer: str | None = Field(default=None, max_length=1024)
-    """Learning rate and momentum of the outer optimizer, and why these. Absent until the syncer has answered once."""
+    """Learning rate and momentum of the outer optimizer, and the reason. Absent until the syncer has answered once."""
     model: ExportedModel | None = None
     """The trained model, once the job is complete."""
     start_time: Time | None = None

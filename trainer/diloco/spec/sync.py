@@ -24,7 +24,8 @@ class Grace(SpecModel):
     """How long a round with its quorum waits for learners that are not ready yet (paper, Eq. 3)."""
 
     safety: float = Field(default=0.5, ge=0, lt=1)
-    """gamma: share of the slack (the overlap as time, less what quorum and merge take) to wait at most. 0: none."""
+    """gamma: fraction of the spare overlap time (overlap less quorum and merge) to wait for late learners. 0: no
+    wait."""
     maximum_seconds: float | None = Field(default=None, ge=0, le=3600)
     """Upper bound, in seconds. Default: about one inner step."""
 
@@ -42,47 +43,46 @@ class SyncSpec(SpecModel):
     """Synchronization. The defaults are the paper's; where the paper has none, the description says 'ours'."""
 
     fragments: int = Field(default=24, ge=1, le=4096)
-    """P: number of fragments that the model is cut into, by whole tensors, balanced by size."""
+    """P: number of fragments of the model. Each has whole tensors; sizes are balanced."""
     interval: int = Field(default=24, ge=1, le=1_000_000)
-    """H: inner steps between two synchronizations of the same fragment."""
+    """H: inner steps between two synchronizations of a fragment."""
     overlap: Overlap = AUTO
-    """tau: inner steps that a fragment may be in flight; this bounds how many fragments are in flight. Auto: as many as
-    the measured time of a round needs, at least 2 (the paper's), always below the interval, and never so many that
-    learners pause at maxStalenessSteps (ours)."""
+    """tau: inner steps that a learner may train while a fragment is being merged. Auto: as many as the measured time of
+    a round needs, at least 2 (the paper's), below the interval, and too few for a pause at maxStalenessSteps (ours)."""
     quorum: int = Field(default=1, ge=1, le=10_000)
-    """K: learners that must have sent a fragment before it is merged. A learner that waits at maxStalenessSteps and has
-    nothing to send counts too. If learners are given up and fewer than K are left, those are enough; to end the job
-    instead, set failurePolicy.minimumLearners."""
+    """K: learners that must send a fragment before it is merged. A learner that waits at maxStalenessSteps and has
+    nothing to send counts too. If fewer than K learners are left because others were given up, those are enough; to end
+    the job instead, set failurePolicy.minimumLearners."""
     grace: Grace = Grace()
-    """The wait for learners that are not ready when the quorum is reached."""
+    """How long to wait for late learners after the quorum is reached."""
     merge: Literal["RDA", "Mean"] = "RDA"
     """RDA: radial-directional averaging, tensor by tensor (embeddings by the mean). Mean: the weighted mean."""
     token_weights: bool = True
-    """Weight a learner by tokens x tokens per step (paper). false: all learners alike."""
+    """true: weigh a learner by tokens x tokens per step (paper). false: weigh all alike."""
     anchor: Literal["Received", "Current"] = "Received"
-    """What an outer gradient is measured from: the version the learner last received, or the syncer's current."""
+    """The version that an outer gradient is measured from: the one the learner last received, or the syncer's
+    current."""
     outer_optimizer: OuterOptimizer | None = None
-    """The outer optimizer. Default (Auto): chosen when the job begins, by the expected merges of each fragment, which
-    are budget / (learners x batch x sequence x interval). Below 50, learning rate 1 and momentum 0 (ours); from 50 on,
-    DiLoCo's. Scaling a pool does not change it."""
+    """The outer optimizer. Default (Auto): chosen when the job begins, by the expected merges of each fragment: budget
+    / (learners x batch x sequence x interval). Below 50, learning rate 1 and momentum 0 (ours); from 50 on, DiLoCo's.
+    Scaling a pool does not change it."""
     compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
     """How learners encode outer gradients for the syncer. For the way back see sync.downlink."""
     error_feedback: bool = True
-    """With Int8 and Int4: add the encoding's loss to the next outer gradient."""
+    """With Int8 and Int4: add what the encoding lost to the next outer gradient."""
     downlink: Downlink = "F32"
-    """How merged fragments are sent to learners. F32: whole fragments. BF16, Int8: a learner that holds the previous
-    version receives the encoded update, and the encoding's loss is added to the next one; others receive the whole
-    fragment in f32."""
+    """How the syncer encodes merged fragments for learners. F32: whole fragments. BF16, Int8: the update, with error
+    feedback, to learners that have the previous version; others receive the whole fragment in f32."""
     max_staleness_steps: int | None = Field(default=None, ge=1, le=10**9)
-    """Inner steps that a learner makes without receiving a fragment before it pauses. Default: 4 x interval + overlap
-    (ours). interval + overlap together with quorum = all learners is lock-step DiLoCo."""
+    """A learner pauses after this many inner steps without an update. Default: 4 x interval + overlap (ours).
+    interval + overlap, with quorum = all learners, is lock-step DiLoCo."""
     max_version_lag: int = Field(default=1, ge=0, le=8)
-    """Versions that an outer gradient may be behind when it is merged. An older one is dropped and the learner reloads
+    """Most versions that a merged outer gradient may be behind. An older one is dropped, and its learner reloads
     (ours)."""
     lease_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds of silence after which a learner counts as lost; 10 of its own steps if that is longer (ours)."""
+    """Lease (seconds): a learner that is silent for longer counts as lost. At least 10 of its own steps (ours)."""
     startup_seconds: float = Field(default=600.0, gt=0, le=86_400)
-    """The same before a learner's first step, when it may compile for minutes (ours)."""
+    """Lease (seconds) until a learner's first step, when it may compile (ours)."""
 
     @property
     def keeps_residuals(self) -> bool:

@@ -77,7 +77,7 @@ class ModelSpec(SpecModel):
 
 
 class TextData(SpecModel):
-    """Plain files, read as bytes: one token per byte, and one that ends each document."""
+    """Plain files: one token per byte, and one at the end of each document."""
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A file or a folder (searched recursively). Default: the standard library sources of the running Python."""
@@ -106,7 +106,7 @@ class DataSpec(SpecModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
     holdout_fraction: float = Field(default=0.05, gt=0, le=0.5)
-    """Share of the tokens that is held out from training to evaluate the global model."""
+    """Fraction of the tokens held out from training to evaluate the global model."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -124,7 +124,7 @@ class MuonOptions(SpecModel):
     weight_decay: float = Field(default=0.1, ge=0, le=10)
     """Decoupled weight decay of the hidden matrices; 0.1 is torch's."""
     exclude: tuple[NamePattern, ...] = Field(default=(), max_length=64)
-    """Matrices that AdamW trains nevertheless, as patterns of parameter names (``router.*``). Needed if your own model
+    """Matrices that AdamW trains instead, as patterns of parameter names (``router.*``). Needed if your own model
     has an embedding that is not an ``nn.Embedding``, or an output layer that is not the last ``nn.Linear`` with one
     output for each token id. A pattern that matches no parameter is an error."""
 
@@ -154,9 +154,9 @@ class InnerOptimizer(SpecModel):
     decay: Literal["Cosine", "Constant"] = "Cosine"
     """How the learning rates decay with the job's progress (merged tokens over ``training.tokens``)."""
     final_fraction: float = Field(default=0.1, ge=0, le=1)
-    """Learning rates at the end, as a share of their peaks."""
+    """Final learning rates, as a fraction of their peaks."""
     clip_norm: float = Field(default=1.0, ge=0)
-    """Gradients are scaled down to this global norm. 0: never."""
+    """Largest global norm of gradients; larger ones are scaled down. 0: no limit."""
 
     @property
     def muon_options(self) -> MuonOptions | None:
@@ -178,7 +178,7 @@ class TrainingSpec(SpecModel):
     """Budget, batch, inner optimizer and evaluation."""
 
     tokens: int = Field(ge=1, le=10**15)
-    """The budget, in tokens: the job is complete when this many are merged into the global model."""
+    """Budget (tokens): the job is complete when this many are merged into the global model."""
     sequence_length: int = Field(default=128, ge=2, le=1_048_576)
     """Tokens in a sequence."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)

@@ -88,7 +88,7 @@ class ReplayReport:
     epochs: tuple[EpochReplay, ...]
     problems: tuple[ReplayProblem, ...]
     missing: str = ""
-    """What is not there of the beginning, in one line; empty if nothing is missing. Not a problem, but reported."""
+    """What is missing at the start of the tape, in one line; empty if nothing is. Reported, but not a problem."""
     explanation: Iterator[str] = field(default_factory=lambda: iter(()))
     """Every decision with its reason, one line each; read from the tape while iterating. Empty unless requested."""
 

@@ -95,7 +95,7 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The certificate of a region's API server is expired, for another name, or of another authority than that "
             "in the kubeconfig. Nothing is sent there: learners train on, and nothing is changed.",
             "If the cluster has a new authority, make the Secret anew (`diloco cluster kubeconfig`). If you did not "
-            "expect this, find out who answers at that address before you do.",
+            "expect this, check the server's identity first.",
         ),
         Reason.CLUSTER_UNAUTHORIZED: warning(
             "A region's API server rejects the token or client certificate in the kubeconfig (401): it has run out, or "
