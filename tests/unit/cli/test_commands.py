@@ -50,7 +50,7 @@ def test_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFi
     assert f"  diloco {command} " in capsys.readouterr().out
 
 
-def test_a_valid_manifest_is_told_in_a_line_and_the_choice_of_its_outer_optimizer_in_another(
+def test_validate_tells_the_choice_of_the_outer_optimizer_in_a_second_line(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(["validate", str(job)]) == 0

@@ -46,7 +46,7 @@ def test_what_the_manifest_gives_is_taken_at_any_length() -> None:
     ],
     ids=["one", "four", "two of four", "elastic: all", "by batch", "as many as fit: all"],
 )
-def test_merges_of_a_fragment_are_the_intervals_in_a_learners_share_of_the_budget(
+def test_merges_of_a_fragment_are_the_intervals_of_a_learners_share(
     pools: list[dict[str, Any]], merges: int
 ) -> None:
     assert expected_merges(job(20, pools=pools)) == merges

@@ -120,7 +120,7 @@ def test_two_recorded_lives_replay_to_the_bit(tmp_path: Path) -> None:
     assert header.job == json.loads(OuterChoice.of(job.job.spec).put_into(job.job).model_dump_json(by_alias=True))
 
 
-def test_a_job_that_is_scaled_while_its_syncer_is_away_keeps_its_outer_optimizer(tmp_path: Path) -> None:
+def test_a_job_scaled_while_its_syncer_is_away_keeps_its_outer_optimizer(tmp_path: Path) -> None:
     folder = tmp_path / "syncer"
 
     async def told(job: SmallJob) -> str:

@@ -25,7 +25,7 @@ def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
     assert degraded(w)[1:] == ("LearnersGivenUp", told)
 
 
-def test_the_outer_optimizer_is_in_the_status_and_stays_there_when_a_syncer_does_not_report_it() -> None:
+def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
     w = training_world()
     assert "outerOptimizer" not in w.status
     chosen = "learning rate 1, momentum 0 (as given)"
