@@ -5,12 +5,14 @@ import os
 import time
 import uuid
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from testbed.kind import docker_network, guard, host_limits, network, tools
+from testbed.kind.api import Api
 from testbed.kind.cache import Cache, ClusterRecord
 from testbed.kind.commands import CommandFailedError, run, step, succeeds
 from testbed.kind.node_image import NodeImage
@@ -39,10 +41,18 @@ class Cluster:
         command = (self.kubectl_path, "--kubeconfig", self.kubeconfig, *arguments)
         return run(*command, stdin=stdin, timeout_seconds=timeout_seconds)
 
-    def get(self, *arguments: str) -> dict[str, Any]:
-        """``kubectl get`` as an object."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "--output", "json"))
-        return found
+    @cached_property
+    def api(self) -> Api:
+        """For whoever looks often."""
+        return Api(self.kubeconfig)
+
+    def get(self, kind: str, name: str, namespace: str = "") -> dict[str, Any]:
+        """See `Api.get`."""
+        return self.api.get(kind, name, namespace)
+
+    def items(self, kinds: str, namespace: str = "", selector: str = "", fields: str = "") -> list[dict[str, Any]]:
+        """See `Api.items`."""
+        return self.api.items(kinds, namespace, selector, fields)
 
     def apply(self, *objects: dict[str, Any], namespace: str | None = None) -> None:
         """Server-side apply."""
@@ -57,10 +67,10 @@ class Cluster:
     @property
     def workers(self) -> list[str]:
         """Its nodes but for the control plane."""
-        return self._nodes("--selector", f"!{_CONTROL_PLANE}")
+        return self._nodes(f"!{_CONTROL_PLANE}")
 
-    def _nodes(self, *selection: str) -> list[str]:
-        return sorted(node["metadata"]["name"] for node in self.get("nodes", *selection)["items"])
+    def _nodes(self, selector: str = "") -> list[str]:
+        return sorted(node["metadata"]["name"] for node in self.items("nodes", selector=selector))
 
 
 def numbered(name: str, index: int) -> str:
@@ -207,7 +217,7 @@ def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, An
 
 def _addresses(cluster: Cluster) -> list[network.NodeAddresses]:
     end = time.monotonic() + _READY_SECONDS
-    while (found := network.addresses_of(cluster.get("nodes"))) is None:
+    while (found := network.addresses_of(cluster.items("nodes"))) is None:
         if time.monotonic() > end:
             raise CommandFailedError(("kind",), -1, f"cluster {cluster.name}: its nodes get no addresses for pods")
         time.sleep(0.5)

@@ -5,6 +5,7 @@ It enforces no NetworkPolicy.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,10 @@ class NodeAddresses:
     pod_cidr: str
 
 
-def addresses_of(nodes: dict[str, Any]) -> list[NodeAddresses] | None:
-    """Of a list of nodes, or None while one of them has no pod CIDR yet."""
+def addresses_of(nodes: Iterable[dict[str, Any]]) -> list[NodeAddresses] | None:
+    """Of nodes, or None while one of them has no pod CIDR yet."""
     found = []
-    for node in nodes["items"]:
+    for node in nodes:
         cidr = node["spec"].get("podCIDR")
         internal = [entry["address"] for entry in node["status"]["addresses"] if entry["type"] == "InternalIP"]
         if not cidr or not internal:

@@ -33,14 +33,14 @@ class Nodes:
         return tuple(self.addresses[name] for name in sorted(self.addresses))
 
 
-def nodes_in(listed: dict[str, Any]) -> Nodes:
-    """The nodes of a list from the API server. Pure.
+def nodes_in(listed: list[dict[str, Any]]) -> Nodes:
+    """The nodes that an API server lists. Pure.
 
     Raises:
         ValueError: a node has no address, or none is the control plane.
     """
     found = network.addresses_of(listed)
-    planes = [node["metadata"]["name"] for node in listed["items"] if _CONTROL_PLANE in node["metadata"]["labels"]]
+    planes = [node["metadata"]["name"] for node in listed if _CONTROL_PLANE in node["metadata"]["labels"]]
     if found is None or not planes:
         raise ValueError("a node has no address, or there is no control plane")
     return Nodes(planes[0], {node.name: node.address for node in found})
@@ -48,7 +48,7 @@ def nodes_in(listed: dict[str, Any]) -> Nodes:
 
 def nodes_of(cluster: Cluster) -> Nodes:
     """The nodes of a cluster."""
-    return nodes_in(cluster.get("nodes"))
+    return nodes_in(cluster.items("nodes"))
 
 
 def diloco(*arguments: str | Path) -> str:

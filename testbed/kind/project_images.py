@@ -79,7 +79,7 @@ def build(repository: Path = REPOSITORY) -> Images:
 def load(cluster: Cluster, images: Images) -> None:
     """Give the images to the cluster's nodes that do not have them."""
     names = (images.operator, images.trainer)
-    nodes = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
+    nodes = cluster.nodes
     for name in names:
         lacking = [node for node in nodes if name not in images_on(node)]
         if lacking:
@@ -101,7 +101,7 @@ def others(names: Iterable[str], listed: Iterable[str]) -> list[str]:
 
 def _forget_older(cluster: Cluster, nodes: list[str], names: tuple[str, ...]) -> None:
     """Remove images of older code, which would fill the disk. Those that a node still needs stay on it."""
-    workloads = json.dumps(cluster.get("pods,statefulsets,deployments", "--all-namespaces"))
+    workloads = json.dumps(cluster.items("pods,statefulsets,deployments"))
     for node in nodes:
         unused = [name for name in others(names, images_on(node)) if name not in workloads]
         if unused:

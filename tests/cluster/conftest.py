@@ -18,7 +18,6 @@ import secrets
 from collections.abc import Generator, Iterator
 
 import pytest
-from kubernetes import client, config, dynamic
 
 from testbed.kind import bed as beds
 from testbed.kind import chart as charts
@@ -68,19 +67,6 @@ def images(bed: Bed, cluster: Cluster) -> Images:
     """The checkout's two images, which the cluster's nodes have."""
     assert cluster is bed.cluster
     return bed.images()
-
-
-@pytest.fixture(scope="session")
-def api_client(cluster: Cluster) -> Iterator[client.ApiClient]:
-    """A client of the cluster's administrator."""
-    with config.new_client_from_config(str(cluster.kubeconfig)) as made:  # type: ignore[no-untyped-call] # it has no types
-        yield made
-
-
-@pytest.fixture(scope="session")
-def dynamic_client(api_client: client.ApiClient) -> dynamic.DynamicClient:
-    """The same, for plain objects."""
-    return dynamic.DynamicClient(api_client)  # type: ignore[no-untyped-call] # it has no types
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
         tokens=ENDLESS,
     )
     job = apply(cluster, namespace, wanted)
-    nodes = len(cluster.get("nodes")["items"])
+    nodes = len(cluster.nodes)
     available = f"0/{nodes} nodes are available: {nodes}"
     degraded = job.wait_for(
         said_of_all(
@@ -131,7 +131,7 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
 
 @contextmanager
 def storage_class(cluster: Cluster, name: str) -> Iterator[None]:
-    standard = cluster.get("storageclass", "standard")
+    standard = cluster.get("storageclasses", "standard")
     kept = ("apiVersion", "kind", "provisioner", "reclaimPolicy", "volumeBindingMode")
     cluster.apply({key: standard[key] for key in kept} | {"metadata": {"name": name}})
     try:

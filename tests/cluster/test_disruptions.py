@@ -125,7 +125,7 @@ def test_a_taint_that_evicts_moves_the_learner_without_a_failure(job: ClusterJob
 
 def test_a_preempted_learner_moves_without_a_failure(job: ClusterJob, cluster: Cluster, left: str) -> None:
     before, others, victim = job.all_train(*BOTH), bystanders(job, WITNESS), victim_of(job)
-    image = cluster.get("pod", victim.name, "--namespace", job.namespace)["spec"]["containers"][0]["image"]
+    image = cluster.get("pods", victim.name, job.namespace)["spec"]["containers"][0]["image"]
     restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     urgent = {
         "apiVersion": "v1",
@@ -162,8 +162,8 @@ def test_a_preempted_learner_moves_without_a_failure(job: ClusterJob, cluster: C
 
 def free_millicores(cluster: Cluster, node: str, without: str) -> int:
     """What a node's pods leave of its processors, once this pod is gone."""
-    allocatable = cluster.get("node", node)["status"]["allocatable"]["cpu"]
-    pods = cluster.get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}")["items"]
+    allocatable = cluster.get("nodes", node)["status"]["allocatable"]["cpu"]
+    pods = cluster.items("pods", fields=f"spec.nodeName={node}")
     requests = [
         container.get("resources", {}).get("requests", {}).get("cpu", "0")
         for pod in pods

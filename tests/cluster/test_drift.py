@@ -35,7 +35,7 @@ def still(cluster: Cluster, still_namespace: str) -> ClusterJob:
 
 def objects(job: ClusterJob) -> dict[str, dict[str, Any]]:
     """The objects that the operator makes for a job, by kind and name."""
-    found = job.cluster.get(OURS, "--namespace", job.namespace, "--selector", f"{labels.JOB}={job.name}")["items"]
+    found = job.cluster.items(OURS, job.namespace, f"{labels.JOB}={job.name}")
     return {f"{item['kind']}/{item['metadata']['name']}": item for item in found}
 
 
@@ -126,7 +126,7 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
         job.kubectl("label", name, "team=research")
 
     def containers() -> set[str]:
-        pod = cluster.get("pods", "--namespace", namespace, "--selector", f"{labels.COMPONENT}=learner")["items"][0]
+        pod = cluster.items("pods", namespace, f"{labels.COMPONENT}=learner")[0]
         return {one["name"] for one in pod["status"].get("containerStatuses", ()) if one["ready"]}
 
     wait_until(lambda: containers() == {"learner", SIDECAR}, "its pod has the sidecar", WAIT_SECONDS)
@@ -162,7 +162,7 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
 
 def claimants(cluster: Cluster) -> set[str]:
     """Namespaces whose claims volumes are bound to."""
-    found = cluster.get("persistentvolumes")["items"]
+    found = cluster.items("persistentvolumes")
     return {one["spec"].get("claimRef", {}).get("namespace", "") for one in found}
 
 

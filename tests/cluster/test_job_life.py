@@ -100,7 +100,7 @@ def test_a_complete_job_has_no_pods_left_and_keeps_its_volume(job: ClusterJob) -
     assert status.learners.summary == "0/0"
     kept = [kind_and_name.partition("/")[2] for kind_and_name in job.objects()]
     assert "life-syncer" in kept
-    claim = job.cluster.get("persistentvolumeclaim", "life-syncer", "--namespace", job.namespace)
+    claim = job.cluster.get("persistentvolumeclaims", "life-syncer", job.namespace)
     assert claim["status"]["phase"] == "Bound"
 
 
@@ -128,22 +128,18 @@ def test_a_job_past_its_ttl_is_deleted_with_its_children_for_good(job: ClusterJo
     assert "networkpolicy" in kinds
     assert "poddisruptionbudget" not in kinds
     job.patch(ttlSecondsAfterFinished=0)
-    wait_until(lambda: not _exists(job), "the job is deleted", WAIT_SECONDS)
+    wait_until(lambda: not job.exists(), "the job is deleted", WAIT_SECONDS)
     wait_until(lambda: not job.objects(), "everything of it is deleted", WAIT_SECONDS)
     # The operator has run since, and has seen that they are gone.
     regions = {"name": "us-east", "pools": [pool("new", speed=1)]}
     another = apply(job.cluster, job.namespace, manifest("another", regions, tokens=BUDGET, suspend=True))
     another.wait_for(lambda status: holds(status, "Suspended"), "another job is seen to")
     assert not job.objects()
-    assert not _exists(job)
-
-
-def _exists(job: ClusterJob) -> bool:
-    return bool(job.kubectl("get", "dilocojob", job.name, "--ignore-not-found", "--output", "name"))
+    assert not job.exists()
 
 
 def _ended(job: ClusterJob, pod: str) -> str:
-    phase = str(job.cluster.get("pod", pod, "--namespace", job.namespace)["status"].get("phase", ""))
+    phase = str(job.cluster.get("pods", pod, job.namespace)["status"].get("phase", ""))
     return phase if phase in {"Succeeded", "Failed"} else ""
 
 

@@ -109,7 +109,7 @@ def test_an_upgrade_with_another_default_image_is_for_new_jobs_only(
     operator.has_taken_over(but=before.uid)
     new = idle(cluster, namespace, "new")
     new.wait_for(lambda status: holds(status, "Suspended"), "the new job is reconciled")
-    sets = cluster.get("statefulsets", "--namespace", namespace, "--selector", "diloco.dev/job=new")["items"]
+    sets = cluster.items("statefulsets", namespace, "diloco.dev/job=new")
     assert [container["image"] for one in sets for container in one["spec"]["template"]["spec"]["containers"]] == [
         "registry.example/trainer:next"
     ]

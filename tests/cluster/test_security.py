@@ -42,15 +42,13 @@ def inside(job: ClusterJob, pod: str, *command: str) -> str:
     return job.cluster.kubectl("exec", pod, "--namespace", job.namespace, "--", *command)
 
 
-def objects(cluster: Cluster, *what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = cluster.get(*what)["items"]
-    return found
-
-
 def test_pods_run_under_restricted_without_tokens_or_the_authoritys_key(cluster: Cluster, job: ClusterJob) -> None:
-    enforced = cluster.get("namespace", job.namespace)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    enforced = cluster.get("namespaces", job.namespace)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
     assert enforced == "restricted"
-    pods = objects(cluster, "pods", "--namespace", job.namespace)
+    rootful = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}}
+    with pytest.raises(CommandFailedError, match='violates PodSecurity "restricted:latest"'):
+        cluster.apply({**rootful, "spec": {"containers": [{"name": "any", "image": "any"}]}}, namespace=job.namespace)
+    pods = cluster.items("pods", job.namespace)
     assert {pod["status"]["phase"] for pod in pods} == {"Running"}
     assert len(pods) == 3
     for pod in pods:
@@ -58,7 +56,7 @@ def test_pods_run_under_restricted_without_tokens_or_the_authoritys_key(cluster:
         assert not any("-ca'" in volume or "serviceAccountToken" in volume for volume in mounted), mounted
         # Nor in another way: no environment variable comes from a Secret.
         assert "secret" not in str(pod["spec"]["containers"]).lower()
-    held = cluster.get("secret", "guarded-ca", "--namespace", job.namespace)["data"]
+    held = cluster.get("secrets", "guarded-ca", job.namespace)["data"]
     assert {"ca.crt", "ca.key"} == set(held)
     for pod in pods:
         files = inside(job, pod["metadata"]["name"], "ls", "/etc/diloco/tls").split()
@@ -70,7 +68,7 @@ def test_pods_run_under_restricted_without_tokens_or_the_authoritys_key(cluster:
 
 def template(cluster: Cluster, job: ClusterJob) -> dict[str, Any]:
     """The template of the pods of pool a."""
-    found: dict[str, Any] = cluster.get("statefulset", f"{job.name}--here-a", "--namespace", job.namespace)["spec"]
+    found: dict[str, Any] = cluster.get("statefulsets", f"{job.name}--here-a", job.namespace)["spec"]
     made: dict[str, Any] = found["template"]
     return made
 
@@ -133,9 +131,7 @@ def test_foreign_certificates_and_plain_text_are_refused_and_count_nowhere(clust
         said = wait_until(lambda: answered(job, "of-another-pool"), "the syncer answers it", WAIT_SECONDS)
         assert said == [f"the syncer refuses this learner: {claimed}"]
         job.kubectl("wait", "pod/of-another-pool", "--for=jsonpath={.status.phase}=Failed", "--timeout=100s")
-        (container,) = cluster.get("pod", "of-another-pool", "--namespace", job.namespace)["status"][
-            "containerStatuses"
-        ]
+        (container,) = cluster.get("pods", "of-another-pool", job.namespace)["status"]["containerStatuses"]
         assert container["state"]["terminated"]["exitCode"] == EXIT_REFUSED
         # The others fail before they can say who they are. They retry, as the fault may be the syncer's.
         for name in ("of-another-job", "without"):
@@ -153,10 +149,9 @@ def test_foreign_certificates_and_plain_text_are_refused_and_count_nowhere(clust
 
 def metrics(job: ClusterJob) -> str:
     """The syncer's."""
-    program = (
-        "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8080/metrics', timeout=20).read().decode())"
-    )
-    return inside(job, "deploy/guarded-syncer", "python3", "-c", program)
+    pod = job.syncer_pod()
+    assert pod is not None
+    return job.cluster.api.page(job.namespace, pod.name, "/metrics")[1]
 
 
 def test_a_deleted_certificate_is_replaced_and_used_without_a_restart(cluster: Cluster, job: ClusterJob) -> None:
@@ -180,7 +175,7 @@ def test_a_deleted_certificate_is_replaced_and_used_without_a_restart(cluster: C
 
 def certificate(cluster: Cluster, job: ClusterJob, secret: str) -> str:
     """Base64 of a certificate; empty while its Secret does not exist."""
-    for item in objects(cluster, "secrets", "--namespace", job.namespace):
+    for item in cluster.items("secrets", job.namespace):
         if item["metadata"]["name"] == secret:
             return str(item["data"]["tls.crt"])
     return ""
@@ -219,9 +214,8 @@ def ports(job: ClusterJob, pod: str) -> set[int]:
 def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
     cluster: Cluster, chart: Release, job: ClusterJob
 ) -> None:
-    there = ("--namespace", job.namespace)
-    policies = {one["metadata"]["name"]: one for one in objects(cluster, "networkpolicies", *there)}
-    pods = {one["metadata"]["name"]: one for one in objects(cluster, "pods", *there)}
+    policies = {one["metadata"]["name"]: one for one in cluster.items("networkpolicies", job.namespace)}
+    pods = {one["metadata"]["name"]: one for one in cluster.items("pods", job.namespace)}
     syncer = job.syncer_pod()
     assert syncer is not None
     learners = {job.pod_name(name) for name in LEARNERS}
@@ -229,8 +223,8 @@ def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
     assert {name for name, pod in pods.items() if selects(policies["guarded-learners"], pod)} == learners
     assert not any(selects(policies[name], pod) for name in ("other-syncer", "other-learners") for pod in pods.values())
 
-    everyone = objects(cluster, "pods", "--all-namespaces")
-    spaces = {one["metadata"]["name"]: one for one in objects(cluster, "namespaces")}
+    everyone = cluster.items("pods")
+    spaces = {one["metadata"]["name"]: one for one in cluster.items("namespaces")}
     may = {
         (pod["metadata"]["name"], port)
         for pod in everyone
@@ -243,7 +237,7 @@ def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
 
     # The operator's connections are short, and the syncer closes them first: nothing of them stays at this end. At the
     # other end they may come from a node's address.
-    services = {one["spec"]["clusterIP"] for one in objects(cluster, "services", *there)}
+    services = {one["spec"]["clusterIP"] for one in cluster.items("services", job.namespace)}
     addresses = services | {pod["status"]["podIP"] for pod in pods.values()}
     asked = {(pod, job.namespace, 0.0) for pod in pods} | {(pod, chart.namespace, POLL_SECONDS) for pod in of_operator}
     made: set[tuple[str, int]] = set()

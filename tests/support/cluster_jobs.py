@@ -1,7 +1,6 @@
 """Small jobs on a real cluster: their manifests, actions on them, and observations of them.
 
-Processes' pages are read inside their own containers, as nothing else may reach their ports if NetworkPolicies are
-enforced. Every wait is for a state, with a long limit, because the machine may be busy.
+Every wait is for a state, with a long limit, because the machine may be busy.
 """
 
 import json
@@ -9,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,7 +19,7 @@ from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
 from testbed.kind import chart
 from testbed.kind.clusters import Cluster
-from testbed.kind.commands import CommandFailedError, run, succeeds
+from testbed.kind.commands import run, succeeds
 from testbed.kind.waiting import wait_until
 
 T = TypeVar("T")
@@ -36,11 +36,6 @@ TOKENS_PER_STEP = 128
 CHECKPOINT_STEPS = 10
 """Between two checkpoints of a learner's own."""
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
-_ASK = """
-import sys, urllib.request
-with urllib.request.urlopen("http://127.0.0.1:8080{}", timeout=20) as answer:
-    sys.stdout.write(answer.read().decode())
-"""
 
 
 def pool(name: str, learners: int = 1, *, speed: float = 0.1, **fields: Any) -> dict[str, Any]:
@@ -98,7 +93,7 @@ class PodSeen:
 
 
 def pod_seen(item: dict[str, Any]) -> PodSeen:
-    """The pod from kubectl's JSON."""
+    """The pod, from the API server's JSON."""
     status = (item["status"].get("containerStatuses") or [{}])[0]
     return PodSeen(
         name=item["metadata"]["name"],
@@ -153,7 +148,7 @@ class ClusterJob:
     def claims(self) -> list[str]:
         """The names of the learners' claims that are not being deleted."""
         selector = f"{labels.JOB}={self.name},{labels.COMPONENT}={labels.LEARNER}"
-        items = self.cluster.get("persistentvolumeclaims", *self._there, "--selector", selector)["items"]
+        items = self.cluster.items("persistentvolumeclaims", self.namespace, selector)
         return sorted(one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"])
 
     def _set_of_pool(self, region: int, pool: int, field: str, value: Any) -> None:
@@ -165,14 +160,13 @@ class ClusterJob:
 
     def status(self) -> JobStatus:
         """What the operator reports."""
-        found = self.cluster.get("dilocojob", self.name, *self._there)
+        found = self.cluster.get("dilocojobs", self.name, self.namespace)
         return JobStatus.model_validate(found.get("status") or {})
 
     def reasons(self) -> set[str]:
         """Reasons of its events."""
         selector = f"involvedObject.kind=DiLoCoJob,involvedObject.name={self.name}"
-        items = self.cluster.get("events", *self._there, "--field-selector", selector)["items"]
-        return {item["reason"] for item in items}
+        return {item["reason"] for item in self.cluster.items("events", self.namespace, fields=selector)}
 
     def row(self) -> dict[str, str]:
         """``kubectl get dilocojob``: columns by their titles."""
@@ -181,13 +175,16 @@ class ClusterJob:
 
     def objects(self) -> list[str]:
         """``kind/name`` of everything that is there of it."""
-        found = self.kubectl("get", KINDS, "--selector", f"{labels.JOB}={self.name}", "--output", "name")
-        return sorted(found.split())
+        found = self.cluster.items(KINDS, self.namespace, f"{labels.JOB}={self.name}")
+        return sorted(f"{one['kind'].lower()}/{one['metadata']['name']}" for one in found)
+
+    def exists(self) -> bool:
+        """Whether the job itself is there."""
+        return bool(self.cluster.items("dilocojobs", self.namespace, fields=f"metadata.name={self.name}"))
 
     def pods(self) -> list[PodSeen]:
         """All of its pods, including those that are being deleted."""
-        selector = f"{labels.JOB}={self.name}"
-        return [pod_seen(item) for item in self.cluster.get("pods", *self._there, "--selector", selector)["items"]]
+        return [pod_seen(item) for item in self.cluster.items("pods", self.namespace, f"{labels.JOB}={self.name}")]
 
     def pod(self, learner: str) -> PodSeen | None:
         """A learner's pod, if there is one."""
@@ -226,12 +223,8 @@ class ClusterJob:
         return [json.loads(line)["message"] for line in lines if line.startswith("{")]
 
     def _ask(self, pod: str, path: str) -> str:
-        # -I -S: Python alone starts in a few milliseconds.
-        command = ("exec", pod, "--namespace", self.namespace, "--", "python3", "-I", "-S", "-c", _ASK.format(path))
-        try:
-            return self.cluster.kubectl(*command, timeout_seconds=30)
-        except CommandFailedError:
-            return ""
+        status, text = self.cluster.api.page(self.namespace, pod, path)
+        return text if status == HTTPStatus.OK else ""
 
     # Waiting.
 
@@ -304,7 +297,7 @@ def _pause(node: str) -> None:
 @contextmanager
 def deleted_node(cluster: Cluster, node: str) -> Iterator[None]:
     """A node that is gone: its machine does not answer, and its object is deleted. Afterwards it joins again."""
-    labels = cluster.get("node", node)["metadata"]["labels"]
+    labels = cluster.get("nodes", node)["metadata"]["labels"]
     _pause(node)
     try:
         cluster.kubectl("delete", "node", node)
@@ -314,7 +307,7 @@ def deleted_node(cluster: Cluster, node: str) -> Iterator[None]:
         run("docker", "exec", node, "systemctl", "restart", "kubelet")
         wait_until(lambda: node in cluster.workers, f"{node} joins again", WAIT_SECONDS)
         cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
-        assert cluster.get("node", node)["metadata"]["labels"] == labels
+        assert cluster.get("nodes", node)["metadata"]["labels"] == labels
 
 
 def of(account: SyncerStatus, learner: str) -> LearnerStatus:

@@ -13,19 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from diloco_operator import labels
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
-from testbed.kind.commands import CommandFailedError
 from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, PodSeen, identities, pod_seen
 from tests.support.operator_scene import CHILDREN
 
-_GET = """
-import sys, urllib.error, urllib.request
-try:
-    answer = urllib.request.urlopen("http://127.0.0.1:8080{}", timeout=20)
-except urllib.error.HTTPError as error:
-    answer = error
-sys.stdout.write(answer.read().decode())
-"""
 _BY_RBAC = re.compile(r" cannot \w+ resource ")
 
 
@@ -47,7 +38,7 @@ class ClusterOperator:
     @property
     def deployment(self) -> str:
         """Its name, by the release's label."""
-        found = self.cluster.get("deployments", *self.there, "--selector", self._selector)["items"]
+        found = self.cluster.items("deployments", self.release.namespace, self._selector)
         name: str = found[0]["metadata"]["name"]
         return name
 
@@ -57,23 +48,18 @@ class ClusterOperator:
 
     def all_pods(self) -> list[PodSeen]:
         """All pods, including those that are being deleted."""
-        found = self.cluster.get("pods", *self.there, "--selector", f"{self._selector},{labels.COMPONENT}=operator")
-        return [pod_seen(item) for item in found["items"]]
+        selector = f"{self._selector},{labels.COMPONENT}=operator"
+        return [pod_seen(item) for item in self.cluster.items("pods", self.release.namespace, selector)]
 
     def holder(self) -> str:
         """The pod that holds the Lease of its namespace; empty: none."""
-        spec = self.cluster.get("lease", "diloco-operator", *self.there)["spec"]
+        spec = self.cluster.get("leases", "diloco-operator", self.release.namespace)["spec"]
         return str(spec.get("holderIdentity") or "").rpartition("_")[0]
 
     def says(self, pod: str, path: str) -> str:
         """One of a pod's pages; empty: no answer."""
-        command = ("exec", pod, "--container", "operator", *self.there)
-        try:
-            return self.cluster.kubectl(
-                *command, "--", "python3", "-I", "-S", "-c", _GET.format(path), timeout_seconds=30
-            )
-        except CommandFailedError:
-            return ""
+        _, text = self.cluster.api.page(self.release.namespace, pod, path)
+        return text
 
     def works(self, pod: str) -> bool:
         """Whether it holds the Lease and all its watches work."""
@@ -133,8 +119,7 @@ class Untouched:
     @classmethod
     def of(cls, job: ClusterJob) -> "Untouched":
         """The job's objects now."""
-        where = ("--namespace", job.namespace, "--selector", f"{labels.JOB}={job.name}")
-        items = job.cluster.get(CHILDREN, *where)["items"]
+        items = job.cluster.items(CHILDREN, job.namespace, f"{labels.JOB}={job.name}")
         return cls({f"{one['kind']}/{one['metadata']['name']}": _version(one) for one in items}, identities(job.pods()))
 
 

@@ -38,8 +38,8 @@ def node(name: str, cidr: str | None, address: str) -> dict[str, Any]:
 
 def test_nodes_are_wired_when_each_has_its_range() -> None:
     first = node("a", "10.244.0.0/24", "172.18.0.2")
-    assert addresses_of({"items": [first, node("b", None, "172.18.0.3")]}) is None
-    assert addresses_of({"items": [first]}) == [NodeAddresses("a", "172.18.0.2", "10.244.0.0/24")]
+    assert addresses_of([first, node("b", None, "172.18.0.3")]) is None
+    assert addresses_of([first]) == [NodeAddresses("a", "172.18.0.2", "10.244.0.0/24")]
 
 
 def test_pods_get_addresses_of_their_nodes_range() -> None:

@@ -16,10 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 def objects_of(world: World, kind: str) -> list[dict[str, Any]]:
     """In the second cluster."""
     selector = f"{labels.JOB}={world.job.name}"
-    found: list[dict[str, Any]] = world.west.cluster.get(
-        kind, "--namespace", world.west.namespace, "--selector", selector
-    )["items"]
-    return found
+    return world.west.cluster.items(kind, world.west.namespace, selector)
 
 
 def test_a_killed_learner_is_started_again_there_and_rejoins(world: World) -> None:
@@ -47,15 +44,19 @@ def test_a_killed_learner_is_started_again_there_and_rejoins(world: World) -> No
 def test_what_is_deleted_or_changed_there_is_put_right_meanwhile(world: World) -> None:
     pods = world.pods()
     west, there = world.west.cluster, ("--namespace", world.west.namespace)
-    (policy,), (config,), (service,) = (objects_of(world, kind) for kind in ("networkpolicy", "configmap", "service"))
-    (stateful_set,) = objects_of(world, "statefulset")
+    (policy,), (config,), (service,) = (
+        objects_of(world, kind) for kind in ("networkpolicies", "configmaps", "services")
+    )
+    (stateful_set,) = objects_of(world, "statefulsets")
     west.kubectl("delete", "networkpolicy", policy["metadata"]["name"], *there)
     told = {"data": dict.fromkeys(config["data"], "changed")}
     west.kubectl("patch", "configmap", config["metadata"]["name"], *there, "--patch", json.dumps(told))
     west.kubectl("label", "service", service["metadata"]["name"], f"{labels.COMPONENT}=mine", "--overwrite", *there)
 
     def are_as_before() -> bool:
-        policies, configs, services = (objects_of(world, kind) for kind in ("networkpolicy", "configmap", "service"))
+        policies, configs, services = (
+            objects_of(world, kind) for kind in ("networkpolicies", "configmaps", "services")
+        )
         return (
             [one["spec"] for one in policies] == [policy["spec"]]
             and [one["data"] for one in configs] == [config["data"]]
@@ -63,18 +64,18 @@ def test_what_is_deleted_or_changed_there_is_put_right_meanwhile(world: World) -
         )
 
     wait_until(are_as_before, "they are as before", WAIT_SECONDS)
-    assert objects_of(world, "networkpolicy")[0]["metadata"]["uid"] != policy["metadata"]["uid"]
+    assert objects_of(world, "networkpolicies")[0]["metadata"]["uid"] != policy["metadata"]["uid"]
     train_on(world.job, *LEARNERS)
     assert world.pods() == pods
     # Replicas alone, as by somebody who scales by hand.
     west.kubectl("scale", "statefulset", stateful_set["metadata"]["name"], "--replicas=2", *there)
-    wait_until(lambda: objects_of(world, "statefulset")[0]["spec"]["replicas"] == 1, "it is one again", WAIT_SECONDS)
+    wait_until(lambda: objects_of(world, "statefulsets")[0]["spec"]["replicas"] == 1, "it is one again", WAIT_SECONDS)
     world.job.all_train(*LEARNERS)
 
 
 def test_a_name_that_somebody_else_takes_there_is_told_and_left_to_them(world: World) -> None:
     west, there = world.west.cluster, ("--namespace", world.west.namespace)
-    (config,) = objects_of(world, "configmap")
+    (config,) = objects_of(world, "configmaps")
     name = config["metadata"]["name"]
     version = config["metadata"]["resourceVersion"]
     # In one request, so that the operator does not make its own in between.
@@ -86,8 +87,8 @@ def test_a_name_that_somebody_else_takes_there_is_told_and_left_to_them(world: W
     assert "west" in condition(status, "Degraded").message
     assert region_of(status, "east").reason is None
     train_on(world.job, *LEARNERS)
-    assert west.get("configmap", name, *there)["data"] == {"of": "another"}
+    assert west.get("configmaps", name, world.west.namespace)["data"] == {"of": "another"}
     west.kubectl("delete", "configmap", name, *there)
-    wait_until(lambda: [one["data"] for one in objects_of(world, "configmap")] == [config["data"]], "it is ours again")
+    wait_until(lambda: [one["data"] for one in objects_of(world, "configmaps")] == [config["data"]], "it is ours again")
     world.job.wait_for(lambda status: not holds(status, "Degraded", "NameTaken"), "it is told no more")
     has_reason(world.job, "west", None)

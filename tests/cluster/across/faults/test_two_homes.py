@@ -31,7 +31,7 @@ def second_home(north_cluster: Cluster) -> Iterator[Bed]:
 
 def objects_there(world: World) -> dict[str, Any]:
     """Everything but pods in the namespace that both homes use: who made it, whose it is, and what is in it."""
-    items = world.west.cluster.get(KINDS, "--namespace", world.west.namespace)["items"]
+    items = world.west.cluster.items(KINDS, world.west.namespace)
     return {f"{one['kind']}/{one['metadata']['name']}": _content(one) for one in items}
 
 

@@ -50,7 +50,7 @@ Files = Mapping[str, bytes]
 
 def secret(cluster: Cluster, namespace: str, name: str) -> dict[str, bytes]:
     """What a Secret holds."""
-    data: dict[str, Any] = cluster.get("secret", name, "--namespace", namespace)["data"]
+    data: dict[str, Any] = cluster.get("secrets", name, namespace)["data"]
     return {key: base64.b64decode(value) for key, value in data.items()}
 
 

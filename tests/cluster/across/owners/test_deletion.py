@@ -55,21 +55,17 @@ def without_finalizer(job: ClusterJob) -> None:
     job.kubectl("patch", "dilocojob", job.name, "--type=merge", "--patch", '{"metadata": {"finalizers": null}}')
 
 
-def exists(job: ClusterJob) -> bool:
-    return bool(job.kubectl("get", "dilocojob", job.name, "--ignore-not-found", "--output", "name"))
-
-
 def backup_of(job: ClusterJob) -> dict[str, Any]:
     """The job as a backup has it."""
-    found = job.cluster.get("dilocojob", job.name, "--namespace", job.namespace)
+    found = job.cluster.get("dilocojobs", job.name, job.namespace)
     metadata = {key: found["metadata"][key] for key in ("name", "namespace")}
     return {key: found[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
 
 
 def uids_there(far: Far, name: str) -> set[str]:
     """Of the jobs that objects of this name's job are of."""
-    selector = ("--namespace", far.namespace, "--selector", f"diloco.dev/job={name}")
-    items = far.cluster.get("configmaps,statefulsets,services,secrets,networkpolicies", *selector)["items"]
+    kinds = "configmaps,statefulsets,services,secrets,networkpolicies"
+    items = far.cluster.items(kinds, far.namespace, f"diloco.dev/job={name}")
     return {item["metadata"]["labels"]["diloco.dev/job-uid"] for item in items}
 
 
@@ -92,10 +88,10 @@ def test_what_is_deleted_while_a_cluster_is_away_is_swept_when_it_is_back(
         backup = backup_of(restored)
         delete(restored)
         without_finalizer(restored)
-        wait_until(lambda: not exists(restored), "it is gone", WAIT_SECONDS)
+        wait_until(lambda: not restored.exists(), "it is gone", WAIT_SECONDS)
         cluster.apply(backup, namespace=namespace)
         kill_container(worker)
-        wait_until(lambda: not exists(left), "the deletion does not wait for ever", WAIT_SECONDS)
+        wait_until(lambda: not left.exists(), "the deletion does not wait for ever", WAIT_SECONDS)
         wait_until(lambda: is_gone(cluster, doomed), "nor does that of its namespace", WAIT_SECONDS)
         assert any("left in cluster west (ClusterUnreachable)" in note for note in notes(left, "ChildrenLeft"))
         assert operator.total(operator.has_taken_over().name, "jobs_left_behind_total", cluster="west") >= 1
@@ -104,7 +100,7 @@ def test_what_is_deleted_while_a_cluster_is_away_is_swept_when_it_is_back(
         assert west.job(LEFT).pods()
     for name in (LEFT, BY_HAND, "gone"):
         wait_until(lambda name=name: not west.job(name).objects(), f"{name} is swept", WAIT_SECONDS)  # type: ignore[misc]
-    uid = cluster.get("dilocojob", RESTORED, "--namespace", namespace)["metadata"]["uid"]
+    uid = cluster.get("dilocojobs", RESTORED, namespace)["metadata"]["uid"]
     wait_until(lambda: uids_there(west, RESTORED) == {uid}, "the restored job has its own objects", WAIT_SECONDS)
     assert before[RESTORED] != {uid}
     assert uids_there(west, KEPT) == before[KEPT]
@@ -115,9 +111,9 @@ def test_what_is_deleted_while_a_cluster_is_away_is_swept_when_it_is_back(
 
 def notes(job: ClusterJob, reason: str) -> list[str]:
     """What its events of a reason say."""
-    found = job.cluster.get("events.events.k8s.io", "--namespace", job.namespace)["items"]
-    return [one["note"] for one in found if one["regarding"]["name"] == job.name and one["reason"] == reason]
+    found = job.cluster.items("events", job.namespace, fields=f"involvedObject.name={job.name}")
+    return [one["message"] for one in found if one["reason"] == reason]
 
 
 def is_gone(cluster: Cluster, namespace: str) -> bool:
-    return not cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "--output", "name")
+    return not cluster.items("namespaces", fields=f"metadata.name={namespace}")

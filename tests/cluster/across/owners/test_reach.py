@@ -110,14 +110,14 @@ def test_a_proxy_that_routes_by_the_server_name_is_followed(
     wanted = reachable(cluster, "behind", region("west", west.name))
     target = f"behind-syncer.{namespace}.svc:{SYNC_PORT}"
     cluster.apply(*sni_proxy(images.operator, {syncer_name("behind", namespace): target}), namespace=namespace)
-    front = cluster.get("service", "front", "--namespace", namespace)["spec"]["ports"][0]["nodePort"]
+    front = cluster.get("services", "front", namespace)["spec"]["ports"][0]["nodePort"]
     host = addresses(cluster)[0]
     wanted["spec"]["syncer"]["expose"] = {"type": "External", "host": host, "port": front}
     job = apply(cluster, namespace, wanted)
     job.all_train(WEST)
     assert endpoint(job) == f"{host}:{front}"
     assert connects_to(west.job(job.name), WEST, host, front)
-    exposed = cluster.get("service", "behind-syncer-exposed", "--namespace", namespace)
+    exposed = cluster.get("services", "behind-syncer-exposed", namespace)
     assert exposed["spec"]["type"] == "ClusterIP"
     seen = cluster.kubectl("logs", "front", "--namespace", namespace).split()
     assert set(seen) == {syncer_name("behind", namespace)}

@@ -29,7 +29,7 @@ def test_a_renewed_token_goes_on_after_the_end_of_the_first(running_out: Running
     has_reason(job, "west", None)
     train_on(job, WEST)
     # Written with the new one.
-    selector = ("--namespace", far.namespace, "--selector", f"diloco.dev/job={job.name}")
-    far.cluster.kubectl("delete", "networkpolicy", *selector)
-    wait_until(lambda: far.cluster.get("networkpolicy", *selector)["items"], "it is made again", WAIT_SECONDS)
+    selector = f"diloco.dev/job={job.name}"
+    far.cluster.kubectl("delete", "networkpolicy", "--namespace", far.namespace, "--selector", selector)
+    wait_until(lambda: far.cluster.items("networkpolicies", far.namespace, selector), "it is made again", WAIT_SECONDS)
     assert identities(far.job(job.name).pods()) == renewed.pods
