@@ -17,6 +17,8 @@ RESTRICTED = {
     "pod-security.kubernetes.io/enforce": "restricted",
     "pod-security.kubernetes.io/enforce-version": "latest",
 }
+POLL_SECONDS = 2
+"""Between two looks of the operator at a syncer. Tests wait for what it sees; the default is 5."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,12 @@ def helm(bed: Bed, *arguments: str | Path, stdin: str | None = None) -> str:
 
 
 def local_values(images: Images) -> dict[str, Any]:
-    """Values that name images which no registry has."""
-    return {"image": _image(images.operator), "trainer": {"image": _image(images.trainer)}}
+    """Values with images that no registry has, and with short waits."""
+    return {
+        "image": _image(images.operator),
+        "trainer": {"image": _image(images.trainer)},
+        "operator": {"pollSeconds": POLL_SECONDS},
+    }
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_SECONDS = 0.3
-_LONGEST_PAUSE_SECONDS = 2.0
-_PART_OF_THE_WAIT = 0.1
-"""Each look starts processes, which slow down what is waited for: the longer the wait, the fewer."""
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 1.0
+_PART_OF_THE_WAIT = 0.05
+"""A look takes some of the machine from what is waited for: the longer the wait, the fewer."""
 
 
 def wait_until(read: Callable[[], T], what: str = "", timeout_seconds: float = 60) -> T:

@@ -26,7 +26,7 @@ from tests.support.cluster_jobs import (
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
 SEATS = "example.com/seats"
-ONE_SEAT = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "400m", SEATS: 1}}
+ONE_SEAT = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", SEATS: 1}}
 
 
 def seat(cluster: Cluster, node: str, seats: int | None) -> None:

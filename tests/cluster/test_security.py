@@ -8,7 +8,7 @@ import pytest
 
 from diloco.runtime.exits import EXIT_REFUSED
 from testbed.kind.bed import Bed
-from testbed.kind.chart import Release
+from testbed.kind.chart import POLL_SECONDS, Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import CommandFailedError
 from testbed.kind.waiting import wait_until
@@ -193,7 +193,7 @@ while True:
     time.sleep(0.002)
 print("\\n".join(seen))
 """
-POLL_SECONDS = 12.0
+WATCH_SECONDS = 3.0 * POLL_SECONDS
 """Longer than the operator waits between two looks at a syncer."""
 
 
@@ -239,7 +239,7 @@ def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
     # other end they may come from a node's address.
     services = {one["spec"]["clusterIP"] for one in cluster.items("services", job.namespace)}
     addresses = services | {pod["status"]["podIP"] for pod in pods.values()}
-    asked = {(pod, job.namespace, 0.0) for pod in pods} | {(pod, chart.namespace, POLL_SECONDS) for pod in of_operator}
+    asked = {(pod, job.namespace, 0.0) for pod in pods} | {(pod, chart.namespace, WATCH_SECONDS) for pod in of_operator}
     made: set[tuple[str, int]] = set()
 
     def seen() -> bool:

@@ -39,12 +39,12 @@ _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
 
 
 def pool(name: str, learners: int = 1, *, speed: float = 0.1, **fields: Any) -> dict[str, Any]:
-    """A pool whose learners take part of a core, and a tenth of it once they train.
+    """A pool whose learners take a core to start, which tests wait for, and a tenth of one once they train.
 
     They train for as long as a test waits, beside other tests, whose pods need the machine to start.
     """
     environment = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "DILOCO_SPEED", "value": str(speed)}]
-    resources = {**_LITTLE, "limits": {"cpu": "400m"}}
+    resources = {**_LITTLE, "limits": {"cpu": "1"}}
     return {"name": name, "learners": learners, "resources": resources, "env": environment, **fields}
 
 
