@@ -31,15 +31,26 @@ from testbed.kind.project_images import Images
 from tests.support.cluster_operator import ClusterOperator
 
 OPERATOR = Release("diloco-operator", "diloco-system")
-LONGEST_FIRST = ("test_operations_in_faults.py", "test_lost_node.py", "test_job_faults.py", "test_placement.py")
-"""So that no worker is left with a long file when the others have ended."""
+LONGEST_FIRST = (
+    "test_operations_in_faults.py",
+    "test_lost_node.py",
+    "test_job_faults.py",
+    "test_placement.py",
+    "test_conditions.py",
+    "test_disruptions.py",
+    "test_operator_life.py",
+    "test_learner_storage.py",
+    "test_security.py",
+)
+"""So that both workers end together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/cluster/" in item.nodeid:
             item.add_marker(pytest.mark.cluster)
-    items.sort(key=lambda item: item.path.name not in LONGEST_FIRST)
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="session")

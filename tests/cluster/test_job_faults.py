@@ -292,7 +292,6 @@ def test_a_learner_left_out_by_index_frees_its_node_and_nobody_waits(job: Cluste
     wait_until(lambda: len(job.pods()) == 3, "the newcomer goes", WAIT_SECONDS)
 
 
-# Most of this is the time after which Kubernetes considers a node lost: 50 s.
 @pytest.mark.core
 def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob, cluster: Cluster) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, *BOTH)

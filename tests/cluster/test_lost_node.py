@@ -34,7 +34,7 @@ from tests.support.cluster_jobs import (
 )
 from tests.support.cluster_operator import ClusterOperator
 
-# Kubernetes considers the node lost after 50 s; toleration and the wait beyond the grace period are 40 s.
+# Kubernetes considers the node lost after 20 s; toleration and the wait beyond the grace period are 40 s.
 pytestmark = pytest.mark.timeout(1800)
 
 WITNESS, VICTIM = "east/steady/0", "west/spot/0"
