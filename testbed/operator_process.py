@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from testbed.fork_server import Popen
 from testbed.kind.waiting import wait_until
 
 PATIENCE_SECONDS = 90.0
@@ -36,7 +37,7 @@ class OperatorProcess:
         self._log = log
         command = [sys.executable, *program, f"--kubeconfig={kubeconfig}"]
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 [*command, "--health-address=127.0.0.1:0", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

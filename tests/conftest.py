@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from testbed import fork_server
+
 # Deterministic: a failure here fails everywhere. No deadline: the machine may be busy.
 settings.register_profile("repository", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("repository")
@@ -111,6 +113,7 @@ def _no_process_outlives_the_tests() -> Iterator[None]:
     session = uuid.uuid4().hex
     os.environ[_MARK] = session
     yield
+    fork_server.end()
     del os.environ[_MARK]
     left = [process for process in psutil.process_iter() if _belongs(process, session)]
     # A process whose end was not awaited may be about to end.

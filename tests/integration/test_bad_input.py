@@ -11,6 +11,7 @@ import pytest
 
 from diloco.learner.data import make_token_file
 from diloco.spec.training import TextData
+from testbed import fork_server
 
 pytestmark = pytest.mark.processes
 
@@ -40,7 +41,7 @@ def run(job: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diloco.cli.entry", "run", str(job), *flags]
     if "--output" not in flags:
         command += ["--output", str(job.parent / "out")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return fork_server.run(command, 240)
 
 
 def the_one_line(failed: subprocess.CompletedProcess[str]) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from diloco.local.journal import read_journal
 from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from testbed import fork_server
 from tests.support.local_run import WAIT_SECONDS, merging, started, starts, status, training, wait_until, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -22,7 +23,7 @@ def command(output: Path, *flags: str) -> list[str]:
 
 
 def chaos(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(output, *flags), capture_output=True, text=True, check=False, timeout=WAIT_SECONDS)
+    return fork_server.run(command(output, *flags), WAIT_SECONDS)
 
 
 def events(output: Path) -> list[tuple[str, str]]:
@@ -56,7 +57,7 @@ def test_victims_recover_and_only_they_restart(tmp_path: Path) -> None:
         assert "kill west/old (west/old/0)" in dry.stdout
         assert starts(output, VICTIM) == 2
         # Ctrl-C ends a session, and what it has paused goes on.
-        session = subprocess.Popen(
+        session = fork_server.Popen(
             command(output, "--for", "10min", "--fault", f"pause:{OTHER}@at=0,seconds=500"),
             stdout=subprocess.PIPE,
             text=True,

@@ -1,7 +1,6 @@
 """kill -9 in the middle of sending an update: afterwards all learners hold the syncer's bits, to the end."""
 
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from diloco.runtime.exits import EXIT_OK
 from diloco.syncer.replay import replay
 from diloco.tape.reader import TapeReader, Torn
 from diloco.tape.segments import find_tapes
+from testbed.fork_server import Popen
 from tests.integration.learner_thread import LearnerThread
 from tests.support.syncer_process import SmallJob, SyncerProcess
 from tests.support.tcp_proxy import TcpProxy
@@ -117,10 +117,10 @@ def test_a_syncer_killed_in_the_middle_of_an_update(tmp_path: Path, address: str
 
 
 @contextmanager
-def learner_process(job: SmallJob, address: str, directory: Path, learner: str) -> Iterator["subprocess.Popen[bytes]"]:
+def learner_process(job: SmallJob, address: str, directory: Path, learner: str) -> Iterator[Popen]:
     command = [sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job.path), "--learner", learner]
     command += ["--syncer", address, "--directory", str(directory), "--threads", "1"]
-    with (directory.parent / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+    with (directory.parent / "log").open("wb") as log, Popen(command, stdout=log, stderr=log) as process:
         try:
             yield process
         finally:

@@ -7,7 +7,6 @@ The tests share the job.
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from diloco.local.certificates import learner_flags
 from diloco.local.directory import RunDirectory
+from testbed.fork_server import Popen
 from tests.support.running_job import WAIT_SECONDS, RunningJob, of, running_job, untouched
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -122,7 +122,7 @@ def test_of_two_processes_with_one_identity_the_later_counts(job: RunningJob, tm
     command = [sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job.manifest), "--learner", VICTIM]
     command += ["--syncer", endpoint["sync"], "--directory", str(tmp_path / "second"), "--threads", "1"]
     command += learner_flags(RunDirectory(job.output), VICTIM)
-    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as second:
+    with (tmp_path / "log").open("w") as log, Popen(command, stdout=log, stderr=log) as second:
         try:
             after = job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
             assert first.wait(WAIT_SECONDS) in (3, None)

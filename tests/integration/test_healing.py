@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from diloco.local.journal import read_journal
 from diloco.runtime.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STUCK
 from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
+from testbed import fork_server
 from tests.support.faulty_models import FAULTS, VICTIM
 from tests.support.local_run import WAIT_SECONDS, started, status, wait_until, write_job
 
@@ -133,5 +134,5 @@ def test_a_learner_that_diverges_is_reset_quarantined_and_let_back_in(tmp_path: 
 def replays(output: Path) -> None:
     """The syncer's tape leads to the same decisions, and to the same merges if they were recorded."""
     command = [sys.executable, "-m", "diloco.cli.entry", "replay", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    done = fork_server.run(command, WAIT_SECONDS)
     assert done.returncode == EXIT_OK, (done.stdout, done.stderr)

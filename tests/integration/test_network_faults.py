@@ -15,6 +15,7 @@ import pytest
 from diloco.local.certificates import learner_flags
 from diloco.local.directory import RunDirectory
 from diloco.spec.syncer_status import SyncerStatus
+from testbed.fork_server import Popen
 from tests.support.faulty_link import FaultyLink, Way
 from tests.support.running_job import WAIT_SECONDS, RunningJob, of, running_job, untouched
 
@@ -89,7 +90,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             command += ["--learner", VICTIM, "--syncer", link.address, "--directory", str(folder / "behind")]
             command += ["--threads", "1", *learner_flags(RunDirectory(job.output), VICTIM)]
             # It takes the place of the learner that the run started.
-            with subprocess.Popen(command, stdout=log, stderr=log) as process:
+            with Popen(command, stdout=log, stderr=log) as process:
                 job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
                 try:
                     yield Scene(job, link, process)

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -14,9 +13,11 @@ import pytest
 from diloco.local.journal import read_journal
 from diloco.model import load_model
 from diloco.runtime.exits import EXIT_INTERRUPTED
+from testbed import fork_server
 from tests.support.local_run import (
     JOB,
     LEARNERS,
+    PROGRAM,
     WAIT_SECONDS,
     merging,
     processes_of,
@@ -41,6 +42,7 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
         *("--record", "--slow", "west=0.5"),
         *("--chaos", "kill:west/old/0@step=60", "--chaos", "cut:east@step=200,seconds=4"),
         *("--chaos", "kill:syncer@step=300"),
+        popen=subprocess.Popen,  # as a user starts it, and as it starts others
     )
     assert done.returncode == 0, done.stderr
     events = [(entry.event, entry.process) for entry in read_journal(output / "supervisor.jsonl")]
@@ -62,21 +64,15 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     assert (output / "sample.txt").read_text().strip()
     assert "evaluation loss" in done.stdout
     assert f"report: {output / 'report.html'}" in done.stdout
-    replayed = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.entry", "replay", str(output)], capture_output=True, text=True, check=False
-    )
+    replayed = fork_server.run([*PROGRAM, "replay", str(output)])
     assert replayed.returncode == 0, replayed.stderr
     assert "redone to the bit" in replayed.stdout
     # Whatever happened to links and processes, no learner claimed more than it had done.
     syncer_log = (output / "logs" / "syncer.log").read_text()
     assert not any(text in syncer_log for text in ("neither may go back", " claims ", "since it received version"))
     model = ["--job", str(output / "job.yaml"), "--model", str(output / "model.safetensors")]
-    evaluated = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.entry", "evaluate", *model, "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    evaluated = fork_server.run([*PROGRAM, "evaluate", *model, "--json"])
+    assert evaluated.returncode == 0, evaluated.stderr
     assert json.loads(evaluated.stdout)["loss"] == pytest.approx(summary["eval_loss"], rel=1e-6)
     # A run that is complete is not run again.
     assert "is complete" in run(tmp_path / "job.yaml", output, "--resume").stdout
@@ -115,8 +111,9 @@ def test_a_second_interrupt_does_not_wait_for_processes_that_hang(tmp_path: Path
     job, output = write_job(tmp_path, 10_000_000), tmp_path / "out"
     with started(job, output) as process:
         wait_until(lambda: merging(output), process)
-        for child in psutil.Process(process.pid).children():
-            child.suspend()
+        for child in processes_of(output):
+            if child.pid != process.pid:
+                child.suspend()
         process.send_signal(signal.SIGINT)
         wait_until(lambda: "stopping the learners" in os.read(process.stdout.fileno(), 1 << 16).decode(), process)  # type: ignore[union-attr]  # it is a pipe
         process.send_signal(signal.SIGINT)

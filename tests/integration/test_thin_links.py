@@ -4,19 +4,16 @@ The share depends on what else the machine does, so the bounds leave room; `benc
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testbed import fork_server
 from tests.support import local_run
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
-WAIT_SECONDS = 400.0
-"""Reached only where something is broken, however busy the machine is."""
 TRAINED = ("merged", "overwritten", "late", "outdated", "missed", "unusable", "lost")
 JOB = """
 apiVersion: diloco.dev/v1alpha1
@@ -36,7 +33,7 @@ spec:
 def run(folder: Path, tokens: int, *flags: str) -> dict[str, dict[str, Any]]:
     """The learners of a successful run, by id, from its summary; ``job`` is the job itself."""
     job = local_run.write_job(folder, tokens, JOB)
-    done = local_run.run(job, folder / "out", *flags, wait_seconds=WAIT_SECONDS)
+    done = local_run.run(job, folder / "out", *flags)
     assert done.returncode == 0, done.stderr
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert summary["complete"]
@@ -73,11 +70,6 @@ def test_a_link_cut_during_an_awaited_transfer_delays_only_its_learner(tmp_path:
     told = run(tmp_path, 220_000, *flags)
     assert merged_share(told["near/p/0"]) > 0.6
     assert told["other/p/0"]["time_shares"]["merged"] > 0
-    explained = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.entry", "replay", str(tmp_path / "out"), "--explain"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    explained = fork_server.run([*local_run.PROGRAM, "replay", str(tmp_path / "out"), "--explain"]).stdout
     assert "waits for other/p/0 at most" in explained
     assert "other/p/0 (has not answered since it was last waited for)" in explained

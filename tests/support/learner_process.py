@@ -4,13 +4,13 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from diloco.spec import API_VERSION, KIND, DiLoCoJob
+from testbed.fork_server import Popen
 from tests.support.small_job import small_job, write_text
 
 _EXIT_SECONDS = 60.0
@@ -42,13 +42,11 @@ class LearnerProcess:
             *("--learner", learner, way, str(address), "--directory", str(self.directory), "--threads", "1"),
             *flags,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen | None = None
 
     def __enter__(self) -> Self:
         with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-            )
+            self._process = Popen(self._command, stdout=log, stderr=log, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
         return self
 
     def __exit__(self, *_: object) -> None:

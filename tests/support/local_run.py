@@ -8,15 +8,18 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from diloco.local.journal import read_journal
 from diloco.spec.syncer_status import SyncerStatus
+from testbed.fork_server import Popen
 
 WAIT_SECONDS = 480.0
 """For anything to happen at all: reached only where something is broken, however busy the machine is."""
 
+PROGRAM = (sys.executable, "-m", "diloco.cli.entry")
 LEARNERS = ("east/fast/0", "west/old/0")
 JOB = """
 apiVersion: diloco.dev/v1alpha1
@@ -44,10 +47,10 @@ def write_job(folder: Path, tokens: int, manifest: str = JOB) -> Path:
 
 @contextlib.contextmanager
 def started(
-    job: Path, output: Path, *flags: str, program: Sequence[str] = (sys.executable, "-m", "diloco.cli.entry")
+    job: Path, output: Path, *flags: str, program: Sequence[str] = PROGRAM, popen: type[subprocess.Popen[Any]] = Popen
 ) -> Iterator[subprocess.Popen[str]]:
     command = [*program, "run", str(job), "--output", str(output), *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -56,9 +59,11 @@ def started(
         process.communicate()
 
 
-def run(job: Path, output: Path, *flags: str, wait_seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
-    with started(job, output, *flags) as process:
-        told, complaints = process.communicate(timeout=wait_seconds)
+def run(
+    job: Path, output: Path, *flags: str, popen: type[subprocess.Popen[Any]] = Popen
+) -> subprocess.CompletedProcess[str]:
+    with started(job, output, *flags, popen=popen) as process:
+        told, complaints = process.communicate(timeout=WAIT_SECONDS)
         return subprocess.CompletedProcess(process.args, process.returncode, told, complaints)
 
 

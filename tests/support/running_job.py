@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
+from testbed.fork_server import Popen
 
 WAIT_SECONDS = 180.0
 """For anything to happen at all: reached only where something is broken, however busy the machine is."""
@@ -29,7 +30,7 @@ class RunningJob:
         self.manifest.write_text(manifest.replace("TEXT", str(text)))
         self.output = folder / "out"
         command = [sys.executable, "-m", "diloco.cli.entry", "run", str(self.manifest), "--output", str(self.output)]
-        self.supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.supervisor = Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def status(self) -> SyncerStatus | None:
         """The syncer's status, if it is running."""

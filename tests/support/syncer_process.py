@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from diloco.model import build_model, layout_of
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.syncer_status import SyncerStatus
+from testbed.fork_server import Popen
 
 if TYPE_CHECKING:
     from diloco.core.fragments import Layout
@@ -74,7 +75,7 @@ class SyncerProcess:
         command += ["--directory", str(directory), "--threads", "1", *flags]
         if "--listen" not in flags:
             command += ["--listen", "127.0.0.1:0"]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self._process = Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
