@@ -62,20 +62,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(text)
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """List what was skipped, and what passed only when it was run again, after everything else, where it is seen.
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if a test passed only when it was run again: that is a defect too, of the test or of what it tests.
 
-    With ``--reruns``, a test that fails is run again. What passes then is not reported as failed, but it is told here:
-    it is a defect, of the test or of what it tests.
+    With ``--reruns``, a test that fails is run again, which tells what fails at times from what fails always.
     """
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and session.exitstatus == pytest.ExitCode.OK and _passed_when_run_again(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """List what was skipped, and what passed only when it was run again, after everything else, where it is seen."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return
     reports = reporter.stats
-    passed = {report.nodeid for report in reports.get("passed", [])}
     lists = {
         "skipped": [_skip_line(report) for report in reports.get("skipped", [])],
-        "rerun": [_rerun_line(report) for report in reports.get("rerun", []) if report.nodeid in passed],
+        "rerun": [_rerun_line(report) for report in _passed_when_run_again(reporter)],
     }
     for name, lines in lists.items():
         if not lines:
@@ -85,6 +90,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         if path is not None:
             with path.open("a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in lines)
+
+
+def _passed_when_run_again(reporter: pytest.TerminalReporter) -> list[pytest.TestReport]:
+    """The reports of their first runs."""
+    passed = {report.nodeid for report in reporter.stats.get("passed", [])}
+    return [report for report in reporter.stats.get("rerun", []) if report.nodeid in passed]
 
 
 def _skip_line(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -1,10 +1,12 @@
 """What `make test` prints last: what was skipped, and what passed only when it was run again."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-CONFTEST = Path(__file__).parents[2] / "conftest.py"
+REPOSITORY = Path(__file__).parents[3]
+CONFTEST = REPOSITORY / "tests" / "conftest.py"
 TESTS = """
 import time
 from pathlib import Path
@@ -39,12 +41,23 @@ def test_that_hangs_when_run_again():
 """
 
 
+def run_in(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "conftest.py").write_bytes(CONFTEST.read_bytes())
+    (folder / "test_them.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "--reruns=1", *options, "-p", "no:cacheprovider", "test_them.py"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_what_passes_only_when_run_again_fails_the_session(tmp_path: Path) -> None:
+    ended = run_in(tmp_path, "-k", "passes_later")
+    assert "1 passed, 4 deselected, 1 rerun" in ended.stdout
+    assert ended.returncode == 1, ended.stdout
+    assert run_in(tmp_path, "-k", "passes_later").returncode == 0  # it passes at once
+
+
 def test_what_was_skipped_or_rerun_is_listed_last_and_in_files(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_bytes(CONFTEST.read_bytes())
-    (tmp_path / "test_them.py").write_text(TESTS)
-    options = ["--reruns=1", "--rerun-to=rerun.txt", "--skipped-to=skipped.txt", "-n", "1", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, "test_them.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = run_in(tmp_path, "--rerun-to=rerun.txt", "--skipped-to=skipped.txt", "-n", "1")
     assert ended.returncode == 1, ended.stdout
     assert "2 failed, 2 passed, 1 skipped, 4 rerun" in ended.stdout
     skipped = ["  test_them.py::test_that_is_skipped: no such device"]
