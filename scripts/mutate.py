@@ -430,6 +430,8 @@ def main() -> int:
     todo, until = chosen(arguments), time.monotonic() + 60 * arguments.minutes
     outcomes: list[tuple[Mutant, Outcome]] = []
     for file, group in itertools.groupby(todo, key=lambda mutant: mutant.file):
+        if time.monotonic() > until:
+            break
         mutants = list(group)
         found = outcomes_of(file, mutants, tests_for(file, arguments.tests), until)
         for mutant, outcome in zip(mutants, found, strict=False):

@@ -55,7 +55,8 @@ class MemoryApi:
     writes: list[tuple[str, str, str]] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
     pods: Pods = field(default_factory=lambda: Pods(START))
-    _applied: dict[tuple[str, str], Object] = field(default_factory=dict)
+    applied: dict[tuple[str, str], Object] = field(default_factory=dict)
+    """What was applied last."""
     _version: int = 0
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
@@ -74,8 +75,8 @@ class MemoryApi:
         if live is None:
             self._version += 1
             live = {"metadata": {"uid": f"{kind.name}-{self._version}", "generation": 0}}
-        merged = _merged(_without(live, self._applied.get(key, {}), body), body)
-        self._applied[key] = copied(body)
+        merged = _merged(_without(live, self.applied.get(key, {}), body), body)
+        self.applied[key] = copied(body)
         return self._stored(key, live, merged)
 
     async def overwrite(self, kind: Kind, patch: Object) -> Object:
@@ -113,7 +114,7 @@ class MemoryApi:
         self._found(kind, namespace, name)
         self._written("delete", kind, name, {})
         del self.objects[kind.name, name]
-        self._applied.pop((kind.name, name), None)
+        self.applied.pop((kind.name, name), None)
 
     def _delete_pod(self, name: str, uid: str, *, by_force: bool) -> None:
         call = Call("delete", "pods", NAMESPACE, name)
@@ -258,7 +259,7 @@ class ClusterWorld:
 
     def reconcile(self, name: str = "demo") -> ApiError | None:
         """Run the controller once, after the watches have reported everything. Returns the error it failed with."""
-        self._watch()
+        self.watch()
         try:
             asyncio.run(self.controller.run(JobKey(NAMESPACE, name)))
         except ApiError as error:
@@ -317,7 +318,8 @@ class ClusterWorld:
                 learners.append(f"{its[labels.REGION]}/{its[labels.POOL]}/{pod_name.rpartition('-')[2]}")
         syncer.trains(seconds, learners)
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """The watches report everything."""
         there = set()
         for (kind, name), item in self.api.objects.items():
             seen = copied(item)

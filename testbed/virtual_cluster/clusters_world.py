@@ -4,6 +4,7 @@ It checks every write: nothing is sent to a cluster that does not answer, nothin
 written or deleted, and no pod that should run is ended.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -200,9 +201,9 @@ class ClustersWorld(World):
         seen = home.looked and replace(home.looked, pods=(*home.looked.pods, *pods))
         return replace(home, children=children, foreign=frozenset(foreign), looked=seen, clusters=clusters)
 
-    def _decide(self, *, looked: bool, asked: bool) -> Plan:
+    def decide(self, *, looked: bool, asked: bool) -> Plan:
         observed, job = self.observed(looked=looked, asked=asked), copied(self.job)
-        before = copied((job, observed))
+        before = copy.deepcopy((job, observed))  # which keeps NaN equal to itself
         plan = reconcile(job, observed, self.now, self.options, RandomCertificateMaker())
         assert (job, observed) == before, "what was observed is not the operator's to change"
         return plan

@@ -4,6 +4,7 @@ The operator reads everything from here each time, as a new process would. Every
 against what must never happen. It does not depend on the reasons for a plan.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -147,7 +148,7 @@ class World:
         looked = asked = False
         self._refused: set[ChildKey] = set()
         for _ in range(_MOST_PASSES):
-            plan = self._decide(looked=looked, asked=asked)
+            plan = self.decide(looked=looked, asked=asked)
             wants_look, wants_word = plan.look_closer and not looked, plan.ask_syncer and not asked
             newly = {ChildKey.of_placed(one) for one in plan.apply} & set(self.refusals)
             newly -= self._refused
@@ -157,9 +158,10 @@ class World:
             self._refused |= newly
         raise AssertionError("plans keep asking for more")
 
-    def _decide(self, *, looked: bool, asked: bool) -> Plan:
+    def decide(self, *, looked: bool, asked: bool) -> Plan:
+        """One pass of the operator, which changes nothing."""
         observed, job = self.observed(looked=looked, asked=asked), copied(self.job)
-        before = copied((job, observed))
+        before = copy.deepcopy((job, observed))  # which keeps NaN equal to itself
         plan = reconcile(job, observed, self.now, self.options, RandomCertificateMaker())
         assert (job, observed) == before, "what was observed is not the operator's to change"
         assert plan.status is not None or not plan.events

@@ -101,7 +101,7 @@ class SyncerPeers:
 
     def count(self, name: str) -> float:
         """The value of a metric without labels."""
-        value = self.metrics._registry.get_sample_value(name)
+        value = self.metrics.registry.get_sample_value(name)
         assert value is not None
         return value
 

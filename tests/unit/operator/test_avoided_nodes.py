@@ -10,7 +10,7 @@ from diloco_operator.manifests import learners
 from diloco_operator.manifests.avoidance import avoided_by, base_revision
 from testbed.virtual_cluster.cluster_world import ClusterWorld
 from testbed.virtual_cluster.operator_world import job_object
-from testbed.virtual_cluster.world_pods import crashed, crashing
+from testbed.virtual_cluster.world_pods import crashed
 
 OLD = "demo--us-west-old"
 BAD = "node-2"
@@ -183,36 +183,6 @@ def test_a_new_version_of_the_operator_restarts_nobody(monkeypatch: pytest.Monke
     assert not avoided_by(old_set(w)["template"])
 
 
-def test_learners_that_crash_everywhere_are_left_where_they_are() -> None:
-    w = training()
-    before = uids(w)
-    w.api.pods.troubles[OLD] = crashing(w.now)
-    w.run(300)
-    assert not changed(w, before)
-    assert "NodeAvoided" not in reasons(w)
-    assert not on_delete(w)
-
-
-def test_one_learner_alone_is_no_proof() -> None:
-    w = training()
-    before = uids(w)
-    w.api.pods.troubles[max(on(w, BAD))] = crashing(w.now)
-    w.run(300)
-    assert not changed(w, before)
-    assert not w.status().get("avoidedNodes")
-
-
-def test_what_is_not_the_nodes_fault_does_not_count() -> None:
-    for trouble in (crashed(2, "no data"), crashing, None):
-        w = training()
-        before = uids(w)
-        for name in on(w, BAD):
-            w.api.pods.troubles[name] = trouble if isinstance(trouble, dict) else crashing(w.now, reason="OOMKilled")
-        w.run(200)
-        assert not changed(w, before)
-        assert not w.status().get("avoidedNodes")
-
-
 def test_a_learner_that_is_given_up_is_held_beside_an_avoided_node() -> None:
     w, _, _ = avoiding()
     before = uids(w)
@@ -289,23 +259,3 @@ def test_an_entry_that_is_removed_by_hand_ends_it() -> None:
     w.run(60)
     assert not avoided_by(old_set(w)["template"])
     assert not changed(w, before)
-
-
-def test_what_an_earlier_operator_left_is_taken_away_again() -> None:
-    w, _, _ = avoiding()
-    before = uids(w)
-    # An earlier version knows neither the label nor the field of the status.
-    w.job()["status"].pop("avoidedNodes")
-    w.api.pods.broken = set()
-    w.new_operator()
-    w.run(120)
-    assert not avoided_by(old_set(w)["template"])
-    assert not changed(w, before)
-
-
-def test_another_job_on_the_same_nodes_decides_for_itself() -> None:
-    w, _, _ = avoiding()
-    w.create(job_object("other", tokens=10_000_000), 7)
-    w.run(120)
-    assert not w.status("other").get("avoidedNodes")
-    assert not avoided_by(w.of_kind("StatefulSet")["other--us-west-old"]["spec"]["template"])

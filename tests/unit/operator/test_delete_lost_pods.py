@@ -154,8 +154,8 @@ def test_the_action_that_counts_is_that_of_the_moment() -> None:
     job = copy.deepcopy(w.job())
     job["spec"]["failurePolicy"] = {"lostPods": {"action": "Wait"}}
     w.tick(20)
-    w._watch()
+    w.watch()
     w.api.put(job)
-    w._watch = lambda: None  # type: ignore[method-assign] # it is late
+    w.watch = lambda: None  # type: ignore[method-assign] # it is late
     w.reconcile()
     assert deletions(w) == 0

@@ -2,12 +2,10 @@
 
 import pytest
 
-from diloco_operator.decide.held_pods import MOST_WITH_THEM
 from testbed.virtual_cluster.cluster_world import ClusterWorld
 from testbed.virtual_cluster.operator_world import job_object
 from testbed.virtual_cluster.world_pods import crashed
 from tests.unit.operator.held_cluster import (
-    GIVEN_UP,
     LAST,
     MIDDLE,
     OLD,
@@ -131,51 +129,6 @@ def test_scaled_below_it_nothing_is_held_back_any_more() -> None:
     assert "held" not in pool(w)
     assert old_set(w).get("updateStrategy", {}).get("type") != "OnDelete"
     assert "LearnerReadmitted" not in reasons(w), "its pool is smaller"
-
-
-def test_changed_resources_reach_the_other_pods_one_after_the_other() -> None:
-    w = given_up()
-    before = uids(w)
-    w.change_pool(region=1, resources={"limits": {"cpu": "2"}})
-    most_away = 0
-    for _ in range(60):
-        w.run(2)
-        there = [name for name, pod in w.api.pods.pods.items() if "deletionTimestamp" not in pod["metadata"]]
-        most_away = max(most_away, 3 - sum(name.startswith(OLD) for name in there))
-    assert most_away == 1
-    changed = {name for name, uid in uids(w).items() if before.get(name) != uid}
-    assert changed == {f"{OLD}-0", LAST}
-    assert gated(w) == {MIDDLE}
-
-
-def test_others_that_are_created_meanwhile_start_after_all() -> None:
-    w = training()
-    give_up(w)
-    w.api.pods.delete(LAST)
-    w.run(90)
-    assert gated(w) == {MIDDLE}
-    assert pool(w)["training"] == 2
-
-
-def test_a_pool_of_which_much_is_missing_is_not_held_up() -> None:
-    w = training()
-    w.change_pool(region=1, learners=MOST_WITH_THEM + 4)
-    w.syncers["demo"].given_up = {GIVEN_UP}
-    w.reconcile()
-    assert "schedulingGates" not in old_set(w)["template"]["spec"]
-    w.run(90)
-    assert gated(w) == {MIDDLE}
-    assert pool(w)["training"] == MOST_WITH_THEM + 3
-
-
-def test_a_held_pod_on_a_lost_node_keeps_no_other_pod_from_starting() -> None:
-    w = training()
-    give_up(w)
-    w.api.pods.stuck = {MIDDLE}
-    w.change(failurePolicy={"lostPods": {"action": "Wait", "afterSeconds": 10}})
-    w.run(120)
-    assert "schedulingGates" not in old_set(w)["template"]["spec"]
-    assert "deletionTimestamp" in w.api.pods.pods[MIDDLE]["metadata"]
 
 
 def test_the_job_ends_while_a_learner_is_held_back() -> None:

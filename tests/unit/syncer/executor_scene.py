@@ -180,7 +180,7 @@ class Scene:
 
     def counted(self, metric: str) -> float:
         """The value of a counter without labels."""
-        value = self.metrics._registry.get_sample_value(metric)
+        value = self.metrics.registry.get_sample_value(metric)
         assert value is not None, metric
         return value
 

@@ -169,7 +169,7 @@ def test_of_a_session_that_is_over_no_pull_waits(
 def test_every_decision_is_counted(tmp_path: Path) -> None:
     async def happens(on: Scene) -> None:
         on.order(actions.Discard(*KEY, "it is too old"), actions.Note("LearnerStalled", "it makes no steps", A))
-        count = on.metrics._registry.get_sample_value
+        count = on.metrics.registry.get_sample_value
         assert count("diloco_decisions_total", {"kind": "Discard", "detail": ""}) == 1
         assert count("diloco_decisions_total", {"kind": "Note", "detail": "LearnerStalled"}) == 1
 

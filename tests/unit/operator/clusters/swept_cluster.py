@@ -39,7 +39,6 @@ class Home:
     serves_jobs: bool = True
     errors: Mapping[str, ApiError] = field(default_factory=dict)
     """By job."""
-    namespaces: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
     swept: list[str] = field(default_factory=list)
 
@@ -59,7 +58,7 @@ class Home:
     def side(self) -> SweepHome:
         """As the sweeper has it."""
         api: Any = self
-        return SweepHome(api, self._uids, self.namespaces, self.swept.append)
+        return SweepHome(api, self._uids, (), self.swept.append)
 
     def _uids(self) -> set[str] | None:
         return set(self.jobs.values()) if self.known else None

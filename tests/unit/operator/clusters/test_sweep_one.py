@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 
@@ -36,31 +35,6 @@ def test_what_a_job_that_is_gone_left_is_deleted_and_counted(caplog: pytest.LogC
     assert "cluster team/far: StatefulSet b deleted, which was left by job team/demo" in caplog.messages
 
 
-def test_objects_of_a_job_with_a_new_uid_are_left_overs() -> None:
-    far, home = Far(), Home({("team", "demo"): "restored"})
-    far.put(left("a"), left("b", uid="restored"))
-    assert swept(far, home) is Outcome.DONE
-    assert far.names == {"b"}
-
-
-def test_a_job_that_the_list_did_not_have_yet_keeps_its_objects() -> None:
-    far, home = Far(), Home()
-    far.put(left("a", uid="new"))
-    side = home.side
-    home.jobs["team", "demo"] = "new"
-    known: Any = type(side)(side.api, set, (), side.swept)
-    assert asyncio.run(sweep(far.place, list(far.objects.values()), HOME_ID, known)) is Outcome.DONE
-    assert home.asked == ["demo"]
-    assert far.names == {"a"}
-
-
-def test_nothing_is_asked_or_deleted_before_the_list_is_whole() -> None:
-    far, home = Far(), Home(known=False)
-    far.put(left("a"))
-    assert swept(far, home) is Outcome.DONE
-    assert (far.names, home.asked) == ({"a"}, [])
-
-
 def test_a_server_that_serves_no_jobs_has_not_said_that_one_is_gone() -> None:
     far, home = Far(), Home(serves_jobs=False)
     far.put(left("a"))
@@ -83,14 +57,6 @@ def test_a_home_that_does_not_answer_is_asked_for_one_job_only() -> None:
     assert swept(far, home) is Outcome.FAILED
     assert home.asked == ["job-1"]
     assert len(far.names) == 4
-
-
-def test_objects_of_other_homes_and_namespaces_are_left_alone() -> None:
-    far, home = Far(), Home(namespaces=("mine",))
-    far.put(left("theirs", home="home-2", team="mine"), left("others"), left("ours", team="mine"))
-    assert swept(far, home) is Outcome.DONE
-    assert far.names == {"theirs", "others"}
-    assert swept(far, home, home_id="") is Outcome.DONE
 
 
 def test_an_object_that_is_gone_or_replaced_by_another_is_no_failure() -> None:

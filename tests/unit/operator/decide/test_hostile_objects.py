@@ -106,7 +106,7 @@ def test_an_object_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -
     item = other.objects[key]
     other.objects[key] = let_in(data, KINDS[key[0]], stored(item))
     try:
-        w._decide(looked=True, asked=True)
+        w.decide(looked=True, asked=True)
     finally:
         other.objects[key] = item
 
@@ -125,7 +125,7 @@ def test_a_template_that_has_to_stay_makes_no_reconcile_raise(field: str, data: 
     with contextlib.suppress(UnreadableError):
         other.objects[SET] = received(STATEFUL_SET, NAMESPACE, put(earlier, at, data.draw(st.sampled_from(ODD))))
     try:
-        w._decide(looked=True, asked=True)
+        w.decide(looked=True, asked=True)
     finally:
         other.objects[SET] = item
 

@@ -21,7 +21,7 @@ def uid(world: ClusterWorld) -> str:
 def lose(world: ClusterWorld) -> None:
     """Delete the claim, and the syncer's pod, which used it."""
     del world.api.objects[CLAIM]
-    world.api._applied.pop(CLAIM, None)
+    world.api.applied.pop(CLAIM, None)
     for pod in world.pods_of("syncer"):
         del world.api.pods.pods[pod]
 

@@ -123,7 +123,7 @@ def test_a_syncer_whose_pod_is_gone_makes_ready_false_until_it_is_back() -> None
 
 def test_a_new_operator_writes_no_status_before_it_has_asked_the_syncer() -> None:
     w = training_world()
-    plan = w._decide(looked=False, asked=False)
+    plan = w.decide(looked=False, asked=False)
     assert plan.status is None
     assert plan.ask_syncer
 
@@ -132,7 +132,7 @@ def test_an_unhealthy_set_is_looked_at_before_anything_is_said() -> None:
     w = training_world()
     w.pods.troubles["demo--us-west-old"] = {"phase": "Pending"}
     w.tick()
-    plan = w._decide(looked=False, asked=True)
+    plan = w.decide(looked=False, asked=True)
     assert plan.look_closer
     assert plan.status is None
 

@@ -25,7 +25,7 @@ def delete_job(world: ClusterWorld) -> None:
     for key, item in list(world.api.objects.items()):
         if any(owner["uid"] == job["metadata"]["uid"] for owner in item["metadata"].get("ownerReferences", ())):
             del world.api.objects[key]
-            world.api._applied.pop(key, None)
+            world.api.applied.pop(key, None)
     world.api.pods.pods.clear()
     world.new_operator()
 

@@ -18,30 +18,6 @@ def made(*, uid: str = "gone", home: str = "home-1", namespace: str = "team", **
 ORPHAN = Orphan("StatefulSet", "demo--far-new", "its-own", JOB, "gone")
 
 
-def test_an_object_whose_job_is_unknown_and_not_found_is_an_orphan() -> None:
-    found = suspects([made(), made(uid="alive")], "home-1", {"alive"}, ())
-    assert found == (ORPHAN,)
-    assert orphans(found, {JOB: None}) == (ORPHAN,)
-
-
-def test_a_job_of_the_same_name_with_another_uid_does_not_keep_it() -> None:
-    assert orphans([ORPHAN], {JOB: "its successor"}) == (ORPHAN,)
-
-
-def test_a_job_that_the_list_did_not_have_yet_keeps_its_objects() -> None:
-    assert orphans([ORPHAN], {JOB: "gone"}) == ()
-
-
-def test_a_job_that_could_not_be_asked_for_keeps_its_objects() -> None:
-    assert orphans([ORPHAN], {}) == ()
-    assert orphans([ORPHAN], {SweptJob("other", "demo"): None}) == ()
-
-
-def test_nothing_is_swept_before_the_list_of_jobs_is_whole() -> None:
-    assert suspects([made()], "home-1", None, ()) == ()
-    assert suspects([made()], "home-1", set(), ()) == (ORPHAN,)
-
-
 OTHERS: dict[str, dict[str, Any]] = {
     "another home's": made(home="home-2"),
     "of no home": made(home=""),
@@ -61,10 +37,36 @@ def test_what_is_not_surely_ours_is_left_alone(which: str) -> None:
     assert suspects([OTHERS[which]], "home-1", set(), ()) == ()
 
 
-def test_without_an_id_no_home_sweeps() -> None:
-    assert suspects([made(home="")], "", set(), ()) == ()
+@pytest.mark.parametrize(
+    ("home", "jobs", "namespaces", "found"),
+    [
+        ("home-1", set(), (), (ORPHAN,)),
+        ("home-1", {"gone"}, (), ()),
+        ("home-1", None, (), ()),
+        ("home-1", set(), ("other", "team"), (ORPHAN,)),
+        ("home-1", set(), ("other",), ()),
+        ("", set(), (), ()),
+    ],
+    ids=["no such job", "its job is there", "the list is not whole", "watched", "not watched", "a home without an id"],
+)
+def test_objects_whose_job_is_in_no_whole_list_are_suspects(
+    home: str, jobs: set[str] | None, namespaces: tuple[str, ...], found: tuple[Orphan, ...]
+) -> None:
+    assert suspects([made()], home, jobs, namespaces) == found
 
 
-def test_jobs_of_namespaces_that_are_not_watched_are_anothers() -> None:
-    assert suspects([made()], "home-1", set(), ("other",)) == ()
-    assert suspects([made()], "home-1", set(), ("other", "team")) == (ORPHAN,)
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ({JOB: None}, (ORPHAN,)),
+        ({JOB: "its successor"}, (ORPHAN,)),
+        ({JOB: "gone"}, ()),
+        ({}, ()),
+        ({SweptJob("other", "demo"): None}, ()),
+    ],
+    ids=["not found", "another uid", "found after all", "not asked for", "another asked for"],
+)
+def test_suspects_whose_job_is_surely_gone_are_orphans(
+    answers: dict[SweptJob, str | None], found: tuple[Orphan, ...]
+) -> None:
+    assert orphans([ORPHAN], answers) == found

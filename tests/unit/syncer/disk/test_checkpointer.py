@@ -128,7 +128,7 @@ def test_each_is_counted_with_the_time_that_it_took(disk: Disk) -> None:
         await write(checkpointer)
 
     disk.play(script)
-    page = generate_latest(disk.metrics._registry).decode().splitlines()
+    page = generate_latest(disk.metrics.registry).decode().splitlines()
     assert "diloco_checkpoint_seconds_count 1.0" in page
     assert "diloco_checkpoint_seconds_sum 0.0" in page  # of virtual time
 

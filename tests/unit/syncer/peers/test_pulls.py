@@ -99,7 +99,7 @@ def test_whoever_holds_the_version_before_is_sent_the_update() -> None:
 
 
 def page(bench: Bench) -> bytes:
-    return generate_latest(bench.metrics._registry)
+    return generate_latest(bench.metrics.registry)
 
 
 @pytest.mark.parametrize("held", [None, 0, 3, 5, 2**62])

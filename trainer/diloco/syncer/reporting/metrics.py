@@ -25,50 +25,50 @@ class SyncerMetrics:
     """All metrics of one syncer process, in a registry of their own."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._decisions = Counter(
             "diloco_decisions",
             "Decisions of the engine",
             ("kind", "detail"),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._quorum = self._histogram("diloco_quorum_seconds", "Seconds from opening a round to its quorum")
         self._grace = self._histogram("diloco_grace_seconds", "Seconds from the quorum to freezing the members")
         self.merge_seconds = self._histogram("diloco_merge_seconds", "Seconds that a merge took")
         self.checkpoint_seconds = self._histogram("diloco_checkpoint_seconds", "Seconds that writing a checkpoint took")
         self.merge_failures = Counter(
-            "diloco_merge_failures", "Merges that failed and left the fragment unchanged", registry=self._registry
+            "diloco_merge_failures", "Merges that failed and left the fragment unchanged", registry=self.registry
         )
         self.members_left_out = Counter(
             "diloco_members_left_out",
             "Outer gradients left out of a merge because they were not credible",
-            registry=self._registry,
+            registry=self.registry,
         )
         self.updates_not_encoded = Counter(
             "diloco_updates_not_encoded",
             "Versions sent whole because their update could not be encoded",
-            registry=self._registry,
+            registry=self.registry,
         )
-        self.pushes_refused = Counter("diloco_pushes_refused", "Pushes that were refused", registry=self._registry)
+        self.pushes_refused = Counter("diloco_pushes_refused", "Pushes that were refused", registry=self.registry)
         self.pulls = Counter(
-            "diloco_pulls", "Fragments sent, whole or as an update", ("payload",), registry=self._registry
+            "diloco_pulls", "Fragments sent, whole or as an update", ("payload",), registry=self.registry
         )
         self.posted_pulls = Gauge(
-            "diloco_posted_pulls", "Posted pulls that wait for their version", registry=self._registry
+            "diloco_posted_pulls", "Posted pulls that wait for their version", registry=self.registry
         )
         self.claims_refused = Counter(
             "diloco_claims_refused",
             "Reports and pushes that were refused because they claim more work than is possible",
-            registry=self._registry,
+            registry=self.registry,
         )
         self.loop_lag = Gauge(
-            "diloco_event_loop_lag_seconds", "How late the event loop is, in seconds", registry=self._registry
+            "diloco_event_loop_lag_seconds", "How late the event loop is, in seconds", registry=self.registry
         )
         self.inbox_bytes = Gauge(
-            "diloco_inbox_bytes", "Bytes of outer gradients held in memory", registry=self._registry
+            "diloco_inbox_bytes", "Bytes of outer gradients held in memory", registry=self.registry
         )
         self._state = _StatusCollector()
-        self._registry.register(self._state)
+        self.registry.register(self._state)
         self._opened: dict[int, float] = {}
         self._quorum_at: dict[int, float] = {}
 
@@ -90,7 +90,7 @@ class SyncerMetrics:
     def page(self, status: SyncerStatus) -> bytes:
         """The page in Prometheus' text format, with the job's state as in ``status``."""
         self._state.status = status
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def _observe_note(self, subject: str, fragment: int, now: float) -> None:
         if subject == "RoundOpened":
@@ -101,7 +101,7 @@ class SyncerMetrics:
             self._quorum_at[fragment] = now
 
     def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
+        return Histogram(name, text, buckets=_SECONDS, registry=self.registry)
 
 
 class _StatusCollector(Collector):
