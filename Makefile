@@ -18,11 +18,11 @@ RERUNS := --reruns 1
 
 # The example, run through failures: a process killed with SIGKILL, a region's link taken away.
 DEMO := examples/two-regions/job.yaml
-DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=60 --chaos cut:us-east@step=600,seconds=15
+DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=40 --chaos cut:us-east@step=150,seconds=15
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -31,6 +31,9 @@ help: ## List targets
 demo: $(STAMP) ## Train a small model with four learners in two regions, through failures; minutes, into demo-output/
 	rm -rf demo-output
 	$(BIN)/diloco run $(DEMO) --output demo-output --record $(DEMO_FAILURES)
+
+report-png: $(STAMP) ## Take docs/report.png from the demo's report; needs Chromium (Debian: chromium)
+	$(BIN)/python scripts/report_png.py demo-output/report.html docs/report.png
 
 check: lint ## Lint, then unit and property tests: what to run between two edits; about two minutes
 	$(BIN)/pytest -n 2 tests/unit tests/property

@@ -26,8 +26,8 @@ def status(**changes: object) -> SyncerStatus:
     return SyncerStatus.model_validate(syncer_account(**changes))
 
 
-def drawn(snapshot: RunSnapshot) -> str:
-    console = Console(file=io.StringIO(), width=140, force_terminal=False)
+def drawn(snapshot: RunSnapshot, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(render(snapshot, ("something happened",)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -37,6 +37,20 @@ def test_the_view_shows_job_learners_and_events() -> None:
     text = drawn(RunSnapshot.from_status(status()))
     for shown in ("two-regions", "us-west/old/0", "training", "2.500", "25%", "1m15s left", "something happened"):
         assert shown in text
+
+
+def test_eighty_columns_hold_the_view_with_whole_names() -> None:
+    (known,) = syncer_account()["learners"]
+    busy = {"steps": 123456, "tokens_per_second": 12_345.0, "time_seconds": {"merged": 3.0}}
+    learner = known | busy | {"id": "us-west-2/spot/127"}
+    snapshot = RunSnapshot.from_status(status(learners=[learner], goodput=0.95, merged=0.9))
+    text = drawn(snapshot, width=80)
+    assert learner["id"] in text
+    assert "\u2026" not in text
+    assert "merged" in text
+    assert "restarts" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert len(f"{'1h05m':>7}  {progress_line(snapshot)}") <= 80
 
 
 def test_a_job_that_has_not_begun_can_be_shown() -> None:
@@ -49,7 +63,7 @@ def test_a_job_that_has_not_begun_can_be_shown() -> None:
 def test_goodput_and_merged_work_are_shown() -> None:
     known = RunSnapshot.from_status(status(goodput=0.875, merged=0.7))
     assert "goodput 87.5 %  merged 70.0 %" in drawn(known)
-    assert "goodput 87.5 %  merged 70.0 %" in progress_line(known)
+    assert "merged 70%" in progress_line(known)
 
 
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
@@ -112,7 +126,7 @@ def test_an_evaluation_in_doubt_is_shown_beside_the_believed_one() -> None:
     made_up = believed | {"loss": 0.01, "doubted": True}
     snapshot = RunSnapshot.from_status(status(evaluations=[believed, made_up], eval_loss=2.5))
     assert "evaluated 2.500, in doubt: 0.010" in drawn(snapshot)
-    assert "(evaluated 2.500, in doubt: 0.010)" in progress_line(snapshot)
+    assert "loss 2.500, in doubt: 0.010" in progress_line(snapshot)
     later = RunSnapshot.from_status(status(evaluations=[made_up, believed], eval_loss=2.5))
     assert "doubt" not in drawn(later) + progress_line(later)
 

@@ -4,9 +4,11 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from diloco.core.recovery import PARTS
 from diloco.local.report.history import RunHistory
+from diloco.local.report.survived import survived_text
 from diloco.local.time_classes import TimeShares, losses_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 
@@ -95,9 +97,9 @@ def quorum_text(history: RunHistory) -> str:
 def closing_table(history: RunHistory) -> RenderableType:
     """The table that is printed at the end."""
     learners = Table(box=None, pad_edge=False, header_style="dim")
-    learners.add_column("learner")
-    for name in ("steps", "tokens", "tokens/s", "blocked", "other work", "goodput", "merged", "restarts"):
-        learners.add_column(name, justify="right")
+    learners.add_column("learner", overflow="fold")
+    for name in ("steps", "tokens", "tokens/s", "blocked", "goodput", "merged", "restarts"):
+        learners.add_column(name, justify="right", no_wrap=True)
     for one in history.learners:
         learners.add_row(
             one.id,
@@ -105,13 +107,12 @@ def closing_table(history: RunHistory) -> RenderableType:
             count_text(one.tokens),
             count_text(one.tokens_per_second),
             percent_text(one.blocked_fraction),
-            percent_text(one.other_work_fraction),
             percent_text(one.goodput),
             percent_text(one.merged),
             str(one.restarts),
         )
     sent = history.bytes_pushed + history.bytes_pulled
-    ratio = f", {history.data_parallel_bytes / sent:.0f} times as much" if sent else ""
+    ratio = f", {history.data_parallel_bytes / sent:.0f} times as many" if sent else ""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
@@ -133,13 +134,13 @@ def closing_table(history: RunHistory) -> RenderableType:
         f"{percent_text(history.merged)} of their time is work that is in the model"
         + (f"; the rest: {rest}" if rest else ""),
     )
-    facts.add_row("other work", "evaluations of the model, and snapshots for the learners' own checkpoints")
     facts.add_row(
         "bytes sent",
         f"{bytes_text(sent)} ({bytes_text(history.bytes_pushed)} up, {bytes_text(history.bytes_pulled)} down)",
     )
     facts.add_row(
         "data-parallel",
-        f"{bytes_text(history.data_parallel_bytes)}{ratio}: 2(M-1)/M x 4N bytes for each learner and step",
+        f"{bytes_text(history.data_parallel_bytes)}{ratio}: an all-reduce of f32 gradients in every step made here",
     )
-    return Group("", learners, "", facts)
+    told = survived_text(history)
+    return Group("", learners, "", facts, Text(f"\n{told}" if told else "", style="bold"))

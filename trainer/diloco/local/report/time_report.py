@@ -4,8 +4,6 @@ Classes have numbers on bars and in the legend, so that the chart can be read in
 colors.
 """
 
-from html import escape
-
 from diloco.core.time_class import TimeClass
 from diloco.local.report.history import RunHistory
 from diloco.local.report.svg import Part, Whole, stacked_bars
@@ -26,15 +24,11 @@ def time_bars(history: RunHistory) -> str:
 
 
 def time_rows(history: RunHistory) -> tuple[list[str], list[list[str]]]:
-    """The same as a table, with a column for each class that occurs."""
-    present = _present(history)
-    head = ["share of the allotted time", *(f"{number} {WORDS[one].title}" for number, one in enumerate(present, 1))]
-    return head, [[name, *(_percent(shares.get(one, 0.0)) for one in present)] for name, shares in _wholes(history)]
-
-
-def time_words(history: RunHistory) -> str:
-    """The meanings of the classes that occur, as HTML."""
-    return " ".join(f"<b>{escape(WORDS[one].title)}</b>: {escape(WORDS[one].meaning)}." for one in _present(history))
+    """The job's as a table, with a row and the meaning of each class that occurs."""
+    return ["%", "class", "meaning"], [
+        [f"{100 * history.time.get(one, 0.0):.2f}", f"{number} {WORDS[one].title}", WORDS[one].meaning]
+        for number, one in enumerate(_present(history), 1)
+    ]
 
 
 def _wholes(history: RunHistory) -> list[tuple[str, TimeShares]]:
@@ -61,8 +55,3 @@ def _parts(shares: TimeShares, present: list[TimeClass]) -> list[Part]:
 
 def _style(one: TimeClass) -> str:
     return f"t-{one.value.replace('_', '-')}"
-
-
-def _percent(share: float) -> str:
-    """With two decimals, so that a small class does not look as if it were absent."""
-    return f"{100 * share:.2f}" if share > _NOTHING else "-"

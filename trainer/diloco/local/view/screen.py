@@ -15,7 +15,7 @@ from rich.text import Text
 
 from diloco.core.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
-from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
+from diloco.local.view.snapshot import RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
 from diloco.spec.words import shortlist
@@ -109,14 +109,10 @@ def progress_line(snapshot: RunSnapshot) -> str:
     training = sum(learner.state == "training" for learner in snapshot.learners)
     parts = [
         f"{snapshot.progress:4.0%}",
-        f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens",
-        f"step {status.syncer_step}",
-        f"loss {loss_text(status.train_loss)} (evaluated {_evaluated(status)})",
+        f"loss {_evaluated(status)}",
         f"{count_text(status.tokens_per_second)} tokens/s",
         f"{training}/{len(snapshot.learners)} train",
-        f"goodput {percent_text(status.goodput)}",
-        f"merged {percent_text(status.merged)}",
-        f"up {bytes_text(snapshot.bandwidth.pushed)}/s down {bytes_text(snapshot.bandwidth.pulled)}/s",
+        f"merged {_whole_percent(status.merged)}",
     ]
     if status.seconds_left is not None:
         parts.append(f"{duration_text(status.seconds_left)} left")
@@ -238,7 +234,7 @@ def _not_written(status: SyncerStatus | None) -> list[str]:
 def _bar(snapshot: RunSnapshot) -> Table:
     status = snapshot.status
     grid = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=1.0, completed=snapshot.progress, width=40)
+    bar = ProgressBar(total=1.0, completed=snapshot.progress, width=20)
     told = f"{duration_text(snapshot.elapsed_seconds)} elapsed"
     if status is not None:
         told = f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens  {told}"
@@ -250,37 +246,23 @@ def _bar(snapshot: RunSnapshot) -> Table:
 
 def _learners(snapshot: RunSnapshot) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("learner", no_wrap=True)
-    table.add_column("state", min_width=10, no_wrap=True)
-    for name in ("step", "loss", "tokens/s", "blocked", "behind", "restarts"):
+    table.add_column("learner", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for name in ("step", "loss", "tokens/s", "blocked", "merged", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
-    # The last column is cut off if the terminal is narrow.
-    table.add_column(_one_line("merged and most of the rest"))
     for learner in snapshot.learners:
-        table.add_row(*_row(learner))
+        table.add_row(
+            learner.id,
+            Text(learner.state, style=_STYLES.get(learner.state, "")),
+            str(learner.steps),
+            loss_text(learner.loss),
+            count_text(learner.tokens_per_second),
+            f"{learner.blocked_fraction:.1%}",
+            _whole_percent(learner.time.get(TimeClass.MERGED)),
+            str(learner.restarts),
+        )
     return table
 
 
-def _row(learner: LearnerSnapshot) -> tuple[RenderableType, ...]:
-    return (
-        learner.id,
-        Text(learner.state, style=_STYLES.get(learner.state, "")),
-        str(learner.steps),
-        loss_text(learner.loss),
-        count_text(learner.tokens_per_second),
-        f"{learner.blocked_fraction:.1%}",
-        str(learner.versions_behind),
-        str(learner.restarts),
-        _one_line(_use(learner)),
-    )
-
-
-def _use(learner: LearnerSnapshot) -> str:
-    if not learner.time:
-        return "-"
-    rest = losses_text(learner.time, most=1)
-    return f"{learner.time[TimeClass.MERGED]:.0%}" + (f", {rest}" if rest else "")
-
-
-def _one_line(text: str) -> Text:
-    return Text(text, no_wrap=True, overflow="ellipsis")
+def _whole_percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
