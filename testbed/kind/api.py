@@ -14,7 +14,8 @@ from kubernetes import client, config
 
 from testbed.kind.commands import CommandFailedError
 
-_TIMEOUT_SECONDS: Final = 20.0
+_TIMEOUT_SECONDS: Final = 60.0
+"""On a busy machine an API server may take long to answer."""
 _CORE: Final = "api/v1"
 _GROUPS: Final = {
     "apis/apps/v1": ("controllerrevisions", "deployments", "replicasets", "statefulsets"),

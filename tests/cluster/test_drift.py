@@ -126,8 +126,8 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
         job.kubectl("label", name, "team=research")
 
     def containers() -> set[str]:
-        pod = cluster.items("pods", namespace, f"{labels.COMPONENT}=learner")[0]
-        return {one["name"] for one in pod["status"].get("containerStatuses", ()) if one["ready"]}
+        pods = cluster.items("pods", namespace, f"{labels.COMPONENT}=learner")
+        return {one["name"] for pod in pods for one in pod["status"].get("containerStatuses", ()) if one["ready"]}
 
     wait_until(lambda: containers() == {"learner", SIDECAR}, "its pod has the sidecar", WAIT_SECONDS)
     job.all_train("here/a/0")
