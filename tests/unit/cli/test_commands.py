@@ -56,7 +56,7 @@ def test_validate_tells_the_choice_of_the_outer_optimizer_in_a_second_line(
     assert execute(["validate", str(job)]) == 0
     valid, chosen = capsys.readouterr().out.splitlines()
     assert valid.startswith(f"{job}: valid. Job small: 2 learner(s) in 1 region(s)")
-    assert re.fullmatch(r"Outer optimizer: learning rate .*, momentum .* \(Auto: expected merges of each .*\)", chosen)
+    assert re.fullmatch(r"Outer optimizer: learning rate 1, momentum 0 \(Auto: .*\)", chosen)
 
 
 def test_regions_elsewhere_are_told_and_what_is_not_checked(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

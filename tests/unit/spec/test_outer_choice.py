@@ -1,37 +1,40 @@
-"""The outer optimizer that a job gets follows from its length, unless the manifest gives one."""
+"""The outer optimizer that a job gets follows from its interval and length, unless the manifest gives one."""
 
 from typing import Any
 
 import pytest
 
 from diloco.spec import DiLoCoJob, JobSpec, Metadata
-from diloco.spec.outer_choice import AVERAGE, DILOCO, MANY_MERGES, OuterChoice, expected_merges
+from diloco.spec.outer_choice import AVERAGE, DILOCO, LONG_INTERVAL, MANY_MERGES, OuterChoice, expected_merges
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from tests.support.small_job import small_job
 
-STEP_TOKENS = 64
-"""Of one learner of a small job."""
+GIVEN = OuterOptimizer(learning_rate=0.5, momentum=0.3)
 
 
-def job(merges: float, *, sync: dict[str, Any] | None = None, pools: list[dict[str, Any]] | None = None) -> JobSpec:
-    """A job of two learners whose budget lasts for so many merges of each fragment."""
-    tokens = round(merges * 6 * 2 * STEP_TOKENS)
+def job(merges: float, *, interval: int = 24, pools: list[dict[str, Any]] | None = None, **sync: Any) -> JobSpec:
+    """A job whose budget lasts for so many merges of each fragment with two learners and an interval of 24."""
+    training = {"tokens": round(merges * 24 * 2 * 64), "sequenceLength": 16, "batchSize": 4}
     regions = [{"name": "here", "pools": pools or [{"name": "cpu", "learners": 2}]}]
-    training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4}
-    return small_job(training=training, sync={"fragments": 6, "interval": 6} | (sync or {}), regions=regions)
+    return small_job(training=training, sync={"fragments": 6, "interval": interval} | sync, regions=regions)
 
 
 @pytest.mark.parametrize(
     ("merges", "chosen"), [(1, AVERAGE), (MANY_MERGES - 0.5, AVERAGE), (MANY_MERGES, DILOCO), (1000, DILOCO)]
 )
-def test_a_short_job_averages_and_a_long_one_has_diloco_s_momentum(merges: float, chosen: OuterOptimizer) -> None:
-    assert OuterChoice.of(job(merges)) == OuterChoice(optimizer=chosen, merges=int(merges))
+def test_a_short_job_averages_and_a_long_one_has_the_momentum_of_diloco(merges: float, chosen: OuterOptimizer) -> None:
+    assert OuterChoice.of(job(merges)).optimizer == chosen
+
+
+@pytest.mark.parametrize("interval", [1, 6, LONG_INTERVAL - 1])
+def test_a_short_interval_averages_however_long_the_job_is(interval: int) -> None:
+    assert OuterChoice.of(job(10_000, interval=interval)).optimizer == AVERAGE
 
 
 def test_what_the_manifest_gives_is_taken_at_any_length() -> None:
-    given = {"outerOptimizer": {"learningRate": 0.5, "momentum": 0.3}}
-    chosen = [OuterChoice.of(job(merges, sync=given), OuterChoice(optimizer=DILOCO, merges=99)) for merges in (1, 1000)]
-    assert chosen == [OuterChoice(optimizer=OuterOptimizer(learning_rate=0.5, momentum=0.3), merges=None)] * 2
+    for merges in (1, 1000):
+        given = job(merges, outerOptimizer={"learningRate": 0.5, "momentum": 0.3})
+        assert OuterChoice.of(given, OuterChoice.of(job(1000))) == OuterChoice(optimizer=GIVEN)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +49,10 @@ def test_what_the_manifest_gives_is_taken_at_any_length() -> None:
     ],
     ids=["one", "four", "two of four", "elastic: all", "by batch", "as many as fit: all"],
 )
-def test_merges_of_a_fragment_are_the_intervals_of_a_learners_share(
-    pools: list[dict[str, Any]], merges: int
-) -> None:
+def test_merges_of_a_fragment_are_the_intervals_of_a_learners_share(pools: list[dict[str, Any]], merges: int) -> None:
     assert expected_merges(job(20, pools=pools)) == merges
-    assert expected_merges(job(20, pools=pools, sync={"interval": 3})) == 2 * merges
-    assert expected_merges(job(20, pools=pools, sync={"fragments": 2})) == merges
+    assert expected_merges(job(20, pools=pools, interval=12)) == 2 * merges
+    assert expected_merges(job(20, pools=pools, fragments=2)) == merges
 
 
 def test_a_job_that_resumes_keeps_its_choice_however_its_pools_are_scaled() -> None:
@@ -62,15 +63,15 @@ def test_a_job_that_resumes_keeps_its_choice_however_its_pools_are_scaled() -> N
 
 
 def test_a_job_whose_manifest_no_longer_gives_an_optimizer_chooses_one() -> None:
-    before = OuterChoice(optimizer=OuterOptimizer(learning_rate=0.5, momentum=0.3), merges=None)
-    assert OuterChoice.of(job(1), before) == OuterChoice.of(job(1))
+    assert OuterChoice.of(job(1), OuterChoice(optimizer=GIVEN)) == OuterChoice.of(job(1))
 
 
 def test_it_says_what_was_chosen_and_why() -> None:
-    given = {"outerOptimizer": {"learningRate": 0.5, "momentum": 0.3}}
-    assert [str(OuterChoice.of(one)) for one in (job(17), job(1234), job(17, sync=given))] == [
-        "learning rate 1, momentum 0 (Auto: expected merges of each fragment: 17, fewer than 50)",
-        "learning rate 0.7, momentum 0.9 (Auto: expected merges of each fragment: 1,234, at least 50)",
+    given = job(17, outerOptimizer={"learningRate": 0.5, "momentum": 0.3})
+    assert [str(OuterChoice.of(one)) for one in (job(17), job(1234), job(1234, interval=6), given)] == [
+        "learning rate 1, momentum 0 (Auto: expected merges of each fragment: 17, fewer than 100)",
+        "learning rate 0.7, momentum 0.9 (Auto: expected merges of each fragment: 1,234, at least 100)",
+        "learning rate 1, momentum 0 (Auto: sync.interval 6 is below 24)",
         "learning rate 0.5, momentum 0.3 (as given)",
     ]
 
@@ -79,8 +80,10 @@ def test_a_job_with_its_optimizer_put_in_chooses_no_other() -> None:
     whole = DiLoCoJob(
         api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="made"), spec=job(MANY_MERGES)
     )
-    assert OuterChoice.of(OuterChoice(optimizer=AVERAGE, merges=17).put_into(whole).spec).optimizer == AVERAGE
+    assert OuterChoice.of(OuterChoice(optimizer=AVERAGE).put_into(whole).spec).optimizer == AVERAGE
 
 
-def test_the_reference_has_the_bound() -> None:
-    assert f"Below {MANY_MERGES}," in str(SyncSpec.model_fields["outer_optimizer"].description)
+def test_the_reference_has_the_bounds() -> None:
+    described = " ".join(str(SyncSpec.model_fields["outer_optimizer"].description).split())
+    assert f"interval is at least {LONG_INTERVAL} and" in described
+    assert f"are at least {MANY_MERGES};" in described

@@ -61,7 +61,7 @@ class OrderedEngine:
         return self.answers.get(type(event), [])
 
 
-OUTER = OuterChoice(optimizer=AVERAGE, merges=None)
+OUTER = OuterChoice(optimizer=AVERAGE)
 
 
 class Scene:

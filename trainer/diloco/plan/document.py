@@ -32,7 +32,7 @@ def document(plan: Plan) -> dict[str, Any]:
             "quorum": exchange.quorum,
             "compression": exchange.compression,
             "downlink": exchange.downlink,
-            "outer_optimizer": {**outer.optimizer.model_dump(), "expected_merges": outer.merges},
+            "outer_optimizer": {**outer.optimizer.model_dump(), "reason": outer.reason or None},
             **_schedule(found),
         },
         "links": [_link(link, learners, found.links) for link, learners in plan.situation.links],

@@ -1,8 +1,9 @@
 """Chooses the outer optimizer of a job, and says why.
 
-DiLoCo's outer momentum needs many merges of each fragment; in a short run it costs loss (docs/quality.md). So a job
-whose manifest leaves ``sync.outerOptimizer`` out gets the optimizer that suits its length. The syncer keeps the choice
-in its checkpoints: a pool that is scaled later changes the expected length, but not the optimizer.
+DiLoCo's outer momentum needs long intervals and many merges of each fragment; without them it costs loss, up to a fifth
+(docs/quality.md). So a job whose manifest leaves ``sync.outerOptimizer`` out gets the optimizer that suits it. The
+syncer keeps the choice in its checkpoints: a pool that is scaled later changes the expected merges, but not the
+optimizer.
 """
 
 from typing import Final, Self
@@ -16,29 +17,36 @@ AVERAGE: Final = OuterOptimizer(learning_rate=1.0, momentum=0.0)
 """Moves the global model to the mean of the learners'."""
 DILOCO: Final = OuterOptimizer(learning_rate=0.7, momentum=0.9)
 """The optimizer of DiLoCo (arXiv 2311.08105)."""
-MANY_MERGES: Final = 50
-"""Merges of a fragment from which on `DILOCO` is chosen (ours; docs/quality.md)."""
+LONG_INTERVAL: Final = 24
+"""Inner steps from which on `DILOCO` may be chosen: the shortest interval of the papers."""
+MANY_MERGES: Final = 100
+"""Merges of each fragment from which on `DILOCO` may be chosen (ours)."""
 
 
 class OuterChoice(BaseModel):
-    """The outer optimizer of a job, and what it was chosen by."""
+    """The outer optimizer of a job, and why it has this one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: OuterOptimizer
-    merges: int | None
-    """Merges of each fragment that were expected when it was chosen; None: the manifest gives the optimizer."""
+    reason: str = ""
+    """Why it was chosen; empty: the manifest gives it."""
 
     @classmethod
     def of(cls, spec: JobSpec, before: Self | None = None) -> Self:
         """The choice for a job; ``before``: the one in the checkpoint that it resumes from, which stays."""
-        given = spec.sync.outer_optimizer
+        given, interval = spec.sync.outer_optimizer, spec.sync.interval
         if given is not None:
-            return cls(optimizer=given, merges=None)
-        if before is not None and before.merges is not None:
+            return cls(optimizer=given)
+        if before is not None and before.reason:
             return before
+        if interval < LONG_INTERVAL:
+            return cls(optimizer=AVERAGE, reason=f"sync.interval {interval} is below {LONG_INTERVAL}")
         merges = expected_merges(spec)
-        return cls(optimizer=DILOCO if merges >= MANY_MERGES else AVERAGE, merges=merges)
+        told = f"expected merges of each fragment: {merges:,}"
+        if merges < MANY_MERGES:
+            return cls(optimizer=AVERAGE, reason=f"{told}, fewer than {MANY_MERGES}")
+        return cls(optimizer=DILOCO, reason=f"{told}, at least {MANY_MERGES}")
 
     def put_into(self, job: DiLoCoJob) -> DiLoCoJob:
         """The job with this optimizer given, as a tape has it."""
@@ -47,10 +55,7 @@ class OuterChoice(BaseModel):
 
     def __str__(self) -> str:
         chosen = f"learning rate {self.optimizer.learning_rate:g}, momentum {self.optimizer.momentum:g}"
-        if self.merges is None:
-            return f"{chosen} (as given)"
-        bound = "at least" if self.merges >= MANY_MERGES else "fewer than"
-        return f"{chosen} (Auto: expected merges of each fragment: {self.merges:,}, {bound} {MANY_MERGES})"
+        return f"{chosen} (Auto: {self.reason})" if self.reason else f"{chosen} (as given)"
 
 
 def expected_merges(spec: JobSpec) -> int:

@@ -63,9 +63,9 @@ class SyncSpec(SpecModel):
     """The version that an outer gradient is measured from: the one the learner last received, or the syncer's
     current."""
     outer_optimizer: OuterOptimizer | None = None
-    """The outer optimizer. Default (Auto): chosen when the job begins, by the expected merges of each fragment: budget
-    / (learners x batch x sequence x interval). Below 50, learning rate 1 and momentum 0 (ours); from 50 on, DiLoCo's.
-    Scaling a pool does not change it."""
+    """The outer optimizer. Default (Auto): chosen when the job begins. DiLoCo's, learning rate 0.7 and momentum 0.9, if
+    the interval is at least 24 and the expected merges of each fragment, budget / (learners x batch x sequence x
+    interval), are at least 100; else learning rate 1 and momentum 0 (ours). Scaling a pool does not change it."""
     compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
     """How learners encode outer gradients for the syncer. For the way back see sync.downlink."""
     error_feedback: bool = True

@@ -36,7 +36,7 @@ def layout_of(*sizes: int) -> Layout:
 
 LAYOUT = layout_of(1000, 500)
 MOVED = (RegionBytes(region="east", up=BytesByKind(bulk=5), down=BytesByKind(again=6)),)
-OUTER = OuterChoice(optimizer=DILOCO, merges=60)
+OUTER = OuterChoice(optimizer=DILOCO, reason="it lasts")
 
 
 def content(

@@ -20,7 +20,7 @@ from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
 from tests.support.virtual_time import in_virtual_time
 
-OUTER = OuterChoice(optimizer=DILOCO, merges=60)
+OUTER = OuterChoice(optimizer=DILOCO, reason="it lasts")
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
 
 

@@ -10,6 +10,7 @@ import pytest
 from diloco.core.proof import proof_of
 from diloco.core.snapshot import check
 from diloco.spec import API_VERSION, KIND, DiLoCoJob
+from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.prepare import prepare
 from diloco.syncer.recovery.tape_tail import TapeTail, read_tail
 from diloco.syncer.store import bytes_of, digest_of
@@ -22,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def make_job(learners: int = 2, **sync: Any) -> DiLoCoJob:
-    spec = small.small_job(learners=learners, sync={"fragments": 4, "interval": 4} | sync)
+    outer = DILOCO.model_dump()
+    plain = {"fragments": 4, "interval": 4, "outerOptimizer": outer}
+    spec = small.small_job(learners=learners, sync=plain | sync)
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "small"}}
     return DiLoCoJob.model_validate(document | {"spec": spec.model_dump(mode="json", by_alias=True)})
 
