@@ -133,12 +133,12 @@ def test_a_suspended_job_is_rendered_asleep(tmp_path: Path, capsys: pytest.Captu
         (
             ("{name: OMP_NUM_THREADS,", "{name: HOME,"),
             ["--image", IMAGE],
-            "spec.regions[0].pools[0].env[0].name: HOME is set by the operator",
+            "{path}:{line}: spec.regions[0].pools[0].env[0].name: HOME is set by the operator",
         ),
         (
             ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east, key: -}}\n"),
             ["--image", IMAGE],
-            "spec.regions[0].cluster.kubeconfigSecret.key: - is not a key that the operator can use",
+            "{path}:{line}: spec.regions[0].cluster.kubeconfigSecret.key: - is not a key that the operator can use",
         ),
         (
             ("- name: us-east\n", "- name: us-east\n    cluster: {kubeconfigSecret: {name: east}}\n"),
@@ -156,8 +156,9 @@ def test_what_cannot_be_rendered_is_one_line(
     if "cluster" in change[1]:
         text = text.replace("  syncer:\n", "  syncer:\n    expose: {type: NodePort, host: 203.0.113.7}\n", 1)
     path.write_text(text)
+    line = text.partition(change[1].splitlines()[-1])[0].count("\n") + 1 if change[1] else 0
     assert execute(["render", str(path), *arguments]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"diloco: {told}")
+    assert captured.err.startswith(f"diloco: {told.format(path=path, line=line)}")
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
