@@ -114,6 +114,8 @@ class RemoteCluster:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _running: list[_Running] = field(default_factory=list)
     """The session in use, and the next one while it is not whole yet."""
+    _ending: list[_Running] = field(default_factory=list)
+    """Sessions that are no longer used and whose connections are not closed yet."""
     _left: _Left | None = None
     """What the last session knew, after it has ended."""
 
@@ -177,9 +179,7 @@ class RemoteCluster:
                     async with asyncio.timeout(READ_AGAIN_SECONDS):
                         await self._changed.wait()
         finally:
-            for one in self._running:
-                await one.end()
-            self._running = []
+            await self._end(0)
 
     def reported(self) -> None:
         """Take in that what a session reports has changed."""
@@ -216,10 +216,8 @@ class RemoteCluster:
             KubeconfigError: its certificates cannot be used.
         """
         config = stored.config
+        await self._end(1)  # those never became whole
         client = client_for(config)
-        for one in self._running[1:]:  # it never became whole
-            await one.end()
-        self._running = self._running[:1]
         api = Api(client, labels.FIELD_MANAGER, self.seams, REMOTE)
         session = Session(config, api, self._cache_for(config), replace(self.around, reported=self.reported))
 
@@ -241,7 +239,7 @@ class RemoteCluster:
 
     async def _drop_earlier(self) -> None:
         if len(self._running) > 1 and self._running[-1].session.seen.settled and self._running[-1].session.whole:
-            await self._running.pop(0).end()
+            await self._end(0, 1)
 
     async def _refuse(self, why: str) -> None:
         """End what runs with an earlier kubeconfig: removing it is how one takes back what it allows."""
@@ -251,10 +249,16 @@ class RemoteCluster:
             session = self._running[0].session
             self._left = _Left(session.cache, session.seen, session.config.place)
         self.unusable = why
-        running, self._running = self._running, []
-        for one in running:
-            await one.end()
+        await self._end(0)
         self.around.reported()
+
+    async def _end(self, first: int, stop: int | None = None) -> None:
+        """End these of the running sessions. What a cancellation interrupts is ended by the next call."""
+        self._ending += self._running[first:stop]
+        del self._running[first:stop]
+        while self._ending:
+            await self._ending[0].end()
+            del self._ending[0]
 
     async def _guarded(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part of a session again if it fails, whatever it fails of."""

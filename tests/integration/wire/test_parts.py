@@ -14,6 +14,7 @@ from diloco.wire.convert import pack
 from diloco.wire.errors import ClosedError, DeadlineError, RefusedError, UnavailableError
 from diloco.wire.messages import Join, Progress, PullHeader, PushHeader, Welcome
 from diloco.wire.posting import Posting
+from testbed.kind.waiting import wait_until
 from tests.integration.wire.calls import JOIN, PAYLOAD, REQUEST
 from tests.support.raw_wire import RawClient, ending, push_header
 from tests.support.tcp_proxy import TcpProxy
@@ -75,7 +76,7 @@ def test_a_transfer_uses_all_connections(server: RunningServer) -> None:
     with TcpProxy(server.address) as proxy, joined(proxy.address) as client:
         assert push(client)
         assert pull(client) == PAYLOAD
-        assert proxy.connections == 1 + CONNECTIONS
+        wait_until(lambda: proxy.connections == 1 + CONNECTIONS, "all are open")
 
 
 def test_a_syncer_that_takes_no_parts_gets_the_old_calls(keeper: Keeper, server: RunningServer) -> None:
