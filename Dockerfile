@@ -1,7 +1,9 @@
 # The project's two images. Each comes from a base image of your choice:
 #
-#   docker build --target operator --tag diloco-operator:0.1.0 .
-#   docker build --target trainer  --tag diloco-trainer:0.1.0 --build-arg TRAINER_BASE=YOUR-VENDORS-PYTORCH-IMAGE .
+#   docker build --target operator --tag REGISTRY/diloco-operator:TAG .
+#   docker build --target trainer  --tag REGISTRY/diloco-trainer:TAG --build-arg TRAINER_BASE=YOUR-VENDORS-PYTORCH-IMAGE .
+#
+# Give each build another TAG (README.md has a command for it): nodes do not pull a tag again that they have.
 #
 # A base needs python3 (3.11 or later) and its venv module. Where the trainer's base has torch and numpy, those are used
 # and never replaced: a vendor's build for its accelerators stays. Where it has none, both come from the package index.
@@ -72,13 +74,9 @@ RUN touch /build/before \
 
 
 FROM ${OPERATOR_BASE} AS operator
-ARG VERSION=unknown
-ARG REVISION=unknown
 LABEL org.opencontainers.image.title="diloco-operator" \
       org.opencontainers.image.description="Runs DiLoCoJobs on Kubernetes" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=operator-dependencies /dependencies /
 COPY --from=operator-build /own /
 ENV PATH=/opt/diloco/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
@@ -138,13 +136,9 @@ RUN touch /build/before \
 
 
 FROM ${TRAINER_BASE} AS trainer
-ARG VERSION=unknown
-ARG REVISION=unknown
 LABEL org.opencontainers.image.title="diloco-trainer" \
       org.opencontainers.image.description="Learners and syncers of DiLoCoJobs, and the diloco program" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=trainer-dependencies /dependencies /
 COPY --from=trainer-build /own /
 ENV PATH=/opt/diloco/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1

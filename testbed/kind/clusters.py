@@ -21,6 +21,10 @@ from testbed.kind.tools import Tools
 DEFAULT_NAME = os.environ.get("DILOCO_KIND_CLUSTER", "diloco-test")
 _READY_SECONDS = 300.0
 _LOST_SECONDS = 60.0
+_REGISTRIES = """\
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "/etc/containerd/certs.d"
+"""
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
@@ -204,6 +208,8 @@ def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, An
     cluster: dict[str, Any] = {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
+        # Tests push to a registry of their own, which nodes find by files there.
+        "containerdConfigPatches": [_REGISTRIES],
         "kubeadmConfigPatches": [yaml.safe_dump(patch) for patch in (kubelet, controller_manager)],
         "nodes": [{"role": "control-plane", **node}, *({"role": "worker", **node} for _ in range(workers))],
     }

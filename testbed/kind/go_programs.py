@@ -102,7 +102,20 @@ def _all_there(paths: Iterable[Path]) -> bool:
     return all(path.exists() for path in paths)
 
 
-def _go(*arguments: str) -> str:
+def build_apart(cache: Cache, module: Path) -> Path:
+    """The program of a module apart from the others, a folder of sources, built if it is not there yet.
+
+    Raises:
+        Unavailable: It cannot be fetched or built.
+    """
+    target = cache.folder(f"bin/{digest_of(contents(module, ['.']))}") / module.name
+    if not target.exists():
+        with step(f"building {module.name}"):
+            _go("build", "-ldflags", "-s -w", "-o", str(target), ".", cwd=module)
+    return target
+
+
+def _go(*arguments: str, cwd: Path = versions.PROGRAMS) -> str:
     executable = on_path("go")
     if executable is None:
         raise Unavailable("no Go on PATH to build what cannot be pulled")
@@ -111,6 +124,6 @@ def _go(*arguments: str) -> str:
         raise Unavailable("the Go on PATH is older than 1.21")
     env = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath -buildvcs=false", "GOWORK": "off"}
     try:
-        return run(executable, *arguments, env=env, cwd=versions.PROGRAMS)
+        return run(executable, *arguments, env=env, cwd=cwd)
     except CommandFailedError as error:
         raise Unavailable(f"go {arguments[0]}: {error.last_line}") from None

@@ -76,6 +76,15 @@ def build(repository: Path = REPOSITORY) -> Images:
     return Images(**names)
 
 
+def trainer_base() -> str:
+    """The base of the trainer's image. It is also good for the operator's.
+
+    Raises:
+        Unavailable: It cannot be had.
+    """
+    return debian.image(_BASES["TRAINER_BASE"], debian.Host.read())
+
+
 def load(cluster: Cluster, images: Images) -> None:
     """Give the images to the cluster's nodes that do not have them."""
     names = (images.operator, images.trainer)

@@ -1,9 +1,10 @@
 """A shell as a reader of the documentation has it: helm, kubectl and diloco on the PATH, and a kubeconfig.
 
-With one difference: helm installs the images that were built here, as no registry has those of the documentation.
+Each command sees the variables that commands before it have set.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,17 +14,23 @@ from typing import Any
 
 import yaml
 
-from testbed.kind import chart
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
-from testbed.kind.project_images import REPOSITORY, Images
+from testbed.kind.commands import run
+from testbed.kind.project_images import REPOSITORY
 
-_HELM = """#!/bin/sh
-case "$1" in
-  install | upgrade) exec {helm} "$@" --set-string {values} ;;
-  *) exec {helm} "$@" ;;
-esac
-"""
+RUN_SECONDS = 580.0
+"""Longest time of one command: both images are built and pushed in one."""
+
+
+def checkout(folder: Path) -> Path:
+    """A copy of the repository as it is now in which everything is committed, as a reader has it."""
+    unwanted = shutil.ignore_patterns(".git", ".venv", "build", "runs", "*-output", ".*_cache", "__pycache__")
+    shutil.copytree(REPOSITORY, folder, ignore=unwanted, symlinks=True)
+    who = ("-c", "user.name=reader", "-c", "user.email=reader@localhost")
+    for command in (("init", "--quiet"), ("add", "--all"), (*who, "commit", "--quiet", "--message", "all")):
+        run("git", *command, cwd=folder)
+    return folder
 
 
 def of_namespace(cluster: Cluster, namespace: str) -> dict[str, Any]:
@@ -54,37 +61,29 @@ def _read(cluster: Cluster) -> dict[str, Any]:
 class ClusterShell:
     """Runs commands, against clusters of the test bed."""
 
-    def __init__(
-        self, bed: Bed, images: Images, config: Mapping[str, Any], folder: Path, directory: Path = REPOSITORY
-    ) -> None:
+    def __init__(self, bed: Bed, config: Mapping[str, Any], folder: Path, directory: Path = REPOSITORY) -> None:
         """`config` is its kubeconfig, `folder` its own, and `directory` where commands run."""
         self._directory = directory
-        kubeconfig, programs = folder / "kubeconfig", folder / "bin"
+        kubeconfig, self._variables = folder / "kubeconfig", folder / "variables"
         kubeconfig.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         kubeconfig.chmod(0o600)
-        local = chart.local_values(images)
-        # It takes precedence over every --set before it.
-        values = ",".join(
-            f"{prefix}.{part}={value}"
-            for prefix, image in (("image", local["image"]), ("trainer.image", local["trainer"]["image"]))
-            for part, value in image.items()
-        )
-        programs.mkdir()
-        (programs / "helm").write_text(_HELM.format(helm=bed.tools.helm, values=values), encoding="utf-8")
-        (programs / "helm").chmod(0o755)
-        path = f"{programs}:{Path(sys.executable).parent}:{bed.path()}:{os.environ['PATH']}"
+        path = f"{Path(sys.executable).parent}:{bed.path()}:{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
 
     def run(self, command: str) -> str:
         """Run a command, which must succeed; returns its output."""
-        process = self._start(command)
-        said, _ = process.communicate(timeout=280)
+        process = self._start(f"set -ae\n{command}\nexport -p > {self._variables}")
+        try:
+            said, _ = process.communicate(timeout=RUN_SECONDS)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
         assert process.returncode == 0, f"{command}: {said}"
         return said
 
     def run_while(self, script: str, look: Callable[[], object]) -> str:
         """Run a script, which must succeed, and ``look`` again and again meanwhile; returns its output."""
-        process = self._start(f"set -e\n{script}")
+        process = self._start(f"set -ae\n{script}\nexport -p > {self._variables}")
         while process.poll() is None:
             look()
         said, _ = process.communicate(timeout=60)
@@ -108,9 +107,12 @@ class ClusterShell:
             os.killpg(process.pid, signal.SIGTERM)
             process.communicate(timeout=60)
 
+    def _session(self) -> str:
+        return f". {self._variables}\n" if self._variables.exists() else ""
+
     def _start(self, command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["/bin/sh", "-c", command],
+            ["/bin/sh", "-c", f"{self._session()}{command}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,7 +9,6 @@ import pytest
 from testbed.kind.bed import Bed
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
-from testbed.kind.project_images import Images
 from tests.cluster.cluster_shell import ClusterShell, of_namespace
 from tests.support.cluster_jobs import ClusterJob, apply, identities, manifest, new_namespace, of, pool
 
@@ -25,8 +24,8 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def shell(bed: Bed, images: Images, namespace: str, tmp_path: Path) -> ClusterShell:
-    return ClusterShell(bed, images, of_namespace(bed.cluster, namespace), tmp_path)
+def shell(bed: Bed, namespace: str, tmp_path: Path) -> ClusterShell:
+    return ClusterShell(bed, of_namespace(bed.cluster, namespace), tmp_path)
 
 
 def job_named(cluster: Cluster, namespace: str, name: str) -> ClusterJob:

@@ -1,4 +1,4 @@
-"""The chart as a user installs it: the instructions of helm and of the documentation work, also for one namespace."""
+"""The chart as a user installs it: helm's notes work, and a release for one namespace."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +11,12 @@ from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
 from testbed.kind.chart import CHART, Release
 from testbed.kind.clusters import Cluster
-from testbed.kind.project_images import REPOSITORY, Images
+from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
 from tests.cluster.cluster_shell import ClusterShell, of_namespace
 from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, manifest, new_namespace, pool
 from tests.support.cluster_operator import ClusterOperator
-from tests.support.documented_commands import READMES, commands_of_notes, commands_to_run, goes_on_for_ever
+from tests.support.documented_commands import commands_of_notes, goes_on_for_ever
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -24,8 +24,8 @@ IDLE = manifest("idle", {"name": "here", "pools": [pool("cpu")]}, tokens=10**6, 
 
 
 @pytest.fixture
-def shell(bed: Bed, images: Images, namespace: str, tmp_path: Path) -> ClusterShell:
-    return ClusterShell(bed, images, of_namespace(bed.cluster, namespace), tmp_path)
+def shell(bed: Bed, namespace: str, tmp_path: Path) -> ClusterShell:
+    return ClusterShell(bed, of_namespace(bed.cluster, namespace), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +76,6 @@ def test_the_notes_of_an_installation_work_and_its_test_passes(
     job = ClusterJob(bed.cluster, namespace, "first")
     job.wait_for(lambda status: status.phase == "Pending" or holds(status, "Ready"), "the operator has seen it")
     deleted(bed.cluster, namespace, "first")
-
-
-@pytest.mark.usefixtures("nothing_installed")
-@pytest.mark.parametrize(("readme", "job"), list(zip(READMES, ("two-regions", "corpus"), strict=True)), ids=READMES)
-def test_what_a_readme_tells_works(
-    cluster: Cluster, shell: ClusterShell, namespace: str, readme: str, job: str
-) -> None:
-    commands = commands_to_run((REPOSITORY / readme).read_text(encoding="utf-8"))
-    assert commands
-    walk(shell, commands, job)
-    deleted(cluster, namespace, job)
 
 
 @pytest.mark.usefixtures("nothing_installed")

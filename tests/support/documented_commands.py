@@ -1,39 +1,54 @@
-"""The helm and kubectl commands of the documentation, and which of them a test can run. Pure.
+"""The console blocks of the documentation, as statements for a shell, and which of them a test cannot run.
 
-These are all commands in fenced blocks of language ``sh``: a test runs them unchanged, in the order of the document,
-from the repository's root. A command that cannot be run is listed here with the reason; one that never ends is followed
-until it shows the job.
+A block is fenced and of language ``sh``. A test runs its statements word for word, in the order of the document, in one
+session of a shell in the repository's root. A statement that cannot be run is listed here with the reason; one that
+never ends is followed until it shows the job.
 """
 
 import re
+import subprocess
 
-READMES = ("README.md", "examples/kubernetes/README.md")
+READMES = {"README.md": "two-regions", "examples/kubernetes/README.md": "corpus"}
+"""Documents that install the operator on a cluster and apply a job, whose name it is."""
 NOT_RUN = {
-    "kubectl apply --filename examples/kubernetes/corpus.yaml": "the image in it is the reader's to fill in",
+    'sed "s|TRAINER-IMAGE|$REGISTRY/diloco-trainer:$TAG|" examples/kubernetes/corpus.yaml': "no shared volume on kind",
     "kubectl wait --for=condition=Ready pod/corpus-loader": "as above",
     "kubectl cp corpus.tokens": "as above",
     "kubectl delete pod corpus-loader": "as above",
     "kubectl wait --for=condition=Complete dlj/corpus": "the job takes days and wants accelerators",
-    "kubectl apply --filename examples/kubernetes/model.yaml": "only a complete job has a model",
+    'sed "s|TRAINER-IMAGE|$REGISTRY/diloco-trainer:$TAG|" examples/kubernetes/model.yaml': "only a complete job has it",
     "kubectl wait --for=condition=Ready pod/corpus-model": "as above",
     "kubectl cp corpus-model:": "as above",
     "kubectl delete pod corpus-model": "as above",
 }
-"""Beginnings of commands of the READMEs, and why no test runs them on a cluster."""
+"""Beginnings of statements of these documents, and why no test runs them."""
 _ENDLESS = (" --watch", "kubectl diloco top")
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_OF_CLUSTERS = re.compile(r"(helm|kubectl) ")
+_ON_A_CLUSTER = re.compile(r"^\s*(docker|helm|kubectl|sed .*\| kubectl|diloco tokens) ", re.MULTILINE)
+_PROGRAMS = re.compile(r"(helm|kubectl) ")
 
 
-def commands(document: str) -> list[str]:
-    """The commands of a Markdown document, one per line; continued lines are joined."""
-    text = "\n".join(_BLOCK.findall(document)).replace("\\\n", " ")
-    return [" ".join(line.split()) for line in text.splitlines() if _OF_CLUSTERS.match(line)]
+def blocks(document: str) -> list[str]:
+    """The console blocks of a Markdown document that need an engine or a cluster."""
+    return [block for block in _BLOCK.findall(document) if _ON_A_CLUSTER.search(block)]
 
 
-def commands_to_run(document: str) -> list[str]:
+def statements(block: str) -> list[str]:
+    """The statements of a console block, each whole: a loop is one, and so is a command on several lines."""
+    found: list[str] = []
+    lines = ""
+    for line in block.splitlines(keepends=True):
+        lines += line
+        if not line.endswith("\\\n") and _is_whole(lines):
+            found += [lines.strip()] if lines.strip() else []
+            lines = ""
+    return [*found, lines.strip()] if lines.strip() else found
+
+
+def statements_to_run(document: str) -> list[str]:
     """Those that a test can run."""
-    return [command for command in commands(document) if not command.startswith(tuple(NOT_RUN))]
+    every = [one for block in blocks(document) for one in statements(block)]
+    return [one for one in every if not one.startswith(tuple(NOT_RUN))]
 
 
 def commands_of_notes(notes: str) -> list[str]:
@@ -41,7 +56,7 @@ def commands_of_notes(notes: str) -> list[str]:
     found = []
     lines = iter(notes.splitlines())
     for line in lines:
-        if not _OF_CLUSTERS.match(line.strip()):
+        if not _PROGRAMS.match(line.strip()):
             continue
         whole = [line.strip()]
         _, has_input, end = line.partition("<<'")
@@ -51,12 +66,16 @@ def commands_of_notes(notes: str) -> list[str]:
     return found
 
 
-def goes_on_for_ever(command: str) -> bool:
+def goes_on_for_ever(statement: str) -> bool:
     """Whether it ends only when it is stopped."""
-    return any(words in command for words in _ENDLESS)
+    return any(words in statement for words in _ENDLESS)
 
 
 def sections(document: str) -> dict[str, str]:
     """The whole text of the fenced blocks of language ``sh`` below each heading of the second level, in their order."""
     parts = (part.partition("\n") for part in re.split(r"^## ", document, flags=re.MULTILINE)[1:])
     return {heading: "".join(_BLOCK.findall(text)) for heading, _, text in parts}
+
+
+def _is_whole(lines: str) -> bool:
+    return subprocess.run(["/bin/sh", "-n", "-c", lines], check=False, capture_output=True).returncode == 0

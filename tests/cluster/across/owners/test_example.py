@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from testbed.kind import local_registry
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import REPOSITORY, Images
 from tests.cluster.across.conftest import install_operator
-from tests.cluster.cluster_shell import ClusterShell, of_contexts
+from tests.cluster.cluster_shell import ClusterShell, checkout, of_contexts
 from tests.support.across import region_of
 from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob
 from tests.support.cluster_operator import ClusterOperator
@@ -27,14 +28,13 @@ HOME, WEST = "training", "learners"
 def shell(
     bed: Bed, images: Images, operator: ClusterOperator, west_cluster: Cluster, tmp_path: Path
 ) -> Iterator[ClusterShell]:
-    """In a directory with what the commands name of the repository. Whatever they leave is removed."""
+    """In a copy of the repository, with a registry. Whatever the commands leave is removed."""
     assert operator.cluster is bed.cluster
-    directory = tmp_path / "here"
-    directory.mkdir()
-    for name in ("charts", "examples"):
-        (directory / name).symlink_to(REPOSITORY / name)
+    directory = checkout(tmp_path / "here")
     remove = ("delete", "namespace", "--ignore-not-found", "--wait=true")
-    yield ClusterShell(bed, images, of_contexts({"home": bed.cluster, "west": west_cluster}), tmp_path, directory)
+    nodes = (*bed.cluster.nodes, *west_cluster.nodes)
+    with local_registry.running(bed.cache, nodes):
+        yield ClusterShell(bed, of_contexts({"home": bed.cluster, "west": west_cluster}), tmp_path, directory)
     install_operator(bed, images)
     bed.cluster.kubectl(*remove, HOME, timeout_seconds=WAIT_SECONDS)
     west_cluster.kubectl(*remove, WEST, timeout_seconds=WAIT_SECONDS)
@@ -48,8 +48,8 @@ def test_every_command_works_from_preparing_a_cluster_to_the_model(
 
     steps = sections(README)
     assert list(steps) == ["Once", "Prepare west", "Train", "Get the model", "Clean up"]
-    shell.run(f"set -e\n{steps['Once']}")
-    said = shell.run(f"set -e\n{steps['Prepare west']}")
+    shell.run(steps["Once"])
+    said = shell.run(steps["Prepare west"])
     assert "serviceaccounts/token" in said
     job, there = ClusterJob(bed.cluster, HOME, "two-clusters"), ClusterJob(west_cluster, WEST, "two-clusters")
     trained: set[str] = set()
@@ -63,8 +63,8 @@ def test_every_command_works_from_preparing_a_cluster_to_the_model(
     status = job.status()
     assert status.phase == "Complete"
     assert region_of(status, "west").reason is None
-    said = shell.run(f"set -e\n{steps['Get the model']}")
+    said = shell.run(steps["Get the model"])
     assert (tmp_path / "here" / "model.safetensors").stat().st_size > 0
     assert "loss" in said
-    shell.run(f"set -e\n{steps['Clean up']}")
+    shell.run(steps["Clean up"])
     assert not there.objects()

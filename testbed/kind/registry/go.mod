@@ -1,0 +1,5 @@
+module registry
+
+go 1.23.0
+
+require github.com/google/go-containerregistry v0.20.3

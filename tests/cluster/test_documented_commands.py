@@ -1,0 +1,110 @@
+"""The console blocks of README and examples, word for word: images are built, pushed, installed and upgraded."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco import __version__
+from testbed.kind import chart as charts
+from testbed.kind import local_registry
+from testbed.kind.bed import Bed
+from testbed.kind.chart import Release
+from testbed.kind.clusters import Cluster
+from testbed.kind.commands import Unavailable
+from testbed.kind.project_images import Images
+from testbed.kind.waiting import wait_until
+from tests.cluster.cluster_shell import ClusterShell, checkout, of_namespace
+from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob
+from tests.support.documented_commands import READMES, blocks, goes_on_for_ever, statements_to_run
+
+pytestmark = [pytest.mark.core, pytest.mark.timeout(1200)]
+
+OPERATOR = "diloco-system"
+"""The operator's namespace in the documentation."""
+
+
+@pytest.fixture(scope="module")
+def registry(bed: Bed) -> Iterator[None]:
+    try:
+        with local_registry.running(bed.cache, bed.cluster.nodes):
+            yield
+    except Unavailable as why:
+        pytest.skip(f"no registry: {why}")
+
+
+@pytest.fixture
+def nothing_installed(bed: Bed, images: Images, chart: Release) -> Iterator[None]:
+    """No release is installed; the definition of jobs is, as the chart leaves it."""
+    charts.uninstall(bed, chart)
+    yield
+    charts.uninstall(bed, chart)
+    charts.install(bed, images, chart)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The reader's copy of the repository, with texts to train on."""
+    folder = checkout(tmp_path / "here")
+    (folder / "my-texts").mkdir()
+    (folder / "my-texts/text.md").write_text("All that a reader has to train on.\n" * 1000, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def shell(bed: Bed, namespace: str, tmp_path: Path, here: Path) -> ClusterShell:
+    return ClusterShell(bed, of_namespace(bed.cluster, namespace), tmp_path, here)
+
+
+def running(cluster: Cluster, namespace: str, container: str) -> list[dict[str, Any]]:
+    """The status of each container of this name that runs there, or has run."""
+    pods = cluster.items("pods", namespace)
+    found = [one for pod in pods for one in pod["status"].get("containerStatuses", []) if one["name"] == container]
+    return [one for one in found if "running" in one["state"] or one["restartCount"]]
+
+
+def version_of_operator(cluster: Cluster, image: str) -> str:
+    """The version that the operator's code says, once the only operator runs in this image."""
+
+    def runs() -> bool:
+        return [one["image"] for one in running(cluster, OPERATOR, "operator") if one["ready"]] == [image]
+
+    wait_until(runs, f"the operator runs in {image}", WAIT_SECONDS)
+    ask = ("/opt/diloco/bin/python3", "-c", "import diloco; print(diloco.__version__)")
+    return cluster.kubectl("exec", "--namespace", OPERATOR, "deployment/diloco-operator", "--", *ask).strip()
+
+
+@pytest.mark.usefixtures("registry", "nothing_installed")
+@pytest.mark.parametrize("readme", READMES)
+def test_what_a_readme_tells_works(
+    cluster: Cluster, shell: ClusterShell, here: Path, namespace: str, readme: str
+) -> None:
+    name, told = READMES[readme], statements_to_run((here / readme).read_text(encoding="utf-8"))
+    for statement in told:
+        if goes_on_for_ever(statement):
+            shell.follow(statement, name)
+        else:
+            shell.run(statement)
+    tag = shell.run("echo $TAG").strip()
+    assert version_of_operator(cluster, f"registry.example/diloco-operator:{tag}") == __version__
+    (syncer,) = wait_until(lambda: running(cluster, namespace, "syncer"), "the syncer runs", WAIT_SECONDS)
+    assert syncer["image"] == f"registry.example/diloco-trainer:{tag}"
+    cluster.kubectl("delete", "dilocojob", name, "--namespace", namespace, timeout_seconds=WAIT_SECONDS)
+    job = ClusterJob(cluster, namespace, name)
+    wait_until(lambda: not job.objects(), f"nothing is left of {name}", WAIT_SECONDS)
+
+
+@pytest.mark.usefixtures("registry", "nothing_installed")
+def test_an_upgrade_runs_the_code_of_its_build(cluster: Cluster, shell: ClusterShell, here: Path) -> None:
+    tag, build, install = statements_to_run((here / "README.md").read_text(encoding="utf-8"))[:3]
+    operations = (here / "docs/operations.md").read_text(encoding="utf-8")
+    (upgrade,) = (block for block in blocks(operations) if "helm upgrade" in block)
+    for statement in (tag, build, install):
+        shell.run(statement)
+    with (here / "trainer/diloco/__init__.py").open("a", encoding="utf-8") as source:
+        source.write('__version__ = "9.9.9"\n')
+    for statement in (tag, build, upgrade):
+        shell.run(statement)
+    image = f"registry.example/diloco-operator:{shell.run('echo $TAG').strip()}"
+    assert version_of_operator(cluster, image) == "9.9.9"
