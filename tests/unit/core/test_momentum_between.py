@@ -32,7 +32,7 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 OPTIMIZERS = st.builds(
     OuterOptimizer,
-    learning_rate=st.floats(0.05, 2.0, allow_subnormal=False),
+    learningRate=st.floats(0.05, 2.0, allow_subnormal=False),
     momentum=st.floats(0.0, 0.98, allow_subnormal=False),
 )
 
