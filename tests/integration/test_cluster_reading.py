@@ -213,7 +213,7 @@ def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(
     # The server learns of its own objects a moment later.
     while "cannot be reached" in (view := diloco.out("status", "job/two-regions", "-n", "ml")):
         time.sleep(0.2)
-    assert "us-west/old/0  training      42  2.500    2.00 k     1.0%       3         1" in view
+    assert "us-west/old/0  training    42  2.500    2.00 k     1.0%       -         1" in view
     document = json.loads(diloco.out("status", "job/two-regions", "-n", "ml", "--json"))
     assert document["syncer"]["learners"][0]["id"] == "us-west/old/0"
     assert document["syncerUnseen"] is None

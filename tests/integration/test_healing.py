@@ -113,7 +113,8 @@ def test_a_learner_that_diverges_is_reset_quarantined_and_let_back_in(tmp_path: 
         assert (quarantined.quorum, quarantined.quorum_wanted) == (1, 2)
         run.until(f"job.syncer_step > {quarantined.syncer_step + 20} and victim.state == 'Quarantined'")
         (faults / "diverges").unlink()
-        back = run.until("victim.resets == 2 and victim.state == 'Training'")
+        # On a slow machine its quarantine may have ended meanwhile, and begun again.
+        back = run.until("victim.resets >= 2 and victim.state == 'Training'")
         assert back.quorum == 2
         merged = of(back, VICTIM).merged_tokens
         run.until(f"victim.merged_tokens > {merged}")
@@ -126,7 +127,7 @@ def test_a_learner_that_diverges_is_reset_quarantined_and_let_back_in(tmp_path: 
     assert all(values.isfinite().all() for values in parameters.values())
     exits = [entry for entry in read_journal(output / "supervisor.jsonl") if entry.event == "exit"]
     assert {entry.details["code"] for entry in exits} == {EXIT_OK}, "nobody was restarted"
-    assert run.log(VICTIM).count("starting over from the global model") == 2
+    assert run.log(VICTIM).count("starting over from the global model") == of(back, VICTIM).resets
     assert "starting over" not in run.log(WITNESS)
     replays(output)
 
