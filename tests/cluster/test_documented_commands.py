@@ -58,10 +58,17 @@ def shell(bed: Bed, namespace: str, tmp_path: Path, here: Path) -> ClusterShell:
 
 
 def running(cluster: Cluster, namespace: str, container: str) -> list[dict[str, Any]]:
-    """The status of each container of this name that runs there, or has run."""
-    pods = cluster.items("pods", namespace)
-    found = [one for pod in pods for one in pod["status"].get("containerStatuses", []) if one["name"] == container]
-    return [one for one in found if "running" in one["state"] or one["restartCount"]]
+    """The status of each container of this name that runs there, or has run, with the image that its pod asks for.
+
+    Of an image that a node has under several names, the status has any.
+    """
+    found: list[dict[str, Any]] = []
+    for pod in cluster.items("pods", namespace):
+        asked = {one["name"]: one["image"] for one in pod["spec"]["containers"]}
+        statuses = [one for one in pod["status"].get("containerStatuses", []) if one["name"] == container]
+        begun = [one for one in statuses if "running" in one["state"] or one["restartCount"]]
+        found += [one | {"image": asked[container]} for one in begun]
+    return found
 
 
 def version_of_operator(cluster: Cluster, image: str) -> str:
