@@ -135,6 +135,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \
 	  { echo "Python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	@# Not compiled: Python compiles what is imported when it is, and most of these packages never is.
+	@# Not compiled: most modules of these packages are never imported, and Python compiles the others at their first import.
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

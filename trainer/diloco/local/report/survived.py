@@ -29,14 +29,13 @@ def survived_text(history: RunHistory) -> str:
     told += [f"{one.learner} lost (back after {one.seconds:.1f} s)" for one in alone[:_MOST_TOLD]]
     told += [f"{len(alone) - _MOST_TOLD} more losses of learners"] if len(alone) > _MOST_TOLD else []
     hit |= {one.learner for one in alone}
-    others = [
-        one.time.get(TimeClass.WAITING, 0.0) * one.allotted_seconds for one in history.learners if one.id not in hit
-    ]
-    paused = f"the others paused for {max(others, default=0.0):.1f} s at most"
+    others = (one for one in history.learners if one.id not in hit)
+    longest = max((one.time.get(TimeClass.WAITING, 0.0) * one.allotted_seconds for one in others), default=0.0)
+    unpaused = longest < _PAUSE_SECONDS
+    paused = "no other learner paused" if unpaused else f"the others paused for {longest:.1f} s at most"
     cost = percent_text(sum(history.time.get(one, 0.0) for one in _COST))
     return (
-        f"Survived: {', '.join(told)}; this cost {cost} of the learners' time, "
-        f"{paused if max(others, default=0.0) >= _PAUSE_SECONDS else 'no other learner paused'}, "
+        f"Survived: {', '.join(told)}; this cost {cost} of the learners' time, {paused}, "
         f"and {percent_text(history.merged)} of all time is work in the model."
     )
 

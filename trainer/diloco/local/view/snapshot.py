@@ -57,7 +57,6 @@ class LearnerSnapshot:
     tokens_per_second: float = 0.0
     loss: float | None = None
     blocked_fraction: float = 0.0
-    versions_behind: int = 0
     restarts: int = 0
     time: TimeShares = field(default_factory=dict)
     """How its allotted time was used."""
@@ -139,7 +138,6 @@ def _row(told: LearnerStatus, state: str, restarts: int) -> LearnerSnapshot:
         tokens_per_second=told.tokens_per_second,
         loss=told.loss,
         blocked_fraction=told.blocked_fraction,
-        versions_behind=told.versions_behind,
         restarts=restarts,
         time=shares_of(told.time_seconds),
     )
