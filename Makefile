@@ -20,6 +20,9 @@ RERUNS := --reruns 1
 DEMO := examples/two-regions/job.yaml
 DEMO_FAILURES := --slow us-west/old=0.5 --chaos kill:us-west/old/0@step=40 --chaos cut:us-east@step=150,seconds=15
 
+# Set in some shells and images; each process that a test starts would then compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
