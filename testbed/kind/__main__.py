@@ -2,7 +2,7 @@
 
 python -m testbed.kind up                    # a cluster with the project's images; it stays
 python -m testbed.kind down                  # all that was brought up here; --name NAME: that one
-python -m testbed.kind set-up NAME=1 ...     # builds all, at low priority; then brings up clusters
+python -m testbed.kind set-up NAME=1 ...     # builds all, at low priority; then makes clusters, paused
 python -m testbed.kind run STEP ...          # steps of `make test`; KEEP_CLUSTERS=1 leaves its cluster up
 python -m testbed.kind --clusters 2 run clusters test-clusters    # a cluster for each of two workers
 python -m testbed.kind --clusters 2 --small 1 run ...             # and a third one of a single node
@@ -63,7 +63,7 @@ def _do(options: argparse.Namespace) -> int:
             bed.build()
             for argument in options.arguments:
                 each, _, workers = argument.partition("=")
-                bed.up(each, workers=int(workers)).images()
+                bed.prepare(each, int(workers))
         case "down":
             bed.down(options.name)
         case _:

@@ -81,6 +81,17 @@ def build() -> None:
         project_images.build()
 
 
+def prepare(name: str, workers: int) -> None:
+    """Make a cluster that has the images, and pause it until it is brought up. One that is there stays as it is.
+
+    Raises:
+        Unavailable: This machine cannot have clusters, and why.
+    """
+    if name not in Cache.of_user().state.clusters:
+        up(name, workers=workers).images()
+        clusters.pause(name)
+
+
 def attach(name: str = clusters.DEFAULT_NAME) -> Bed:
     """The bed whose cluster is up.
 

@@ -1,11 +1,11 @@
 """Runs the steps of `make test` one after the other, while what they need is set up beside them.
 
 A step is a target of the Makefile, or one of two waits: `programs` until there are helm and an API server, `clusters`
-until the clusters are up. What can be built is built from the first second on, at low priority. Clusters come up from
-the end of `programs` on: even idle ones keep a core busy.
+until the clusters are up. What can be built is built from the first second on, at low priority. Clusters are made from
+the end of `programs` on, and are paused until they are wanted: even idle ones keep a third of a core busy.
 
-The set-up is a process that does ahead of time what the waits do themselves. They find it done, wait for its locks, or
-do it and report what fails.
+The set-up is a process that does ahead of time what the waits do themselves. They find it done, or do it and report
+what fails.
 """
 
 import os
@@ -44,15 +44,17 @@ def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
         at_the_end.callback(_end, names, minutes)
         for name in names:
             at_the_end.enter_context(cache.using(name))
-        at_the_end.enter_context(_set_up())
+        set_up = at_the_end.enter_context(_set_up())
         env: dict[str, str] = {}
         for step in steps:
             with _timed(step, minutes):
                 match step:
                     case "programs":
                         _await_programs()
-                        at_the_end.enter_context(_set_up(*(f"{name}={workers}" for name, workers in names.items())))
+                        wanted = (f"{name}={workers}" for name, workers in names.items())
+                        set_up = at_the_end.enter_context(_set_up(*wanted))
                     case "clusters":
+                        set_up.wait()
                         env |= _await_clusters(names)
                     case target:
                         if status := _make(target, env):
@@ -102,7 +104,7 @@ def _make(target: str, env: Mapping[str, str]) -> int:
                 signal.signal(each, handler)
 
 
-def _set_up(*clusters: str) -> AbstractContextManager[object]:
+def _set_up(*clusters: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A set-up beside the steps."""
     return _session((sys.executable, "-m", "testbed.kind", "set-up", *clusters), signal.SIGTERM)
 
