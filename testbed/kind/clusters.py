@@ -216,6 +216,9 @@ def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, An
         "failCgroupV1": False,
         # Each restart waits so long, instead of 10 s, 20 s ... 300 s.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "5s"},
+        # An image that was given to a node may also be pulled by another name, and then counts as pulled by nobody here
+        # (KEP-2535): a pod that has it by its first name would wait for a registry that does not exist.
+        "imagePullCredentialsVerificationPolicy": "NeverVerify",
         # Renewed each quarter of it. A kubelet that starves for less than the grace below loses no pod.
         "nodeLeaseDurationSeconds": 12,
     }

@@ -18,7 +18,7 @@ from diloco.local.chaos.spec import ChaosError, FaultKind
 from diloco.runtime.exits import EXIT_BAD_INPUT
 from diloco_operator import labels
 from testbed.api_server.fault_proxy import FaultProxy
-from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, why_there_is_none
 from tests.support.job_in_namespace import LEARNER, POOL, Namespace, with_jobs
 
 pytestmark = [
@@ -28,15 +28,9 @@ pytestmark = [
 _WAIT_SECONDS = 120.0
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with job_api_server() as made:
-        yield made
-
-
 @pytest.fixture
-def proxy(server: ApiServer, tmp_path: Path) -> Iterator[FaultProxy]:
-    with FaultProxy(server.kubeconfig, tmp_path) as running:
+def proxy(job_server: ApiServer, tmp_path: Path) -> Iterator[FaultProxy]:
+    with FaultProxy(job_server.kubeconfig, tmp_path) as running:
         yield running
 
 
@@ -68,9 +62,9 @@ def reported(file: Path) -> list[dict[str, Any]]:
 
 
 def test_a_job_that_is_deleted_ends_the_session_with_its_report(
-    server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    job_server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    made, pod = with_jobs(server, "deleted")
+    made, pod = with_jobs(job_server, "deleted")
     file = tmp_path / "chaos.json"
     change = Change(made, pod, lambda: made.delete_job("mine"))
     later = ("--fault", f"kill:{LEARNER}@at=0", "--fault", f"kill:{LEARNER}@at=3599", "--for", "1h")
@@ -81,8 +75,8 @@ def test_a_job_that_is_deleted_ends_the_session_with_its_report(
     assert [fault["victims"] for fault in reported(file)] == [[LEARNER]]
 
 
-def test_a_job_of_the_same_name_is_not_taken_for_the_one_before(server: ApiServer) -> None:
-    made, pod = with_jobs(server, "anew")
+def test_a_job_of_the_same_name_is_not_taken_for_the_one_before(job_server: ApiServer) -> None:
+    made, pod = with_jobs(job_server, "anew")
     place = made.place("mine")
     place.status()
     made.delete_job("mine")
@@ -96,30 +90,30 @@ def test_a_job_of_the_same_name_is_not_taken_for_the_one_before(server: ApiServe
     assert made.pods() == (before | {"new-0"}) - {pod}
 
 
-def test_a_job_that_is_being_deleted_ends_the_session(server: ApiServer) -> None:
-    made, _ = with_jobs(server, "leaving")
+def test_a_job_that_is_being_deleted_ends_the_session(job_server: ApiServer) -> None:
+    made, _ = with_jobs(job_server, "leaving")
     place = made.place("mine")
     there = ("dlj", "mine", f"--namespace={made.name}")
     finalizers = {"metadata": {"finalizers": ["diloco.dev/test"]}}
-    server.kubectl("patch", *there, "--type=merge", f"--patch={json.dumps(finalizers)}")
-    server.kubectl("delete", *there, "--wait=false")
+    job_server.kubectl("patch", *there, "--type=merge", f"--patch={json.dumps(finalizers)}")
+    job_server.kubectl("delete", *there, "--wait=false")
     with pytest.raises(ChaosError, match="JOB: mine is being deleted"):
         place.status()
-    server.kubectl("patch", *there, "--type=merge", '--patch={"metadata": {"finalizers": []}}')
+    job_server.kubectl("patch", *there, "--type=merge", '--patch={"metadata": {"finalizers": []}}')
 
 
 def test_rights_that_are_taken_away_end_it_and_nobody_counts_as_hit(
-    server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    job_server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    made, pod = with_jobs(server, "revoked")
+    made, pod = with_jobs(job_server, "revoked")
     assert execute(["chaos", "--print-role", "--namespace", made.name]) == 0
-    server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
+    job_server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
     bound = (ROLE, f"--namespace={made.name}")
-    server.kubectl("create", "rolebinding", *bound, f"--role={ROLE}", "--user=frank")
+    job_server.kubectl("create", "rolebinding", *bound, f"--role={ROLE}", "--user=frank")
     file = tmp_path / "chaos.json"
-    change = Change(made, pod, lambda: server.kubectl("delete", "rolebinding", *bound))
+    change = Change(made, pod, lambda: job_server.kubectl("delete", "rolebinding", *bound))
     rates = ("--fault", f"kill:{LEARNER}@at=0", "--kill-learners", "3e3", "--only", LEARNER, "--for", "1h")
-    assert change.during("job/mine", *made.flags(server.kubeconfig_for("frank")), *rates, "--json", str(file)) == 2
+    assert change.during("job/mine", *made.flags(job_server.kubeconfig_for("frank")), *rates, "--json", str(file)) == 2
     told = capsys.readouterr()
     assert told.err.startswith("diloco: the session ended early: ")
     assert "not permitted" in told.err
@@ -130,8 +124,8 @@ def test_rights_that_are_taken_away_end_it_and_nobody_counts_as_hit(
     assert all(fault["victims"] == [] and fault["refused"] for fault in others)
 
 
-def test_rights_that_are_missing_for_one_pod_spare_the_others(server: ApiServer, proxy: FaultProxy) -> None:
-    made = Namespace(server, "refused")
+def test_rights_that_are_missing_for_one_pod_spare_the_others(job_server: ApiServer, proxy: FaultProxy) -> None:
+    made = Namespace(job_server, "refused")
     pool = {"name": POOL.pool, "learners": 3}
     owner = made.stateful_set("mine", made.job("mine", regions=[{"name": POOL.region, "pools": [pool]}]))
     for index in range(3):
@@ -147,10 +141,10 @@ def test_rights_that_are_missing_for_one_pod_spare_the_others(server: ApiServer,
 
 
 def test_a_list_that_expires_while_it_is_read_is_read_again(
-    server: ApiServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    job_server: ApiServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diloco.cli.chaos_pods, "_PAGE", 1)
-    made, pod = with_jobs(server, "expired")
+    made, pod = with_jobs(job_server, "expired")
     place = made.place("mine", proxy.kubeconfig)
     kill = Order(0.0, FaultKind.KILL, LEARNER, (LEARNER,))
     following = r"GET .*/pods\?.*continue=."

@@ -1,7 +1,6 @@
 """``diloco chaos`` against a real API server: only the job's own pods are deleted, whatever labels others bear."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from diloco.local.chaos.spec import ChaosError, FaultKind
 from diloco_operator import labels, names
 from diloco_operator.manifests.holds import GATE
 from diloco_operator.names import PoolKey
-from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, why_there_is_none
 from tests.support.job_in_namespace import LEARNER, POOL, Namespace, with_jobs
 
 pytestmark = [
@@ -22,14 +21,8 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with job_api_server() as made:
-        yield made
-
-
-def test_only_pods_that_the_job_owns_are_deleted(server: ApiServer) -> None:
-    made, pod = with_jobs(server, "owned")
+def test_only_pods_that_the_job_owns_are_deleted(job_server: ApiServer) -> None:
+    made, pod = with_jobs(job_server, "owned")
     before = made.pods()
     place = made.place("mine")
     everybody = place.learner_ids
@@ -42,8 +35,8 @@ def test_only_pods_that_the_job_owns_are_deleted(server: ApiServer) -> None:
     assert made.pods() == before - {pod}
 
 
-def test_the_syncer_is_found_through_its_deployment(server: ApiServer) -> None:
-    made = Namespace(server, "syncers")
+def test_the_syncer_is_found_through_its_deployment(job_server: ApiServer) -> None:
+    made = Namespace(job_server, "syncers")
     replica_set = made.replica_set("mine-syncer", made.job("mine"))
     made.pod("mine-syncer-1-a", labels.of_job("mine", labels.SYNCER), replica_set)
     made.pod("another", labels.of_job("mine", labels.SYNCER), None)
@@ -52,15 +45,15 @@ def test_the_syncer_is_found_through_its_deployment(server: ApiServer) -> None:
     assert made.pods() == {"another"}
 
 
-def test_a_syncers_pod_that_was_evicted_is_not_taken_for_it(server: ApiServer) -> None:
-    made = Namespace(server, "evicted")
+def test_a_syncers_pod_that_was_evicted_is_not_taken_for_it(job_server: ApiServer) -> None:
+    made = Namespace(job_server, "evicted")
     replica_set = made.replica_set("mine-syncer", made.job("mine"))
     # Listed by name: one before the pod that runs, one after it.
     for name in ("mine-syncer-1-a", "mine-syncer-1-b", "mine-syncer-1-c"):
         made.pod(name, labels.of_job("mine", labels.SYNCER), replica_set)
     failed = f"--patch={json.dumps({'status': {'phase': 'Failed', 'reason': 'Evicted'}})}"
     for name in ("mine-syncer-1-a", "mine-syncer-1-c"):
-        server.kubectl("patch", "pod", name, f"--namespace={made.name}", "--subresource=status", failed)
+        job_server.kubectl("patch", "pod", name, f"--namespace={made.name}", "--subresource=status", failed)
     place = made.place("mine")
     kill = Order(0.0, FaultKind.KILL, "syncer", ("syncer",))
     assert place.hit(kill) == (("syncer",), "")
@@ -68,8 +61,8 @@ def test_a_syncers_pod_that_was_evicted_is_not_taken_for_it(server: ApiServer) -
     assert place.hit(kill) == ((), "syncer: its pod has ended")
 
 
-def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(server: ApiServer) -> None:
-    made = Namespace(server, "waiting")
+def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(job_server: ApiServer) -> None:
+    made = Namespace(job_server, "waiting")
     pool = {"name": POOL.pool, "learners": 4}
     owner = made.stateful_set("mine", made.job("mine", regions=[{"name": POOL.region, "pools": [pool]}]))
     said = labels.of_pool("mine", POOL)
@@ -78,7 +71,7 @@ def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(server: ApiS
     made.pod("mine-2", said, owner, node="", schedulingGates=[{"name": GATE}])
     made.pod("mine-3", said, owner)
     # No kubelet ends it: it stays, as a pod does within its grace period.
-    server.kubectl("delete", "pod", "mine-3", f"--namespace={made.name}", "--wait=false")
+    job_server.kubectl("delete", "pod", "mine-3", f"--namespace={made.name}", "--wait=false")
     place = made.place("mine")
     assert place.nodes() == {f"{POOL}/0": "node-a"}
     hit, refused = place.hit(Order(0.0, FaultKind.KILL, str(POOL), place.learner_ids))
@@ -94,9 +87,9 @@ def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(server: ApiS
 
 
 def test_learners_of_a_fallback_pool_are_hit_while_they_run(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
+    job_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = Namespace(server, "fallback")
+    made = Namespace(job_server, "fallback")
     spot, steady = PoolKey("west", "spot"), PoolKey("west", "steady")
     pools = [{"name": "spot", "learners": 2, "fallbackAfterSeconds": 60}, {"name": "steady", "learners": 1}]
     job = made.job("mine", regions=[{"name": "west", "pools": pools}])
@@ -137,10 +130,10 @@ def test_learners_of_a_fallback_pool_are_hit_while_they_run(
     assert made.pods() == waiting
 
 
-def test_nothing_is_done_unasked(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    made, _ = with_jobs(server, "asked")
+def test_nothing_is_done_unasked(job_server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    made, _ = with_jobs(job_server, "asked")
     before = made.pods()
-    there = ("job/mine", "--namespace", made.name, "--kubeconfig", str(server.kubeconfig), "--for", "2s")
+    there = ("job/mine", "--namespace", made.name, "--kubeconfig", str(job_server.kubeconfig), "--for", "2s")
     kill = ("--fault", f"kill:{LEARNER}@at=0")
     assert execute(["chaos", *there, *kill]) == 2  # a test has no terminal
     assert "--yes: is needed where nobody can be asked" in capsys.readouterr().err
@@ -156,11 +149,13 @@ def test_nothing_is_done_unasked(server: ApiServer, capsys: pytest.CaptureFixtur
     assert made.pods() == before
 
 
-def test_a_session_deletes_and_reports(server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    made, pod = with_jobs(server, "session")
+def test_a_session_deletes_and_reports(
+    job_server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made, pod = with_jobs(job_server, "session")
     before = made.pods()
     report = tmp_path / "chaos.json"
-    flags = ("--namespace", made.name, "--kubeconfig", str(server.kubeconfig), "--yes", "--json", str(report))
+    flags = ("--namespace", made.name, "--kubeconfig", str(job_server.kubeconfig), "--yes", "--json", str(report))
     kill = ("--fault", f"kill:{POOL.region}@at=0", "--for", "1s", "--settle", "0", "--seed", "5")
     assert execute(["chaos", "job/mine", *flags, *kill]) == 0
     assert made.pods() == before - {pod}
@@ -171,20 +166,22 @@ def test_a_session_deletes_and_reports(server: ApiServer, capsys: pytest.Capture
     assert (fault["victims"], fault["recovered"], fault["lost"]) == ([LEARNER], 0, 1)
 
 
-def test_an_ended_job_is_left_alone(server: ApiServer) -> None:
-    made, _ = with_jobs(server, "ended")
+def test_an_ended_job_is_left_alone(job_server: ApiServer) -> None:
+    made, _ = with_jobs(job_server, "ended")
     patch = f"--patch={json.dumps({'status': {'phase': 'Complete'}})}"
-    server.kubectl("patch", "dlj", "mine", f"--namespace={made.name}", "--subresource=status", "--type=merge", patch)
+    job_server.kubectl(
+        "patch", "dlj", "mine", f"--namespace={made.name}", "--subresource=status", "--type=merge", patch
+    )
     with pytest.raises(ChaosError, match=r"JOB: mine has ended \(Complete\)"):
         made.place("mine")
 
 
 def test_it_needs_rights_of_its_own_and_the_role_has_them(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
+    job_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, pod = with_jobs(server, "rights")
+    made, pod = with_jobs(job_server, "rights")
     before = made.pods()
-    erin = ("--kubeconfig", str(server.kubeconfig_for("erin")), "--namespace", made.name)
+    erin = ("--kubeconfig", str(job_server.kubeconfig_for("erin")), "--namespace", made.name)
     kill = ("chaos", "job/mine", *erin, "--fault", f"kill:{LEARNER}@at=0", "--for", "1s", "--settle", "0", "--yes")
     assert execute([*kill]) == 2
     told = capsys.readouterr().err
@@ -192,7 +189,7 @@ def test_it_needs_rights_of_its_own_and_the_role_has_them(
     assert "diloco chaos --print-role" in told
     assert made.pods() == before
     assert execute(["chaos", "--print-role", "--namespace", made.name]) == 0
-    server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
-    server.kubectl("create", "rolebinding", ROLE, f"--namespace={made.name}", f"--role={ROLE}", "--user=erin")
+    job_server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
+    job_server.kubectl("create", "rolebinding", ROLE, f"--namespace={made.name}", f"--role={ROLE}", "--user=erin")
     assert execute([*kill]) == 0
     assert made.pods() == before - {pod}

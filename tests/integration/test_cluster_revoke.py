@@ -1,7 +1,6 @@
 """``diloco cluster revoke`` against a real API server: the annotation that the operator carries out."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from diloco.cli.cluster_options import ClusterInputError
 from diloco.cli.cluster_revoke import RevokeError, revoke
 from diloco_operator.decide.revocation import REVOKED, revoked
 from diloco_operator.names import PoolKey
-from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, why_there_is_none
 
 MANIFEST = yaml.safe_load((Path(__file__).resolve().parents[2] / "examples/two-regions/job.yaml").read_text("utf-8"))
 POOLS = [PoolKey(region["name"], pool["name"]) for region in MANIFEST["spec"]["regions"] for pool in region["pools"]]
@@ -26,12 +25,11 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with job_api_server() as made:
-        made.kubectl("create", "namespace", "ml")
-        manifest = {**MANIFEST, "metadata": {"name": "job", "namespace": "ml", "annotations": {"example.com/a": "b"}}}
-        made.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
-        yield made
+def server(job_server: ApiServer) -> ApiServer:
+    job_server.kubectl("create", "namespace", "ml")
+    manifest = {**MANIFEST, "metadata": {"name": "job", "namespace": "ml", "annotations": {"example.com/a": "b"}}}
+    job_server.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
+    return job_server
 
 
 def annotations(server: ApiServer) -> dict[str, str]:

@@ -1,11 +1,10 @@
 """The example for clusters against a real API server: its objects are accepted."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, why_there_is_none
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/kubernetes"
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
@@ -16,15 +15,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    """A server that knows jobs, and admits only restricted pods to its default namespace."""
-    with job_api_server() as server:
-        server.kubectl("label", "namespace", "default", RESTRICTED)
-        yield server
-
-
-def test_every_object_is_accepted(server: ApiServer) -> None:
-    done = server.kubectl("apply", "--filename", str(EXAMPLE))
+def test_every_object_is_accepted(job_server: ApiServer) -> None:
+    """In a namespace that admits only restricted pods."""
+    job_server.kubectl("create", "namespace", "example")
+    job_server.kubectl("label", "namespace", "example", RESTRICTED)
+    done = job_server.kubectl("apply", "--namespace", "example", "--filename", str(EXAMPLE))
     assert "Warning" not in done.stderr
     assert len(done.stdout.splitlines()) >= len(list(EXAMPLE.glob("*.yaml")))
