@@ -25,11 +25,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons crd chart-values quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Install into .venv, as every other target does on first use
 
 demo: $(STAMP) ## Train a small model with four learners in two regions, through failures; minutes, into demo-output/
 	rm -rf demo-output
@@ -42,10 +44,10 @@ check: lint ## Lint, then unit and property tests: what to run between two edits
 	$(BIN)/pytest -n 2 tests/unit tests/property
 
 test: $(STAMP) ## What a change needs: lint, tests with processes, the core of those on clusters (KEEP_CLUSTERS=1 keeps them)
-	@$(KIND) --clusters 2 run lint test-units programs test-processes clusters test-core
+	@$(KIND) --clusters 2 run lint programs test-processes clusters test-core+test-units
 
 test-all: $(STAMP) ## Lint, then every test; lists last what was skipped
-	@$(KIND) --clusters 2 --small 1 run lint test-units programs test-processes clusters test-clusters
+	@$(KIND) --clusters 2 --small 1 run lint programs test-processes clusters test-clusters+test-units
 
 test-units: $(STAMP)
 	$(BIN)/pytest -n 2 tests/unit tests/property $(LISTS)
@@ -83,7 +85,7 @@ kind-demo: $(STAMP) ## The example job on a real cluster, with the operator and 
 kind-down: $(STAMP) ## Take down every cluster that was brought up here
 	$(KIND) down
 
-lint: $(STAMP) ## Style, types, who imports whom, and whether generated files are up to date
+lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, and whether generated files are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -100,13 +102,16 @@ format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(STAMP) ## The site of the documentation, into build/site; dead links fail
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 proto: $(STAMP) ## Generate the wire's stubs from proto/
 	$(BIN)/python scripts/generate_proto.py
 
-reasons: $(STAMP) ## Generate the tables of docs/operations.md from the operator's reasons
+reasons: $(STAMP) ## Generate the tables of docs/how-to/operations.md from the operator's reasons
 	$(BIN)/python scripts/generate_reasons.py
 
-reference: $(STAMP) ## Generate docs/manifest.md from the models
+reference: $(STAMP) ## Generate docs/reference/manifest.md from the models
 	$(BIN)/python scripts/generate_reference.py
 
 crd: $(STAMP) ## Generate the CustomResourceDefinition from the models, into crds/ and the chart
@@ -115,7 +120,7 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the models, into crd
 chart-values: $(STAMP) ## Generate the table of values in the chart's README from values.yaml
 	$(BIN)/python scripts/generate_chart_values.py
 
-quality: $(STAMP) ## Generate the tables of docs/quality.md and the recommendations from what was measured
+quality: $(STAMP) ## Generate the tables of docs/explanation/quality.md and the recommendations from what was measured
 	$(BIN)/python scripts/generate_quality.py
 
 mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours (MUTANTS='--sample 100': so many)

@@ -1,26 +1,15 @@
 """Benchmark `goodput`: training through failures, decoupled and data-parallel, with one schedule of failures.
 
-Real processes get SIGKILL at times that a seed draws (a Poisson process over the whole job); all methods get the same
-times, model, data and number of tokens. Run it with
-
     python benchmarks/goodput.py --json benchmarks/results/goodput.json
 
-- `decoupled`: `diloco run`; a killed learner costs only itself.
-- `restart`: synchronous data-parallel training; all ranks start again from the newest checkpoint.
-- `elastic`: the same under torchrun, with an agent for each rank; the ranks that are there train.
-- `torchft`: its DiLoCo, with a lighthouse; the replicas that are there merge. It is installed into `build/torchft`.
+Real processes get SIGKILL at times that a seed draws (a Poisson process over the whole job); all methods get the same
+times, model, data and number of tokens. `decoupled` is `diloco run`, the others are in `support/goodput/groups.py`;
+torchft is installed into `build/torchft`. docs/reference/benchmarks.md says what goodput, kept and pace are.
 
-A step takes 0.1 s longer than it computes (`slow_model.py`), so that the machine is mostly idle. Reported are
-
-- `goodput`: the share of the time of all learners or ranks in inner steps, whether or not their work is kept, as in the
-  paper. For the group methods, from when all have made a step to the end, or to the limit of time.
-  For ours it is the time account of `diloco run`, from each learner's first join to the job's end.
-- `kept`: the share in inner steps whose work is in the final model; none of a run that does not end.
-- `pace`: seconds to the end without failures, over those with them.
-- `loss`: the final evaluation's, over that of the same method and seed without failures.
+A group's goodput counts from when all have made a step to the end, or to the limit of time; ours is the time account of
+`diloco run`, from each learner's first join to the job's end. A run that does not end keeps nothing.
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -31,21 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from diloco.local.journal import read_journal
-from diloco.spec.syncer_status import SyncerStatus
-from goodput_groups import Elastic, FaultTolerant, Group, Restarted, torchft_python
-from report import make_report, write_json, write_report
+from support.goodput.groups import Elastic, FaultTolerant, Group, Restarted, torchft_python
+from support.job import DILOCO, await_steps, ended_well, manifest, python_path, running, summary
+from support.report import Ratio, Ratios, command, read_entries, save_report, write_report
 
-HERE = Path(__file__).resolve().parent
 METHODS = ("decoupled", "torchft", "restart", "elastic")
 INTERVAL = 24
 """Inner steps between two merges; the budget is a multiple, as torchft merges whole intervals."""
@@ -73,7 +58,6 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """The budget."""
         return self.steps * self.learners * BATCH * SEQUENCE_LENGTH
 
     def failures(self, until_seconds: float) -> list[tuple[float, int]]:
@@ -85,84 +69,57 @@ class Case:
 
     def manifest(self) -> dict[str, Any]:
         """The job. A learner is a region of its own, as it would be a slice or a site."""
-        return {
-            "apiVersion": "diloco.dev/v1alpha1",
-            "kind": "DiLoCoJob",
-            "metadata": {"name": "goodput"},
-            "spec": {
-                "model": {"entrypoint": "slow_model:pico", "arguments": {"seconds": SLEEP_SECONDS}},
-                "data": {"text": {}},
-                "training": {
-                    "tokens": self.tokens,
-                    "sequenceLength": SEQUENCE_LENGTH,
-                    "batchSize": BATCH,
-                    "seed": self.seed,
-                    "checkpointEverySteps": 20,
-                    "optimizer": {"learningRate": 5.7e-3},
-                    "evaluation": {"everyTokens": self.tokens, "sequences": 256},
-                },
-                "sync": {
-                    "interval": INTERVAL,
-                    "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
-                    "leaseSeconds": 5,
-                },
-                "syncer": {"checkpointEverySeconds": 5},
-                "regions": [
-                    {"name": f"r{number}", "pools": [{"name": "pool", "learners": 1}]}
-                    for number in range(self.learners)
-                ],
-            },
+        training = {
+            "tokens": self.tokens,
+            "sequenceLength": SEQUENCE_LENGTH,
+            "batchSize": BATCH,
+            "seed": self.seed,
+            "checkpointEverySteps": 20,
+            "optimizer": {"learningRate": 5.7e-3},
+            "evaluation": {"everyTokens": self.tokens, "sequences": 256},
         }
+        outer = {"learningRate": 1.0, "momentum": 0.0}
+        return manifest(
+            "goodput",
+            {f"r{number}": 1 for number in range(self.learners)},
+            training=training,
+            sync={"interval": INTERVAL, "outerOptimizer": outer, "leaseSeconds": 5},
+            syncer={"checkpointEverySeconds": 5},
+            model={"entrypoint": "support.goodput.slow_model:pico", "arguments": {"seconds": SLEEP_SECONDS}},
+        )
 
 
 def carry_out(case: Case, longest_seconds: float) -> dict[str, Any]:
     """Run a case in a folder of its own."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "job.yaml").write_text(yaml.safe_dump(case.manifest()))
         run = decoupled if case.method == "decoupled" else in_group
-        found = run(case, folder, longest_seconds)
-    told = {"method": case.method, "learners": case.learners, "seconds_between": case.seconds_between}
-    print(json.dumps(told | {"seed": case.seed} | found), file=sys.stderr, flush=True)
-    return told | {"seed": case.seed} | found
+        found = run(case, Path(name), longest_seconds)
+    row = {name: getattr(case, name) for name in ("method", "learners", "seconds_between", "seed")} | found
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
 
 
 def decoupled(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]:
     """`diloco run`, and `diloco chaos` beside it."""
     output = folder / "out"
-    diloco = (sys.executable, "-m", "diloco.cli.entry")
-    command = [*diloco, "run", str(folder / "job.yaml"), "--output", str(output), "--no-view", "--threads", "1"]
-    with subprocess.Popen(command, stdout=sys.stderr) as run:
-        while not _all_step(output):
-            assert run.poll() is None, "diloco run ended early"
-            time.sleep(_TICK_SECONDS)
+    with running(folder, case.manifest()) as run:
+        await_steps(run, output)
         began, failures = time.monotonic(), case.failures(longest_seconds)
         if failures:
             faults = [word for at, who in failures for word in ("--fault", f"kill:r{who}/pool/0@at={at:.2f}")]
             length = ("--for", f"{longest_seconds:.0f}s", "--settle", "0")
-            subprocess.run([*diloco, "chaos", str(output), *length, *faults], check=False, stdout=sys.stderr)
-        assert run.wait() == 0, "diloco run failed"
+            subprocess.run([*DILOCO, "chaos", str(output), *length, *faults], check=False, stdout=sys.stderr)
+        ended_well(run)
         seconds = time.monotonic() - began
-    summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
+    figures = summary(output)
     return {
-        "goodput": summary["goodput"],
-        "kept": summary["merged"],
-        "loss": summary["eval_loss"],
+        "goodput": figures["goodput"],
+        "kept": figures["merged"],
+        "loss": figures["eval_loss"],
         "seconds": seconds,
-        "tokens_trained": sum(one["tokens"] for one in summary["learners"]),
+        "tokens_trained": sum(one["tokens"] for one in figures["learners"]),
         "kills": sum(entry.event == "kill" for entry in read_journal(output / "supervisor.jsonl")),
     }
-
-
-def _all_step(output: Path) -> bool:
-    """Whether every learner has made a step."""
-    try:
-        address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
-        with urllib.request.urlopen(f"http://{address}/status", timeout=5) as page:
-            status = SyncerStatus.model_validate_json(page.read())
-    except OSError:
-        return False
-    return bool(status.learners) and all(learner.steps for learner in status.learners)
 
 
 def group_of(case: Case, folder: Path, out: Path) -> Group:
@@ -178,6 +135,7 @@ def in_group(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]
     """Ranks or replicas that are killed and start again."""
     out = folder / "out"
     out.mkdir()
+    (folder / "job.yaml").write_text(json.dumps(case.manifest()))  # JSON is YAML
     group = group_of(case, folder, out)
     waiting, kills, began, starts = case.failures(longest_seconds), 0, None, time.monotonic()
     try:
@@ -196,7 +154,7 @@ def in_group(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]
         group.stop()
     assert began is not None
     seconds = time.monotonic() - began[0]
-    entries = _entries(out)
+    entries = [one for path in out.glob("steps-*.jsonl") for one in read_entries(path)]
     computing = sum(one["computing"] for one in entries if one["at"] > began[1]) / (case.learners * seconds)
     result: dict[str, Any] = {"loss": None, "tokens": 0}
     with contextlib.suppress(FileNotFoundError):
@@ -213,78 +171,9 @@ def in_group(case: Case, folder: Path, longest_seconds: float) -> dict[str, Any]
     }
 
 
-def _entries(out: Path) -> list[dict[str, float]]:
-    found = []
-    for path in out.glob("steps-*.jsonl"):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # it was killed while it wrote
-                found.append(json.loads(line))
-    return found
-
-
-def main() -> int:
+def main() -> None:
     """Run all cases, and report after each, because all of them take hours."""
-    arguments = _parse()
-    # Every process has to find the model.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
-    rates = [0.0, *sorted(arguments.seconds_between, reverse=True)]
-    cases = [
-        Case(method, learners, arguments.steps, rate, seed)
-        for learners, rate, seed, method in product(
-            arguments.learners, rates, range(arguments.seeds), arguments.methods
-        )
-    ]
-    rows: list[dict[str, Any]] = []
-    for case in cases:
-        if never_ended(rows, case):
-            print(f"{case}: left out, as no run with fewer failures has ended", file=sys.stderr, flush=True)
-            continue
-        rows.append(carry_out(case, arguments.longest_seconds))
-        if arguments.json is not None:
-            write_json(arguments.json, make_report(**measured(rows, planned=len(cases))))
-    write_report(arguments.json, **measured(rows, planned=len(cases)))
-    return 0
-
-
-def never_ended(rows: list[dict[str, Any]], case: Case) -> bool:
-    """Whether the method had a rate with fewer failures at which none of its runs ended in time."""
-    losses: dict[float, list[float | None]] = defaultdict(list)
-    for row in rows:
-        if (row["method"], row["learners"]) == (case.method, case.learners):
-            losses[row["seconds_between"] or math.inf].append(row["loss"])
-    own = case.seconds_between or math.inf
-    return any(rate > own and not any(loss is not None for loss in found) for rate, found in losses.items())
-
-
-def measured(rows: list[dict[str, Any]], *, planned: int) -> dict[str, Any]:
-    """What is reported of the runs so far, with means over their seeds."""
-    ratios, against = {}, {}
-    runs: dict[tuple[int, float, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        runs[row["learners"], row["seconds_between"], row["method"]].append(row)
-    for (learners, rate, method), own in runs.items():
-        name = f"{method}_{learners}_{rate:g}s"
-        for share in ("goodput", "kept"):
-            known = [row[share] for row in own if row[share] is not None]
-            if known:
-                ratios[f"{name}_{share}"] = statistics.mean(known)
-                against[f"{name}_{share}"] = "time of all learners, mean over seeds"
-        calm = {row["seed"]: row for row in runs[learners, 0.0, method]}
-        ended = [(row, calm[row["seed"]]) for row in own if row["loss"] is not None and row["seed"] in calm]
-        ratios[f"{name}_ended"] = len([row for row in own if row["loss"] is not None]) / len(own)
-        against[f"{name}_ended"] = "runs"
-        if rate and ended:
-            ratios[f"{name}_loss"] = statistics.mean(row["loss"] / before["loss"] for row, before in ended)
-            against[f"{name}_loss"] = "evaluation loss of the same method without failures, seed by seed"
-            ratios[f"{name}_pace"] = statistics.mean(before["seconds"] / row["seconds"] for row, before in ended)
-            against[f"{name}_pace"] = "speed of the same method without failures, seed by seed, of runs that end"
-    figures = {"runs_planned": planned, "runs": rows}
-    return {"benchmark": "goodput", "ratios": ratios, "figures": figures, "against": against}
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Share of the time that is computed and kept, through failures.")
-    parser.add_argument("--json", type=Path, help="write the report here")
+    parser = command(__doc__)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: all")
     parser.add_argument("--learners", type=int, nargs="+", default=[4, 8], help="numbers of learners (default 4 8)")
     parser.add_argument("--steps", type=int, default=480, help="of each learner (default 480)")
@@ -298,8 +187,54 @@ def _parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.steps < INTERVAL or arguments.steps % INTERVAL:
         parser.error(f"--steps: {arguments.steps} is not a multiple of {INTERVAL}; use {INTERVAL * 20}, for example")
-    return arguments
+    os.environ["PYTHONPATH"] = python_path()  # every process has to find the model
+    rates = [0.0, *sorted(arguments.seconds_between, reverse=True)]
+    combinations = product(arguments.learners, rates, range(arguments.seeds), arguments.methods)
+    cases = [Case(method, learners, arguments.steps, rate, seed) for learners, rate, seed, method in combinations]
+    rows: list[dict[str, Any]] = []
+    for case in cases:
+        if never_ended(rows, case):
+            print(f"{case}: left out, as no run with fewer failures has ended", file=sys.stderr, flush=True)
+            continue
+        rows.append(carry_out(case, arguments.longest_seconds))
+        figures = {"runs_planned": len(cases), "runs": rows}
+        save_report(arguments.json, "goodput", measured(rows), figures)
+    write_report(arguments.json, "goodput", measured(rows), figures)
+
+
+def never_ended(rows: list[dict[str, Any]], case: Case) -> bool:
+    """Whether the method had a rate with fewer failures at which none of its runs ended in time."""
+    losses: dict[float, list[float | None]] = defaultdict(list)
+    for row in rows:
+        if (row["method"], row["learners"]) == (case.method, case.learners):
+            losses[row["seconds_between"] or math.inf].append(row["loss"])
+    own = case.seconds_between or math.inf
+    return any(rate > own and not any(loss is not None for loss in found) for rate, found in losses.items())
+
+
+def measured(rows: list[dict[str, Any]]) -> Ratios:
+    """Means over the seeds of the runs so far."""
+    ratios: Ratios = {}
+    runs: dict[tuple[int, float, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        runs[row["learners"], row["seconds_between"], row["method"]].append(row)
+    for (learners, rate, method), own in runs.items():
+        name = f"{method}_{learners}_{rate:g}s"
+        for share in ("goodput", "kept"):
+            if known := [row[share] for row in own if row[share] is not None]:
+                ratios[f"{name}_{share}"] = Ratio(statistics.mean(known), "time of all learners, mean over seeds")
+        ended = [row for row in own if row["loss"] is not None]
+        ratios[f"{name}_ended"] = Ratio(len(ended) / len(own), "runs")
+        calm = {row["seed"]: row for row in runs[learners, 0.0, method]}
+        pairs = [(row, calm[row["seed"]]) for row in ended if row["seed"] in calm]
+        if rate and pairs:
+            loss = statistics.mean(row["loss"] / before["loss"] for row, before in pairs)
+            pace = statistics.mean(before["seconds"] / row["seconds"] for row, before in pairs)
+            alike = "the same method without failures, seed by seed"
+            ratios[f"{name}_loss"] = Ratio(loss, f"evaluation loss of {alike}")
+            ratios[f"{name}_pace"] = Ratio(pace, f"speed of {alike}, of runs that end")
+    return ratios
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,30 +9,25 @@ A share is merged tokens over trained tokens. Anything else that runs on the mac
 what the simulator is given follows.
 """
 
-import argparse
 import math
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from diloco.core.actions import Merge
-from diloco.core.events import Merged, StepReported
-from diloco.core.fragments import Layout
-from diloco.model import build_model, layout_of
+from diloco.core.engine.actions import Merge
+from diloco.core.engine.events import Merged, StepReported
+from diloco.model import layout_of_job
 from diloco.plan.world import World, read_world
-from diloco.simulate import Link, Profile, RunOptions, Scenario, simulate_course
-from diloco.spec import DiLoCoJob, load_job
-from diloco.tape.reader import TapeReader, Torn
-from diloco.tape.segments import find_tapes
-from report import write_report
+from diloco.simulate import Link, Profile, Scenario, simulate_course
+from diloco.spec import DiLoCoJob
+from diloco.tape.reader import TapeEntry
+from support.job import carry_out, manifest, steps_of, summary, tapes
+from support.report import Ratio, command, write_report
 
+STEPS = 300
+BATCH, SEQUENCE_LENGTH = 8, 64
 PERCENT_POINTS = 5.0
 """Real shares and counted ones must not differ by more."""
 SHORTEST_STEP_PART = 0.02
@@ -48,34 +43,17 @@ class Point:
     """Learners in each."""
     links: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
-    batch: int = 8
-    steps: int = 300
     sync: dict[str, Any] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
-        """The job."""
-        sequence_length = 64
-        learners = sum(self.regions.values())
-        return {
-            "apiVersion": "diloco.dev/v1alpha1",
-            "kind": "DiLoCoJob",
-            "metadata": {"name": "links-real"},
-            "spec": {
-                "model": {"builtin": {"preset": "pico"}},
-                "data": {"text": {}},
-                "training": {
-                    "tokens": self.steps * learners * self.batch * sequence_length,
-                    "sequenceLength": sequence_length,
-                    "batchSize": self.batch,
-                    "evaluation": {"sequences": 4},
-                },
-                "sync": {"outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}, **self.sync},
-                "regions": [
-                    {"name": name, "pools": [{"name": "pool", "learners": count}]}
-                    for name, count in self.regions.items()
-                ],
-            },
+        training = {
+            "tokens": STEPS * sum(self.regions.values()) * BATCH * SEQUENCE_LENGTH,
+            "sequenceLength": SEQUENCE_LENGTH,
+            "batchSize": BATCH,
+            "evaluation": {"sequences": 4},
         }
+        sync = {"outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}, **self.sync}
+        return manifest("links-real", self.regions, training=training, sync=sync)
 
 
 POINTS = (
@@ -91,121 +69,73 @@ POINTS = (
 )
 
 
-@dataclass
-class Seen:
-    """Figures from the tape of a run."""
-
-    tokens: dict[str, int] = field(default_factory=dict)
-    merged: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    step_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    merge_seconds: list[float] = field(default_factory=list)
-    members: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def share(self, learner: str | None = None) -> float:
-        """Merged over trained tokens, of one learner or of all."""
-        names = self.tokens if learner is None else [learner]
-        return sum(self.merged[name] for name in names) / sum(self.tokens[name] for name in names)
-
-    def profile(self, learner: str, link: Link) -> Profile:
-        """The learner's measured profile, for the simulator."""
-        steps = sorted(self.step_seconds[learner][5:])
-        steps = steps[: max(1, math.ceil(len(steps) * (1 - SHORTEST_STEP_PART)))]
-        mean = statistics.mean(steps)
-        return Profile(mean, statistics.pstdev(steps) / mean, link=link)
+def profile(steps: list[tuple[float, StepReported]], link: Link) -> Profile:
+    """As measured, for the simulator."""
+    seconds = sorted(step.step_seconds for _, step in steps[5:])
+    seconds = seconds[: max(1, math.ceil(len(seconds) * (1 - SHORTEST_STEP_PART)))]
+    mean = statistics.mean(seconds)
+    return Profile(mean, statistics.pstdev(seconds) / mean, link=link)
 
 
-def read(directory: Path, layout: Layout) -> Seen:
-    """The tape of a run."""
-    seen, first = Seen(), None
-    (files,) = find_tapes(directory / "syncer" / "tape")
-    orders: dict[tuple[int, int], Merge] = {}
-    for entry in TapeReader(files):
-        if isinstance(entry, Torn):
-            break
-        for action in entry.actions:
-            if isinstance(action, Merge):
-                orders[action.fragment, action.version] = action
-        match entry.event:
-            case StepReported(learner, _, _, tokens, step_seconds):
-                first = entry.now if first is None else first
-                seen.seconds = entry.now - first
-                seen.tokens[learner] = tokens
-                seen.step_seconds[learner].append(step_seconds)
-            case Merged(fragment, version, _, seconds):
-                seen.merge_seconds.append(seconds)
-                members = orders[fragment, version].members
-                seen.members.append(len(members))
-                for member in members:
-                    seen.merged[member.learner] += layout.shares[fragment] * member.tokens
-            case _:
-                pass
-    return seen
-
-
-def carry_out(point: Point) -> dict[str, Any]:
+def measure(point: Point) -> dict[str, Any]:
     """Run a point both ways."""
+    flags = [word for link in point.links for word in ("--emulate-link", link)]
+    flags += [word for slow in point.slow for word in ("--slow", slow)]
+    job = DiLoCoJob.model_validate(point.manifest())
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        (directory / "job.yaml").write_text(yaml.safe_dump(point.manifest()))
-        job = load_job(directory / "job.yaml")
-        arguments = [word for link in point.links for word in ("--emulate-link", link)]
-        arguments += [word for slow in point.slow for word in ("--slow", slow)]
-        subprocess.run(
-            [sys.executable, "-m", "diloco.cli.entry", "run", str(directory / "job.yaml"), "--output",
-             str(directory / "out"), "--no-view", "--threads", "1", *arguments],
-            check=True, stdout=sys.stderr,
-        )  # fmt: skip
-        layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
-        seen = read(directory / "out", layout)
-    counted = count(job, layout, seen, read_world(job.spec, point.links, ()))
-    worst = min(seen.tokens, key=seen.share)
+        output = carry_out(Path(name), point.manifest(), *flags)
+        ((_, entries),), learners = tapes(output), summary(output)["learners"]
+    members = [len(one.members) for entry in entries for one in entry.actions if isinstance(one, Merge)]
+    counted = count(job, entries, read_world(job.spec, point.links, ()))
+    real = {one["id"]: one["merged_tokens"] / one["tokens"] for one in learners}
+    share = sum(one["merged_tokens"] for one in learners) / sum(one["tokens"] for one in learners)
+    worst = min(real, key=real.__getitem__)
     return {
         "point": point.name,
-        "real": seen.share(),
+        "real": share,
         "counted": counted["share"],
-        "points_apart": 100 * (seen.share() - counted["share"]),
+        "points_apart": 100 * (share - counted["share"]),
         "worst": worst,
-        "worst_real": seen.share(worst),
+        "worst_real": real[worst],
         "worst_counted": counted[worst],
-        "members_real": statistics.mean(seen.members),
+        "members_real": statistics.mean(members),
         "members_counted": counted["members"],
-        "step_seconds": {name: statistics.median(steps) for name, steps in seen.step_seconds.items()},
+        "step_seconds": {
+            name: statistics.median(step.step_seconds for _, step in steps) for name, steps in steps_of(entries).items()
+        },
     }
 
 
-def count(job: DiLoCoJob, layout: Layout, seen: Seen, world: World) -> dict[str, float]:
+def count(job: DiLoCoJob, entries: list[TapeEntry], world: World) -> dict[str, float]:
     """The same world in virtual time. The syncer's own link is divided evenly among the regions."""
-    regions = len(job.spec.regions)
+    regions, steps = len(job.spec.regions), steps_of(entries)
     profiles = {}
     for learner in job.spec.learner_ids:
         link = world.link(learner.partition("/")[0])
         rate = min(link.bytes_per_second, world.syncer_bytes_per_second / regions, 1e9)
-        profiles[learner] = seen.profile(learner, Link(link.round_trip_seconds / 2 + 0.001, rate))
-    scenario = Scenario(profiles, merge_seconds=statistics.mean(seen.merge_seconds))
+        profiles[learner] = profile(steps[learner], Link(link.round_trip_seconds / 2 + 0.001, rate))
+    merge_seconds = statistics.mean(one.event.seconds for one in entries if isinstance(one.event, Merged))
+    scenario = Scenario(profiles, merge_seconds=merge_seconds)
+    times = [at for its in steps.values() for at, _ in its]
     training = job.spec.training.model_copy(update={"tokens": 10**12})
     endless = job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
-    course = simulate_course(endless, scenario, layout, RunOptions(stop_seconds=seen.seconds))
+    course = simulate_course(endless, scenario, layout_of_job(job.spec), max(times) - min(times))
     views = course.view.learners
     shares = {view.id: view.merged_tokens / max(1, view.tokens) for view in views}
     total = sum(view.merged_tokens for view in views) / sum(view.tokens for view in views)
     return {**shares, "share": total, "members": course.counts.members_per_merge}
 
 
-def main() -> int:
+def main() -> None:
     """Run the points, then report."""
-    parser = argparse.ArgumentParser(description="Merged share with real processes against the simulator.")
-    parser.add_argument("--json", type=Path, help="write the report here")
+    parser = command(__doc__)
     parser.add_argument("--only", type=int, action="append", help="this point alone, from 0; may be repeated")
     arguments = parser.parse_args()
-    chosen = arguments.only or range(len(POINTS))
-    rows = [carry_out(POINTS[index]) for index in chosen]
-    ratios = {row["point"].partition(":")[0]: row["real"] / row["counted"] for row in rows}
-    against = dict.fromkeys(ratios, "merged share in the simulator, with the step times of the run")
-    figures = {"points": rows, "apart_at_most": PERCENT_POINTS}
-    write_report(arguments.json, benchmark="links_real", ratios=ratios, figures=figures, against=against)
-    return 0
+    rows = [measure(POINTS[index]) for index in arguments.only or range(len(POINTS))]
+    against = "merged share in the simulator, with the step times of the run"
+    ratios = {row["point"].partition(":")[0]: Ratio(row["real"] / row["counted"], against) for row in rows}
+    write_report(arguments.json, "links_real", ratios, {"points": rows, "apart_at_most": PERCENT_POINTS})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,26 +7,24 @@ process of its own for each codec: what a merge takes beside the state, the payl
 Encoding the way back (`sync.downlink`) comes after a merge, on the same threads, and is timed by itself.
 """
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from diloco.core.codec import CODECS, Codec, codec_named
-from diloco.core.downlink import Update, encode_update
 from diloco.core.fragments import Fragment, TensorSpec, partition
-from diloco.core.merge import Contribution, MergeTarget, merge_fragment
+from diloco.core.merge.codec import CODECS, Codec, codec_named
+from diloco.core.merge.downlink import Update, encode_update
+from diloco.core.merge.fragment_merge import Contribution, MergeTarget, merge_fragment
 from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.block_threads import BlockThreads
-from report import write_report
+from support.job import alone
+from support.links.peers import forget_peak, memory_bytes
+from support.report import Ratio, command, write_report
 
 METHODS: tuple[Literal["RDA", "Mean"], ...] = ("RDA", "Mean")
 
@@ -94,109 +92,86 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]]:
-    """Every codec and method, each merge next to a copy; medians over the rounds."""
-    setting = Setting(list(CODECS), learners, threads)
-    result = torch.zeros(setting.fragment.numel)
-    source = torch.ones(learners, setting.fragment.numel)  # pages of its own: unwritten zeros are all one
+def beside_copies(actions: Mapping[str, Callable[[], object]], learners: int, rounds: int) -> list[dict[str, Any]]:
+    """Each action right after a copy of all learners' fragments; medians over the rounds."""
+    source = torch.ones(learners, transformer_fragment().numel)  # pages of its own: unwritten zeros are all one
     copy = torch.zeros_like(source)
-    cases = [(codec, method) for method in METHODS for codec in CODECS]
-    pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    pairs: dict[str, list[tuple[float, float]]] = {}
     for turn in range(rounds + 1):
-        for codec, method in cases:
-            copied = seconds(lambda: copy.copy_(source))
-            merged = seconds(lambda codec=codec, method=method: setting.merge(codec, method, result))  # type: ignore[misc]
+        for name, action in actions.items():
+            pair = seconds(lambda: copy.copy_(source)), seconds(action)
             if turn > 0:  # the first warms up
-                pairs.setdefault((codec.name, method), []).append((merged, copied))
+                pairs.setdefault(name, []).append(pair)
     return [
         {
-            "codec": codec,
-            "method": method,
-            "ratio": statistics.median(merged / copied for merged, copied in timed),
-            "merge_milliseconds": 1e3 * statistics.median(merged for merged, _ in timed),
-            "copy_milliseconds": 1e3 * statistics.median(copied for _, copied in timed),
+            "what": name,
+            "ratio": statistics.median(own / copied for copied, own in timed),
+            "milliseconds": 1e3 * statistics.median(own for _, own in timed),
+            "copy_milliseconds": 1e3 * statistics.median(copied for copied, _ in timed),
         }
-        for (codec, method), timed in pairs.items()
+        for name, timed in pairs.items()
     ]
 
 
-def time_updates(learners: int, rounds: int, threads: int) -> dict[str, float]:
-    """Encoding an update, by codec, each time next to a copy; medians of the ratio over the rounds."""
+def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]]:
+    """Every codec and method."""
+    setting = Setting(list(CODECS), learners, threads)
+    result = torch.zeros(setting.fragment.numel)
+    cases = {
+        f"{codec.name}_{method}": partial(setting.merge, codec, method, result)
+        for method in METHODS
+        for codec in CODECS
+    }
+    return beside_copies(cases, learners, rounds)
+
+
+def time_updates(learners: int, rounds: int, threads: int) -> list[dict[str, Any]]:
+    """Encoding an update, by codec."""
     setting = Setting([codec_named("BF16")], 1, threads)
     merged, residual = torch.zeros(setting.fragment.numel), torch.zeros(setting.fragment.numel)
     setting.merge(codec_named("BF16"), "RDA", merged)
-    source = torch.ones(learners, setting.fragment.numel)
-    copy = torch.zeros_like(source)
-    ratios: dict[str, list[float]] = {}
-    for turn in range(rounds + 1):
-        for codec in (codec_named("BF16"), codec_named("Int8")):
-            update = Update(setting.parameters, merged, residual, residual)
-            copied = seconds(lambda: copy.copy_(source))
-            encoded = seconds(lambda codec=codec, update=update: encode_update(codec, update, setting.run))  # type: ignore[misc]
-            if turn > 0:
-                ratios.setdefault(codec.name, []).append(encoded / copied)
-    return {name: statistics.median(timed) for name, timed in ratios.items()}
+    update = Update(setting.parameters, merged, residual, residual)
+    codecs = (codec_named("BF16"), codec_named("Int8"))
+    cases = {f"{codec.name}_downlink": partial(encode_update, codec, update, setting.run) for codec in codecs}
+    return beside_copies(cases, learners, rounds)
 
 
 def extra_memory_bytes(codec: str, learners: int, threads: int) -> int:
-    """Growth of a fresh process's peak resident memory by one merge; the buffer of the result was there before."""
-    command = [sys.executable, __file__, "--memory-of", codec, "--learners", str(learners), "--threads", str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(json.loads(done.stdout)["extra_bytes"])
-
-
-def print_extra_memory(codec: Codec, learners: int, threads: int) -> None:
-    """The child process of ``extra_memory_bytes``. Linux: it sets back the peak that the kernel keeps."""
-    setting = Setting([codec], learners, threads)
+    """Growth of this fresh process's peak resident memory by one merge; the buffer of the result was there before."""
+    torch.set_num_threads(threads)
+    setting = Setting([codec_named(codec)], learners, threads)
     result = torch.empty(setting.fragment.numel).fill_(0.0)  # torch.zeros would not touch the memory
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM := VmRSS
-    before = _status_bytes("VmRSS")
-    setting.merge(codec, "RDA", result)
-    print(json.dumps({"extra_bytes": _status_bytes("VmHWM") - before}))
-
-
-def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+    forget_peak()
+    before = memory_bytes("VmRSS")
+    setting.merge(codec_named(codec), "RDA", result)
+    return memory_bytes("VmHWM") - before
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the report here")
+    parser = command(__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's, for both sides")
     parser.add_argument("--learners", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if arguments.memory_of:
-        print_extra_memory(codec_named(arguments.memory_of), arguments.learners, arguments.threads)
-        return
-    rows = time_merges(arguments.learners, arguments.rounds, arguments.threads)
+    learners, threads = arguments.learners, arguments.threads
+    torch.set_num_threads(threads)
+    rows = time_merges(learners, arguments.rounds, threads) + time_updates(learners, arguments.rounds, threads)
+    extra = {codec.name: alone(extra_memory_bytes, codec.name, learners, threads) for codec in CODECS}
     fragment_bytes = transformer_fragment().numel * 4
-    extra = {codec.name: extra_memory_bytes(codec.name, arguments.learners, arguments.threads) for codec in CODECS}
-    ratios = {f"{row['codec']}_{row['method']}": row["ratio"] for row in rows}
-    updates = time_updates(arguments.learners, arguments.rounds, arguments.threads)
-    ratios |= {f"{name}_downlink": ratio for name, ratio in updates.items()}
-    memory = {f"{name}_extra_memory": extra_bytes / fragment_bytes for name, extra_bytes in extra.items()}
-    copied = f"torch's copy of {arguments.learners} f32 fragments, {arguments.threads} threads"
-    write_report(
-        arguments.json,
-        benchmark="merge",
-        ratios=ratios | memory,
-        figures={
-            "fragment_bytes": fragment_bytes,
-            "learners": arguments.learners,
-            "threads": arguments.threads,
-            "rounds": arguments.rounds,
-            "merges": rows,
-            "extra_memory_bytes": extra,
-            "extra_memory_with_result_bytes": {name: used + fragment_bytes for name, used in extra.items()},
-        },
-        against=dict.fromkeys(ratios, copied)
-        | dict.fromkeys(memory, "one f32 fragment (the result, one more, is not counted)"),
-    )
+    copied = f"torch's copy of {learners} f32 fragments, {threads} threads"
+    fragment = "one f32 fragment (the result, one more, is not counted)"
+    ratios = {row["what"]: Ratio(row["ratio"], copied) for row in rows}
+    ratios |= {f"{name}_extra_memory": Ratio(used / fragment_bytes, fragment) for name, used in extra.items()}
+    figures = {
+        "fragment_bytes": fragment_bytes,
+        "learners": learners,
+        "threads": threads,
+        "rounds": arguments.rounds,
+        "times": rows,
+        "extra_memory_bytes": extra,
+    }
+    write_report(arguments.json, "merge", ratios, figures)
 
 
 if __name__ == "__main__":

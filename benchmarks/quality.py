@@ -7,60 +7,60 @@ a real run, only clocks and links are simulated. Run it with
 
 Every finished run is kept in the cache, so an interrupted benchmark goes on where it was; what the code no longer
 reproduces is run anew. Runs go by importance, `--workload`, `--steps` and `--only` pick some of them, and the report
-has whatever has been run. `make quality` writes the tables of docs/quality.md from it.
+has whatever has been run. `make quality` writes the tables of docs/explanation/quality.md from it.
 """
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from quality_plan import due
-from quality_report import figures
-from quality_runner import Runner
-from quality_stages import QUICK, STAGES
-from quality_variants import VARIANTS, Stage
-from report import make_report, write_json
+from support.quality.figures import figures
+from support.quality.plan import due
+from support.quality.runner import Runner
+from support.quality.variants import QUICK, STAGES, VARIANTS, Stage
+from support.report import Ratio, command, save_report
 
 
-def main() -> int:
+def main() -> None:
     """Run what is not in the cache yet, then report."""
-    arguments = _parse()
+    parser = command(__doc__)
+    parser.add_argument("--cache", type=Path, help="JSON lines of finished runs; an interrupted benchmark resumes")
+    parser.add_argument("--workers", type=int, default=2, help="processes, one torch thread each (default 2)")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: a tiny budget, two seeds, no search")
+    parser.add_argument("--workload", default="*", help="run only these settings (A, B, nano, ...; a shell pattern)")
+    parser.add_argument("--steps", type=int, action="append", help="run only this budget; may be given again")
+    parser.add_argument("--only", default="*", help="run only these variants (a shell pattern; 'none': report)")
+    arguments = parser.parse_args()
     planned = QUICK if arguments.quick else STAGES
     stages = [part for stage in planned if (part := _selected(stage, arguments)) is not None]
     variants = {variant for stage in stages for variant in stage.variants}
-    runner = Runner(arguments.cache, arguments.workers, variants | {_rates_of(variant) for variant in variants})
+    runner = Runner(
+        arguments.cache, arguments.workers, variants | {VARIANTS[name].rates_of or name for name in variants}
+    )
     try:
         runner.run(partial(due, stages, planned), lambda: _write(arguments.json, planned, runner))
     finally:
         runner.close()
     _write(arguments.json, planned, runner)
-    return 0
 
 
 def _write(path: Path | None, planned: Sequence[Stage], runner: Runner) -> None:
     """Write the results so far; after every run, so that an interruption leaves a complete file."""
     if path is None:
         return
-    measured = figures(planned, runner.results, runner.fingerprints)
-    found = [difference for difference in measured["differences"] if difference["percent"] is not None]
-    ratios = {_name(difference): 1 + difference["percent"] / 100 for difference in found}
-    against = {
-        _name(difference): f"evaluation loss of {VARIANTS[difference['against']].label}, mean over seeds in pairs"
-        for difference in found
+    measured = figures(planned, runner.results)
+    ratios = {
+        "{workload}_{steps}_{variant}_over_{against}".format(**difference): Ratio(
+            1 + difference["percent"] / 100,
+            f"evaluation loss of {VARIANTS[difference['against']].label}, mean over seeds in pairs",
+        )
+        for difference in measured["differences"]
+        if difference["percent"] is not None
     }
-    write_json(path, make_report(benchmark="quality", ratios=ratios, figures=measured, against=against))
-
-
-def _rates_of(variant: str) -> str:
-    return VARIANTS[variant].rates_of or variant
-
-
-def _name(difference: dict[str, object]) -> str:
-    return "{workload}_{steps}_{variant}_over_{against}".format(**difference)
+    save_report(path, "quality", ratios, measured)
 
 
 def _selected(stage: Stage, arguments: argparse.Namespace) -> Stage | None:
@@ -70,19 +70,5 @@ def _selected(stage: Stage, arguments: argparse.Namespace) -> Stage | None:
     return dataclasses.replace(stage, variants=variants) if variants else None
 
 
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Evaluation loss of decoupled training against its relatives.")
-    parser.add_argument("--json", type=Path, help="write the report here")
-    parser.add_argument(
-        "--cache", type=Path, help="JSON lines of finished runs; an interrupted benchmark goes on from it"
-    )
-    parser.add_argument("--workers", type=int, default=2, help="processes, one torch thread each (default 2)")
-    parser.add_argument("--quick", action="store_true", help="a smoke test: a tiny budget, two seeds, no search")
-    parser.add_argument("--workload", default="*", help="run only these settings (A, B, nano, ...; a shell pattern)")
-    parser.add_argument("--steps", type=int, action="append", help="run only this budget; may be given again")
-    parser.add_argument("--only", default="*", help="run only these variants (a shell pattern; 'none': report)")
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

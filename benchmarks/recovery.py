@@ -12,24 +12,19 @@ learners lose is the time that they waited for synchronization while one was awa
 A syncer is down until a new process has read the checkpoint; then learners join, and the first merge ends it.
 """
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from diloco.core.events import LearnerJoined, Merged, StepReported
+from diloco.core.engine.events import LearnerJoined, Merged, StepReported
 from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
-from diloco.tape.reader import TapeEntry, TapeReader, Torn
-from diloco.tape.segments import TapeFiles, find_tapes
-from report import write_report
+from diloco.tape.reader import TapeEntry
+from support.job import carry_out, manifest, steps_of, summary, tapes
+from support.report import Ratio, command, write_report
 
 REGIONS = ("a", "b", "c", "d")
 VICTIM = "b/pool/0"
@@ -40,102 +35,55 @@ KILL_EVERY = 60
 """Steps of the syncer between two kills."""
 
 
-@dataclass
-class Told:
-    """What the tape of one epoch has."""
-
-    started_at: float
-    """Unix time of the engine's time 0."""
-    joined_at: float | None = None
-    """When the first learner had joined. Times are of the engine's clock."""
-    merged_at: float | None = None
-    """When the first merge was done."""
-    step_seconds: dict[str, list[float]] = field(default_factory=dict)
-    blocked: list[tuple[str, float, float]] = field(default_factory=list)
-    """Learner, time and seconds of waits."""
-    ended_at: float = 0.0
-
-    @classmethod
-    def of(cls, files: TapeFiles) -> "Told":
-        """Read the tape of an epoch."""
-        tape = TapeReader(files)
-        told = cls(tape.header.started_at)
-        for entry in tape:
-            if isinstance(entry, Torn):
-                break
-            told._add(entry)
-        return told
-
-    def _add(self, entry: TapeEntry) -> None:
-        self.ended_at = entry.now
-        match entry.event:
-            case LearnerJoined() if self.joined_at is None:
-                self.joined_at = entry.now
-            case Merged() if self.merged_at is None:
-                self.merged_at = entry.now
-            case StepReported(learner=learner, step_seconds=step_seconds, blocked_seconds=blocked_seconds):
-                self.step_seconds.setdefault(learner, []).append(step_seconds)
-                self.blocked.append((learner, entry.now, blocked_seconds))
-
-    def lost_steps(self, windows: list[tuple[float, float]], learners: set[str]) -> float:
-        """Steps that these learners lost in the windows by waiting, beyond what they wait outside of them."""
-        within = outside = 0.0
-        for learner, at, seconds in self.blocked:
-            if learner in learners:
-                steps = seconds / statistics.median(self.step_seconds[learner])
-                inside = any(start <= at <= end for start, end in windows)
-                within, outside = within + steps * inside, outside + steps * (not inside)
-        length = sum(end - start for start, end in windows)
-        first = self.joined_at or 0.0
-        return within - outside * length / (self.ended_at - first - length)
+def first(entries: list[TapeEntry], kind: type) -> float:
+    """When there was such an event for the first time, on the engine's clock."""
+    return next(entry.now for entry in entries if isinstance(entry.event, kind))
 
 
-def manifest(steps: int) -> dict[str, Any]:
-    """A job of about so many inner steps of each of its learners."""
-    return {
-        "apiVersion": "diloco.dev/v1alpha1",
-        "kind": "DiLoCoJob",
-        "metadata": {"name": "recovery"},
-        "spec": {
-            "model": {"builtin": {"preset": "pico"}},
-            "data": {"text": {}},
-            "training": {
-                "tokens": round(0.8 * steps * len(REGIONS) * BATCH * SEQUENCE_LENGTH),
-                "sequenceLength": SEQUENCE_LENGTH,
-                "batchSize": BATCH,
-                "checkpointEverySteps": 20,
-                "evaluation": {"sequences": 4},
-            },
-            "sync": {"outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}, "leaseSeconds": 5},
-            "syncer": {"checkpointEverySeconds": 2},
-            "regions": [{"name": name, "pools": [{"name": "pool", "learners": 1}]} for name in REGIONS],
-        },
+def seconds_of(steps: Iterable[tuple[float, StepReported]]) -> float:
+    """Of a step."""
+    return statistics.median(step.step_seconds for _, step in steps)
+
+
+def lost_steps(entries: list[TapeEntry], windows: list[tuple[float, float]]) -> float:
+    """Steps that the others lost in the windows by waiting, beyond what they wait outside of them."""
+    within = outside = 0.0
+    for learner, steps in steps_of(entries).items():
+        step_seconds, blocked_before = seconds_of(steps), 0.0
+        for at, step in steps if learner != VICTIM else ():
+            lost = max(0.0, step.spent.blocked_seconds - blocked_before) / step_seconds
+            blocked_before = step.spent.blocked_seconds
+            inside = any(start <= at <= end for start, end in windows)
+            within, outside = within + lost * inside, outside + lost * (not inside)
+    length = sum(end - start for start, end in windows)
+    return within - outside * length / (entries[-1].now - first(entries, LearnerJoined) - length)
+
+
+def run(folder: Path, steps: int, kills: list[str]) -> Path:
+    """A run of about so many inner steps of each learner, with these kills; returns its output."""
+    training = {
+        "tokens": round(0.8 * steps * len(REGIONS) * BATCH * SEQUENCE_LENGTH),
+        "sequenceLength": SEQUENCE_LENGTH,
+        "batchSize": BATCH,
+        "checkpointEverySteps": 20,
+        "evaluation": {"sequences": 4},
     }
-
-
-def carry_out(directory: Path, steps: int, kills: list[str]) -> tuple[Path, dict[str, Any]]:
-    """A run with these kills; returns its output and its summary."""
-    job, output = directory / "job.yaml", directory / "out"
-    job.write_text(yaml.safe_dump(manifest(steps)))
-    flags = [word for kill in kills for word in ("--chaos", kill)]
-    command = [sys.executable, "-m", "diloco.cli.entry", "run", str(job), "--output", str(output), "--no-view"]
-    subprocess.run([*command, "--threads", "1", "--slow", f"*={SPEED}", *flags], check=True, stdout=sys.stderr)
-    return output, json.loads((output / "summary.json").read_text(encoding="utf-8"))
+    sync = {"outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}, "leaseSeconds": 5}
+    regions, syncer = dict.fromkeys(REGIONS, 1), {"checkpointEverySeconds": 2}
+    job = manifest("recovery", regions, training=training, sync=sync, syncer=syncer)
+    return carry_out(folder, job, "--slow", f"*={SPEED}", *(word for kill in kills for word in ("--chaos", kill)))
 
 
 def learner_killed(count: int) -> dict[str, Any]:
     """One learner is killed again and again."""
     kills = [f"kill:{VICTIM}@step={KILL_EVERY * (number + 1)}" for number in range(count)]
     with tempfile.TemporaryDirectory() as name:
-        output, summary = carry_out(Path(name), KILL_EVERY * (count + 5), kills)
+        output = run(Path(name), KILL_EVERY * (count + 5), kills)
         killed = sum(one.event == "kill" for one in read_journal(output / "supervisor.jsonl"))
-        (tape,) = find_tapes(output / "syncer" / "tape")
-        told = Told.of(tape)
-    recoveries = [one for one in summary["recoveries"] if one["learner"] == VICTIM]
-    step = statistics.median(told.step_seconds[VICTIM])
-    joined = told.joined_at or 0.0
+        ((_, entries),) = tapes(output)
+        recoveries = [one for one in summary(output)["recoveries"] if one["learner"] == VICTIM]
+    step, joined = seconds_of(steps_of(entries)[VICTIM]), first(entries, LearnerJoined)
     windows = [(joined + one["lost_seconds"], joined + one["lost_seconds"] + one["seconds"]) for one in recoveries]
-    others = {learner for learner in told.step_seconds if learner != VICTIM}
     after = [(one["stepping"] + one["merging"]) / step for one in recoveries]
     return {
         "kills": killed,
@@ -147,7 +95,7 @@ def learner_killed(count: int) -> dict[str, Any]:
         "merging_steps": statistics.median(one["merging"] / step for one in recoveries),
         "steps_to_merge": statistics.median(after),
         "steps_to_merge_at_most": max(after),
-        "steps_others_lost_per_kill": told.lost_steps(windows, others) / max(1, len(recoveries)),
+        "steps_others_lost_per_kill": lost_steps(entries, windows) / max(1, len(recoveries)),
     }
 
 
@@ -155,15 +103,14 @@ def syncer_killed(count: int) -> dict[str, Any]:
     """The syncer is killed again and again."""
     kills = [f"kill:{SYNCER}@step={KILL_EVERY * (number + 1)}" for number in range(count)]
     with tempfile.TemporaryDirectory() as name:
-        output, _ = carry_out(Path(name), KILL_EVERY * (count + 1), kills)
+        output = run(Path(name), KILL_EVERY * (count + 1), kills)
         killed = [one.time for one in read_journal(output / "supervisor.jsonl") if one.event == "kill"]
-        epochs = [Told.of(files) for files in find_tapes(output / "syncer" / "tape")]
+        epochs = tapes(output)
     rows = []
-    for at, epoch in zip(killed, epochs[1:], strict=True):
-        assert epoch.joined_at is not None
-        assert epoch.merged_at is not None
-        step = statistics.median(value for values in epoch.step_seconds.values() for value in values)
-        rows.append((epoch.started_at - at, epoch.joined_at, (epoch.merged_at - epoch.joined_at) / step))
+    for at, (header, entries) in zip(killed, epochs[1:], strict=True):
+        joined = first(entries, LearnerJoined)
+        step = seconds_of(chain.from_iterable(steps_of(entries).values()))
+        rows.append((header.started_at - at, joined, (first(entries, Merged) - joined) / step))
     down, joining, merging = zip(*rows, strict=True)
     return {
         "kills": count,
@@ -174,27 +121,23 @@ def syncer_killed(count: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main() -> None:
     """Run both and report."""
-    parser = argparse.ArgumentParser(description="Time from a kill to the first merged work after it, by parts.")
-    parser.add_argument("--json", type=Path, help="write the report here")
+    parser = command(__doc__)
     parser.add_argument("--kills", type=int, default=8, help="of a learner, and of the syncer (default 8)")
     arguments = parser.parse_args()
     learner, syncer = learner_killed(arguments.kills), syncer_killed(arguments.kills)
+    own = "one inner step of the learner; from having the model, median"
+    others = "one inner step; waits of the three others during a recovery, beyond the usual"
     ratios = {
-        "learner_steps_to_merge": learner["steps_to_merge"],
-        "others_steps_lost_per_kill": learner["steps_others_lost_per_kill"],
-        "syncer_steps_from_join_to_merge": syncer["merging_steps"],
+        "learner_steps_to_merge": Ratio(learner["steps_to_merge"], own),
+        "others_steps_lost_per_kill": Ratio(learner["steps_others_lost_per_kill"], others),
+        "syncer_steps_from_join_to_merge": Ratio(
+            syncer["merging_steps"], "one inner step; from the first join, median"
+        ),
     }
-    against = {
-        "learner_steps_to_merge": "one inner step of the learner; from having the model, median",
-        "others_steps_lost_per_kill": "one inner step; waits of the three others during a recovery, beyond the usual",
-        "syncer_steps_from_join_to_merge": "one inner step; from the first join, median",
-    }
-    figures = {"learner": learner, "syncer": syncer}
-    write_report(arguments.json, benchmark="recovery", ratios=ratios, figures=figures, against=against)
-    return 0
+    write_report(arguments.json, "recovery", ratios, {"learner": learner, "syncer": syncer})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

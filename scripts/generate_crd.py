@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from generated import REPOSITORY, main
 
-from diloco.spec.crd import NAME, custom_resource_definition
+from diloco.spec.crd.definition import NAME, custom_resource_definition
 
 PLACES = (
     REPOSITORY / "crds" / f"{NAME}.yaml",

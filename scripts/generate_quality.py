@@ -1,4 +1,4 @@
-"""Writes the measured quality into the tables of docs/quality.md and the plan's recommendations.
+"""Writes the measured quality into the tables of docs/explanation/quality.md and the plan's recommendations.
 
 Both come from benchmarks/results/quality.json, so that no figure is typed by hand.
 
@@ -14,17 +14,16 @@ from typing import Any
 
 from generated import REPOSITORY, SourceError, main
 
-PAGE = REPOSITORY / "docs" / "quality.md"
+PAGE = REPOSITORY / "docs/explanation/quality.md"
 MEASURED = REPOSITORY / "benchmarks" / "results" / "quality.json"
-EARLIER = REPOSITORY / "benchmarks" / "results" / "quality-equal-merged-tokens.json"
 COMMAND = "make quality"
 MODULE = REPOSITORY / "trainer" / "diloco" / "spec" / "recommendations.py"
 ROWS = re.compile(r"(# `make quality` writes from here\n).*(# to here\n)", re.DOTALL)
 MARKED = re.compile(r"(<!-- quality: (\w+)[^\n]*-->\n).*?(<!-- quality: end -->\n)", re.DOTALL)
 BATCHES = (("A", 400), ("batch 8", 800), ("B", 1600), ("batch 2", 3200), ("batch 1", 6400))
 """Workloads and steps of equal tokens, each with half the batch of the one before."""
-PARTS = ("alone", "lock_step", "faults", "three", "cuts", "mean", "no_token_weights", "faults_no_token_weights")
-CODECS = ("int4", "int4_no_feedback", "int8_down", "bf16_down", "muon_h6_int8_down", "muon_h6_bf16_down")
+PARTS = ("alone", "lock_step", "faults", "three", "cuts", "mean", "faults_no_token_weights")
+CODECS = ("int4", "int8_down")
 FASTER = "data_parallel_muon"
 """The reference for the others; how it compares itself is stated separately."""
 ASIDE = (*PARTS, *CODECS)
@@ -75,23 +74,6 @@ def batches(figures: Figures) -> Iterator[str]:
         before = loss
 
 
-def choices(figures: Figures) -> Iterator[str]:
-    """What the searches chose."""
-    yield "| setting | steps | method | tried | AdamW's rate | Muon's rate | outer rate / momentum | loss |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for search in figures["searches"]:
-        chosen = search["chosen"]
-        if chosen is None or search["loss"] is None:
-            continue
-        outer = ""
-        if "momentum" in chosen:
-            outer = f"{chosen['outer_learning_rate']:g} / {chosen['momentum']:g}"
-        yield (
-            f"| {search['workload']} | {search['steps']} | {search['label']} | {len(search['points'])}"
-            f" | {chosen['adamw']:g} | {_plain(chosen.get('muon'))} | {outer} | {search['loss']:.3f} |"
-        )
-
-
 def against_data_parallel(workload: str) -> Callable[[Figures], Iterator[str]]:
     """The main rows of a setting, all its budgets."""
     return lambda figures: _rows(figures, workload, aside=False)
@@ -104,11 +86,8 @@ def against_decoupled(workload: str) -> Callable[[Figures], Iterator[str]]:
 
 def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
     other = "decoupled" if aside else "data-parallel of its optimizer"
-    yield (
-        f"| steps | method | loss | sd | seeds | against {other} | trained, merged: 10^6 tokens"
-        " | inner steps a learner | merges a fragment |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield f"| steps | method | loss | sd | seeds | against {other} | merges a fragment |"
+    yield "|---|---|---|---|---|---|---|"
     for row in figures["rows"]:
         if row["workload"] != workload or (row["variant"] in ASIDE) != aside:
             continue
@@ -123,25 +102,8 @@ def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
         )
         yield (
             f"| {row['steps']} | {row['label']} | {row['loss']:.3f} | {_plain(row['sd'], '.3f')} | {len(row['seeds'])}"
-            f" | {_percent(difference)} | {row['trained_tokens'] / 1e6:.3f}, {row['merged_tokens'] / 1e6:.3f}"
-            f" | {row['inner_steps']:.0f} | {_plain(row['merges_a_fragment'], '.1f')} |"
+            f" | {_percent(difference)} | {_plain(row['merges_a_fragment'], '.1f')} |"
         )
-
-
-def others(figures: Figures) -> Iterator[str]:
-    """The differences that no other table has."""
-    yield from ("| setting | steps | method | against | by seed | mean |", "|---|---|---|---|---|---|")
-    labels = {row["variant"]: row["label"] for row in figures["rows"]}
-    seen: set[tuple[Any, ...]] = set()
-    for found in figures["differences"]:
-        place = tuple(found[name] for name in ("workload", "steps", "variant"))
-        if place in seen or found["variant"] == FASTER:
-            by_seed = " ".join(f"{percent:+.1f}" for percent in found["percent_by_seed"].values())
-            yield (
-                f"| {found['workload']} | {found['steps']} | {labels[found['variant']]} | {labels[found['against']]}"
-                f" | {by_seed} | {_percent(found)} |"
-            )
-        seen.add(place)
 
 
 def goals(figures: Figures) -> Iterator[str]:
@@ -162,29 +124,6 @@ def goals(figures: Figures) -> Iterator[str]:
         yield f"| {text} | at most {limit:+g} % | {measured} | {met} |"
 
 
-def missing(figures: Figures) -> Iterator[str]:
-    """What is planned and not measured, or not on all its seeds."""
-    yield from ("| setting | steps | seeds planned | methods |", "|---|---|---|---|")
-    rows: dict[tuple[str, int, int], list[str]] = {}
-    for row in figures["missing"]:
-        name = row["label"] if not row["seeds"] else f"{row['label']} ({row['seeds']} there)"
-        rows.setdefault((row["workload"], row["steps"], row["planned"]), []).append(name)
-    for (workload, steps, planned), names in rows.items():
-        yield f"| {workload} | {steps} | {planned} | {'; '.join(names)} |"
-
-
-def earlier(figures: Figures) -> Iterator[str]:
-    """The series before this one: equal merged tokens, setting A, three seeds."""
-    del figures
-    old = json.loads(EARLIER.read_text(encoding="utf-8"))["figures"]
-    yield "| | 400 steps | against decoupled, by seed, % | 1600 steps | against decoupled, by seed, % |"
-    yield "|---|---|---|---|---|"
-    for small, large in zip(old["loss_400_steps"], old["loss_1600_steps"], strict=True):
-        against = [row["percent_by_seed"] if row["variant"] != "decoupled" else "" for row in (small, large)]
-        name = small["variant"].replace("_", " ")
-        yield f"| {name} | {small['loss']:.3f} | {against[0]} | {large['loss']:.3f} | {against[1]} |"
-
-
 def account(figures: Figures) -> Iterator[str]:
     """How much was run."""
     yield f"{figures['runs']} runs, {figures['cpu_seconds']:,} CPU seconds in all."
@@ -192,16 +131,11 @@ def account(figures: Figures) -> Iterator[str]:
 
 TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "batches": batches,
-    "choices": choices,
     "a": against_data_parallel("A"),
     "b": against_data_parallel("B"),
     "nano": against_data_parallel("nano"),
     "a_aside": against_decoupled("A"),
-    "b_aside": against_decoupled("B"),
-    "others": others,
     "goals": goals,
-    "missing": missing,
-    "earlier": earlier,
     "account": account,
 }
 

@@ -1,4 +1,4 @@
-"""Writes the tables of conditions and reasons in docs/operations.md from the operator's own texts.
+"""Writes the tables of conditions and reasons in docs/how-to/operations.md from the operator's own texts.
 
 python scripts/generate_reasons.py            # write them
 python scripts/generate_reasons.py --check    # fail if they are not what the operator says
@@ -6,15 +6,18 @@ python scripts/generate_reasons.py --check    # fail if they are not what the op
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from generated import REPOSITORY, SourceError, cell, main
 
-from diloco_operator.decide.guide import GUIDE
-from diloco_operator.decide.reasons import CONDITION_MEANINGS
+from diloco_operator.decide.guide import Guide
+from diloco_operator.decide.guide.of_causes import CAUSES
+from diloco_operator.decide.guide.of_states import STATES
+from diloco_operator.decide.reasons import CONDITION_MEANINGS, Reason
 
-PAGE = REPOSITORY / "docs" / "operations.md"
+PAGE = REPOSITORY / "docs/how-to/operations.md"
 COMMAND = "make reasons"
+PROCEDURE = re.compile(r"'([A-Z]\w* [^']+)'(?: below)?")
 MARKED = re.compile(r"(<!-- reasons: begin[^\n]*-->\n).*(<!-- reasons: end -->\n)", re.DOTALL)
 
 
@@ -27,13 +30,23 @@ def _lines() -> Iterator[str]:
     yield from ("", "| condition | True means |", "|---|---|")
     for name, meaning in CONDITION_MEANINGS.items():
         yield f"| {name} | {meaning} |"
-    yield from ("", "### Reasons", "")
-    yield "⚠: the event is of type Warning. If several apply, the most serious comes first, in the order of this table."
-    yield from ("", "| reason | meaning | what to do |", "|---|---|---|")
-    for reason, guide in GUIDE.items():
-        mark = " ⚠" if guide.severity == "Warning" else ""
-        yield f"| `{reason}`{mark} | {cell(guide.meaning)} | {cell(guide.action)} |"
+    yield from ("", "### Reasons", "", "Of Degraded, the most serious first. ⚠: the event is of type Warning.", "")
+    yield from _table(CAUSES)
+    yield from ("", "Of the other conditions, and of events:", "")
+    yield from _table(STATES)
     yield from ("", "")
+
+
+def _table(reasons: Mapping[Reason, Guide]) -> Iterator[str]:
+    yield from ("| reason | meaning | what to do |", "|---|---|---|")
+    for reason, guide in reasons.items():
+        mark = " ⚠" if guide.severity == "Warning" else ""
+        yield f"| `{reason}`{mark} | {cell(guide.meaning)} | {PROCEDURE.sub(_link, cell(guide.action))} |"
+
+
+def _link(named: re.Match[str]) -> str:
+    """A link to a procedure of the page; texts of conditions and events name it in quotes."""
+    return f"[{named[1]}](#{named[1].lower().replace(' ', '-')})"
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/manifest.md, the reference of every field of a DiLoCoJob, from the models themselves.
+"""Writes docs/reference/manifest.md, the reference of every field of a DiLoCoJob, from the models themselves.
 
 python scripts/generate_reference.py            # write it
 python scripts/generate_reference.py --check    # fail if it is not what the models say
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from generated import REPOSITORY, cell, main
 
-from diloco.spec.crd_immutability import MUTABLE, MUTABLE_SUSPENDED
-from diloco.spec.status import JobStatus
-from diloco.spec.translate import job_schema
+from diloco.spec.crd.immutability import MUTABLE, MUTABLE_SUSPENDED
+from diloco.spec.reading.translate import job_schema
+from diloco.spec.status.job import JobStatus
 from diloco.spec.words import Schema, SchemaReader
 
-PAGE = REPOSITORY / "docs" / "manifest.md"
+PAGE = REPOSITORY / "docs/reference/manifest.md"
 COMMAND = "make reference"
 
 INTRODUCTION = f"""\

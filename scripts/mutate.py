@@ -10,8 +10,8 @@ The report has every test that fails on a mutant. A mutant inside a function run
 what no mutant reaches, as an error's text: judge before you delete it.
 
     python scripts/mutate.py --sample 100
-    python scripts/mutate.py --only trainer/diloco/core/pace.py
-    python scripts/mutate.py --only trainer/diloco/core/pace.py --tests tests/unit/core/test_pace.py
+    python scripts/mutate.py --only trainer/diloco/core/engine/rounds/pace.py
+    python scripts/mutate.py --only trainer/diloco/core/engine/rounds/pace.py --tests tests/unit/core/engine/rounds
     python scripts/mutate.py --needless
 """
 

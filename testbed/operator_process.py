@@ -7,27 +7,18 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 from testbed.fork_server import Popen
-from testbed.kind.waiting import wait_until
 
 PATIENCE_SECONDS = 90.0
 PROGRAM = ("-m", "diloco_operator.main")
 """The program that Python runs."""
+WRITES = ("create", "update", "patch", "delete")
 _ADDRESS = re.compile(r"metrics on port (\d+)")
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
-
-
-def eventually(what: str, holds: Callable[[], object], patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until a condition is true.
-
-    Raises:
-        AssertionError: it does not; with ``what``.
-    """
-    wait_until(holds, what, patience_seconds)
 
 
 class OperatorProcess:
@@ -100,8 +91,12 @@ class OperatorProcess:
     @property
     def writes(self) -> float:
         """Number of requests that change something, without renewals of the lease."""
-        verbs = ("create", "update", "patch", "delete")
-        return sum(self.metric("api_requests_total", f'verb="{verb}"', without="leases") for verb in verbs)
+        return self.requests("home", *WRITES, without="leases")
+
+    def requests(self, cluster: str, *verbs: str, without: str) -> float:
+        """Number of requests to ``home`` or ``other`` clusters."""
+        label = f'cluster="{cluster}"'
+        return sum(self.metric("api_requests_total", label, f'verb="{verb}"', without=without) for verb in verbs)
 
     def stop(self) -> int:
         """SIGTERM. Returns the exit code."""
@@ -109,7 +104,6 @@ class OperatorProcess:
         return self._process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self._process.kill()
         self._process.wait()
 

@@ -5,15 +5,16 @@ every watch. Waiting for the lease counts as ready, or a rolling upgrade would n
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from diloco.runtime.heartbeat import Heartbeat
+from diloco.runtime.process.heartbeat import Heartbeat
 
 _log = logging.getLogger(__name__)
 MOST_LAG_SECONDS = 30.0
@@ -25,28 +26,45 @@ class BadAddressError(Exception):
     """The listening address cannot be used. The text is for the user."""
 
 
+class Work(Protocol):
+    """What the operator does."""
+
+    def standing(self) -> str | None:
+        """What this process waits for, as text; None: it works."""
+        ...
+
+    def stands_by(self) -> bool:
+        """Whether waiting is normal: another process holds the Lease."""
+        ...
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since each watch was last known to be alive."""
+        ...
+
+    def problems(self) -> dict[str, str]:
+        """Why watches are not watching at the moment, for those that are not."""
+        ...
+
+
 @dataclass(slots=True)
 class Health:
     """The state from which the probes are answered."""
 
     registry: CollectorRegistry
     heartbeat: Heartbeat
-    standing: Callable[[], str | None] = lambda: "starting"
-    """What this process waits for, as text; None: it works."""
-    ready_while_waiting: Callable[[], bool] = lambda: False
-    """Waiting is normal: another process holds the Lease."""
-    watch_ages: Callable[[], dict[str, float]] = dict
-    """Seconds since each watch was last known to be alive."""
-    watch_problems: Callable[[], dict[str, str]] = dict
-    """Why watches are not watching at the moment, for those that are not."""
-    gone: Callable[[], list[str]] = list
-    """Namespaces whose jobs are not reconciled, because they or the permission to read them are gone."""
+    work: Work | None = None
+    """None: it has not begun."""
+
+    def show(self, work: Work) -> None:
+        """Answer from this."""
+        self.work = work
 
     def unready(self) -> Iterator[str]:
         """Every reason why this process does not work as it should."""
-        for watch, age in self.watch_ages().items():
+        assert self.work is not None
+        for watch, age in self.work.ages().items():
             if age > MOST_WATCH_AGE_SECONDS:
-                problem = self.watch_problems().get(watch)
+                problem = self.work.problems().get(watch)
                 seen = "never" if age == float("inf") else f"{age:.0f} s ago"
                 yield f"watch of {watch} last heard from: {seen}{f': {problem}' if problem else ''}"
 
@@ -85,18 +103,16 @@ class Health:
         return web.Response(text=text, status=503 if lag > MOST_LAG_SECONDS else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        waiting = self.standing()
+        if self.work is None:
+            return web.Response(text="starting\n", status=503)
+        waiting = self.work.standing()
         if waiting is not None:
-            return web.Response(text=f"{waiting}\n", status=200 if self.ready_while_waiting() else 503)
+            return web.Response(text=f"{waiting}\n", status=200 if self.work.stands_by() else 503)
         lines = list(self.unready())
         if lines:
             return web.Response(text="".join(f"{line}\n" for line in lines), status=503)
-        oldest = max(self.watch_ages().values(), default=0.0)
-        gone = "".join(
-            f"jobs not reconciled in namespace {name}: it is deleted, or access to it is forbidden\n"
-            for name in self.gone()
-        )
-        return web.Response(text=f"working: lease held, every watch heard from within the last {oldest:.0f} s\n{gone}")
+        oldest = max(self.work.ages().values(), default=0.0)
+        return web.Response(text=f"working: lease held, every watch heard from within the last {oldest:.0f} s\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(self.registry)

@@ -36,9 +36,6 @@ SYNCER: Final = "syncer"
 JOB_WIDE: Final = "job"
 """The component label of objects that belong to the job as a whole."""
 
-REVISION: Final = "diloco.dev/revision"
-"""On pods that avoid nodes: the revision of their set's template without that."""
-
 MONITORING: Final = "diloco.dev/monitoring"
 """On a namespace, ``"true"``: its pods may read the metrics of jobs."""
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from diloco_operator.cluster.api import Api
-from diloco_operator.cluster.errors import ApiError, ConflictError, NotFoundError
-from diloco_operator.cluster.kinds import LEASE, Object
+from diloco_operator.api_server.api import Api
+from diloco_operator.api_server.errors import ApiError, ConflictError, NotFoundError
+from diloco_operator.api_server.kinds import LEASE, Object
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +64,8 @@ class Lease:
     """The other holder; empty: none is known."""
     problem: str = ""
     """Why the Lease cannot be read at the moment."""
+    acquired: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once this process holds it."""
     _renewed_at: float | None = None
     _seen: tuple[Any, ...] = ()
     _seen_since: float = 0.0
@@ -91,6 +93,7 @@ class Lease:
             try:
                 if await self._try():
                     _log.info("lease %s/%s is held as %s", self.namespace, self.name, self.identity)
+                    self.acquired.set()
                     return
                 self.problem = ""
             except ConflictError:

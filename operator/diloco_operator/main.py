@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -13,19 +12,15 @@ from typing import Final, NoReturn
 
 from prometheus_client import disable_created_metrics
 
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_LEASE_LOST, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.log import set_up_logging
-from diloco_operator.arguments import Arguments, BadArgumentError, parse
-from diloco_operator.cluster.connection import NoConnectionError, connect
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_LEASE_LOST, EXIT_OK, EXIT_UNEXPECTED
+from diloco_operator.api_server.connection import NoConnectionError, connect, own_namespace
 from diloco_operator.health import BadAddressError
+from diloco_operator.options import Arguments, BadArgumentError, parse
 from diloco_operator.process import operate
-
-_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _log = logging.getLogger(__name__)
 _QUIET: Final = {
-    # kopf warns at each start that it is not in the main thread, which is intended.
-    "kopf._core.reactor.running": logging.ERROR,
     "kopf": logging.WARNING,
     "asyncio": logging.WARNING,
     # An error in a kubeconfig is reported once, by the code that loads it.
@@ -36,7 +31,7 @@ _QUIET: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the operator. Returns the exit code."""
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv, os.environ, _own_namespace())
+        arguments = parse(sys.argv[1:] if argv is None else argv, os.environ, own_namespace())
     except BadArgumentError as error:
         print(f"diloco-operator: {error}", file=sys.stderr)  # noqa: T201 # there is no log yet
         return EXIT_BAD_INPUT
@@ -58,13 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: Arguments) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    connection = await connect(arguments.kubeconfig, arguments.context)
+    connection = await connect(Path(arguments.kubeconfig) if arguments.kubeconfig else None, arguments.context)
     # Unique for each start, so that a process that takes over is not mistaken for its predecessor.
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    await operate(arguments.options, connection, identity, stop, _fence)
+    await operate(arguments.options, connection, identity, _fence)
 
 
 def _fence(reason: str) -> NoReturn:
@@ -72,13 +64,6 @@ def _fence(reason: str) -> NoReturn:
     _log.critical("the operator stops immediately: %s", reason)
     logging.shutdown()
     os._exit(EXIT_LEASE_LOST)
-
-
-def _own_namespace() -> str | None:
-    try:
-        return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None
 
 
 if __name__ == "__main__":

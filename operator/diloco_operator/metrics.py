@@ -8,9 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from diloco_operator.cluster.errors import ApiError, Call
+from diloco_operator.api_server.errors import ApiError, Call
 from diloco_operator.decide.plan import PodDeletion
-from diloco_operator.decide.reasons import Reason
 
 PREFIX = "diloco_operator"
 _RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -48,14 +47,9 @@ class Metrics:
         )
         self.api_requests = Counter(
             f"{PREFIX}_api_requests_total",
-            "Requests to the API server, except those of the watch of jobs; code 0: no answer.",
-            ["verb", "resource", "code"],
-            registry=self.registry,
-        )
-        self.elsewhere_requests = Counter(
-            f"{PREFIX}_other_clusters_requests_total",
-            "Requests to the API servers of other clusters; code 0: no answer.",
-            ["verb", "resource", "code"],
+            "Requests to the API servers of home and of other clusters, except those of the watch of jobs; code 0: no "
+            "answer.",
+            ["cluster", "verb", "resource", "code"],
             registry=self.registry,
         )
         self.left_behind = Counter(
@@ -70,37 +64,23 @@ class Metrics:
             ["cluster"],
             registry=self.registry,
         )
-        self.lost_pods = Counter(
-            f"{PREFIX}_lost_pods_deleted_total",
-            "Pods deleted by force because their nodes did not respond, by the reason of the event.",
+        self.deleted_pods = Counter(
+            f"{PREFIX}_pods_deleted_total",
+            "Pods deleted so that others take their place, or none, by the reason of the event.",
             ["reason"],
-            registry=self.registry,
-        )
-        self.released_pods = Counter(
-            f"{PREFIX}_learners_released_total",
-            "Pods of learners that are left out or given up, deleted so that no node is kept for them.",
-            registry=self.registry,
-        )
-        self.moved_pods = Counter(
-            f"{PREFIX}_learners_moved_total",
-            "Pods of learners that kept crashing on a node that is avoided, deleted so that the next is elsewhere.",
             registry=self.registry,
         )
         self.api_seconds = Histogram(
             f"{PREFIX}_api_request_seconds",
             "Seconds until the API server started to answer.",
-            ["verb"],
+            ["cluster", "verb"],
             registry=self.registry,
         )
 
-    def answered(self, call: Call, code: int, seconds: float) -> None:
-        """Count a finished request to the API server."""
-        self.api_requests.labels(call.verb, call.resource, str(code)).inc()
-        self.api_seconds.labels(call.verb).observe(seconds)
-
-    def answered_elsewhere(self, call: Call, code: int, _seconds: float) -> None:
-        """Count a finished request to the API server of another cluster."""
-        self.elsewhere_requests.labels(call.verb, call.resource, str(code)).inc()
+    def answered(self, cluster: str, call: Call, code: int, seconds: float) -> None:
+        """Count a finished request to the API server of a cluster: home or other."""
+        self.api_requests.labels(cluster, call.verb, call.resource, str(code)).inc()
+        self.api_seconds.labels(cluster, call.verb).observe(seconds)
 
     def left(self, namespace: str, objects: Mapping[str, int]) -> None:
         """Count a deleted job that left objects in these clusters."""
@@ -112,16 +92,10 @@ class Metrics:
         self.swept_objects.labels(cluster).inc()
 
     def pods_deleted(self, deleted: Collection[PodDeletion]) -> None:
-        """Count pods that were deleted, by why: their nodes did not respond, they are held back, or they move."""
+        """Count pods that were deleted for a reason of their own."""
         for one in deleted:
-            if one.reason is None:
-                continue
-            if one.by_force:
-                self.lost_pods.labels(one.reason.value).inc()
-            elif one.reason is Reason.LEARNER_MOVED:
-                self.moved_pods.inc()
-            else:
-                self.released_pods.inc()
+            if one.reason is not None:
+                self.deleted_pods.labels(one.reason.value).inc()
 
     def failed(self, error: Exception) -> None:
         """Count a failed reconcile."""

@@ -44,7 +44,7 @@ def clusters(spec: JobSpec) -> dict[str, str]:
     return {
         region.name: ""
         if region.cluster is None
-        else cluster_name(region.cluster.kubeconfig_secret.name, region.cluster.kubeconfig_secret.key)
+        else cluster_name(region.cluster.kubeconfig_secret_ref.name, region.cluster.kubeconfig_secret_ref.key)
         for region in spec.regions
     }
 
@@ -78,14 +78,6 @@ def stateful_set(job: str, pool: PoolKey) -> str:
         or len(job) == _RESERVED_AFTER
     )
     return _fitted(f"{job}--{pool.region}-{pool.pool}", f"{job}/{pool}", STATEFUL_SET_LIMIT, unclear=unclear)
-
-
-def earlier_stateful_set(job: str, pool: PoolKey) -> str:
-    """What earlier versions called it, ``JOB-REGION-POOL``. Two jobs could come to the same name."""
-    # Without a hyphen in the pool's name the last hyphen is where it begins: no two pools of a job share a plain name.
-    # The last condition keeps plain names apart from those with a digest.
-    unclear = "-" in pool.pool or _LOOKS_HASHED.fullmatch(pool.pool) is not None
-    return _fitted(f"{job}-{pool.region}-{pool.pool}", f"{job}/{pool}", STATEFUL_SET_LIMIT, unclear=unclear)
 
 
 def learners(job: str) -> str:

@@ -5,7 +5,6 @@ Keys are NIST P-256 and certificates X.509 v3 (RFC 5280). It reads no clock, and
 """
 
 import datetime as dt
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -69,25 +68,11 @@ class Authority:
     """A certificate authority of one job."""
 
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey | None
-    """None: it is still trusted, but signs no more certificates."""
-
-    @property
-    def made_at(self) -> dt.datetime:
-        """When it was created, to the second."""
-        return self.certificate.not_valid_before_utc + CLOCK_SKEW
+    key: ec.EllipticCurvePrivateKey
 
     def due(self, now: dt.datetime) -> str | None:
         """Why it is due for replacement at ``now``; None: it is not due."""
         return _worn(self.certificate, now)
-
-    def expired(self, now: dt.datetime) -> bool:
-        """Whether it has expired, so that no process trusts it."""
-        return now > self.certificate.not_valid_after_utc
-
-    def premature(self, now: dt.datetime) -> bool:
-        """Whether it is not valid yet, because the clock was ahead when it was made."""
-        return now < self.certificate.not_valid_before_utc
 
     def signed(self, certificate: x509.Certificate) -> bool:
         """Whether it has signed ``certificate``."""
@@ -113,10 +98,6 @@ class Leaf:
     def due(self, now: dt.datetime) -> str | None:
         """Why it is due for replacement at ``now``; None: it is not due."""
         return _worn(self.certificate, now)
-
-    def premature(self, now: dt.datetime) -> bool:
-        """Whether it is not valid yet, because the clock was ahead when it was made."""
-        return now < self.certificate.not_valid_before_utc
 
     def has_names(self, names: LeafNames) -> bool:
         """Whether it gives its holder exactly these names."""
@@ -153,8 +134,7 @@ def new_authority(common_name: str, now: dt.datetime, maker: CertificateMaker) -
 
 
 def new_leaf(authority: Authority, names: LeafNames, now: dt.datetime, maker: CertificateMaker) -> Leaf:
-    """A new certificate for ``names``; it ends with its authority at the latest. ``authority`` must have its key."""
-    assert authority.key is not None
+    """A new certificate for ``names``."""
     key, serial = maker.private_key(), maker.serial_number()
     uses = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
     usage = x509.KeyUsage(
@@ -170,7 +150,8 @@ def new_leaf(authority: Authority, names: LeafNames, now: dt.datetime, maker: Ce
     )
     general = [*map(x509.DNSName, names.dns), *map(x509.UniformResourceIdentifier, names.uris)]
     issuer_id = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    end = min(now + LEAF_LIFE, authority.certificate.not_valid_after_utc)
+    # An authority is replaced while more than this is left of its life.
+    end = now + LEAF_LIFE
     builder = (
         _builder(_name(names.common_name), key, serial, now, end)
         .issuer_name(authority.certificate.subject)
@@ -195,20 +176,16 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def read_authorities(certificates: bytes) -> tuple[x509.Certificate, ...]:
-    """The authorities' certificates in a PEM bundle.
+def read_authority(certificate: bytes, key: bytes) -> Authority:
+    """An authority's certificate and its key.
 
     Raises:
-        UnusableError: it is not PEM, or one of the certificates is not an authority's.
+        UnusableError: one of them cannot be read, they do not belong together, or it is no authority's.
     """
-    try:
-        found = x509.load_pem_x509_certificates(certificates)
-        ours = [certificate for certificate in found if _is_authority(certificate)]
-    except ValueError as error:
-        raise UnusableError("contains no readable certificates") from error
-    if len(ours) < len(found):
+    found, own = _read_pair(certificate, key)
+    if not _is_authority(found):
         raise UnusableError("contains a certificate that is not an authority's")
-    return tuple(ours)
+    return Authority(found, own)
 
 
 def read_leaf(certificate: bytes, key: bytes) -> Leaf:
@@ -217,42 +194,23 @@ def read_leaf(certificate: bytes, key: bytes) -> Leaf:
     Raises:
         UnusableError: one of them cannot be read, or they do not belong together.
     """
+    return Leaf(*_read_pair(certificate, key))
+
+
+def _read_pair(certificate: bytes, key: bytes) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         found = x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
         raise UnusableError("contains no readable certificate") from error
-    own = read_key(key)
-    if found.public_key() != own.public_key():
-        raise UnusableError("contains a key that does not match the certificate")
-    return Leaf(found, own)
-
-
-def read_key(key: bytes) -> ec.EllipticCurvePrivateKey:
-    """A private key.
-
-    Raises:
-        UnusableError: it cannot be read, or is of another kind than the operator's keys.
-    """
     try:
-        found = serialization.load_pem_private_key(key, password=None)
+        own = serialization.load_pem_private_key(key, password=None)
     except (ValueError, TypeError) as error:  # TypeError: it is encrypted
         raise UnusableError("contains no readable key") from error
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
+    if not isinstance(own, ec.EllipticCurvePrivateKey):
         raise UnusableError("contains a key that is not an elliptic-curve key")
-    return found
-
-
-def read_keys(keys: bytes) -> tuple[ec.EllipticCurvePrivateKey, ...]:
-    """The private keys in a file of several.
-
-    Raises:
-        UnusableError: one of them cannot be read.
-    """
-    end = b"-----END PRIVATE KEY-----"
-    parts = keys.split(end)
-    if parts[-1].strip():
-        raise UnusableError("contains no readable key")
-    return tuple(read_key(part.lstrip() + end + b"\n") for part in parts[:-1])
+    if found.public_key() != own.public_key():
+        raise UnusableError("contains a key that does not match the certificate")
+    return found, own
 
 
 def _worn(certificate: x509.Certificate, now: dt.datetime) -> str | None:
@@ -296,10 +254,3 @@ def _builder(
 def _name(common_name: str, suffix: str = "") -> x509.Name:
     text = common_name[: _LONGEST_COMMON_NAME - len(suffix)] + suffix
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def sorted_newest_first(authorities: Iterable[Authority]) -> tuple[Authority, ...]:
-    """Newest first, in an order that does not depend on the order of the input."""
-    return tuple(
-        sorted(authorities, key=lambda one: (one.made_at, one.certificate.fingerprint(hashes.SHA256())), reverse=True)
-    )

@@ -17,7 +17,6 @@ class KeyPair:
     """Two PEM files."""
 
     certificate: Path
-    """A certificate, or a bare public key."""
     key: Path
 
 
@@ -51,18 +50,9 @@ class Authority:
         certificate = builder.sign(self._key, hashes.SHA256())
         made = KeyPair(self._directory / f"{file}.crt", self._directory / f"{file}.key")
         made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        made.key.write_bytes(_private_pem(key))
+        plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        made.key.write_bytes(key.private_bytes(*plain))
         return made
-
-
-def service_account_keys(directory: Path) -> KeyPair:
-    """The keys with which the API server signs the tokens of service accounts."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    made = KeyPair(directory / "service-accounts.pub", directory / "service-accounts.key")
-    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    made.certificate.write_bytes(public)
-    made.key.write_bytes(_private_pem(key))
-    return made
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
@@ -89,9 +79,3 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )

@@ -8,7 +8,8 @@ import asyncio
 import re
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -18,8 +19,10 @@ import yaml
 from aiohttp import web
 from yarl import URL
 
+from testbed.api_server.kubeconfigs import kubeconfig
+
 _PATIENCE_SECONDS = 30.0
-_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host"}
+_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host"}
 
 
 @dataclass
@@ -47,13 +50,13 @@ class Fault:
 class FaultProxy:
     """Proxies requests within a ``with``."""
 
-    def __init__(self, kubeconfig: Path, directory: Path) -> None:
-        config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+    def __init__(self, to: Path, directory: Path) -> None:
+        """``to``: a kubeconfig."""
+        config = yaml.safe_load(to.read_text(encoding="utf-8"))
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self._target = cluster["server"]
         self._tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
         self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
-        self._directory = directory
         self._faults: list[Fault] = []
         self.requests: list[str] = []
         """``METHOD PATH?QUERY`` of every request, whether it met a fault or not."""
@@ -71,7 +74,6 @@ class FaultProxy:
         return fault
 
     def mend(self) -> None:
-        """Remove all faults."""
         self._faults = []
 
     def cut(self) -> None:
@@ -100,7 +102,8 @@ class FaultProxy:
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self._write_kubeconfig(runner.addresses[0][1])
+        config = kubeconfig({"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}, {})
+        self.kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
         connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
         async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as self._session:
             self._up.set()
@@ -120,7 +123,8 @@ class FaultProxy:
             if fault is None:
                 return await self._pass(request)
             if fault.after_asking:
-                await self._ask(request)
+                async with self._asked(request) as answer:
+                    await answer.read()
             if fault.code == 0:
                 _close(request)
             status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.code}
@@ -132,44 +136,31 @@ class FaultProxy:
         finally:
             self._streams.discard(task)
 
-    async def _ask(self, request: web.Request) -> None:
-        async with self._open(request, await request.read()) as answer:
-            await answer.read()
-
     async def _pass(self, request: web.Request) -> web.StreamResponse:
-        async with self._open(request, await request.read()) as answer:
+        async with self._asked(request) as answer:
             headers = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
             passed = web.StreamResponse(status=answer.status, headers=headers)
-            if "Content-Encoding" in answer.headers:
-                passed.headers["Content-Encoding"] = answer.headers["Content-Encoding"]
             try:
                 await passed.prepare(request)
                 async for piece in answer.content.iter_any():
                     await passed.write(piece)
                 await passed.write_eof()
             finally:
-                if answer.connection is not None:  # broken off: a TLS farewell would outlive this loop
+                # Broken off: a TLS farewell would outlive this loop.
+                if answer.connection is not None and answer.connection.transport is not None:
                     answer.connection.transport.abort()
             return passed
 
-    def _open(self, request: web.Request, body: bytes) -> Any:
+    @asynccontextmanager
+    async def _asked(self, request: web.Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The server's answer to a request."""
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
-        url = f"{self._target}{request.raw_path}"
+        url, body = URL(f"{self._target}{request.raw_path}", encoded=True), await request.read()
         timeout = aiohttp.ClientTimeout(total=None)
-        return self._session.request(
-            request.method, URL(url, encoded=True), data=body or None, headers=headers, timeout=timeout
-        )
-
-    def _write_kubeconfig(self, port: int) -> None:
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "proxy", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "users": [{"name": "nobody", "user": {}}],
-            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}],
-            "current-context": "proxy",
-        }
-        self.kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
+        async with self._session.request(
+            request.method, url, data=body or None, headers=headers, timeout=timeout
+        ) as answer:
+            yield answer
 
 
 def _close(request: web.Request) -> None:

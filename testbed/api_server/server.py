@@ -14,27 +14,27 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
-from testbed.api_server.certificates import Authority, service_account_keys
+from diloco.local.launch import free_ports
+from testbed.api_server.certificates import Authority
+from testbed.api_server.kubeconfigs import kubeconfig
 from testbed.kind import go_programs
 from testbed.kind.cache import Cache
 from testbed.kind.waiting import wait_until
 
 DEFINITION = Path(__file__).resolve().parents[2] / "crds" / "dilocojobs.diloco.dev.yaml"
-BINARIES_VARIABLE = "DILOCO_TEST_BINARIES"
-"""Environment variable with a folder of etcd and kube-apiserver, to use other ones than those built for test
-clusters."""
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
 
 _STARTING_SECONDS = 120.0
@@ -49,9 +49,8 @@ class ApiServerError(RuntimeError):
 
 
 def _found(name: str) -> str | None:
-    built = str(go_programs.folder(Cache.of_user()))
-    folders = [os.environ.get(BINARIES_VARIABLE, ""), built, os.environ.get("PATH", "")]
-    return shutil.which(name, path=os.pathsep.join(filter(None, folders)))
+    folders = (str(go_programs.folder(Cache.of_user())), os.environ.get("PATH", ""))
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def why_there_is_none() -> str | None:
@@ -59,10 +58,8 @@ def why_there_is_none() -> str | None:
     missing = [name for name in NEEDED if _found(name) is None]
     if not missing:
         return None
-    return (
-        f"no API server here: {', '.join(missing)} found neither among the programs built for clusters "
-        f"(testbed/kind), nor in ${BINARIES_VARIABLE}, nor on $PATH"
-    )
+    built = "among the programs built for clusters (testbed/kind)"
+    return f"no API server here: {', '.join(missing)} found neither {built} nor on $PATH"
 
 
 @contextmanager
@@ -97,6 +94,9 @@ def job_api_server() -> Iterator["ApiServer"]:
         wait_until(lambda: not server.kubectl(*established, check=False).returncode, " ".join(established))
         # Published a moment after the definition is established; a kubectl that validates or explains reads it.
         wait_until(lambda: not server.kubectl("explain", "dlj", check=False).returncode, "kubectl explain dlj")
+        # Jobs have a store of their own, which a busy server is still making: 429 until then.
+        jobs = "/apis/diloco.dev/v1alpha1/dilocojobs"
+        wait_until(lambda: server.request("GET", jobs)[0] == http.HTTPStatus.OK, "jobs can be listed")
         yield server
 
 
@@ -108,7 +108,6 @@ class ApiServer:
         self._flags = flags
         self._authority = Authority(directory)
         self._serving = self._authority.leaf("server", hosts=["127.0.0.1", "localhost"])
-        self._keys = service_account_keys(directory)
         self._ports: dict[str, int] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.kubeconfig = directory / "admin.kubeconfig"
@@ -116,7 +115,6 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """https://127.0.0.1:PORT."""
         return f"https://127.0.0.1:{self._ports['api']}"
 
     def start(self) -> None:
@@ -150,8 +148,11 @@ class ApiServer:
         wait_until(lambda: _is_stopped(process.pid), "kube-apiserver is stopped")
 
     def resume(self) -> None:
-        """Let it go on."""
-        self._processes["kube-apiserver"].send_signal(signal.SIGCONT)
+        """Let it go on after a pause; it answers when this returns."""
+        process = self._processes["kube-apiserver"]
+        if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+            process.send_signal(signal.SIGCONT)
+            self._wait_until_ready()
 
     @property
     def authority(self) -> Path:
@@ -160,7 +161,7 @@ class ApiServer:
 
     def end(self) -> None:
         """End both for good."""
-        self._end("kube-apiserver")
+        self.stop()
         self._end("etcd")
         self._ports = {}
 
@@ -188,18 +189,37 @@ class ApiServer:
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Status and JSON answer of one HTTPS request as the admin: far faster than hundreds of calls of kubectl."""
+        status, answer = self._answer(method, path, json.dumps(body), timeout_seconds=120)
+        return status, json.loads(answer)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Create an object at the path of its kind, or replace it; the server's answer.
+
+        Raises:
+            AssertionError: it is refused.
+        """
+        status, answer = self.request("POST", path, body)
+        if status == http.HTTPStatus.CONFLICT:
+            there = f"{path}/{body['metadata']['name']}"
+            version = self.request("GET", there)[1]["metadata"]["resourceVersion"]
+            metadata = {**body["metadata"], "resourceVersion": version}
+            status, answer = self.request("PUT", there, {**body, "metadata": metadata})
+        assert status < http.HTTPStatus.BAD_REQUEST, answer
+        return answer
+
+    def set_status(self, path: str, status: Mapping[str, Any]) -> None:
+        """Change the status of the object at this path, as a controller does."""
+        code, answer = self.request("PATCH", f"{path}/status", {"status": status})
+        assert code < http.HTTPStatus.BAD_REQUEST, answer
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
         tls = ssl.create_default_context(cafile=str(self._authority.certificate))
         tls.load_cert_chain(self.directory / "admin.crt", self.directory / "admin.key")
-        connection = http.client.HTTPSConnection("127.0.0.1", self._ports["api"], context=tls, timeout=120)
-        try:
-            connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
+        return tls
 
     def _start_all(self) -> None:
-        self._ports = dict(zip(("api", "etcd", "peer"), _free_ports(3), strict=True))
+        self._ports = dict(zip(("api", "etcd", "peer"), free_ports(3), strict=True))
         client, peer = (f"http://127.0.0.1:{self._ports[name]}" for name in ("etcd", "peer"))
         self._spawn(
             "etcd",
@@ -226,8 +246,8 @@ class ApiServer:
             f"--tls-cert-file={self._serving.certificate}",
             f"--tls-private-key-file={self._serving.key}",
             f"--client-ca-file={self._authority.certificate}",
-            f"--service-account-key-file={self._keys.certificate}",
-            f"--service-account-signing-key-file={self._keys.key}",
+            f"--service-account-key-file={self._serving.certificate}",
+            f"--service-account-signing-key-file={self._serving.key}",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
@@ -241,16 +261,32 @@ class ApiServer:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _STARTING_SECONDS
-        while self.kubectl("get", "--raw=/readyz", check=False).returncode:
+        while not self._is_ready():
             for name, process in self._processes.items():
                 if process.poll() is not None:
                     raise ApiServerError(f"{name} ended with {process.returncode}: {self._log_end(name)}")
             if time.monotonic() > deadline:
                 raise ApiServerError(f"not ready after {_STARTING_SECONDS:.0f} s: {self._log_end('kube-apiserver')}")
             time.sleep(0.2)
-        # The server creates it just after it is ready; nearly every test needs it.
-        while self.kubectl("get", "namespace", "default", check=False).returncode:
-            time.sleep(0.2)
+
+    def _is_ready(self) -> bool:
+        # The namespace is made just after the server says that it is ready; nearly every test needs it.
+        paths = ("/readyz", "/api/v1/namespaces/default")
+        try:
+            return all(self._answer("GET", path, timeout_seconds=10)[0] == http.HTTPStatus.OK for path in paths)
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _answer(self, method: str, path: str, body: str | None = None, *, timeout_seconds: float) -> tuple[int, bytes]:
+        port = self._ports["api"]
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=self._tls, timeout=timeout_seconds)
+        try:
+            content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+            connection.request(method, path, body, {"Content-Type": content})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
 
     def _spawn(self, name: str, *arguments: str) -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -263,6 +299,8 @@ class ApiServer:
         if process is None:
             return
         process.terminate()
+        # One that is paused takes the first signal only when it goes on.
+        process.send_signal(signal.SIGCONT)
         try:
             process.wait(_STOPPING_SECONDS)
         except subprocess.TimeoutExpired:
@@ -276,26 +314,7 @@ class ApiServer:
         leaf = self._authority.leaf(path.name.removesuffix(".kubeconfig"), user=user, groups=groups)
         cluster = {"server": self.url, "certificate-authority": str(self._authority.certificate)}
         credentials = {"client-certificate": str(leaf.certificate), "client-key": str(leaf.key)}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": user, "user": credentials}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user, "namespace": "default"}}],
-            "current-context": "test",
-        }
-        path.write_text(yaml.safe_dump(config), encoding="utf-8")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+        path.write_text(yaml.safe_dump(kubeconfig(cluster, credentials)), encoding="utf-8")
 
 
 def _is_stopped(pid: int) -> bool:

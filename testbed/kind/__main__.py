@@ -2,27 +2,24 @@
 
 python -m testbed.kind up                    # a cluster with the project's images; it stays
 python -m testbed.kind down                  # all that was brought up here; --name NAME: that one
-python -m testbed.kind set-up NAME=1 ...     # builds all, at low priority; then makes clusters, paused
+python -m testbed.kind set-up NAME=1 ...     # builds all; then makes clusters, paused
 python -m testbed.kind run STEP ...          # steps of `make test`; KEEP_CLUSTERS=1 leaves its cluster up
 python -m testbed.kind --clusters 2 run clusters test-clusters    # a cluster for each of two workers
 python -m testbed.kind --clusters 2 --small 1 run ...             # and a third one of a single node
 """
 
 import argparse
-import os
 import signal
 import sys
 import time
 from types import FrameType
 
-from diloco.runtime.exits import EXIT_INTERRUPTED
+from diloco.runtime.process.exits import EXIT_INTERRUPTED
 from testbed.kind import bed, clusters, steps
 from testbed.kind.commands import CommandFailedError, Unavailable
 from testbed.kind.guard import NotOursError
 
 _CANNOT = 3
-_NICENESS = 10
-"""Of what is set up beside tests, which are about time."""
 
 
 def main() -> int:
@@ -59,7 +56,6 @@ def _do(options: argparse.Namespace) -> int:
             small = {clusters.numbered(name, options.clusters + index): 0 for index in range(options.small)}
             return steps.run(options.arguments, large | small)
         case "set-up":
-            os.nice(_NICENESS)
             bed.build()
             for argument in options.arguments:
                 each, _, workers = argument.partition("=")

@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import astuple, dataclass
+from pathlib import Path
 
 from testbed.kind import clusters, engine, go_programs, guard, node_image, project_images, tools
 from testbed.kind.cache import Cache
@@ -29,12 +30,17 @@ class Bed:
         """For a shell's PATH: where its tools are."""
         return ":".join(sorted({str(tool.parent) for tool in (*astuple(self.tools), self.cluster.kubectl_path)}))
 
+    @property
+    def saved_images(self) -> Path:
+        """A folder for who has the lock `images`."""
+        return self.cache.folder("saved-images")
+
     def images(self) -> Images:
         """The project's images as the checkout is now, built and given to the cluster's nodes."""
         # Apart from the bed's own: a cluster can be used while images for it are built.
         with self.cache.lock("images"):
             images = project_images.build()
-            project_images.load(self.cluster, images)
+            project_images.load(self.cluster, images, self.saved_images)
         return images
 
 

@@ -12,7 +12,9 @@ from testbed.kind.clusters import Cluster
 from testbed.kind.commands import run
 from testbed.kind.project_images import REPOSITORY, Images
 
-CHART = REPOSITORY / "charts/diloco-operator"
+FOLDER = "charts/diloco-operator"
+"""In the repository."""
+CHART = REPOSITORY / FOLDER
 RESTRICTED = {
     "pod-security.kubernetes.io/enforce": "restricted",
     "pod-security.kubernetes.io/enforce-version": "latest",
@@ -29,14 +31,16 @@ class Release:
     namespace: str
 
 
-def install(bed: Bed, images: Images, release: Release, values: Mapping[str, Any] | None = None) -> None:
+def install(
+    bed: Bed, images: Images, release: Release, values: Mapping[str, Any] | None = None, *, folder: Path = CHART
+) -> None:
     """Install or upgrade, and wait until it is ready.
 
     Raises:
         CommandFailedError: helm refuses, or the operator does not become ready.
     """
     make_namespace(bed.cluster, release.namespace)
-    flags = ("upgrade", "--install", release.name, CHART, "--namespace", release.namespace)
+    flags = ("upgrade", "--install", release.name, folder, "--namespace", release.namespace)
     waiting = ("--wait", "--timeout", "180s", "--values", "-")
     helm(bed, *flags, *waiting, stdin=yaml.safe_dump(merged(local_values(images), values or {})))
 

@@ -4,6 +4,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -222,16 +223,20 @@ def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, An
         # Renewed each quarter of it. A kubelet that starves for less than the grace below loses no pod.
         "nodeLeaseDurationSeconds": 12,
     }
-    controller_manager = {
+    # One of each runs, and none outlives its cluster: they need neither renew leases all the time nor wait for a disk.
+    alone = {"leader-elect": "false"}
+    control_plane = {
         "kind": "ClusterConfiguration",
-        "controllerManager": {"extraArgs": [{"name": "node-monitor-grace-period", "value": "16s"}]},
+        "controllerManager": _with_arguments({"node-monitor-grace-period": "16s", **alone}),
+        "scheduler": _with_arguments(alone),
+        "etcd": {"local": _with_arguments({"unsafe-no-fsync": "true"})},
     }
     cluster: dict[str, Any] = {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         # Tests push to a registry of their own, which nodes find by files there.
         "containerdConfigPatches": [_REGISTRIES],
-        "kubeadmConfigPatches": [yaml.safe_dump(patch) for patch in (kubelet, controller_manager)],
+        "kubeadmConfigPatches": [yaml.safe_dump(patch) for patch in (kubelet, control_plane)],
         "nodes": [{"role": "control-plane", **node}, *({"role": "worker", **node} for _ in range(workers))],
     }
     if not image.brings_network:
@@ -240,6 +245,10 @@ def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, An
         # Lets the kubelet start where it cannot set what only CAP_SYS_RESOURCE may.
         cluster["featureGates"] = {"KubeletInUserNamespace": True}
     return cluster
+
+
+def _with_arguments(arguments: Mapping[str, str]) -> dict[str, Any]:
+    return {"extraArgs": [{"name": name, "value": value} for name, value in arguments.items()]}
 
 
 def _addresses(cluster: Cluster) -> list[network.NodeAddresses]:

@@ -17,14 +17,14 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from diloco.cli.cluster_access import ApiServer, ClusterError, connect
-from diloco.cli.cluster_jobs import Jobs
-from diloco.cli.frames import Frame, JobSource, now
+from diloco.cli.live.cluster_access import ApiServer, ClusterError, connect
+from diloco.cli.live.cluster_jobs import Jobs
+from diloco.cli.live.frames import Frame, JobSource, now
 from diloco.cli.top import NewLines, follow
 from diloco.local.view.units import count_text, loss_text, percent_text
-from diloco.runtime.exits import EXIT_OK
-from diloco.spec.status import JobStatus
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.runtime.process.exits import EXIT_OK
+from diloco.spec.status.job import JobStatus
+from diloco.spec.status.syncer import SyncerStatus
 from testbed.kind import bed, chart
 from testbed.kind.bed import Bed
 from testbed.kind.commands import CommandFailedError, Unavailable, run
@@ -114,9 +114,9 @@ class Watched:
     def __post_init__(self) -> None:
         self._source = JobSource(Jobs(self.server), NAMESPACE, JOB, now)
 
-    def look(self, rows: int | None) -> Frame:
-        """A look as ``diloco top`` has it, remembered."""
-        frame = self._source.look(rows)
+    def read(self, rows: int | None) -> Frame:
+        """The frame of ``diloco top``, remembered."""
+        frame = self._source.read(rows)
         self.status = JobStatus.model_validate(frame.document["status"])
         if told := frame.document["syncer"]:
             self.account = SyncerStatus.model_validate(told)

@@ -3,8 +3,7 @@
 from testbed.kind.commands import CommandFailedError, run, succeeds
 
 NAME = "diloco-kind"
-_NO_ADDRESSES_LEFT = ("could not find an available", "all predefined address pools have been fully subnetted")
-# Where Docker's own pools are used up: not what clusters use inside (10.96.0.0/16, 10.244.0.0/16).
+# For where Docker's own pools are used up: not what clusters use inside (10.96.0.0/16, 10.244.0.0/16).
 _SUBNETS = tuple(f"10.{second}.0.0/24" for second in range(190, 200))
 
 
@@ -16,23 +15,14 @@ def ensure() -> str:
     """
     if succeeds("docker", "network", "inspect", NAME):
         return NAME
-    command = ("docker", "network", "create", "--driver", "bridge")
-    try:
-        run(*command, NAME)
-    except CommandFailedError as error:
-        if not any(words in error.output for words in _NO_ADDRESSES_LEFT):
-            raise
-        last = error
-    else:
-        return NAME
-    for subnet in _SUBNETS:
+    for flags in ((), *(("--subnet", subnet) for subnet in _SUBNETS)):
         try:
-            run(*command, "--subnet", subnet, NAME)
+            run("docker", "network", "create", "--driver", "bridge", *flags, NAME)
         except CommandFailedError as error:
-            last = error
+            failed = error
         else:
             return NAME
-    raise last
+    raise failed
 
 
 def remove_if_unused() -> None:

@@ -4,7 +4,6 @@ One module, so that what they share has one version and is compiled once. It rep
 of its repository, by their published versions. After a change of a version: `go mod tidy` in that folder.
 """
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,7 @@ from testbed.kind import versions
 from testbed.kind.cache import Cache
 from testbed.kind.commands import CommandFailedError, Unavailable, on_path, run, step
 from testbed.kind.digests import contents, digest_of
-from testbed.kind.versions import version_in
 
-_FIRST_GO = (1, 21, 0)  # fetches a newer one by itself where a module asks for it
 _FLAGS = (
     "-s -w"
     f" -X k8s.io/component-base/version.gitVersion=v{versions.KUBERNETES}"
@@ -67,10 +64,9 @@ def build(cache: Cache, programs: Programs) -> dict[str, Path]:
         Unavailable: They cannot be fetched or built.
     """
     found = {name: folder(cache) / name for name in programs.names}
-    if not _all_there(found.values()):
-        with programs.building(cache):
-            if not _all_there(found.values()):
-                _build(cache, programs, found)
+    with programs.building(cache):
+        if not all(path.exists() for path in found.values()):
+            _build(cache, programs, found)
     return found
 
 
@@ -98,10 +94,6 @@ def _build(cache: Cache, programs: Programs, targets: dict[str, Path]) -> None:
     unfinished.rmdir()
 
 
-def _all_there(paths: Iterable[Path]) -> bool:
-    return all(path.exists() for path in paths)
-
-
 def build_apart(cache: Cache, module: Path) -> Path:
     """The program of a module apart from the others, a folder of sources, built if it is not there yet.
 
@@ -119,9 +111,6 @@ def _go(*arguments: str, cwd: Path = versions.PROGRAMS) -> str:
     executable = on_path("go")
     if executable is None:
         raise Unavailable("no Go on PATH to build what cannot be pulled")
-    version = version_in(run(executable, "version").replace("go version go", "").split(" ")[0] + ".0")
-    if version is None or version < _FIRST_GO:
-        raise Unavailable("the Go on PATH is older than 1.21")
     env = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath -buildvcs=false", "GOWORK": "off"}
     try:
         return run(executable, *arguments, env=env, cwd=cwd)

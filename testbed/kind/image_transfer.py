@@ -10,8 +10,7 @@ import io
 import json
 import subprocess
 import tarfile
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from testbed.kind.commands import CommandFailedError, environment, run
+from testbed.kind.digests import digest_of
 
 _CTR = ("ctr", "-n", "k8s.io")
-_IMPORT = ("images", "import", "--all-platforms", "--digests", "--snapshotter=overlayfs", "-")
+UNPACK = "--snapshotter=overlayfs"
+_IMPORT = ("images", "import", "--all-platforms", "--digests", UNPACK, "-")
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -53,7 +54,7 @@ class SavedImage:
     @classmethod
     def read(cls, path: Path, name: str) -> "SavedImage":
         with tarfile.open(path) as archive:
-            (entry,) = json.loads(_content(archive, "manifest.json"))
+            (entry,) = (each for each in json.loads(_content(archive, "manifest.json")) if name in each["RepoTags"])
             config = _content(archive, entry["Config"])
             # A layer that is not compressed is called by the digest of its content, which the configuration has.
             diff_ids = json.loads(config)["rootfs"]["diff_ids"]
@@ -86,21 +87,35 @@ class SavedImage:
                     layout.addfile(header, archive.extractfile(layer.member))
 
 
-def give(name: str, nodes: Iterable[str]) -> None:
-    """Give the image ``name`` to ``nodes``. It must be a full name, with what stands for a registry.
+def give(names: Sequence[str], nodes: Iterable[str], folder: Path) -> None:
+    """Give the images ``names`` to ``nodes``. They must be full names, with what stands for a registry.
+
+    Args:
+        names: The images.
+        nodes: Each node is sent what it lacks of them.
+        folder: Keeps the saved images until others are saved: the next cluster is given the same.
 
     Raises:
         CommandFailedError: A node does not take it.
     """
-    # Below /var/tmp: /tmp may be in memory.
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, ThreadPoolExecutor() as pool:
-        path = Path(folder) / "image.tar"
-        run("docker", "save", "--output", path, name)
-        image = SavedImage.read(path, name)
-        list(pool.map(lambda node: _send(image, node), nodes))
+    path = folder / f"{digest_of(dict.fromkeys(names, b''))}.tar"
+    if not path.exists():
+        for other in folder.iterdir():
+            other.unlink()
+        unfinished = path.with_suffix(".unfinished")
+        run("docker", "save", "--output", unfinished, *names)
+        unfinished.rename(path)
+    images = [SavedImage.read(path, name) for name in names]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda node: _send(images, node), nodes))
 
 
-def _send(image: SavedImage, node: str) -> None:
+def _send(images: Iterable[SavedImage], node: str) -> None:
+    for image in images:
+        _send_one(image, node)
+
+
+def _send_one(image: SavedImage, node: str) -> None:
     known = run("docker", "exec", node, *_CTR, "content", "list", "--quiet").split()
     command = ("docker", "exec", "-i", node, *_CTR, *_IMPORT)
     with subprocess.Popen(

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from testbed.kind import docker_network, go_programs
 from testbed.kind.cache import Cache
-from testbed.kind.commands import Unavailable, environment, run, succeeds
-from testbed.kind.project_images import trainer_base
+from testbed.kind.commands import Unavailable, environment, run
+from testbed.kind.project_images import base
 from testbed.kind.waiting import wait_until
 
 NAME = "registry.example"
@@ -32,7 +32,7 @@ _NODES_FILE = f"/etc/containerd/certs.d/{NAME}/hosts.toml"
 
 @contextmanager
 def running(cache: Cache, nodes: Iterable[str]) -> Iterator[None]:
-    """The registry, for the engine and ``nodes``. What it changes on this machine and on the nodes is undone.
+    """The registry, for the engine and ``nodes``. What changes on this machine and on the nodes is undone.
 
     Raises:
         Unavailable: It cannot be built, or this user may not write /etc/hosts.
@@ -52,7 +52,8 @@ def running(cache: Cache, nodes: Iterable[str]) -> Iterator[None]:
         at_the_end.enter_context(_known_to_the_engine())
         for node in nodes:
             at_the_end.enter_context(_known_to(node, f"http://{gateway}:{_PORT}"))
-        at_the_end.enter_context(_tagged(trainer_base(), PUBLISHED_BASE))
+        at_the_end.enter_context(_tagged(base(), PUBLISHED_BASE))
+        at_the_end.callback(_forget_pushed)
         wait_until(_answers, "the registry answers", 30)
         yield
 
@@ -79,14 +80,19 @@ def _known_to_the_engine() -> Iterator[None]:
 
 @contextmanager
 def _known_to(node: str, url: str) -> Iterator[None]:
-    if not succeeds("docker", "exec", node, "grep", "--quiet", "certs.d", "/etc/containerd/config.toml"):
-        raise Unavailable(f"{node} was made before nodes could find a registry: make kind-down")
     script = f'mkdir -p "$(dirname {_NODES_FILE})" && cat > {_NODES_FILE}'
     run("docker", "exec", "-i", node, "sh", "-c", script, stdin=f'server = "{url}"\n')
     try:
         yield
     finally:
         run("docker", "exec", node, "rm", _NODES_FILE)
+
+
+def _forget_pushed() -> None:
+    """The engine keeps no image that was built under the registry's name."""
+    named = ("--filter", f"reference={NAME}/*", "--format", "{{.Repository}}:{{.Tag}}")
+    if pushed := run("docker", "image", "ls", *named).split():
+        run("docker", "image", "rm", *pushed)
 
 
 @contextmanager

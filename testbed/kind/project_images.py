@@ -36,15 +36,6 @@ INPUTS = {
 }
 """By target, the files that the Dockerfile copies."""
 
-_BASES = {
-    "OPERATOR_BASE": debian.Base("bookworm", ("python3", "python3-venv", "ca-certificates")),
-    # Debian's torch computes on CPUs: a fifth of the size of what the package index has for this platform. Without
-    # OpenBLAS it is fifty times slower.
-    "TRAINER_BASE": debian.Base(
-        "trixie", ("python3", "python3-venv", "python3-torch", "libopenblas0-pthread", "ca-certificates")
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Images:
@@ -61,14 +52,13 @@ def build(repository: Path = REPOSITORY) -> Images:
         Unavailable: No base image can be had.
         CommandFailedError: The Dockerfile does not build: a mistake of this repository's.
     """
-    host = debian.Host.read()
-    bases = {argument: debian.image(base, host) for argument, base in _BASES.items()}
-    tags = {name: tag.encode() for name, tag in bases.items()}
+    made_on = base()
     names = {
-        target: f"{_REGISTRY}/diloco-{target}:{digest_of(contents(repository, inputs) | tags)}"
+        target: f"{_REGISTRY}/diloco-{target}:{digest_of(contents(repository, inputs) | {'base': made_on.encode()})}"
         for target, inputs in INPUTS.items()
     }
-    arguments = [f"--build-arg={name}={tag}" for name, tag in bases.items()] + debian.proxy_arguments(os.environ)
+    arguments = [f"--build-arg={target.upper()}_BASE={made_on}" for target in INPUTS]
+    arguments += debian.proxy_arguments(os.environ)
     for target, name in names.items():
         if not debian.has_image(name):
             with step(f"building {name}"):
@@ -76,24 +66,23 @@ def build(repository: Path = REPOSITORY) -> Images:
     return Images(**names)
 
 
-def trainer_base() -> str:
-    """The base of the trainer's image. It is also good for the operator's.
+def base() -> str:
+    """The base of both images.
 
     Raises:
         Unavailable: It cannot be had.
     """
-    return debian.image(_BASES["TRAINER_BASE"], debian.Host.read())
+    return debian.image(debian.TORCH, debian.Host.read())
 
 
-def load(cluster: Cluster, images: Images) -> None:
-    """Give the images to the cluster's nodes that do not have them."""
+def load(cluster: Cluster, images: Images, saved: Path) -> None:
+    """Give the images to the cluster's nodes that do not have them; ``saved`` as `image_transfer.give` has it."""
     names = (images.operator, images.trainer)
     nodes = cluster.nodes
-    for name in names:
-        lacking = [node for node in nodes if name not in images_on(node)]
-        if lacking:
-            with step(f"loading {name} into {', '.join(lacking)}"):
-                image_transfer.give(name, lacking)
+    lacking = [node for node in nodes if not set(names) <= set(images_on(node))]
+    if lacking:
+        with step(f"loading {' and '.join(names)} into {', '.join(lacking)}"):
+            image_transfer.give(names, lacking, saved)
     _forget_older(cluster, nodes, names)
 
 

@@ -1,14 +1,16 @@
 """Runs the steps of `make test` one after the other, while what they need is set up beside them.
 
 A step is a target of the Makefile, or one of two waits: `programs` until there are helm and an API server, `clusters`
-until the clusters are up. What can be built is built from the first second on, at low priority. Clusters are made from
-the end of `programs` on, and are paused until they are wanted: even idle ones keep a third of a core busy.
+until the clusters are up. `FIRST+SECOND` makes SECOND beside FIRST, at low priority: a step that mostly waits, and one
+that calculates. What can be built is built from the first second on, at low priority too. Clusters are made from the
+end of `programs` on, and are paused until they are wanted: even idle ones keep a third of a core busy.
 
 The set-up is a process that does ahead of time what the waits do themselves. They find it done, or do it and report
 what fails.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +18,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from testbed.kind import bed
+from testbed.kind import bed, clusters
 from testbed.kind.cache import Cache
 from testbed.kind.commands import Unavailable
 
@@ -25,6 +28,8 @@ LISTS = {"Failed once, and passed when run again": Path("build/rerun.txt"), "Ski
 """Where tests write down what is told at the end; the Makefile names the same files."""
 
 _ENDING_SECONDS = 30.0
+_NICENESS = 10
+"""Of what runs beside a step."""
 
 
 def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
@@ -56,8 +61,8 @@ def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
                     case "clusters":
                         set_up.wait()
                         env |= _await_clusters(names)
-                    case target:
-                        if status := _make(target, env):
+                    case targets:
+                        if status := _make(targets.split("+"), env):
                             return status
     return 0
 
@@ -79,44 +84,85 @@ def _await_programs() -> None:
 
 
 def _await_clusters(names: Mapping[str, int]) -> dict[str, str]:
-    """Clusters that have the checkout's images, or the variable that tells tests why there are none."""
+    """Clusters that have the checkout's images, or the variable that tells tests why there are none.
+
+    Those of a single node are paused again: tests bring them up that take several clusters, after all others.
+    """
     try:
         for name, workers in names.items():
             bed.up(name, workers=workers).images()
+            if not workers:
+                clusters.pause(name)
     except Unavailable as why:
         sys.stderr.write(f"kind: no clusters: {why}\n")
         return {bed.UNAVAILABLE: str(why)}
     return {}
 
 
-def _make(target: str, env: Mapping[str, str]) -> int:
-    """Make a target; both signals reach all of it as Ctrl-C does, at which tests end what they have started."""
-    with _session(("make", "--no-print-directory", target), signal.SIGINT, env) as process:
+def _make(targets: Sequence[str], env: Mapping[str, str]) -> int:
+    """Make the first target and the others beside it; a failure of the first ends them.
+
+    Both signals reach all of it as Ctrl-C does, at which tests end what they have started. What the others print is
+    shown after the first.
+    """
+    with ExitStack() as sessions:
+        made = [sessions.enter_context(_target(targets[0], env))]
+        logs = [sessions.enter_context(Path(f"build/{each}.log").open("w+b")) for each in targets[1:]]
+        for each, log in zip(targets[1:], logs, strict=True):
+            made.append(sessions.enter_context(_target(each, env, log)))
 
         def interrupt(*_: object) -> None:
-            _signal(process, signal.SIGINT)
+            for process in made:
+                _signal(process, signal.SIGINT)
 
-        before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            return process.wait()
+            status = made[0].wait()
+            for process, log in zip(made[1:], logs, strict=True):
+                status = status or process.wait()
+                log.seek(0)
+                shutil.copyfileobj(log, sys.stdout.buffer)
+            return status
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _target(
+    name: str, env: Mapping[str, str], log: BinaryIO | None = None
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A target that is made; beside another one if it has a log."""
+    command = ("make", "--no-print-directory", name)
+    return _session(command, signal.SIGINT, env, log=log, niceness=_NICENESS if log else 0)
 
 
 def _set_up(*clusters: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A set-up beside the steps."""
-    return _session((sys.executable, "-m", "testbed.kind", "set-up", *clusters), signal.SIGTERM)
+    command = (sys.executable, "-m", "testbed.kind", "set-up", *clusters)
+    return _session(command, signal.SIGTERM, niceness=_NICENESS)
 
 
 @contextmanager
 def _session(
-    command: tuple[str, ...], ends_by: signal.Signals, env: Mapping[str, str] | None = None
+    command: tuple[str, ...],
+    ends_by: signal.Signals,
+    env: Mapping[str, str] | None = None,
+    *,
+    log: BinaryIO | None = None,
+    niceness: int = 0,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a session of its own, which has ended, with all that is in it, when this does."""
     process = subprocess.Popen(
-        command, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, start_new_session=True
+        ("nice", f"--adjustment={niceness}", *command),
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=None if log is None else subprocess.STDOUT,
+        start_new_session=True,
     )
+    # Where each session is a scheduling group, niceness only counts within it (sched(7), 'The autogroup feature').
+    with suppress(OSError):
+        Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness), encoding="ascii")
     try:
         yield process
     finally:

@@ -6,13 +6,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+WAIT_SECONDS = 300.0
+"""For anything to happen at all: reached only where something is broken, however busy the machine is."""
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 1.0
 _PART_OF_THE_WAIT = 0.05
 """A look takes some of the machine from what is waited for: the longer the wait, the fewer."""
 
 
-def wait_until(read: Callable[[], T], what: str = "", timeout_seconds: float = 60) -> T:
+def wait_until(read: Callable[[], T], what: str = "", timeout_seconds: float = WAIT_SECONDS) -> T:
     """The first value of ``read`` that is true; ``what`` says what is awaited.
 
     Raises:

@@ -7,22 +7,32 @@ against what must never happen. It does not depend on the reasons for a plan.
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
-from diloco_operator import names
-from diloco_operator.decide.observed import ChildKey, Looked, Observed, PodObserved, SyncerAway, SyncerStatusView
+from diloco_operator import labels, names
+from diloco_operator.decide.clusters import FINALIZER
+from diloco_operator.decide.objects.drift import applied_as
+from diloco_operator.decide.observed import (
+    Applied,
+    ChildKey,
+    Observed,
+    PodList,
+    PodObserved,
+    SyncerAway,
+    SyncerStatusView,
+)
 from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
-from diloco_operator.decide.reconcile import reconcile
+from diloco_operator.decide.reconcile import needs_pods, reconcile
+from diloco_operator.jobs.observe.pods import slim_pod
 from diloco_operator.manifests import Placed
-from diloco_operator.observe.pods import slim_pod
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
-from testbed.virtual_cluster.copied import copied
-from testbed.virtual_cluster.world_pods import Object, Pods, is_ready, stamp
+from testbed.virtual_cluster.namespace import START, Cluster
+from testbed.virtual_cluster.world_pods import Object, Pods, copied
 from testbed.virtual_cluster.world_syncer import WorldSyncer
 
-START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 UID = "0d1c0c0e-0000-4000-8000-000000000001"
 OPTIONS = OperatorOptions(operator_namespace="diloco-system", trainer_image="registry.example/diloco:1")
 TICK_SECONDS = 5.0
@@ -56,7 +66,6 @@ class World:
     job: Object = field(default_factory=job_object)
     options: OperatorOptions = OPTIONS
     now: datetime = START
-    children: dict[ChildKey, Object] = field(default_factory=dict)
     foreign: frozenset[ChildKey] = frozenset()
     refusals: dict[ChildKey, str] = field(default_factory=dict)
     """Objects that the API server rejects."""
@@ -64,7 +73,6 @@ class World:
     """Why the operator cannot reach the syncer, although its pod is ready."""
     job_deleted: bool = False
     status_writes: int = 0
-    applied: int = 0
     still_heard: set[str] = field(default_factory=set)
     """Pods on lost nodes whose learners train on: only the API server does not reach the node."""
     claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -77,14 +85,25 @@ class World:
     again_in_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pods = Pods(self.now)
+        self.home = Cluster(now=self.now)
+        self.others: dict[str, Cluster] = {}
+        """The namespaces of other clusters, by the name of the cluster."""
         self.syncer = WorldSyncer(self.name, self.job["spec"]["training"]["tokens"])
-        self._serial = 0
-        self._syncer_pod = ""
+        self._refused: set[ChildKey] = set()
+        self._applied: dict[ChildKey, Applied] = {}
 
     @property
     def name(self) -> str:
         return str(self.job["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.job["metadata"]["uid"])
+
+    @property
+    def pods(self) -> Pods:
+        """Those at home."""
+        return self.home.pods
 
     @property
     def status(self) -> Object:
@@ -106,65 +125,72 @@ class World:
 
     def set_named(self, pool: str) -> Object:
         region, _, name = pool.partition("/")
-        return self.children[ChildKey("StatefulSet", names.stateful_set(self.name, names.PoolKey(region, name)))]
+        return self.home.objects["StatefulSet", names.stateful_set(self.name, names.PoolKey(region, name))]
 
-    @property
-    def deployment(self) -> Object:
-        return self.children[ChildKey("Deployment", names.syncer(self.name))]
-
-    def learner_pods(self) -> list[str]:
-        return [name for name, pod in self.pods.pods.items() if _component(pod) == "learner"]
-
-    def syncer_pods(self) -> list[str]:
-        return [name for name, pod in self.pods.pods.items() if _component(pod) == "syncer"]
+    def pods_of(self, component: str) -> list[str]:
+        """Names of pods at home."""
+        return self.home.pods_of(component, self.name)
 
     # The operator's side
 
-    def observed(self, *, looked: bool = False, asked: bool = False) -> Observed:
-        """The observations; pods and the syncer's status are included only if they are requested."""
-        events = self.pods.events
-        pods = tuple(
-            PodObserved(slim_pod(copied(pod)), tuple(events.get(pod["metadata"]["uid"], ())))
-            for pod in self.pods.pods.values()
-        )
-        of_claims = {ChildKey(_CLAIM, name): tuple(told) for name, told in self.pods.claim_events().items()}
-        by_child = of_claims | {
-            key: tuple(events.get(item["metadata"]["uid"], ())) for key, item in self.children.items()
-        }
+    def observed(self, *, looked: bool = False) -> Observed:
+        """The observations; ``looked``: with the pods."""
+        children = {ChildKey(*key): item for key, item in copied(self.home.objects).items()}
+        events = {key: self._events(item) for key, item in children.items()}
+        events |= {ChildKey(_CLAIM, name): tuple(told) for name, told in self.pods.claim_events().items()}
+        pods = [PodObserved(slim_pod(copied(pod)), self._events(pod)) for pod in self.pods.pods.values()]
+        foreign = set(self.foreign)
+        clusters = {name: other.look() for name, other in self.others.items()}
+        for name, other in self.others.items():
+            seen = {ChildKey(*key, name): item for key, item in copied(other.seen).items()}
+            for key, item in seen.items():
+                if key.kind not in other.unlisted and self._owns(item):
+                    children[key] = item
+                elif key.kind not in other.unlisted:
+                    foreign.add(key)
+            if other.state.takes_writes:
+                pods += [PodObserved(slim_pod(copied(pod)), cluster=name) for pod in other.pods.pods.values()]
         return Observed(
-            children=copied(self.children),
-            foreign=self.foreign,
-            looked=Looked(pods, by_child, self._claims_seen()) if looked else None,
-            syncer=self._answer() if asked else None,
+            children=children,
+            foreign=frozenset(foreign),
+            looked=PodList(tuple(pods), events, self._claims_seen()) if looked else None,
+            syncer=self._answer(),
+            applied=dict(self._applied),
             refused={key: text for key, text in self.refusals.items() if key in self._refused},
             pods_forbidden=self.pods_forbidden,
+            clusters=clusters,
         )
+
+    def _events(self, item: Object) -> tuple[Object, ...]:
+        return tuple(self.pods.events.get(item["metadata"]["uid"], ()))
+
+    def _owns(self, item: Object) -> bool:
+        """Whether an object in another cluster is the job's."""
+        return labels.belongs(item["metadata"].get("labels"), self.options.home_id, self.uid)
 
     def _claims_seen(self) -> dict[ChildKey, tuple[str, ...]]:
         return {ChildKey(_CLAIM, name): modes for name, modes in (self.pods.claims | self.claims).items()}
 
     def plan(self) -> Plan:
         """The operator's plan now."""
-        looked = asked = False
-        self._refused: set[ChildKey] = set()
+        self._refused = set()
         for _ in range(_MOST_PASSES):
-            plan = self.decide(looked=looked, asked=asked)
-            wants_look, wants_word = plan.look_closer and not looked, plan.ask_syncer and not asked
-            newly = {ChildKey.of_placed(one) for one in plan.apply} & set(self.refusals)
-            newly -= self._refused
-            if not wants_look and not wants_word and not newly:
+            plan = self.decide()
+            newly = ({ChildKey.of_placed(one) for one in plan.apply} & set(self.refusals)) - self._refused
+            if not newly:
                 return plan
-            looked, asked = looked or wants_look, asked or wants_word
             self._refused |= newly
-        raise AssertionError("plans keep asking for more")
+        raise AssertionError("objects keep being refused")
 
-    def decide(self, *, looked: bool, asked: bool) -> Plan:
+    def decide(self) -> Plan:
         """One pass of the operator, which changes nothing."""
-        observed, job = self.observed(looked=looked, asked=asked), copied(self.job)
+        observed, job = self.observed(), copied(self.job)
+        if needs_pods(job, observed, self.now, self.options):
+            observed = self.observed(looked=True)
         before = copy.deepcopy((job, observed))  # which keeps NaN equal to itself
         plan = reconcile(job, observed, self.now, self.options, RandomCertificateMaker())
         assert (job, observed) == before, "what was observed is not the operator's to change"
-        assert plan.status is not None or not plan.events
+        assert plan.status is not None or not plan.events or "deletionTimestamp" in job["metadata"]
         return plan
 
     def reconcile(self, actions: int | None = None) -> Plan:
@@ -176,64 +202,75 @@ class World:
         return plan
 
     def _actions(self, plan: Plan) -> Iterator[Any]:
-        for scaling in plan.scale:
-            yield lambda scaling=scaling: self._scale(scaling)
-        for one in plan.apply:
-            if ChildKey.of_placed(one) not in self.refusals:
-                yield lambda one=one: self._apply(one)
-        for key in plan.delete:
-            yield lambda key=key: self._delete(key)
-        for pod in plan.delete_pods:
-            yield lambda pod=pod: self._delete_pod(pod)
+        yield from (partial(self._scale, one) for one in plan.scale)
+        yield from (partial(self._apply, one) for one in plan.apply if ChildKey.of_placed(one) not in self.refusals)
+        yield from (partial(self._delete, one) for one in plan.delete)
+        yield from (partial(self._delete_pod, one) for one in plan.delete_pods)
         if plan.delete_job:
             yield lambda: setattr(self, "job_deleted", True)
         if plan.status is not None:
-            yield lambda: self._write(plan)
+            yield partial(self._write, plan)
 
     def _scale(self, scaling: Scaling) -> None:
-        live = self.children[scaling.child]
+        live = self._written(scaling.child)
+        if live is None:
+            return
         assert live["metadata"]["uid"] == scaling.uid
         assert scaling.replicas < live["spec"]["replicas"]
-        if scaling.child.kind == "Deployment":
-            left = set(self.learner_pods()) - self.pods.stuck
-            assert not left, "the syncer is stopped while learners are there"
+        self._check_stop(scaling.child, scaling.replicas)
         live["spec"]["replicas"] = scaling.replicas
         live["metadata"]["generation"] += 1
 
     def _apply(self, one: Placed) -> None:
-        key, item = ChildKey.of_placed(one), one.body
-        assert key not in self.foreign, f"{key} belongs to somebody else"
-        self.applied += 1
-        if key == ChildKey("Deployment", names.syncer(self.name)) and item["spec"]["replicas"] == 0:
-            assert not set(self.learner_pods()) - self.pods.stuck, "the syncer is stopped while learners are there"
-        live = self.children.get(key)
-        if live is None:
-            self._serial += 1
-            live = {"metadata": {"uid": f"child-{self._serial}", "generation": 0}}
-        merged = _merged(live, item)
-        if key.kind == "StatefulSet":  # of these, fields are set for a while
-            strategy = item["spec"].get("updateStrategy", {"type": "RollingUpdate"})
-            merged["spec"] |= {"template": copied(item["spec"]["template"]), "updateStrategy": strategy}
-        if merged.get("spec") != live.get("spec"):
-            merged["metadata"]["generation"] += 1
-        self.children[key] = merged
+        key, place = ChildKey.of_placed(one), self._place(one.cluster)
+        if one.cluster:
+            assert FINALIZER in self.job["metadata"].get("finalizers", []), "nothing would delete it with the job"
+        self._check_stop(key, one.body.get("spec", {}).get("replicas"))
+        self._written(key)
+        if not place.refuses:
+            self._applied[key] = applied_as(one.body, place.apply(one.body))
 
     def _delete(self, key: ChildKey) -> None:
-        del self.children[key]
+        if self._written(key) is not None:
+            self._place(key.cluster).delete(key.kind, key.name)
+
+    def _place(self, cluster: str) -> Cluster:
+        return self.others[cluster] if cluster else self.home
+
+    def _written(self, key: ChildKey) -> Object | None:
+        """The object before a write to it; None: there is none, or the write is refused."""
+        place = self._place(key.cluster)
+        assert place.state.takes_writes, f"{key}: its cluster does not answer"
+        live = place.objects.get((key.kind, key.name))
+        theirs = key in self.foreign
+        if key.cluster and live is not None:
+            theirs = not self._owns(live)
+        assert not theirs, f"{key} belongs to somebody else"
+        place.writes += 1
+        return None if place.refuses else live
+
+    def _check_stop(self, key: ChildKey, replicas: int | None) -> None:
+        if key.kind == "Deployment" and replicas == 0:
+            left = set(self.pods_of("learner")) - self.pods.stuck
+            assert not left, "the syncer is stopped while learners are there"
 
     def _delete_pod(self, deletion: PodDeletion) -> None:
-        pod = self.pods.pods[deletion.child.name]
-        assert pod["metadata"]["uid"] == deletion.uid
+        cluster, name = deletion.child.cluster, deletion.child.name
+        place = self._place(cluster)
+        assert place.state.takes_writes, f"{cluster} does not answer"
+        metadata = place.pods.pods[name]["metadata"]
+        assert metadata["uid"] == deletion.uid
+        assert not cluster or metadata["labels"].get(labels.JOB_UID) == self.uid, "it is another job's"
         if not deletion.by_force:
-            self.pods.delete(deletion.child.name)
+            place.pods.delete(name)
             return
-        assert "deletionTimestamp" in pod["metadata"], "it is not to go"
-        if _component(pod) == "syncer":
+        assert "deletionTimestamp" in metadata, "it is not to go"
+        if metadata["labels"][labels.COMPONENT] == "syncer":
             told = self.job["metadata"].get("annotations", {}).get("diloco.dev/syncer-stopped")
             assert told == deletion.uid, "a second syncer may start beside the first"
         else:
-            assert deletion.child.name not in self.still_heard, "the syncer still hears from its learner"
-        del self.pods.pods[deletion.child.name]
+            assert name not in self.still_heard, "the syncer still hears from its learner"
+        del place.pods.pods[name]
         self.forced.append(deletion)
 
     def _write(self, plan: Plan) -> None:
@@ -247,9 +284,10 @@ class World:
         if self.condition("Suspended")["status"] == "True" and not ends and "startTime" not in self.status:
             assert not set(self.pods.pods) - self.pods.stuck, "it is reported as suspended, and has pods"
 
-    def _answer(self) -> SyncerStatusView | SyncerAway:
-        ready = self.syncer_running()
-        if not ready:
+    def _answer(self) -> SyncerStatusView | SyncerAway | None:
+        if ("Deployment", names.syncer(self.name)) not in self.home.objects:
+            return None
+        if not self.home.ready_syncer(self.name):
             return SyncerAway("its pod is not ready")
         if self.unreachable:
             return SyncerAway(self.unreachable)
@@ -257,23 +295,11 @@ class World:
 
     # The cluster's side
 
-    def syncer_running(self) -> bool:
-        return any(is_ready(self.pods.pods[name]) for name in self.syncer_pods())
-
     def tick(self, seconds: float = TICK_SECONDS) -> None:
-        """Time passes."""
         self.now += timedelta(seconds=seconds)
-        self.pods.now = self.now
-        for key, item in self.children.items():
-            if key.kind in ("StatefulSet", "Deployment"):
-                self.pods.set_controller(item)
-            elif key.kind == "PersistentVolumeClaim":
-                self.pods.claim_controller(item)
-        self.pods.kubelet()
-        for key, item in self.children.items():
-            if key.kind in ("StatefulSet", "Deployment"):
-                self.pods.set_controller(item)
-        self._train(seconds)
+        self.home.tick(self.now)
+        if self.syncer.runs_in(self.home.ready_syncer(self.name)):
+            self.syncer.trains(seconds, self._connected())
 
     def run(self, seconds: float, every: float = TICK_SECONDS) -> None:
         """Let time pass while the operator works."""
@@ -287,35 +313,5 @@ class World:
                 if self.again_in_seconds == 0.0:
                     self.reconcile()
 
-    def _train(self, seconds: float) -> None:
-        running = [name for name in self.syncer_pods() if is_ready(self.pods.pods[name])]
-        if not running:
-            self._syncer_pod = ""
-            return
-        uid = self.pods.pods[running[0]]["metadata"]["uid"]
-        if uid != self._syncer_pod:
-            self._syncer_pod = uid
-            self.syncer.started()
-        self.syncer.trains(seconds, self._connected())
-
     def _connected(self) -> list[str]:
-        found = []
-        for name in self.learner_pods():
-            pod = self.pods.pods[name]
-            if name in self.still_heard or (is_ready(pod) and "deletionTimestamp" not in pod["metadata"]):
-                labels = pod["metadata"]["labels"]
-                found.append(f"{labels['diloco.dev/region']}/{labels['diloco.dev/pool']}/{name.rpartition('-')[2]}")
-        return found
-
-
-def _component(pod: Object) -> str:
-    return str(pod["metadata"]["labels"]["app.kubernetes.io/component"])
-
-
-def _merged(live: Any, desired: Any) -> Any:
-    if not isinstance(live, dict) or not isinstance(desired, dict):
-        return copied(desired)
-    return {**live, **{key: _merged(live.get(key), value) for key, value in desired.items()}}
-
-
-__all__ = ["OPTIONS", "START", "UID", "World", "job_object", "stamp"]
+        return self.home.working_learners(self.name, *self.still_heard)

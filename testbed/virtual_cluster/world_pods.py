@@ -5,13 +5,16 @@ Time is virtual. It does not depend on the operator.
 
 import hashlib
 import json
+import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from diloco_operator import labels
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 STARTING_SECONDS = 5.0
 ENDING_SECONDS = 20.0
@@ -22,6 +25,12 @@ GATED: Object = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}],
 }
 """The status of a pod that the scheduler may not place yet."""
+
+
+def copied(value: T) -> T:
+    """A deep copy; ``copy.deepcopy`` would take most of the tests' time."""
+    copy: T = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    return copy
 
 
 def stamp(time: datetime) -> str:
@@ -53,6 +62,18 @@ class Pods:
     """Pods that do not end: their node is lost."""
     _serial: int = 0
 
+    def advance(self, now: datetime, items: Iterable[Object]) -> None:
+        """Time passes for these objects and their pods."""
+        self.now = now
+        for again in (False, True):
+            for item in items:
+                if item["kind"] in ("StatefulSet", "Deployment"):
+                    self.set_controller(item)
+                elif item["kind"] == "PersistentVolumeClaim":
+                    self._claim_controller(item)
+            if not again:
+                self._kubelet()
+
     def set_controller(self, item: Object) -> None:
         """One round of a StatefulSet's or Deployment's controller."""
         name = item["metadata"]["name"]
@@ -80,7 +101,7 @@ class Pods:
             available = {"type": "Available", "status": "True" if ready else "False"}
             item["status"]["conditions"] = [available | {"lastTransitionTime": stamp(self.now - timedelta(hours=1))}]
 
-    def claim_controller(self, claim: Object) -> None:
+    def _claim_controller(self, claim: Object) -> None:
         """Bind a claim, or report why that is not possible."""
         uid = claim["metadata"]["uid"]
         if self.unprovisioned and claim.get("status", {}).get("phase") != "Bound":
@@ -97,7 +118,7 @@ class Pods:
         metadata = self.pods[name]["metadata"]
         metadata.setdefault("deletionTimestamp", stamp(self.now + timedelta(seconds=ENDING_SECONDS)))
 
-    def kubelet(self) -> None:
+    def _kubelet(self) -> None:
         """Advance every pod to its next state."""
         for name, pod in list(self.pods.items()):
             if "schedulingGates" in pod["spec"]:
@@ -167,7 +188,6 @@ class Pods:
         self._serial += 1
         template, revision = owner["spec"]["template"], _revision_of(owner)
         gates = template["spec"].get("schedulingGates")
-        affinity = template["spec"].get("affinity")
         volumes = []
         for claim in owner["spec"].get("volumeClaimTemplates", ()):
             its = f"{claim['metadata']['name']}-{name}"
@@ -185,24 +205,16 @@ class Pods:
                 },
             },
             "spec": {
-                **({"schedulingGates": gates} if gates else {"nodeName": self._node_for(affinity or {})}),
-                **({"affinity": affinity} if affinity else {}),
+                **({"schedulingGates": gates} if gates else {"nodeName": self._node()}),
                 **({"volumes": volumes} if volumes else {}),
             },
             "status": {"phase": "Pending"},
         }
 
-    def _node_for(self, affinity: Object) -> str:
-        terms = affinity.get("nodeAffinity", {}).get("preferredDuringSchedulingIgnoredDuringExecution", ())
+    def _node(self) -> str:
+        """The node with the fewest pods."""
         used = [pod["spec"].get("nodeName") for pod in self.pods.values()]
-
-        def cost(node: str) -> tuple[int, int, str]:
-            refused = [
-                term for term in terms if any([node] == one["values"] for one in term["preference"]["matchFields"])
-            ]
-            return len(refused), used.count(node), node
-
-        return min(self.nodes, key=cost)
+        return min(self.nodes, key=lambda node: (used.count(node), node))
 
     def claim_events(self) -> dict[str, list[Object]]:
         """The warnings about the claims that sets' controllers have made."""
@@ -222,8 +234,19 @@ def _revision(pod: Object) -> str:
     return str(pod["metadata"]["annotations"]["revision"])
 
 
-def is_ready(pod: Object) -> bool:
+def learner_of(pod: Object) -> str:
+    """The learner that a pod runs, ``region/pool/index``."""
+    its = pod["metadata"]["labels"]
+    return f"{its[labels.REGION]}/{its[labels.POOL]}/{pod['metadata']['name'].rpartition('-')[2]}"
+
+
+def works(pod: Object) -> bool:
     """Whether a pod is ready and not being deleted."""
+    return is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a pod's condition says so."""
     conditions = pod["status"].get("conditions", ())
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

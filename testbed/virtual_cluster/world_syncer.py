@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE, orders_in
-from diloco.spec.syncer_status import LearnerState, Phase
+from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE, orders_in
+from diloco.spec.status.syncer import LearnerState, Phase
 
 TOKENS_PER_SECOND = 100.0
 """Of one learner."""
@@ -62,6 +62,15 @@ class WorldSyncer:
     """Learners train and nothing is merged."""
     export_blocked: bool = False
     rate: float = 0.0
+    process: str = ""
+    """The pod that it runs in; empty: none."""
+
+    def runs_in(self, process: str) -> bool:
+        """Note the pod that it runs in now; returns whether it runs."""
+        if process not in ("", self.process):
+            self.started()
+        self.process = process
+        return bool(process)
 
     def started(self) -> None:
         """Start a new process on the same volume."""
@@ -95,7 +104,6 @@ class WorldSyncer:
         return {one.learner for one in orders if one.incarnation == self.incarnations.get(one.learner, 0)}
 
     def fails(self, reason: str) -> None:
-        """Make the training fail."""
         self.phase, self.phase_reason = Phase.FAILED, reason
 
     def status(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import run
 from testbed.kind.project_images import REPOSITORY
+from tests.support.documented_commands import goes_on_for_ever
 
 RUN_SECONDS = 580.0
 """Longest time of one command: both images are built and pushed in one."""
@@ -70,9 +71,11 @@ class ClusterShell:
         path = f"{Path(sys.executable).parent}:{bed.path()}:{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
 
-    def run(self, command: str) -> str:
-        """Run a command, which must succeed; returns its output."""
+    def run(self, command: str, look: Callable[[], object] | None = None) -> str:
+        """Run a command, which must succeed, and ``look`` again and again meanwhile; returns its output."""
         process = self._start(f"set -ae\n{command}\nexport -p > {self._variables}")
+        while look is not None and process.poll() is None:
+            look()
         try:
             said, _ = process.communicate(timeout=RUN_SECONDS)
         except BaseException:
@@ -81,14 +84,13 @@ class ClusterShell:
         assert process.returncode == 0, f"{command}: {said}"
         return said
 
-    def run_while(self, script: str, look: Callable[[], object]) -> str:
-        """Run a script, which must succeed, and ``look`` again and again meanwhile; returns its output."""
-        process = self._start(f"set -ae\n{script}\nexport -p > {self._variables}")
-        while process.poll() is None:
-            look()
-        said, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, f"{script}: {said}"
-        return said
+    def walk(self, statements: Iterable[str], job: str) -> None:
+        """Run what a reader would type; what goes on for ever is followed until it shows the job."""
+        for statement in statements:
+            if goes_on_for_ever(statement):
+                self.follow(statement, job)
+            else:
+                self.run(statement)
 
     def follow(self, command: str, word: str) -> None:
         """Wait until a command that never ends prints a word, then end it.
@@ -107,12 +109,10 @@ class ClusterShell:
             os.killpg(process.pid, signal.SIGTERM)
             process.communicate(timeout=60)
 
-    def _session(self) -> str:
-        return f". {self._variables}\n" if self._variables.exists() else ""
-
     def _start(self, command: str) -> subprocess.Popen[str]:
+        session = f". {self._variables}\n" if self._variables.exists() else ""
         return subprocess.Popen(
-            ["/bin/sh", "-c", f"{self._session()}{command}"],
+            ["/bin/sh", "-c", f"{session}{command}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -14,8 +14,8 @@ cluster to itself: tests take the operator away and lose nodes, which no test be
 """
 
 import os
-import secrets
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +28,9 @@ from testbed.kind.clusters import Cluster
 from testbed.kind.commands import Unavailable
 from testbed.kind.guard import NotOursError
 from testbed.kind.project_images import Images
+from tests.cluster.cluster_shell import ClusterShell, of_namespace
+from tests.support.cluster_jobs import new_namespace
+from tests.support.cluster_nodes import Nodes, nodes_without_operator
 from tests.support.cluster_operator import ClusterOperator
 
 OPERATOR = Release("diloco-operator", "diloco-system")
@@ -56,14 +59,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def bed() -> Bed:
     """Engine, tools and cluster, found to be the test bed's own."""
-    reason = os.environ.get(beds.UNAVAILABLE)
-    if reason:
+    return numbered_bed(1 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")))
+
+
+def numbered_bed(number: int) -> Bed:
+    """One of the test bed's clusters, from 1, that is up; the test is skipped if it is not."""
+    if reason := os.environ.get(beds.UNAVAILABLE):
         pytest.skip(f"no clusters: {reason}")
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     try:
-        return beds.attach(clusters.numbered(clusters.DEFAULT_NAME, worker))
+        return beds.attach(clusters.numbered(clusters.DEFAULT_NAME, number - 1))
     except (Unavailable, NotOursError) as why:
-        pytest.skip(f"no clusters: {why}")
+        pytest.skip(f"no cluster {number}: {why}")
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +94,15 @@ def chart(bed: Bed, images: Images) -> Iterator[Release]:
     charts.uninstall(bed, OPERATOR)
 
 
+@pytest.fixture
+def nothing_installed(bed: Bed, images: Images, chart: Release) -> Iterator[None]:
+    """Meanwhile no release is installed; the definition of jobs is, as the chart leaves it."""
+    charts.uninstall(bed, chart)
+    yield
+    charts.uninstall(bed, chart)
+    charts.install(bed, images, chart)
+
+
 @pytest.fixture(scope="module")
 def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperator]:
     """The operator of the chart; changes to it are undone for other tests."""
@@ -95,15 +110,28 @@ def operator(bed: Bed, images: Images, chart: Release) -> Iterator[ClusterOperat
     charts.install(bed, images, chart)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own in which Pod Security `restricted` is enforced; deleted afterwards."""
-    words = "".join(letter if letter.isalnum() else "-" for letter in request.node.originalname.removeprefix("test_"))
-    name = f"{words.lower()[:40].strip('-')}-{secrets.token_hex(3)}"
-    charts.make_namespace(cluster, name)
-    yield name
-    # Not waited for, as the next test has another namespace.
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    """A namespace for the tests of a file."""
+    yield from new_namespace(cluster, request.path.stem.removeprefix("test_").replace("_", "-"))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(cluster: Cluster) -> Iterator[str]:
+    """Another namespace."""
+    yield from new_namespace(cluster, "elsewhere")
+
+
+@pytest.fixture(scope="module")
+def nodes(cluster: Cluster, chart: Release) -> Nodes:
+    """Two nodes, one of which tests may lose; the operator is on the other one."""
+    return nodes_without_operator(cluster, chart.namespace)
+
+
+@pytest.fixture
+def shell(bed: Bed, namespace: str, tmp_path: Path) -> ClusterShell:
+    """A reader's shell in that namespace."""
+    return ClusterShell(bed, of_namespace(bed.cluster, namespace), tmp_path)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,12 +1,8 @@
-"""What pods are connected to, by their own kernel's account, and whether a NetworkPolicy lets them.
-
-Of NetworkPolicies it knows what the operator writes: ingress by label selectors, addresses and numbers of ports.
-"""
+"""What pods are connected to, by their own kernel's account."""
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 _LINE_FIELDS = 4
 _OPEN_OR_JUST_CLOSED = ("01", "04", "05", "06", "08", "09")
@@ -39,43 +35,3 @@ def _end(text: str) -> tuple[str, int]:
     address = ipaddress.ip_address(b"".join(words))
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address), int(port, 16)
-
-
-def selects(policy: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    """Whether the policy is about a pod of its namespace."""
-    return _matches(policy["spec"]["podSelector"], pod["metadata"]["labels"])
-
-
-def allows(policy: Mapping[str, Any], pod: Mapping[str, Any], namespace: Mapping[str, Any], port: int) -> bool:
-    """Whether a pod may connect to the pods that the policy selects."""
-    return any(_rule_allows(policy, rule, pod, namespace, port) for rule in policy["spec"]["ingress"])
-
-
-def _rule_allows(
-    policy: Mapping[str, Any],
-    rule: Mapping[str, Any],
-    pod: Mapping[str, Any],
-    namespace: Mapping[str, Any],
-    port: int,
-) -> bool:
-    if ("TCP", port) not in {(one["protocol"], one["port"]) for one in rule["ports"]}:
-        return False
-    peers: list[Mapping[str, Any]] = rule.get("from") or [{}]
-    for peer in peers:
-        if "ipBlock" in peer:
-            address = pod.get("status", {}).get("podIP")
-            if address and ipaddress.ip_address(address) in ipaddress.ip_network(peer["ipBlock"]["cidr"]):
-                return True
-            continue
-        same = namespace["metadata"]["name"] == policy["metadata"]["namespace"]
-        if "namespaceSelector" in peer:
-            same = _matches(peer["namespaceSelector"], namespace["metadata"]["labels"])
-        if same and _matches(peer.get("podSelector", {}), pod["metadata"].get("labels", {})):
-            return True
-    return False
-
-
-def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    assert not selector.get("matchExpressions"), "not known here"
-    wanted: Mapping[str, str] = selector.get("matchLabels", {})
-    return wanted.items() <= labels.items()

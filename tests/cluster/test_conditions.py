@@ -9,32 +9,27 @@ from typing import Any
 
 import pytest
 
-from diloco.spec.status import JobStatus
+from diloco.spec.status.job import JobStatus
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import run
 from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import (
     BUSY_REASONS,
-    WAIT_SECONDS,
     ClusterJob,
     apply,
     condition,
     holds,
-    is_degraded,
     manifest,
     pool,
+    region,
 )
+from tests.support.job_manifests import pods
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
-ENDLESS = 10**12
 LITTLE: dict[str, Any] = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 TEXT = {f"{number}.txt": f"the {number} quick brown foxes jump over {number} lazy dogs\n" * 200 for number in range(9)}
-
-
-def region(*pools: dict[str, Any]) -> dict[str, Any]:
-    return {"name": "here", "pools": list(pools)}
 
 
 def said_of_all(*wanted: str) -> Callable[[JobStatus], bool]:
@@ -44,8 +39,15 @@ def said_of_all(*wanted: str) -> Callable[[JobStatus], bool]:
     )
 
 
-def trained(status: JobStatus) -> dict[str, int]:
-    return {f"{one.name}/{each.name}": each.training for one in status.regions for each in one.pools}
+def trains(job: ClusterJob, *, ready: bool = True) -> JobStatus:
+    """Wait until the learner of the pool ``fine`` does."""
+    return job.wait_for(
+        lambda now: (
+            [one.training for each in now.regions for one in each.pools if one.name == "fine"] == [1]
+            and (holds(now, "Ready") or not ready)
+        ),
+        "the one that can train does",
+    )
 
 
 def merges_advance(job: ClusterJob) -> None:
@@ -54,11 +56,10 @@ def merges_advance(job: ClusterJob) -> None:
     job.wait_for(lambda now: now.progress is not None and now.progress.step > before.step, "merges advance")
 
 
-def recovers(job: ClusterJob) -> JobStatus:
-    """Wait until nothing is wrong any more, and no condition mentions the earlier problem."""
-    status = job.wait_for(lambda status: bool(status.conditions) and not is_degraded(status), "it recovers")
-    assert condition(status, "Degraded").reason in ("AsExpected", *BUSY_REASONS)
-    return status
+def recovers(job: ClusterJob) -> None:
+    """Wait until nothing is wrong any more, and no condition mentions the earlier problem; then delete the job."""
+    assert condition(job.recovers(), "Degraded").reason in ("AsExpected", *BUSY_REASONS)
+    job.delete()
 
 
 @contextmanager
@@ -93,13 +94,13 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
     wanted = manifest(
         "nodes",
         region(
+            "here",
             pool("fine"),
             pool("gpu", resources={**LITTLE, "limits": {"nvidia.com/gpu": 1}}),
-            pool("far", 2, nodeSelector={label: "yes"}),
+            pool("far", **pods(nodeSelector={label: "yes"})),
             pool("unpulled", image=image),
             pool("small", resources={**LITTLE, "limits": {"memory": "64Mi"}}),
         ),
-        tokens=ENDLESS,
     )
     job = apply(cluster, namespace, wanted)
     nodes = len(cluster.nodes)
@@ -107,7 +108,7 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
     degraded = job.wait_for(
         said_of_all(
             f"1 of 1 learners of here/gpu unschedulable: {available} Insufficient nvidia.com/gpu",
-            f"2 of 2 learners of here/far unschedulable: {available} node(s) didn't match Pod's node affinity/selector",
+            f"1 of 1 learners of here/far unschedulable: {available} node(s) didn't match Pod's node affinity/selector",
             f"1 of 1 learners of here/unpulled cannot pull the image: {image}: ",
             "1 of 1 learners of here/small out of memory: killed at its memory limit",
         ),
@@ -116,7 +117,7 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
     assert "here/fine" not in condition(degraded, "Degraded").message
     # The most serious one.
     assert condition(degraded, "Degraded").reason == "OutOfMemory"
-    job.wait_for(lambda status: trained(status)["here/fine"] == 1 and holds(status, "Ready"), "the other one trains")
+    trains(job)
     merges_advance(job)
     assert holds(job.status(), "Degraded")
     with labelled(cluster, label), tagged(cluster, images.trainer, image):
@@ -124,9 +125,8 @@ def test_pools_that_cannot_run_are_named_and_join_once_the_cause_is_gone(
         for place in (1, 4):
             pools[place] = {**pools[place], "resources": LITTLE}
         apply(cluster, namespace, wanted)
-        job.all_train("here/fine/0", "here/gpu/0", "here/far/0", "here/far/1", "here/unpulled/0", "here/small/0")
+        job.all_train("here/fine/0", "here/gpu/0", "here/far/0", "here/unpulled/0", "here/small/0")
         recovers(job)
-        job.kubectl("delete", "dilocojob", "nodes", "--cascade=foreground")
 
 
 @contextmanager
@@ -164,24 +164,23 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
     wanted = manifest(
         "inputs",
         region(
-            pool("fine", volumes=[there], volumeMounts=[mounted]),
-            pool("token", env=[token], volumes=[there], volumeMounts=[mounted]),
+            "here",
+            pool("fine", **pods(mounted, volumes=[there])),
+            pool("token", env=[token], **pods(mounted, volumes=[there])),
             pool(
                 "license",
-                volumes=[there, certificate],
-                volumeMounts=[mounted, {"name": "license", "mountPath": "/license"}],
+                **pods(mounted, {"name": "license", "mountPath": "/license"}, volumes=[there, certificate]),
             ),
-            pool("data", volumes=[empty], volumeMounts=[mounted]),
+            pool("data", **pods(mounted, volumes=[empty])),
         ),
-        tokens=ENDLESS,
         data={"text": {"path": "/corpus"}},
     )
     wanted["spec"]["syncer"]["storage"]["className"] = disks
     job = apply(cluster, namespace, wanted)
     unmounted = 'MountVolume.SetUp failed for volume "license" : secret "missing-license" not found'
     learners = (
-        '1 of 1 learners of here/token cannot create the container: secret "missing-token" not found',
-        f"1 of 1 learners of here/license cannot mount a volume: {unmounted}",
+        '1 of 1 learners of here/token cannot be started: secret "missing-token" not found',
+        f"1 of 1 learners of here/license cannot be started: {unmounted}",
         "1 of 1 learners of here/data stopped by a configuration error: data.text.path: no file in /corpus matches",
     )
     volume = f'claim inputs-syncer is pending: storageclass.storage.k8s.io "{disks}" not found'
@@ -189,7 +188,7 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
     assert condition(degraded, "Degraded").reason == "VolumePending"
     assert condition(degraded, "Ready").reason == "WaitingForSyncer"
     with storage_class(cluster, disks):
-        status = job.wait_for(lambda status: trained(status)["here/fine"] == 1, "the one that can train does")
+        trains(job, ready=False)
         status = job.wait_for(lambda status: volume not in condition(status, "Degraded").message, "the claim is bound")
         assert said_of_all(*learners)(status)
         assert condition(status, "Degraded").reason == "ConfigurationError"
@@ -198,33 +197,25 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
         cluster.apply(filled, secret("missing-token"), secret("missing-license"), namespace=namespace)
         job.all_train("here/fine/0", "here/token/0", "here/license/0", "here/data/0")
         recovers(job)
-        job.kubectl("delete", "dilocojob", "inputs", "--cascade=foreground")
         wait_until(
-            lambda: disks not in cluster.kubectl("get", "persistentvolumes", "--output", "yaml"),
-            "its volume goes",
-            WAIT_SECONDS,
+            lambda: disks not in cluster.kubectl("get", "persistentvolumes", "--output", "yaml"), "its volume goes"
         )
 
 
 def test_a_learner_that_fails_before_it_can_join_is_given_up(cluster: Cluster, namespace: str) -> None:
     small = pool("small", resources={**LITTLE, "limits": {"memory": "64Mi"}})
-    wanted = manifest(
-        "failing", region(pool("fine"), small), tokens=ENDLESS, failurePolicy={"maxRestartsPerLearner": 1}
-    )
-    job = apply(cluster, namespace, wanted)
+    once = {"maxRestartsPerLearner": 1}
+    job = apply(cluster, namespace, manifest("failing", region("here", pool("fine"), small), failurePolicy=once))
     status = job.wait_for(
         lambda status: [one.held for region in status.regions for one in region.pools] == [None, 1],
         "it is given up, and its pod held back",
     )
     assert status.regions[0].pools[1].given_up == (0,)
     assert holds(status, "Degraded", "LearnersGivenUp")
-    pod = job.pod("here/small/0")
-    assert pod is not None
-    assert pod.node == ""
-    job.wait_for(lambda now: trained(now)["here/fine"] == 1 and holds(now, "Ready"), "the other one trains")
+    assert job.pod("here/small/0").node == ""
+    trains(job)
     merges_advance(job)
-    job.set_resources(0, 1, LITTLE)
+    job.set_pool(0, 1, resources=LITTLE)
     job.kubectl("annotate", "dilocojob", job.name, "diloco.dev/readmit=here/small/0")
     job.all_train("here/fine/0", "here/small/0")
     recovers(job)
-    job.kubectl("delete", "dilocojob", job.name, "--cascade=foreground")

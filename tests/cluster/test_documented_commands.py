@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 
 from diloco import __version__
-from testbed.kind import chart as charts
 from testbed.kind import local_registry
 from testbed.kind.bed import Bed
-from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import Unavailable
-from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
 from tests.cluster.cluster_shell import ClusterShell, checkout, of_namespace
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob
-from tests.support.documented_commands import READMES, blocks, goes_on_for_ever, statements_to_run
+from tests.support.cluster_jobs import ClusterJob
+from tests.support.documented_commands import READMES, blocks, statements_to_run
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(1200)]
 
@@ -32,15 +29,6 @@ def registry(bed: Bed) -> Iterator[None]:
             yield
     except Unavailable as why:
         pytest.skip(f"no registry: {why}")
-
-
-@pytest.fixture
-def nothing_installed(bed: Bed, images: Images, chart: Release) -> Iterator[None]:
-    """No release is installed; the definition of jobs is, as the chart leaves it."""
-    charts.uninstall(bed, chart)
-    yield
-    charts.uninstall(bed, chart)
-    charts.install(bed, images, chart)
 
 
 @pytest.fixture
@@ -77,38 +65,32 @@ def version_of_operator(cluster: Cluster, image: str) -> str:
     def runs() -> bool:
         return [one["image"] for one in running(cluster, OPERATOR, "operator") if one["ready"]] == [image]
 
-    wait_until(runs, f"the operator runs in {image}", WAIT_SECONDS)
+    wait_until(runs, f"the operator runs in {image}")
     ask = ("/opt/diloco/bin/python3", "-c", "import diloco; print(diloco.__version__)")
     return cluster.kubectl("exec", "--namespace", OPERATOR, "deployment/diloco-operator", "--", *ask).strip()
 
 
 @pytest.mark.usefixtures("registry", "nothing_installed")
 @pytest.mark.parametrize("readme", READMES)
-def test_what_a_readme_tells_works(
+def test_what_a_readme_tells_works_and_an_upgrade_runs_its_build(
     cluster: Cluster, shell: ClusterShell, here: Path, namespace: str, readme: str
 ) -> None:
-    name, told = READMES[readme], statements_to_run((here / readme).read_text(encoding="utf-8"))
-    for statement in told:
-        if goes_on_for_ever(statement):
-            shell.follow(statement, name)
-        else:
-            shell.run(statement)
+    told = statements_to_run((here / readme).read_text(encoding="utf-8"))
+    shell.walk(told, READMES[readme])
     tag = shell.run("echo $TAG").strip()
     assert version_of_operator(cluster, f"registry.example/diloco-operator:{tag}") == __version__
-    (syncer,) = wait_until(lambda: running(cluster, namespace, "syncer"), "the syncer runs", WAIT_SECONDS)
+    (syncer,) = wait_until(lambda: running(cluster, namespace, "syncer"), "the syncer runs")
     assert syncer["image"] == f"registry.example/diloco-trainer:{tag}"
-    cluster.kubectl("delete", "dilocojob", name, "--namespace", namespace, timeout_seconds=WAIT_SECONDS)
-    job = ClusterJob(cluster, namespace, name)
-    wait_until(lambda: not job.objects(), f"nothing is left of {name}", WAIT_SECONDS)
+    ClusterJob(cluster, namespace, READMES[readme]).delete()
+    if readme == "README.md":
+        upgrades(cluster, shell, here, told)
 
 
-@pytest.mark.usefixtures("registry", "nothing_installed")
-def test_an_upgrade_runs_the_code_of_its_build(cluster: Cluster, shell: ClusterShell, here: Path) -> None:
-    tag, build, install = statements_to_run((here / "README.md").read_text(encoding="utf-8"))[:3]
-    operations = (here / "docs/operations.md").read_text(encoding="utf-8")
+def upgrades(cluster: Cluster, shell: ClusterShell, here: Path, told: list[str]) -> None:
+    """Change the code, build it as the README tells, and upgrade as the guide tells."""
+    tag, build, _ = told[:3]
+    operations = (here / "docs/how-to/operations.md").read_text(encoding="utf-8")
     (upgrade,) = (block for block in blocks(operations) if "helm upgrade" in block)
-    for statement in (tag, build, install):
-        shell.run(statement)
     with (here / "trainer/diloco/__init__.py").open("a", encoding="utf-8") as source:
         source.write('__version__ = "9.9.9"\n')
     for statement in (tag, build, upgrade):

@@ -1,71 +1,35 @@
-"""Changes that others make to a job's objects: the operator restores its own fields, and no others."""
+"""Changes that others make to a job's objects: the operator restores its own fields, and no others.
+
+What it restores of each kind is tested on an API server alone (`test_operator_process`).
+"""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from diloco_operator import labels
+from diloco_operator.manifests import common
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, pool
+from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, identities, manifest, pool, region
+from tests.support.cluster_operator import CHILDREN
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
-OURS = (
-    "statefulsets,deployments,services,configmaps,secrets,persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
-)
-REGION = {"name": "here", "pools": [pool("a")]}
+REGION = region("here", pool("a"))
 
 
 @pytest.fixture(scope="module")
-def still_namespace(cluster: Cluster) -> Iterator[str]:
-    yield from new_namespace(cluster, "drift")
-
-
-@pytest.fixture(scope="module")
-def still(cluster: Cluster, still_namespace: str) -> ClusterJob:
+def still(cluster: Cluster, elsewhere: str) -> ClusterJob:
     """A suspended job, with all of its objects and no pod."""
-    job = apply(cluster, still_namespace, manifest("still", REGION, tokens=10**12, suspend=True))
-    job.wait_for(lambda status: status.phase == "Suspended", "it stands still")
-    return job
+    return apply_idle(cluster, elsewhere, manifest("still", REGION))
 
 
 def objects(job: ClusterJob) -> dict[str, dict[str, Any]]:
     """The objects that the operator makes for a job, by kind and name."""
-    found = job.cluster.items(OURS, job.namespace, f"{labels.JOB}={job.name}")
-    return {f"{item['kind']}/{item['metadata']['name']}": item for item in found}
-
-
-def wanted(item: dict[str, Any]) -> dict[str, Any]:
-    """An object without the fields that every write changes."""
-    counters = {"resourceVersion", "generation", "managedFields"}
-    metadata = {key: value for key, value in item["metadata"].items() if key not in counters}
-    return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
-
-
-EDITS: dict[str, dict[str, Any]] = {
-    "StatefulSet/still--here-a": {"spec": {"replicas": 3, "template": {"spec": {"enableServiceLinks": True}}}},
-    "Deployment/still-syncer": {"spec": {"replicas": 2, "strategy": {"type": "RollingUpdate"}}},
-    "Service/still-syncer": {"spec": {"type": "NodePort", "ports": [{"name": "sync", "port": 29401}]}},
-    "Service/still-learners": {"metadata": {"labels": {labels.MANAGED_BY: "me"}}},
-    "ConfigMap/still-job": {"data": {"job.json": "{}"}},
-    "Secret/still--here-a-tls": {"data": {"ca.crt": ""}},
-    "NetworkPolicy/still-syncer": {"spec": {"ingress": [{}]}},
-}
-"""By object a merge patch, as ``kubectl edit`` would send it."""
-
-
-@pytest.mark.parametrize("name", EDITS)
-def test_an_object_that_is_edited_by_hand_is_put_back(still: ClusterJob, name: str) -> None:
-    before = wanted(objects(still)[name])
-    edited = still.kubectl("patch", name, "--type=merge", "--patch", json.dumps(EDITS[name]), "--output=json")
-    assert wanted(json.loads(edited)) != before
-    wait_until(
-        lambda: wanted(objects(still).get(name, {"metadata": {}})) == before, f"{name} is put back", WAIT_SECONDS
-    )
+    return {f"{item['kind']}/{item['metadata']['name']}": item for item in job.items(CHILDREN)}
 
 
 def test_objects_that_are_deleted_by_hand_are_made_anew(still: ClusterJob) -> None:
@@ -77,14 +41,14 @@ def test_objects_that_are_deleted_by_hand_are_made_anew(still: ClusterJob) -> No
     # A claim that is deleted is no drift: the training is lost with it (test_job_faults).
     claim = f"PersistentVolumeClaim/{still.name}-syncer"
     kept = before.pop(claim)
-    others = OURS.replace("persistentvolumeclaims,", "")
+    others = CHILDREN.replace("persistentvolumeclaims,", "")
     still.kubectl("delete", others, "--selector", f"{labels.JOB}={still.name}")
 
     def all_new() -> bool:
         now = {name: item["metadata"]["uid"] for name, item in objects(still).items()}
         return now.pop(claim) == kept and now.keys() == before.keys() and not set(now.values()) & set(before.values())
 
-    wait_until(all_new, "everything is there again", WAIT_SECONDS)
+    wait_until(all_new, "everything is there again")
 
 
 # A job that trains.
@@ -95,14 +59,9 @@ NOTES = {"example.com/cost-centre": "42", "autoscaling.alpha.kubernetes.io/condi
 
 def inject(job: ClusterJob, image: str) -> None:
     """Do what a service mesh does: add a container and an annotation to the pods, as another field manager."""
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
     # The first process of a container gets no signal that it has no handler for.
     command = ["python3", "-c", "import signal; signal.signal(15, lambda *_: exit(0)); signal.pause()"]
-    container = {"name": SIDECAR, "image": image, "command": command, "securityContext": security}
+    container = {"name": SIDECAR, "image": image, "command": command, "securityContext": common.container_security()}
     template = {"metadata": {"annotations": NOTES}, "spec": {"containers": [container]}}
     injected = {
         "apiVersion": "apps/v1",
@@ -118,7 +77,7 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
     cluster: Cluster, namespace: str, images: Images
 ) -> None:
     empty = everything(cluster, namespace)
-    job = apply(cluster, namespace, manifest("mine", REGION, tokens=10**12))
+    job = apply(cluster, namespace, manifest("mine", REGION))
     job.all_train("here/a/0")
     inject(job, images.operator)
     for name in ("statefulset/mine--here-a", "service/mine-syncer", "deployment/mine-syncer", "pvc/mine-syncer"):
@@ -129,7 +88,7 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
         pods = cluster.items("pods", namespace, f"{labels.COMPONENT}=learner")
         return {one["name"] for pod in pods for one in pod["status"].get("containerStatuses", ()) if one["ready"]}
 
-    wait_until(lambda: containers() == {"learner", SIDECAR}, "its pod has the sidecar", WAIT_SECONDS)
+    wait_until(lambda: containers() == {"learner", SIDECAR}, "its pod has the sidecar")
     job.all_train("here/a/0")
     lives = identities(job.pods())
     # The operator applies the set that has the sidecar, because a field of its own was changed.
@@ -137,7 +96,6 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
     set_ = wait_until(
         lambda: (found := objects(job)["StatefulSet/mine--here-a"])["metadata"]["labels"].get(labels.PART_OF) and found,
         "the set is put back",
-        WAIT_SECONDS,
     )
     template = set_["spec"]["template"]
     assert {one["name"] for one in template["spec"]["containers"]} == {"learner", SIDECAR}
@@ -146,18 +104,18 @@ def test_what_others_add_stays_without_restarts_until_the_job_is_deleted(
         metadata = objects(job)[name]["metadata"]
         assert NOTES.items() <= metadata["annotations"].items()
         assert metadata["labels"]["team"] == "research"
-    job.goes_on("here/a/0", job.steps("here/a/0"))
+    job.goes_on("here/a/0")
     assert identities(job.pods()) == lives
 
     merged = job.all_train("here/a/0").syncer_step
-    learner = identities(one for one in job.pods() if one.name == job.pod_name("here/a/0"))
+    learner = identities([job.pod("here/a/0")])
     job.kubectl("delete", "deployment", "mine-syncer")
     job.wait_for_account(lambda now: now.epoch == 2 and now.syncer_step > merged, "its syncer is back and goes on")
     assert learner.items() <= identities(job.pods()).items()
 
     job.kubectl("delete", "dilocojob", "mine")
-    wait_until(lambda: everything(cluster, namespace) == empty, "nothing is left", WAIT_SECONDS)
-    wait_until(lambda: namespace not in claimants(cluster), "its volume is gone", WAIT_SECONDS)
+    wait_until(lambda: everything(cluster, namespace) == empty, "nothing is left")
+    wait_until(lambda: namespace not in claimants(cluster), "its volume is gone")
 
 
 def claimants(cluster: Cluster) -> set[str]:

@@ -9,19 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from diloco.spec.status import JobStatus, PoolStatus
+from diloco.spec.status.job import JobStatus, PoolStatus
 from testbed.kind.clusters import Cluster
-from tests.support.cluster_jobs import (
-    TOKENS_PER_STEP,
-    ClusterJob,
-    apply,
-    condition,
-    cordoned,
-    holds,
-    is_degraded,
-    manifest,
-    pool,
-)
+from tests.support.cluster_jobs import ClusterJob, apply, condition, holds, is_degraded, manifest, pool, region
+from tests.support.cluster_nodes import cordoned
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
@@ -62,11 +53,7 @@ def shows(job: ClusterJob, training: int, waiting: int | None, words: str) -> Jo
 def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, namespace: str) -> None:
     worker = cluster.workers[0]
     other = next(node for node in cluster.nodes if node != worker)
-    wanted = manifest(
-        "elastic",
-        {"name": "here", "pools": [pool("spot", 5, minimumLearners=1, resources=ONE_SEAT)]},
-        tokens=10**10 * TOKENS_PER_STEP,
-    )
+    wanted = manifest("elastic", region("here", pool("spot", 5, minimumLearners=1, resources=ONE_SEAT)))
     with seated(cluster, **{worker: 2, other: 1}):
         with cordoned(cluster, other):
             job = apply(cluster, namespace, wanted)
@@ -75,17 +62,16 @@ def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, na
             assert "3 of 5 learners of here/spot (minimum 1) unschedulable: " in (spot(two).message or "")
             assert holds(two, "Ready")
             assert two.learners.summary == "2/5"
-            assert "Unschedulable" not in job.reasons()
-            account = job.account()
-            assert account is not None
-            job.wait_for_account(lambda now: now.merged_tokens > account.merged_tokens, "merges advance")
+            assert "Unschedulable" not in job.events()
+            merged = job.account().merged_tokens
+            job.wait_for_account(lambda now: now.merged_tokens > merged, "merges advance")
         three = shows(job, 3, 2, "the node that came is used")
 
-        job.set_minimum(0, 0, 4)
-        told = job.wait_for(lambda now: holds(now, "Degraded", "Unschedulable"), "it is below its minimum")
+        job.set_pool(0, 0, minimumLearners=4)
+        told = job.becomes("Degraded", "Unschedulable")
         assert "2 of 5 learners of here/spot (minimum 4) unschedulable: " in condition(told, "Degraded").message
         assert holds(told, "Ready")
-        job.set_minimum(0, 0, 1)
+        job.set_pool(0, 0, minimumLearners=1)
         shows(job, 3, 2, "it has its minimum again")
 
         # A seat is taken away, and its learner with it, as when a spot node goes.
@@ -94,19 +80,20 @@ def test_a_pool_uses_the_nodes_there_are_and_waits_for_more(cluster: Cluster, na
         job.kubectl("delete", "pod", gone.name, "--wait=false")
         fewer = shows(job, 2, 3, "the learner that lost its node waits, and is not missed")
         assert fewer.start_time == three.start_time
-        job.kubectl("delete", "dilocojob", "elastic", "--cascade=foreground")
+        job.delete()
 
 
 def test_learners_without_a_node_start_in_the_next_pool_and_move_back(cluster: Cluster, namespace: str) -> None:
     worker = cluster.workers[0]
     pools = [pool("spot", 2, resources=ONE_SEAT, fallbackAfterSeconds=10), pool("steady", 0)]
-    wanted = manifest("fallback", {"name": "here", "pools": pools}, tokens=10**10 * TOKENS_PER_STEP)
+    wanted = manifest("fallback", region("here", *pools))
 
     def show(job: ClusterJob, spot: tuple[int, int | None], steady: int, words: str) -> JobStatus:
         """Wait until so many learners train, and so many of the first pool do so in the second one."""
         return job.wait_for(
             lambda now: (
-                [(one.training, one.elsewhere) for each in now.regions for one in each.pools] == [spot, (steady, None)]
+                [(one.training, one.fallback_learners) for each in now.regions for one in each.pools]
+                == [spot, (steady, None)]
                 and not is_degraded(now)
             ),
             words,
@@ -116,7 +103,7 @@ def test_learners_without_a_node_start_in_the_next_pool_and_move_back(cluster: C
         job = apply(cluster, namespace, wanted)
         told = show(job, (1, 1), 1, "one trains in its pool, and one in the next")
         assert told.learners.summary == "2/2"
-        assert "FallbackUsed" in job.reasons()
+        assert "FallbackChanged" in job.events()
         seat(cluster, worker, 2)
         show(job, (2, None), 0, "both train in their pool")
-        job.kubectl("delete", "dilocojob", "fallback", "--cascade=foreground")
+        job.delete()

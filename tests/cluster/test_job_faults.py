@@ -5,45 +5,40 @@ no intervention after a fault. Steps come from the learners' metrics, membership
 Kubernetes.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
-from diloco.core.time_class import TimeClass
-from diloco.spec.status import LearnerRestarts
-from diloco.spec.syncer_status import SyncerStatus
-from testbed.kind.chart import Release
+from diloco.core.account.time_class import TimeClass
+from diloco.spec.status.job import LearnerRestarts
+from diloco.spec.status.syncer import SyncerStatus
 from testbed.kind.clusters import Cluster
 from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import (
     CHECKPOINT_STEPS,
     TOKENS_PER_STEP,
-    WAIT_SECONDS,
     ClusterJob,
-    PodSeen,
-    apply,
     bystanders,
     condition,
-    cordoned,
     holds,
     identities,
     is_degraded,
+    of,
+    pool,
+)
+from tests.support.cluster_nodes import (
+    BOTH,
+    SPOT,
+    VICTIM,
+    WITNESS,
+    Nodes,
     kill_container,
     lost_node,
-    manifest,
-    new_namespace,
-    of,
     on,
-    pool,
+    witness_and_victim,
 )
 
 pytestmark = pytest.mark.timeout(900)
 
-WITNESS, VICTIM = "east/steady/0", "west/spot/0"
-BOTH = WITNESS, VICTIM
-NEWCOMERS = ("west/spot/1", "west/spot/2")
-SPOT = 1, 0
-"""Region and pool of the victim, by position."""
+NEWCOMER = "west/spot/1"
 PATIENT = [
     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 900}
     for taint in ("unreachable", "not-ready")
@@ -52,27 +47,12 @@ PATIENT = [
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    """One namespace for all tests of this job."""
-    yield from new_namespace(cluster, "job-faults")
-
-
-@pytest.fixture(scope="module")
-def shared_job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
-    """Two learners, the victim alone on a node that can be lost; with the witness, the syncer and the operator."""
-    lost = cluster.workers[0]
-    kept = next(node for node in cluster.nodes if node != lost)
-    spot = pool("spot", nodeSelector=on(lost), tolerations=PATIENT, batchSize="Auto")
+def shared_job(cluster: Cluster, namespace: str, nodes: Nodes) -> ClusterJob:
+    """The victim is alone on the node that can be lost."""
+    spot = pool("spot", batchSize="Auto", **on(nodes.lost))
+    spot["podTemplate"]["spec"]["tolerations"] = PATIENT
     spot["resources"]["limits"]["memory"] = "2Gi"
-    regions = [
-        {"name": "east", "pools": [pool("steady", nodeSelector=on(kept))]},
-        {"name": "west", "pools": [spot]},
-    ]
-    with cordoned(cluster, lost):
-        cluster.kubectl("delete", "pods", "--namespace", chart.namespace, f"--field-selector=spec.nodeName={lost}")
-        job = apply(cluster, namespace, manifest("faults", *regions, tokens=10**12))
-        wait_until(lambda: (pod := job.syncer_pod()) and pod.node, "the syncer is scheduled", WAIT_SECONDS)
-    return job
+    return witness_and_victim(cluster, namespace, nodes, "faults", spot)
 
 
 @pytest.fixture
@@ -82,18 +62,12 @@ def job(shared_job: ClusterJob) -> ClusterJob:
     return shared_job
 
 
-def not_training(account: SyncerStatus, learner: str) -> bool:
-    return of(account, learner).state != "Training"
-
-
 def trains_without(job: ClusterJob, witness: str, victim: str) -> SyncerStatus:
     """Wait until the witness makes steps while the victim makes none; returns the syncer's status after them."""
-    missed = job.wait_for_account(lambda account: not_training(account, victim), f"{victim} is missed")
-    after = job.wait_for_account(
-        lambda account: of(account, witness).steps > of(missed, witness).steps, f"{witness} trains on"
-    )
+    missed = job.misses(victim)
+    after = job.train_on(witness, since=missed)
     # On a busy machine the victim may be back by now. Then the witness's account shows that it did not wait.
-    assert not_training(after, victim) or waited_seconds(after, witness) - waited_seconds(missed, witness) < (
+    assert of(after, victim).state != "Training" or waited_seconds(after, witness) - waited_seconds(missed, witness) < (
         0.5 * (after.elapsed_seconds - missed.elapsed_seconds)
     )
     return after
@@ -114,25 +88,16 @@ def comes_back(job: ClusterJob, before: SyncerStatus, learner: str, *, counted: 
     ``counted``: as a failure, which it is unless it was asked to stop.
     """
     old = of(before, learner)
-    after = job.wait_for_account(
-        lambda account: of(account, learner).incarnation > old.incarnation and not not_training(account, learner),
-        f"{learner} is back",
-    )
+    # Its position in the data follows its steps: each takes the next sequences of its shard.
+    after = job.rejoins(learner, before)
     new = of(after, learner)
     assert new.restarts == old.restarts + counted
-    # Its position in the data follows its steps: each takes the next sequences of its shard.
-    assert new.steps >= old.steps
     nothing_twice(after)
-    assert job.goes_on(learner, old.steps) > old.steps
+    job.goes_on(learner, old.steps)
     if counted:
         shown = LearnerRestarts(learner=learner, count=new.restarts)
         job.wait_for(lambda status: shown in status.restarts, "the restart is counted")
     return after
-
-
-def present(pod: PodSeen | None) -> PodSeen:
-    assert pod is not None
-    return pod
 
 
 def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
@@ -168,18 +133,18 @@ def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
     assert status.syncer is not None
     assert status.syncer.endpoint == f"faults-syncer.{job.namespace}.svc:29400"
     row = job.row()
-    assert list(row) == ["NAME", "PHASE", "READY", "STEP", "PROGRESS", "LEARNERS", "LOSS", "GOODPUT", "AGE"]
+    assert list(row) == ["NAME", "PHASE", "READY", "PROGRESS", "LEARNERS", "LOSS", "AGE"]
     assert (row["PHASE"], row["READY"], row["LEARNERS"]) == ("Training", "True", "2/2")
 
 
 @pytest.mark.core
 def test_a_deleted_learner_pod_comes_back_with_its_shard_and_nobody_waits(job: ClusterJob) -> None:
-    before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), present(job.pod(VICTIM))
+    before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), job.pod(VICTIM)
     job.kubectl("delete", "pod", pod.name, "--wait=false")
     trains_without(job, WITNESS, VICTIM)
     untouched(before, comes_back(job, before, VICTIM, counted=False), WITNESS)
     assert bystanders(job, WITNESS) == others
-    new = present(job.pod(VICTIM))
+    new = job.pod(VICTIM)
     assert new.uid != pod.uid
     begun = [line for line in job.log(new.name) if line.startswith("loaded the model")]
     assert [line.endswith("data position 0") for line in begun] == [False], begun
@@ -189,12 +154,12 @@ def test_a_deleted_learner_pod_comes_back_with_its_shard_and_nobody_waits(job: C
 def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: ClusterJob) -> None:
     # Long enough for a checkpoint of its own.
     job.goes_on(VICTIM, job.steps(VICTIM) + 2 * CHECKPOINT_STEPS)
-    before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), present(job.pod(VICTIM))
+    before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), job.pod(VICTIM)
     kill_container(pod)
     trains_without(job, WITNESS, VICTIM)
     untouched(before, comes_back(job, before, VICTIM), WITNESS)
     assert bystanders(job, WITNESS) == others
-    again = present(job.pod(VICTIM))
+    again = job.pod(VICTIM)
     assert (again.uid, again.restarts) == (pod.uid, pod.restarts + 1)
     # Its checkpoint outlives the container.
     assert any("continues from its own checkpoint" in line for line in job.log(again.name))
@@ -202,20 +167,19 @@ def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: Cluste
 
 @pytest.mark.core
 def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: ClusterJob) -> None:
-    before, pod = job.all_train(*BOTH), present(job.syncer_pod())
-    learners = identities(present(job.pod(name)) for name in BOTH)
-    job.kubectl("delete", "pod", pod.name)
+    before, learners = job.all_train(*BOTH), identities(map(job.pod, BOTH))
+    job.kubectl("delete", "pod", job.syncer().name)
     for name in BOTH:
-        job.goes_on(name, job.steps(name))
+        job.goes_on(name)
     after = job.wait_for_account(lambda account: account.epoch > before.epoch, "a new syncer serves")
     assert after.epoch == before.epoch + 1
     assert after.syncer_step >= before.syncer_step
     assert after.merged_tokens >= before.merged_tokens
-    assert any("continues from checkpoint" in line for line in job.log(present(job.syncer_pod()).name))
-    on = job.all_train(*BOTH)
-    merged = job.wait_for_account(lambda account: account.syncer_step > on.syncer_step, "merges go on")
+    assert any("continues from checkpoint" in line for line in job.log(job.syncer().name))
+    both = job.all_train(*BOTH)
+    merged = job.wait_for_account(lambda account: account.syncer_step > both.syncer_step, "merges go on")
     assert merged.epoch == after.epoch
-    assert identities(present(job.pod(name)) for name in BOTH) == learners
+    assert identities(map(job.pod, BOTH)) == learners
     assert [one.restarts for one in merged.learners] == [one.restarts for one in before.learners]
     job.wait_for(lambda status: status.syncer is not None and status.syncer.epoch == after.epoch, "the status has it")
 
@@ -228,7 +192,7 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJ
     assert not job.pods()
     status = job.status()
     assert (status.phase, status.learners.summary) == ("Suspended", "0/0")
-    assert {"Suspending", "Suspended"} <= job.reasons()
+    assert {"Suspending", "Suspended"} <= job.events().keys()
     assert status.progress is not None
     assert status.progress.step >= before.syncer_step
     job.patch(suspend=False)
@@ -248,24 +212,19 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJ
 @pytest.mark.core
 def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, *BOTH)
-    job.scale(*SPOT, learners=3)
-    grown = job.all_train(*BOTH, *NEWCOMERS)
-    for name in NEWCOMERS:
-        job.goes_on(name, 0)
-    status = job.wait_for(lambda status: status.learners.summary == "4/4", "four learners train")
-    assert (status.regions[1].desired, status.regions[1].training, status.regions[0].training) == (3, 3, 1)
-    job.wait_for_account(
-        lambda account: all(of(account, name).merged_tokens > 0 for name in NEWCOMERS), "what they bring is merged"
-    )
-    job.scale(*SPOT, learners=1)
-    wait_until(lambda: len(job.pods()) == 3, "their pods go", WAIT_SECONDS)
+    job.set_pool(*SPOT, learners=2)
+    grown = job.all_train(*BOTH, NEWCOMER)
+    status = job.wait_for(lambda status: status.learners.summary == "3/3", "three learners train")
+    assert (status.regions[1].desired, status.regions[1].training, status.regions[0].training) == (2, 2, 1)
+    job.merges(NEWCOMER, since=grown)
+    job.set_pool(*SPOT, learners=1)
+    wait_until(lambda: len(job.pods()) == 3, "its pod goes")
     after = job.all_train(*BOTH)
     status = job.wait_for(lambda status: status.learners.summary == "2/2", "two learners train")
     assert (status.regions[1].desired, status.regions[1].training) == (1, 1)
-    said = [line for line in job.log(present(job.syncer_pod()).name) if line.startswith(("Admit", "LearnerLeft"))]
-    for name in NEWCOMERS:
-        # After its goodbye it sends nothing more.
-        assert [line for line in said if f" {name}" in line][-1] == f"LearnerLeft {name}: left"
+    said = [line for line in job.log(job.syncer().name) if line.startswith(("Admit", "LearnerLeft"))]
+    # After its goodbye it sends nothing more.
+    assert [line for line in said if f" {NEWCOMER}" in line][-1] == f"LearnerLeft {NEWCOMER}: left"
     for name in BOTH:
         untouched(before, grown, name)
         untouched(before, after, name)
@@ -274,47 +233,45 @@ def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> 
 
 
 def test_a_learner_left_out_by_index_frees_its_node_and_nobody_waits(job: ClusterJob) -> None:
-    job.scale(*SPOT, learners=2)
-    grown = job.all_train(*BOTH, NEWCOMERS[0])
-    newcomer, others = present(job.pod(NEWCOMERS[0])), bystanders(job, WITNESS, NEWCOMERS[0])
-    job.leave_out(*SPOT, 0)
+    job.set_pool(*SPOT, learners=2)
+    grown = job.all_train(*BOTH, NEWCOMER)
+    others = bystanders(job, WITNESS, NEWCOMER)
+    job.set_pool(*SPOT, excludedIndices=[0])
     status = job.wait_for(lambda status: status.regions[1].pools[0].held == 1, "its pod is held back")
     assert (status.regions[1].desired, status.regions[0].desired) == (1, 1)
-    assert present(job.pod(VICTIM)).node == ""
-    job.goes_on(NEWCOMERS[0], job.steps(NEWCOMERS[0]))
-    assert bystanders(job, WITNESS, NEWCOMERS[0]) == others
-    job.leave_out(*SPOT)
-    after = job.all_train(*BOTH, NEWCOMERS[0])
-    assert identities([present(job.pod(NEWCOMERS[0]))]) == identities([newcomer])
+    assert job.pod(VICTIM).node == ""
+    job.goes_on(NEWCOMER)
+    assert bystanders(job, WITNESS, NEWCOMER) == others
+    job.set_pool(*SPOT, excludedIndices=[])
+    after = job.all_train(*BOTH, NEWCOMER)
+    assert bystanders(job, WITNESS, NEWCOMER) == others
     assert "held" not in job.status().regions[1].pools[0].model_dump(exclude_none=True)
     untouched(grown, after, WITNESS)
-    job.scale(*SPOT, learners=1)
-    wait_until(lambda: len(job.pods()) == 3, "the newcomer goes", WAIT_SECONDS)
+    job.set_pool(*SPOT, learners=1)
+    wait_until(lambda: len(job.pods()) == 3, "the newcomer goes")
 
 
 @pytest.mark.core
-def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(job: ClusterJob, cluster: Cluster) -> None:
+def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(
+    job: ClusterJob, cluster: Cluster, nodes: Nodes
+) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, *BOTH)
-    with lost_node(cluster, present(job.pod(VICTIM)).node):
+    with lost_node(cluster, nodes.lost):
         alone = trains_without(job, WITNESS, VICTIM)
-        gone = job.wait_for(
-            lambda status: holds(status, "Degraded", "LearnersMissing"), "the status says who is missing"
-        )
+        gone = job.becomes("Degraded", "LearnersMissing")
         assert condition(gone, "Degraded").message.startswith("1 of 1 learners of west/spot ")
         assert gone.learners.summary == "1/2"
         assert holds(gone, "Ready")
-        on = job.wait_for_account(lambda account: account.merged_tokens > alone.merged_tokens, "it merges alone")
+        merging = job.wait_for_account(lambda account: account.merged_tokens > alone.merged_tokens, "it merges alone")
     after = job.all_train(*BOTH)
     assert of(after, VICTIM).incarnation > of(before, VICTIM).incarnation
     assert of(after, VICTIM).restarts == of(before, VICTIM).restarts  # the same process came back
     job.goes_on(VICTIM, of(before, VICTIM).steps)
-    merged = job.wait_for_account(
-        lambda account: of(account, VICTIM).merged_tokens > of(on, VICTIM).merged_tokens, "its work is merged again"
-    )
+    merged = job.merges(VICTIM, since=merging)
     nothing_twice(merged)
     untouched(before, merged, WITNESS)
     assert bystanders(job, *BOTH) == others
-    job.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")
+    job.recovers()
 
 
 @pytest.mark.core
@@ -324,7 +281,7 @@ def test_a_job_that_passes_its_deadline_fails_and_has_no_pods_left(job: ClusterJ
     status = job.status()
     assert (status.phase, status.reason) == ("Failed", "DeadlineExceeded")
     assert condition(status, "Failed").message == "not complete after spec.activeDeadlineSeconds (1 s)"
-    assert "DeadlineExceeded" in job.reasons()
+    assert "DeadlineExceeded" in job.events()
     assert status.model is None
     assert status.completion_time is not None
-    wait_until(lambda: not job.pods(), "the pods of a failed job go", WAIT_SECONDS)
+    wait_until(lambda: not job.pods(), "the pods of a failed job go")

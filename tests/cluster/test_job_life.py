@@ -4,65 +4,35 @@ The tests share one job, and are in the order of its life.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from diloco.spec.status import ExportedModel
+from diloco.spec.status.job import ExportedModel
 from diloco_operator.manifests import common
-from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
-from testbed.kind.project_images import REPOSITORY, Images
+from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
-from tests.support.cluster_jobs import (
-    WAIT_SECONDS,
-    ClusterJob,
-    apply,
-    holds,
-    manifest,
-    new_namespace,
-    pool,
-)
+from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, manifest, pool, region
 
-pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
-EXAMPLE = REPOSITORY / "examples/two-regions/job.yaml"
 BUDGET = 100_000
 """Enough for the operator to see it train, however fast the machine is."""
 STATE = Path("/state")
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    """One namespace for all tests of this job."""
-    yield from new_namespace(cluster, "job-life")
-
-
-@pytest.fixture(scope="module")
-def job(cluster: Cluster, chart: Release, namespace: str) -> ClusterJob:
+def job(cluster: Cluster, namespace: str) -> ClusterJob:
     """A job of two regions that was applied after the operator was installed, and is complete."""
-    assert chart.namespace != namespace
-    regions = [
-        {"name": "us-east", "pools": [pool("new", speed=1)]},
-        {"name": "us-west", "pools": [pool("old", speed=1)]},
-    ]
+    regions = region("us-east", pool("new", speed=1)), region("us-west", pool("old", speed=1))
     wanted = manifest("life", *regions, tokens=BUDGET)
     # Merged only if both have contributed.
     wanted["spec"]["sync"]["quorum"] = 2
     applied = apply(cluster, namespace, wanted)
     applied.kubectl_wait("condition=Complete")
     return applied
-
-
-def test_the_manifest_of_the_example_is_taken_as_it_is(chart: Release, cluster: Cluster, namespace: str) -> None:
-    assert chart.namespace != namespace
-    text = EXAMPLE.read_text(encoding="utf-8")
-    command = ("apply", "--dry-run=server", "--namespace", namespace, "--output", "json", "--filename", "-")
-    taken = json.loads(cluster.kubectl(*command, stdin=text))
-    assert taken["spec"]["training"]["tokens"] == yaml.safe_load(text)["spec"]["training"]["tokens"]
 
 
 def test_a_job_trains_real_text_in_pods_until_its_budget_is_merged(job: ClusterJob) -> None:
@@ -88,14 +58,14 @@ def test_a_job_trains_real_text_in_pods_until_its_budget_is_merged(job: ClusterJ
     assert status.start_time is not None
     assert status.completion_time is not None
     assert status.start_time < status.completion_time
-    assert {"WaitingForSyncer", "Training", "BudgetReached"} <= job.reasons()
-    row = job.row()
+    assert {"WaitingForSyncer", "Training", "BudgetReached"} <= job.events().keys()
+    row = job.row("--output", "wide")
     assert (row["PHASE"], row["PROGRESS"], row["LOSS"]) == ("Complete", "100%", progress.loss)
     assert (row["STEP"], row["GOODPUT"]) == (str(progress.step), progress.goodput)
 
 
 def test_a_complete_job_has_no_pods_left_and_keeps_its_volume(job: ClusterJob) -> None:
-    wait_until(lambda: not job.pods(), "the pods of a complete job go", WAIT_SECONDS)
+    wait_until(lambda: not job.pods(), "the pods of a complete job go")
     status = job.wait_for(lambda status: status.learners.ready == 0, "no learner is ready")
     assert status.learners.summary == "0/0"
     kept = [kind_and_name.partition("/")[2] for kind_and_name in job.objects()]
@@ -111,7 +81,7 @@ def test_the_model_on_the_volume_has_the_loss_that_the_status_says(job: ClusterJ
     assert status.progress.loss is not None
     evaluation = _evaluation(images.trainer, job, status.model)
     job.cluster.apply(evaluation, namespace=job.namespace)
-    phase = wait_until(lambda: _ended(job, "evaluation"), "the evaluation ends", WAIT_SECONDS)
+    phase = wait_until(lambda: _ended(job, "evaluation"), "the evaluation ends")
     said = job.kubectl("logs", "evaluation")
     assert phase == "Succeeded", said
     found = json.loads(said)
@@ -128,12 +98,10 @@ def test_a_job_past_its_ttl_is_deleted_with_its_children_for_good(job: ClusterJo
     assert "networkpolicy" in kinds
     assert "poddisruptionbudget" not in kinds
     job.patch(ttlSecondsAfterFinished=0)
-    wait_until(lambda: not job.exists(), "the job is deleted", WAIT_SECONDS)
-    wait_until(lambda: not job.objects(), "everything of it is deleted", WAIT_SECONDS)
+    wait_until(lambda: not job.exists(), "the job is deleted")
+    wait_until(lambda: not job.objects(), "everything of it is deleted")
     # The operator has run since, and has seen that they are gone.
-    regions = {"name": "us-east", "pools": [pool("new", speed=1)]}
-    another = apply(job.cluster, job.namespace, manifest("another", regions, tokens=BUDGET, suspend=True))
-    another.wait_for(lambda status: holds(status, "Suspended"), "another job is seen to")
+    apply_idle(job.cluster, job.namespace, manifest("another"))
     assert not job.objects()
     assert not job.exists()
 

@@ -8,51 +8,57 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.spec.status.syncer import SyncerStatus
 from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import (
-    WAIT_SECONDS,
+    ENDLESS,
     ClusterJob,
     PodSeen,
     apply,
     bystanders,
     condition,
-    cordoned,
     holds,
     is_degraded,
-    lost_node,
     manifest,
-    new_namespace,
     of,
-    on,
     pool,
+    region,
+)
+from tests.support.cluster_nodes import (
+    BOTH,
+    SPOT,
+    STEADY,
+    VICTIM,
+    WITNESS,
+    lost_node,
+    nodes_without_operator,
+    on,
     shorten_grace,
+    tainted,
 )
 from tests.support.cluster_operator import ClusterOperator
 
 pytestmark = pytest.mark.timeout(1200)
 
-WITNESS, VICTIM = "east/steady/0", "west/spot/0"
-STEADY, SPOT = (0, 0), (1, 0)
-"""Region and pool of each, by position."""
 BUDGET = 100_000
 """The witness trains it in a minute, the victim alone in hours."""
 SLOW = 0.02
-AWAY = "example.com/going=away:NoExecute"
 
 
 @dataclass(frozen=True)
-class Jobs:
-    """Each has its syncer on the node that stays."""
+class Scene:
+    """Three jobs, all of whose learners train. Each has its syncer on the node that stays."""
 
+    cluster: Cluster
+    node: str
+    """Where the victims are; nothing else that matters is there."""
     kept: ClusterJob
     """Suspended and resumed. It has both learners."""
     finishing: ClusterJob
@@ -60,18 +66,9 @@ class Jobs:
     deleted: ClusterJob
     """It has the victim only."""
 
-    def __iter__(self) -> Iterator[ClusterJob]:
-        return iter((self.kept, self.finishing, self.deleted))
-
-
-@dataclass(frozen=True)
-class Scene:
-    """The jobs, all of whose learners train."""
-
-    cluster: Cluster
-    node: str
-    """Where the victims are; nothing else that matters is there."""
-    jobs: Jobs
+    @property
+    def jobs(self) -> tuple[ClusterJob, ...]:
+        return self.kept, self.finishing, self.deleted
 
 
 Fault = Callable[[Scene], AbstractContextManager[None]]
@@ -92,12 +89,9 @@ def node_lost(scene: Scene) -> Iterator[None]:
 @contextmanager
 def no_place_left(scene: Scene) -> Iterator[None]:
     """A taint evicts the pods, and no other node will do: they wait, as after a drain, a preemption or a scale-down."""
-    scene.cluster.kubectl("taint", "node", scene.node, AWAY)
-    try:
+    with tainted(scene.cluster, scene.node):
         each_victim(scene, lambda pod: not pod.node, "waits for a node")
         yield
-    finally:
-        scene.cluster.kubectl("taint", "node", scene.node, f"{AWAY}-")
 
 
 @contextmanager
@@ -105,74 +99,72 @@ def out_of_memory(scene: Scene) -> Iterator[None]:
     """The containers are killed at their limit again and again."""
     enough = pool("spot")["resources"]
     for job in scene.jobs:
-        job.set_resources(*SPOT, {**enough, "limits": {**enough["limits"], "memory": "64Mi"}})
+        job.set_pool(*SPOT, resources={**enough, "limits": {**enough["limits"], "memory": "64Mi"}})
     for job in scene.jobs:
-        job.wait_for(lambda status: holds(status, "Degraded", "OutOfMemory"), "it is told")
+        job.becomes("Degraded", "OutOfMemory")
     yield
-    scene.jobs.kept.set_resources(*SPOT, enough)
+    scene.kept.set_pool(*SPOT, resources=enough)
 
 
 def each_victim(scene: Scene, true: Callable[[PodSeen], bool], words: str) -> None:
     """Wait until it is true of each job's victim."""
     for job in scene.jobs:
-        wait_until(partial(_holds_of_victim, job, true), f"the victim of {job.name} {words}", WAIT_SECONDS)
-
-
-def _holds_of_victim(job: ClusterJob, true: Callable[[PodSeen], bool]) -> bool:
-    pod = job.pod(VICTIM)
-    return pod is not None and true(pod)
+        job.wait_for_pod(VICTIM, true, words)
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    yield from new_namespace(cluster, "operations")
+def made(cluster: Cluster, namespace: str) -> Callable[[str, int, int], ClusterJob]:
+    """Makes a job with so many witnesses and so many tokens to train."""
+    kept, lost = on(next(node for node in cluster.nodes if node != cluster.workers[0])), on(cluster.workers[0])
+
+    def make(name: str, witnesses: int, tokens: int) -> ClusterJob:
+        regions = (
+            region("east", pool("steady", witnesses, speed=0.1 if witnesses else 1.0, **kept)),
+            region("west", pool("spot", speed=SLOW, **lost)),
+        )
+        body = manifest(name, *regions, tokens=tokens, failurePolicy={"lostPods": {"afterSeconds": 10}})
+        body["spec"]["syncer"] |= kept
+        return apply(cluster, namespace, body)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def kept(made: Callable[[str, int, int], ClusterJob]) -> ClusterJob:
+    """It outlives every fault."""
+    return made("kept", 1, ENDLESS)
 
 
 @pytest.fixture
-def scene(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator[Scene]:
-    """New jobs for each fault, as two of them are over after it."""
-    lost = cluster.workers[0]
-    kept = next(node for node in cluster.nodes if node != lost)
+def scene(
+    cluster: Cluster, operator: ClusterOperator, kept: ClusterJob, made: Callable[[str, int, int], ClusterJob]
+) -> Iterator[Scene]:
+    """Two new jobs for each fault, as they are over after it."""
     words = secrets.token_hex(2)
-
-    def made(name: str, witnesses: int, tokens: int) -> ClusterJob:
-        here, there = on(kept), on(lost)
-        steady = pool("steady", witnesses, speed=0.1 if witnesses else 1.0, nodeSelector=here)
-        regions = (
-            {"name": "east", "pools": [steady]},
-            {"name": "west", "pools": [pool("spot", speed=SLOW, nodeSelector=there)]},
-        )
-        body = manifest(f"{name}-{words}", *regions, tokens=tokens, failurePolicy={"lostPods": {"afterSeconds": 10}})
-        body["spec"]["syncer"]["podTemplate"] = {"spec": {"nodeSelector": here}}
-        return apply(cluster, namespace, body)
-
-    with cordoned(cluster, lost):
-        operator.kubectl("delete", "pods", f"--field-selector=spec.nodeName={lost}")
-    jobs = Jobs(made("kept", 1, 10**12), made("finishing", 0, BUDGET), made("deleted", 0, 10**12))
-    jobs.kept.all_train(WITNESS, VICTIM)
-    for job in (jobs.finishing, jobs.deleted):
+    nodes = nodes_without_operator(cluster, operator.release.namespace)
+    finishing, deleted = made(f"finishing-{words}", 0, BUDGET), made(f"deleted-{words}", 0, ENDLESS)
+    kept.all_train(*BOTH)
+    for job in (finishing, deleted):
         job.all_train(VICTIM)
-    yield Scene(cluster, lost, jobs)
-    for job in jobs:
+    yield Scene(cluster, nodes.lost, kept, finishing, deleted)
+    for job in (finishing, deleted):
         job.kubectl("delete", "dilocojob", job.name, "--ignore-not-found", "--wait=false")
 
 
 def upgraded(bed: Bed, images: Images, operator: ClusterOperator, job: ClusterJob) -> None:
     """Check that another operator takes over, and that the job's learner and syncer train on meanwhile."""
     others, old = bystanders(job, WITNESS), operator.has_taken_over()
-    assert len(others) == 2
     charts.install(bed, images, operator.release, {"podLabels": {"release": secrets.token_hex(2)}})
     operator.has_taken_over(but=old.uid)
-    job.goes_on(WITNESS, job.steps(WITNESS))
+    job.goes_on(WITNESS)
     assert bystanders(job, WITNESS) == others
 
 
 def suspended_and_resumed(job: ClusterJob) -> SyncerStatus:
     """Check that it has no pods while it is suspended, and that the witness trains on afterwards."""
     before = job.account()
-    assert before is not None
     job.patch(suspend=True)
-    job.wait_for(lambda status: holds(status, "Suspended"), "it is suspended")
+    job.becomes("Suspended")
     assert not job.pods()
     job.patch(suspend=False)
     after = job.wait_for_account(
@@ -183,9 +175,8 @@ def suspended_and_resumed(job: ClusterJob) -> SyncerStatus:
     return after
 
 
-def finishes(job: ClusterJob) -> None:
+def has_finished(job: ClusterJob) -> None:
     """Check that the witness brings it to its end, with a model that has learnt."""
-    job.scale(*STEADY, learners=1)
     job.kubectl_wait("condition=Complete")
     status = job.status()
     assert status.reason == "BudgetReached"
@@ -194,33 +185,27 @@ def finishes(job: ClusterJob) -> None:
     assert status.progress.tokens >= BUDGET
     assert status.progress.loss is not None
     assert 0 < float(status.progress.loss) < 3.5  # an untrained model has 5.5
-    wait_until(lambda: not job.pods(), "its pods go", WAIT_SECONDS)
-
-
-def is_deleted(job: ClusterJob) -> None:
-    """Check that the job and all that it had go while the fault lasts."""
-    job.kubectl("delete", "dilocojob", job.name)
-    wait_until(lambda: not job.objects(), "nothing is left of it", WAIT_SECONDS)
+    wait_until(lambda: not job.pods(), "its pods go")
 
 
 @pytest.mark.parametrize("fault", [node_lost, no_place_left, out_of_memory])
 def test_jobs_do_what_is_asked_of_them_in_a_fault_that_lasts(
     fault: Fault, scene: Scene, bed: Bed, images: Images, operator: ClusterOperator
 ) -> None:
-    kept = scene.jobs.kept
-    before = kept.all_train(WITNESS, VICTIM)
+    kept = scene.kept
+    before = kept.all_train(*BOTH)
     with fault(scene):
+        # Its learner starts while the others are dealt with.
+        scene.finishing.set_pool(*STEADY, learners=1)
         upgraded(bed, images, operator, kept)
-        is_deleted(scene.jobs.deleted)
+        scene.deleted.delete()
         during = suspended_and_resumed(kept)
-        finishes(scene.jobs.finishing)
+        has_finished(scene.finishing)
         told = kept.wait_for(lambda status: is_degraded(status) and holds(status, "Ready"), "it trains and is degraded")
         assert VICTIM.rpartition("/")[0] in condition(told, "Degraded").message
         assert of(during, VICTIM).state != "Training"
-    after = kept.all_train(WITNESS, VICTIM)
+    after = kept.all_train(*BOTH)
     assert of(after, VICTIM).steps >= of(before, VICTIM).steps
     assert of(after, VICTIM).incarnation > of(before, VICTIM).incarnation
-    kept.wait_for_account(
-        lambda account: of(account, VICTIM).merged_tokens > of(before, VICTIM).merged_tokens, "its work is merged"
-    )
-    kept.wait_for(lambda status: not is_degraded(status), "nothing is wrong any more")
+    kept.merges(VICTIM, since=before)
+    kept.recovers()

@@ -4,7 +4,6 @@ One job trains through all of it. None of its objects is created, deleted, writt
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -15,69 +14,39 @@ from testbed.kind.clusters import Cluster
 from testbed.kind.commands import CommandFailedError
 from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
-from tests.support.cluster_jobs import (
-    WAIT_SECONDS,
-    ClusterJob,
-    apply,
-    holds,
-    kill_container,
-    manifest,
-    new_namespace,
-    pool,
-)
+from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, manifest
+from tests.support.cluster_nodes import kill_container
 from tests.support.cluster_operator import ClusterOperator, Untouched
 
 pytestmark = pytest.mark.timeout(600)
 
-LEARNERS = ("here/cpu/0", "here/cpu/1")
+LEARNER = "here/cpu/0"
 CRD = "customresourcedefinition/dilocojobs.diloco.dev"
 SECOND = {"crds": {"install": False}, "rbac": {"aggregate": False}}
 """What helm must be told before it installs the operator a second time."""
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    yield from new_namespace(cluster, "operator-life")
-
-
-@pytest.fixture(scope="module")
-def job(cluster: Cluster, operator: ClusterOperator, namespace: str) -> Iterator[ClusterJob]:
+def job(cluster: Cluster, operator: ClusterOperator, namespace: str) -> ClusterJob:
     """A job that trains until it is stopped."""
     looks_after_it = operator.wait_for(lambda pod: pod.ready, "there is an operator")
     forbidden = operator.forbidden(looks_after_it.name)
-    made = apply(cluster, namespace, manifest("trains-on", region(2), tokens=10**12))
-    made.all_train(*LEARNERS)
-    made.wait_for(lambda status: holds(status, "Ready"), "it is ready")
+    made = apply(cluster, namespace, manifest("trains-on"))
+    made.all_train(LEARNER)
+    made.becomes("Ready")
     assert operator.forbidden(looks_after_it.name) == forbidden
-    yield made
-    made.kubectl("delete", "dilocojob", made.name, "--wait=false")
+    return made
 
 
 @pytest.fixture
 def untouched(job: ClusterJob) -> Iterator[None]:
     """Check after the test that the job is what it was at the beginning, and has trained on."""
-    before, steps = Untouched.of(job), {learner: job.steps(learner) for learner in LEARNERS}
+    before, steps = Untouched.of(job), job.steps(LEARNER)
     assert len(before.children) == 11
     yield
     assert Untouched.of(job) == before
-    for learner in LEARNERS:
-        job.goes_on(learner, steps[learner])
+    job.goes_on(LEARNER, steps)
     assert Untouched.of(job) == before
-
-
-def region(learners: int) -> dict[str, Any]:
-    return {"name": "here", "pools": [pool("cpu", learners)]}
-
-
-def idle(cluster: Cluster, namespace: str, name: str) -> ClusterJob:
-    """A suspended job: all of its objects except pods."""
-    return apply(cluster, namespace, manifest(name, region(1), tokens=10**6, suspend=True))
-
-
-def gone(job: ClusterJob) -> None:
-    """Delete it, and wait until nothing of it is left."""
-    job.kubectl("delete", "dilocojob", job.name)
-    wait_until(lambda: not job.objects(), f"nothing is left of {job.name}", WAIT_SECONDS)
 
 
 @pytest.mark.usefixtures("untouched")
@@ -87,15 +56,15 @@ def test_a_killed_operator_comes_back_to_its_jobs_and_to_newer_ones(
 ) -> None:
     first = operator.has_taken_over()
     kill_container(first)
-    late = idle(cluster, namespace, "late")
+    late = apply(cluster, namespace, manifest("late", suspend=True))
     # It did not release the Lease, so after a restart it waits for it.
     again = operator.wait_for(lambda pod: pod.restarts == first.restarts + 1 and pod.ready, "it is started again")
     assert again.uid == first.uid
     operator.kubectl("delete", "pod", again.name, "--grace-period=0", "--force")
     second = operator.has_taken_over(but=again.uid)
     assert operator.holder() == second.name
-    late.wait_for(lambda status: holds(status, "Suspended"), "the late job is reconciled")
-    gone(late)
+    late.becomes("Suspended")
+    late.delete()
 
 
 @pytest.mark.usefixtures("untouched")
@@ -107,13 +76,11 @@ def test_an_upgrade_with_another_default_image_is_for_new_jobs_only(
     values = {"trainer": {"image": image}, "operator": {"resyncSeconds": 30, "pollSeconds": 3}, "podLabels": {"a": "b"}}
     charts.install(bed, images, operator.release, values)
     operator.has_taken_over(but=before.uid)
-    new = idle(cluster, namespace, "new")
-    new.wait_for(lambda status: holds(status, "Suspended"), "the new job is reconciled")
-    sets = cluster.items("statefulsets", namespace, "diloco.dev/job=new")
-    assert [container["image"] for one in sets for container in one["spec"]["template"]["spec"]["containers"]] == [
-        "registry.example/trainer:next"
-    ]
-    gone(new)
+    new = apply_idle(cluster, namespace, manifest("new"))
+    (made,) = new.items("statefulsets")
+    images_of_it = [container["image"] for container in made["spec"]["template"]["spec"]["containers"]]
+    assert images_of_it == ["registry.example/trainer:next"]
+    new.delete()
     charts.install(bed, images, operator.release)
 
 
@@ -130,7 +97,7 @@ def test_the_second_operator_of_a_deployment_waits_until_the_first_is_gone(opera
     third = operator.has_taken_over(but=first.uid)
     assert operator.holder() == third.name
     operator.kubectl("scale", "deployment", operator.deployment, "--replicas=1")
-    wait_until(lambda: len(operator.pods()) == 1, "one is left", WAIT_SECONDS)
+    wait_until(lambda: len(operator.pods()) == 1, "one is left")
 
 
 @pytest.mark.usefixtures("untouched")
@@ -158,10 +125,9 @@ def test_a_second_release_is_refused_by_helm_or_waits_for_the_lease(
 def test_jobs_train_without_an_operator_and_a_new_one_takes_them_over(
     bed: Bed, images: Images, operator: ClusterOperator, job: ClusterJob
 ) -> None:
-    ended = idle(job.cluster, job.namespace, "ended")
-    ended.wait_for(lambda status: holds(status, "Suspended"), "it is reconciled")
+    ended = apply_idle(job.cluster, job.namespace, manifest("ended"))
     charts.uninstall(bed, operator.release)
-    wait_until(lambda: not operator.all_pods(), "no operator is left", WAIT_SECONDS)
+    wait_until(lambda: not operator.all_pods(), "no operator is left")
     assert "Established" in job.cluster.kubectl("get", CRD, "--output", "jsonpath={.status.conditions[*].type}")
     status = job.status()
     assert status.progress is not None
@@ -169,7 +135,7 @@ def test_jobs_train_without_an_operator_and_a_new_one_takes_them_over(
     job.wait_for_account(lambda account: account.syncer_step > step, "merges go on")
     assert job.status() == status
     # There is no finalizer, so objects can be deleted without it.
-    gone(ended)
+    ended.delete()
     charts.install(bed, images, operator.release)
     operator.has_taken_over()
     job.wait_for(lambda now: now.progress is not None and now.progress.step > step, "its status goes on")

@@ -1,4 +1,4 @@
-"""Where learners' pods go: to all nodes alike, and away from a node on which different learners keep crashing.
+"""Where learners' pods go: to all nodes alike. A node on which different learners keep crashing is named.
 
 The nodes of these clusters have no zone, as machines in a data centre often have none.
 """
@@ -9,66 +9,43 @@ import pytest
 
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import CommandFailedError
-from testbed.kind.waiting import wait_until
-from tests.support.cluster_jobs import (
-    WAIT_SECONDS,
-    ClusterJob,
-    apply,
-    bystanders,
-    cordoned,
-    identities,
-    is_degraded,
-    kill_container,
-    manifest,
-    on,
-    pool,
-)
+from testbed.kind.waiting import WAIT_SECONDS, wait_until
+from tests.support.cluster_jobs import ClusterJob, apply, bystanders, condition, manifest, pool, region
+from tests.support.cluster_nodes import Nodes, cordoned, kill_container, on
+from tests.support.job_manifests import pods
 
 # A learner works once it has run for two minutes, and those that crash are started again with growing pauses.
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(1200)]
 
 FIRST, SECOND, STAYS = (f"east/spot/{index}" for index in range(3))
-END_AVOIDANCE = '--patch={"status": {"avoidedNodes": []}}'
-
-
-@pytest.fixture
-def broken(cluster: Cluster) -> str:
-    """The node on which learners keep crashing."""
-    return cluster.workers[0]
-
-
-@pytest.fixture
-def kept(cluster: Cluster, broken: str) -> str:
-    """The other node."""
-    return next(node for node in cluster.nodes if node != broken)
 
 
 def nodes_of(job: ClusterJob, *learners: str) -> list[str]:
     """The learners' nodes; empty: it has none yet."""
-    pods = [job.pod(learner) for learner in learners]
-    return ["" if pod is None else pod.node for pod in pods]
+    return ["" if pod is None else pod.node for pod in map(job.find_pod, learners)]
 
 
 def test_learners_are_spread_over_nodes_that_have_no_zone(cluster: Cluster, namespace: str) -> None:
-    # Without what keeps them off the syncer's node, which counts for more where there are two.
-    east = {"name": "east", "pools": [pool("spot", learners=4, affinity={"podAntiAffinity": {}})]}
-    job = apply(cluster, namespace, manifest("spread", east, tokens=10**12))
+    # Without what keeps them off the syncer's node, which counts for more where there are two. They need not run.
+    spot = pool("spot", learners=4, image="registry.invalid/none:1", **pods(affinity={"podAntiAffinity": {}}))
+    job = apply(cluster, namespace, manifest("spread", region("east", spot)))
     learners = [f"east/spot/{index}" for index in range(4)]
-    wait_until(lambda: all(nodes_of(job, *learners)), "all are scheduled", WAIT_SECONDS)
+    wait_until(lambda: all(nodes_of(job, *learners)), "all are scheduled")
     assert sorted(Counter(nodes_of(job, *learners)).values()) == [2, 2]
+    job.delete()
 
 
 @pytest.fixture
-def job(cluster: Cluster, namespace: str, broken: str, kept: str) -> ClusterJob:
+def job(cluster: Cluster, namespace: str, nodes: Nodes) -> ClusterJob:
     """Two of three learners on the node that breaks; the syncer is on the other one, so learners rather are not."""
-    body = manifest("moves", {"name": "east", "pools": [pool("spot", learners=2)]}, tokens=10**12)
-    body["spec"]["syncer"]["podTemplate"] = {"spec": {"nodeSelector": on(kept)}}
-    with cordoned(cluster, kept):
+    body = manifest("moves", region("east", pool("spot", learners=2)))
+    body["spec"]["syncer"] |= on(nodes.kept)
+    with cordoned(cluster, nodes.kept):
         job = apply(cluster, namespace, body)
-        wait_until(lambda: nodes_of(job, FIRST, SECOND) == [broken] * 2, "two are there", WAIT_SECONDS)
-    with cordoned(cluster, broken):
-        job.scale(0, 0, learners=3)
-        wait_until(lambda: nodes_of(job, STAYS) == [kept], "one is elsewhere", WAIT_SECONDS)
+        wait_until(lambda: nodes_of(job, FIRST, SECOND) == [nodes.lost] * 2, "two are there")
+    with cordoned(cluster, nodes.lost):
+        job.set_pool(0, 0, learners=3)
+        wait_until(lambda: nodes_of(job, STAYS) == [nodes.kept], "one is elsewhere")
     job.all_train(FIRST, SECOND, STAYS)
     return job
 
@@ -83,26 +60,21 @@ def crash_on(job: ClusterJob, node: str) -> None:
                 continue
 
 
-def test_learners_that_crash_on_one_node_move_to_another_one(job: ClusterJob, broken: str, kept: str) -> None:
-    others = bystanders(job, STAYS)
-    assert len(others) == 2
+def test_a_node_on_which_learners_crash_is_named(cluster: Cluster, job: ClusterJob, nodes: Nodes) -> None:
+    others, broken = bystanders(job, STAYS), nodes.lost
 
-    def moved() -> bool:
+    def is_named() -> bool:
         crash_on(job, broken)
-        return nodes_of(job, FIRST, SECOND) == [kept] * 2
+        return "NodeSuspect" in job.events()
 
-    wait_until(moved, "both are on the other node", 3 * WAIT_SECONDS)
+    wait_until(is_named, "the node is named", 3 * WAIT_SECONDS)
+    assert f"east/spot/0, east/spot/1 keep crashing on {broken}" in condition(job.status(), "Degraded").message
+
+    # As the message says: a person cordons the node and deletes the pods.
+    with cordoned(cluster, broken):
+        job.kubectl("delete", "pod", *map(job.pod_name, (FIRST, SECOND)), "--wait=false")
+        moved = [nodes.kept] * 2
+        wait_until(lambda: nodes_of(job, FIRST, SECOND) == moved, "both are on the other node", 3 * WAIT_SECONDS)
     job.all_train(FIRST, SECOND, STAYS)
-    assert {"NodeAvoided", "LearnerMoved"} <= job.reasons()
-    (avoided,) = job.status().avoided_nodes
-    assert (avoided.node, avoided.learners) == (broken, ("east/spot/0", "east/spot/1"))
     assert bystanders(job, STAYS) == others
-
-    # A person has repaired the node. Nobody restarts because of that.
-    before = identities(job.pods())
-    job.kubectl("patch", "dilocojob", job.name, "--subresource=status", "--type=merge", END_AVOIDANCE)
-    job.scale(0, 0, learners=4)
-    job.all_train(FIRST, SECOND, STAYS, "east/spot/3")
-    assert nodes_of(job, "east/spot/3") == [broken]
-    assert {name: seen for name, seen in identities(job.pods()).items() if name in before} == before
-    job.wait_for(lambda status: not status.avoided_nodes and not is_degraded(status), "nothing is avoided any more")
+    job.recovers()

@@ -1,38 +1,32 @@
 """Who may connect to a job's syncer: its own learners, each as itself, by certificates and network policies."""
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from diloco.runtime.exits import EXIT_REFUSED
+from diloco.runtime.process.exits import EXIT_REFUSED
 from testbed.kind.bed import Bed
 from testbed.kind.chart import POLL_SECONDS, Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import CommandFailedError
 from testbed.kind.waiting import wait_until
-from tests.cluster.pod_connections import Connection, allows, connections_in, selects
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, manifest, new_namespace, of, pool
+from tests.cluster.pod_connections import Connection, connections_in
+from tests.support.cluster_jobs import ClusterJob, apply, identities, manifest, of, pool, region
+from tests.support.network_policies import allows, selects
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
 SYNC, HTTP = 29400, 8080
-POOLS = {"name": "here", "pools": [pool("a"), pool("b")]}
+POOLS = region("here", pool("a"), pool("b"))
 LEARNERS = ("here/a/0", "here/b/0")
-
-
-@pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    yield from new_namespace(cluster, "security")
 
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster, namespace: str) -> ClusterJob:
     """A job that trains, and another with the same pools that is suspended."""
-    other = manifest("other", POOLS, tokens=10**12, suspend=True)
-    apply(cluster, namespace, other)
-    running = apply(cluster, namespace, manifest("guarded", POOLS, tokens=10**12))
+    apply(cluster, namespace, manifest("other", POOLS, suspend=True))
+    running = apply(cluster, namespace, manifest("guarded", POOLS))
     running.all_train(*LEARNERS)
     return running
 
@@ -113,10 +107,6 @@ _UNREACHED = "cannot reach the syncer yet ("
 """What a learner says that is not heard, and on a busy machine one that is heard a moment later."""
 
 
-def turned_away(job: ClusterJob, name: str) -> list[str]:
-    return wait_until(lambda: refusals(job, name), f"{name} is turned away", WAIT_SECONDS)
-
-
 def answered(job: ClusterJob, name: str) -> list[str]:
     return [line for line in refusals(job, name) if not line.startswith(_UNREACHED)]
 
@@ -128,14 +118,14 @@ def test_foreign_certificates_and_plain_text_are_refused_and_count_nowhere(clust
     impostor(cluster, job, "of-another-pool", "here/b/0", secret_volume("guarded--here-a-tls"))
     try:
         claimed = "the certificate is that of pool here/a, the message says here/b/0"
-        said = wait_until(lambda: answered(job, "of-another-pool"), "the syncer answers it", WAIT_SECONDS)
+        said = wait_until(lambda: answered(job, "of-another-pool"), "the syncer answers it")
         assert said == [f"the syncer refuses this learner: {claimed}"]
         job.kubectl("wait", "pod/of-another-pool", "--for=jsonpath={.status.phase}=Failed", "--timeout=100s")
         (container,) = cluster.get("pods", "of-another-pool", job.namespace)["status"]["containerStatuses"]
         assert container["state"]["terminated"]["exitCode"] == EXIT_REFUSED
         # The others fail before they can say who they are. They retry, as the fault may be the syncer's.
         for name in ("of-another-job", "without"):
-            (line,) = turned_away(job, name)
+            (line,) = wait_until(lambda name=name: refusals(job, name), f"{name} is turned away")  # type: ignore[misc]
             assert line.startswith(_UNREACHED), line
         after = job.all_train(*LEARNERS)
         # No learner was superseded.
@@ -149,9 +139,7 @@ def test_foreign_certificates_and_plain_text_are_refused_and_count_nowhere(clust
 
 def metrics(job: ClusterJob) -> str:
     """The syncer's."""
-    pod = job.syncer_pod()
-    assert pod is not None
-    return job.cluster.api.page(job.namespace, pod.name, "/metrics")[1]
+    return job.cluster.api.page(job.namespace, job.syncer().name, "/metrics")[1]
 
 
 def test_a_deleted_certificate_is_replaced_and_used_without_a_restart(cluster: Cluster, job: ClusterJob) -> None:
@@ -160,15 +148,14 @@ def test_a_deleted_certificate_is_replaced_and_used_without_a_restart(cluster: C
     before, lives, used = certificate(cluster, job, secret), identities(job.pods()), ports(job, learner)
     assert len(used) >= 2
     job.kubectl("delete", "secret", secret)
-    new = wait_until(lambda: certificate(cluster, job, secret), "it is made anew", WAIT_SECONDS)
+    new = wait_until(lambda: certificate(cluster, job, secret), "it is made anew")
     assert new != before
     # A change of the pod makes kubelet update its volumes at once, not only within a minute and a half.
     job.kubectl("annotate", "pod", learner, "example.com/touched=yes")
     shown = ("cat", "/etc/diloco/tls/tls.crt")
-    wait_until(lambda: inside(job, learner, *shown).encode() == base64.b64decode(new), "the pod has it", WAIT_SECONDS)
-    wait_until(lambda: ports(job, learner) - used, "fragments go over a new connection", WAIT_SECONDS)
-    merged = of(job.all_train(*LEARNERS), "here/a/0").merged_tokens
-    job.wait_for_account(lambda now: of(now, "here/a/0").merged_tokens > merged, "its work is merged")
+    wait_until(lambda: inside(job, learner, *shown).encode() == base64.b64decode(new), "the pod has it")
+    wait_until(lambda: ports(job, learner) - used, "fragments go over a new connection")
+    job.merges("here/a/0", since=job.all_train(*LEARNERS))
     assert identities(job.pods()) == lives
     assert of(job.all_train(*LEARNERS), "here/a/0").incarnation == of(account, "here/a/0").incarnation
 
@@ -216,10 +203,8 @@ def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
 ) -> None:
     policies = {one["metadata"]["name"]: one for one in cluster.items("networkpolicies", job.namespace)}
     pods = {one["metadata"]["name"]: one for one in cluster.items("pods", job.namespace)}
-    syncer = job.syncer_pod()
-    assert syncer is not None
     learners = {job.pod_name(name) for name in LEARNERS}
-    assert {name for name, pod in pods.items() if selects(policies["guarded-syncer"], pod)} == {syncer.name}
+    assert {name for name, pod in pods.items() if selects(policies["guarded-syncer"], pod)} == {job.syncer().name}
     assert {name for name, pod in pods.items() if selects(policies["guarded-learners"], pod)} == learners
     assert not any(selects(policies[name], pod) for name in ("other-syncer", "other-learners") for pod in pods.values())
 
@@ -251,7 +236,7 @@ def test_policies_allow_exactly_the_connections_that_the_jobs_pods_make(
         )
         return made >= may
 
-    wait_until(seen, f"all that may connect do: {sorted(may)}", WAIT_SECONDS)
+    wait_until(seen, f"all that may connect do: {sorted(may)}")
     assert made == may
 
 

@@ -1,17 +1,17 @@
 """A real syncer that is attacked, and must serve its learner afterwards as before."""
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Welcome
+from testbed.kind.waiting import wait_until
 from tests.support.attacks import Aim
 from tests.support.scripted_learner import ScriptedLearner
-from tests.support.syncer_process import WAIT_SECONDS, SmallJob, SyncerProcess
+from tests.support.syncer_process import SmallJob, SyncerProcess
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,12 +40,6 @@ class Target:
     def aim(self) -> Aim:
         return Aim(self.address, self.syncer.http_address, self.job)
 
-    def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not true():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
     def learner(self, index: int = 0, instance: str = "") -> ScriptedLearner:
         return ScriptedLearner(self.address, self.job, f"here/cpu/{index}", instance)
 
@@ -59,7 +53,7 @@ class Target:
         assert "event loop lag" in self.syncer.page("/healthz")
         self._honest += 1
         with self.learner(1, f"honest {self._honest}") as honest:
-            self.until(lambda: self._serves(honest))
+            wait_until(lambda: self._serves(honest))
         assert "Traceback" not in self.syncer.log
 
     @staticmethod

@@ -17,7 +17,7 @@ import psutil
 from diloco.wire.errors import UnavailableError
 from tests.support.attacks import Aim, all_attacks
 from tests.support.scripted_learner import ScriptedLearner
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import SmallJob, SyncerProcess, serving
 
 _LARGEST_GROWTH_BYTES = 1 << 30
 
@@ -30,8 +30,7 @@ def main() -> int:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job = SmallJob(Path(folder), tokens=1_000_000_000, learners=3)
-        with SyncerProcess(job, Path(folder) / "state") as syncer:
-            syncer.serving()
+        with serving(job, Path(folder) / "state") as syncer:
             problem = _soak(job, syncer, chosen.minutes, random.Random(chosen.seed))
             if problem is None and syncer.terminate() != 0:
                 problem = "the syncer did not end in order"

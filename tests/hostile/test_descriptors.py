@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.attacks import idle_connections
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import SmallJob, serving
 
 pytestmark = pytest.mark.processes
 
@@ -25,8 +25,7 @@ def test_connections_leave_descriptors_for_health_checks_and_checkpoints(tmp_pat
     assert shell is not None
     limited = (shell, "-c", 'ulimit -n 1024; exec "$0" "$@"')
     job = SmallJob(tmp_path)
-    with SyncerProcess(job, tmp_path / "state", before=limited) as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "state", before=limited) as syncer:
         with idle_connections(syncer.address, 1300) as held:
             assert len(held) > 1024  # the system accepts them, even if the syncer then closes them
             assert "event loop lag" in syncer.page("/healthz")

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from diloco.wire.messages import FragmentWanted, Welcome
+from testbed.kind.waiting import wait_until
 from tests.hostile.conftest import Target
 from tests.support.attacks import (
-    METHODS,
     broken_rules,
     false_claims,
     false_joins,
@@ -18,26 +18,10 @@ from tests.support.attacks import (
     many_ids,
     nonsense,
     slow_readers,
-    unfinished_messages,
 )
 from tests.support.raw_wire import RawClient, ending
 
 pytestmark = pytest.mark.processes
-
-_MIB = 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("path", "mebibytes"), [*((path, 1) for path in METHODS), (METHODS[0], 4)], ids=[*METHODS, "4 MiB"]
-)
-def test_messages_that_never_end_take_little_memory(target: Target, path: str, mebibytes: int) -> None:
-    target.serves_as_before()
-    calls = 64 // mebibytes
-    with unfinished_messages(target.aim, path, size_bytes=mebibytes * _MIB, connections=12, calls=calls) as taken:
-        assert taken > 64 * _MIB  # otherwise nothing was attempted
-        held = target.process.memory_info().rss - target.born_bytes
-        target.serves_as_before()
-    assert held < 600 * _MIB  # without a bound it is all of the 768 MiB, on top of what the process has
 
 
 def test_readers_that_never_take_their_page_take_few_threads(target: Target) -> None:
@@ -99,9 +83,9 @@ def test_half_sent_pushes_free_their_memory_once_they_are_no_longer_wanted(targe
         assert isinstance(asked, FragmentWanted)
         payload = learner.codec.encode(learner.gradient(asked.fragment))
         call = raw.half_open_push(learner.header(asked, payload))
-        target.until(lambda: target.metric("diloco_inbox_bytes") >= payload.nbytes)
+        wait_until(lambda: target.metric("diloco_inbox_bytes") >= payload.nbytes)
         learner.hang_up()
         status, told = ending(call)
         assert re.search("no longer requested", told), (status, told)
-    target.until(lambda: target.metric("diloco_inbox_bytes") == 0)
+    wait_until(lambda: target.metric("diloco_inbox_bytes") == 0)
     target.serves_as_before()

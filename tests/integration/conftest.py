@@ -7,15 +7,38 @@ from typing import Any
 
 import pytest
 
-from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
-_LONGEST = ("test_run_local.py", "test_thin_links.py", "test_run_outlasts.py", "test_run_full_disk.py")
+_LONGEST = (
+    *("test_tutorial.py", "test_thin_links.py", "test_run_local.py", "test_run_outlasts.py", "test_planned_bytes.py"),
+    *("test_downlink_faults.py", "test_soak_under_chaos.py", "test_healing.py", "test_run_full_disk.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files: a worker that is given one last works on while the other has nothing left."""
     items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
+
+
+_servers: dict[str, ApiServer] = {}
+"""The session's API servers, by the fixtures that start them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Pause what the test does not use: even an idle server keeps a tenth of a core busy."""
+    for fixture, server in _servers.items():
+        if fixture in getattr(item, "fixturenames", ()):
+            server.resume()
+        else:
+            server.pause()
+
+
+def _paused_while_unused(fixture: str, server: ApiServer) -> Iterator[ApiServer]:
+    _servers[fixture] = server
+    yield server
+    del _servers[fixture]
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +47,15 @@ def job_server() -> Iterator[ApiServer]:
     if reason := why_there_is_none():
         pytest.skip(reason)
     with job_api_server() as server:
-        yield server
+        yield from _paused_while_unused("job_server", server)
+
+
+@pytest.fixture(scope="session")
+def far_server(job_server: ApiServer) -> Iterator[ApiServer]:
+    """The API server of another cluster, which does not know DiLoCoJobs."""
+    assert job_server.url
+    with api_server() as server:
+        yield from _paused_while_unused("far_server", server)
 
 
 @pytest.fixture

@@ -4,15 +4,14 @@ import threading
 from pathlib import Path
 from typing import Self
 
-import xxhash
-
 from diloco.core.fragments import Layout
 from diloco.learner.learner import Learner
+from diloco.learner.link.transfers import TransferCounts
 from diloco.learner.mailboxes.orders import Ending, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
-from diloco.learner.transfers import TransferCounts
 from diloco.spec import DiLoCoJob
+from diloco.wire.part_messages import payload_digest
 
 WAIT_SECONDS = 120.0
 
@@ -54,7 +53,7 @@ class LearnerThread:
         epoch = holdings.to_join_with()[0]
         every = ((fragment.index, holdings.held(epoch, fragment.index)) for fragment in layout.fragments)
         return {
-            (fragment, held.version): xxhash.xxh3_128_hexdigest(held.values.numpy().data)
+            (fragment, held.version): payload_digest(held.values.numpy().data.cast("B")).hex()
             for fragment, held in every
             if held is not None
         }

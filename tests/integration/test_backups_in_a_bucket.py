@@ -13,8 +13,8 @@ from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.manifest import complete
 from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
 from diloco.syncer.prepare import prepare
+from testbed.kind.waiting import wait_until
 from tests.support.backups import Trained, beginning_from
-from tests.support.local_run import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -40,7 +40,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv(f"AWS_{name}", value)
     with subprocess.Popen([PROGRAM, "-p", str(port)], text=True, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: _listens(port), process)
+            wait_until(lambda: process.poll() is not None or _listens(port), "it listens")
             urllib.request.urlopen(urllib.request.Request(f"{address}/kept", method="PUT")).close()
             yield address
         finally:
@@ -48,8 +48,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_backup_in_a_bucket_is_pruned_and_restored(server: str, tmp_path: Path) -> None:
-    store, trained = open_store("s3://kept/mine", server), Trained(tmp_path / "first")
-    made = [trained.backed_up(store, float(value), keep=2).name for value in range(3)]
+    store = open_store("s3://kept/mine", server)
+    trained = Trained(tmp_path / "first", store=store)
+    made = [trained.backed_up(float(value), keep=2).name for value in range(3)]
     assert [str(one) for one in complete(store.names())] == made[1:]
     assert sorted(store.names()) == sorted([*made[1:], *(f"{name}.json" for name in made[1:])])
     begins = InitFrom(url="s3://kept/mine", endpoint=server)
@@ -68,9 +69,9 @@ def test_a_file_of_several_parts_arrives_whole(server: str, tmp_path: Path) -> N
 
 
 def test_a_bucket_that_is_not_there_is_named(server: str, tmp_path: Path) -> None:
-    store, trained = open_store("s3://none/mine", server), Trained(tmp_path / "first")
+    trained = Trained(tmp_path / "first", store=open_store("s3://none/mine", server))
     with pytest.raises(StoreError, match=r"s3://none/mine: .*cannot be (listed|written|found)"):
-        trained.backed_up(store, 1.0)
+        trained.backed_up(1.0)
 
 
 def test_a_store_that_does_not_answer_is_named(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

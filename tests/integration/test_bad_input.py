@@ -2,114 +2,84 @@
 
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diloco.learner.data import make_token_file
 from diloco.spec.training import TextData
-from testbed import fork_server
+from tests.support.local_run import LocalRun, write_job
 
 pytestmark = pytest.mark.processes
 
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: wrong}
-spec:
-  model: {builtin: {preset: pico, vocabularySize: 300}}
-  data: {text: {path: TEXT}}
-  training: {tokens: 10_000, sequenceLength: 32, batchSize: 4, evaluation: {sequences: 8}}
-  sync: {fragments: 6, interval: 6}
-  regions: [{name: here, pools: [{name: cpu, learners: 1}]}]
-"""
 
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"line {n} of many, {n * n % 97}\n" for n in range(3000)))
-    path = tmp_path / "job.yaml"
-    path.write_text(JOB.replace("TEXT", str(text)))
-    return path
-
-
-def run(job: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "diloco.cli.entry", "run", str(job), *flags]
-    if "--output" not in flags:
-        command += ["--output", str(job.parent / "out")]
-    return fork_server.run(command, 240)
-
-
-def the_one_line(failed: subprocess.CompletedProcess[str]) -> str:
+def the_one_line(job: Path, *flags: str) -> str:
+    with LocalRun(job, *flags) as run:
+        failed = run.ended()
     assert failed.returncode == 2, failed
     assert "Traceback" not in failed.stdout + failed.stderr
     (line,) = failed.stderr.splitlines()
     assert line.startswith("diloco: ")
-    return line
+    return str(line)
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "named"),
+    ("spec", "named"),
     [
-        ("text: {path: TEXT}", "text: {path: /nowhere/at/all}", ["/nowhere/at/all"]),
-        ("batchSize: 4", "batchSize: 60000, seed: 1", ["spec.training"]),
-        ("fragments: 6", "fragments: 400", ["sync.fragments", "400", "26"]),
-        ("preset: pico, vocabularySize: 300", "preset: pico, vocabularySize: 100", ["vocabularySize", "100", "257"]),
-        ("model: {builtin: {preset: pico, vocabularySize: 300}}", "model: {entrypoint: 'no.such:model'}", ["no.such"]),
+        ({"training": {"batchSize": 60_000}}, ["spec.training"]),
+        ({"sync": {"fragments": 400}}, ["sync.fragments", "400", "26"]),
+        ({"model": {"entrypoint": "no.such:model"}}, ["no.such"]),
     ],
 )
-def test_a_manifest_that_does_not_fit_model_or_data(job: Path, right: str, wrong: str, named: list[str]) -> None:
-    text = job.read_text()
-    right = right.replace("TEXT", str(job.parent / "text.txt"))
-    assert right in text
-    job.write_text(text.replace(right, wrong))
-    line = the_one_line(run(job))
+def test_a_manifest_that_does_not_fit_model_or_data(tmp_path: Path, spec: dict[str, Any], named: list[str]) -> None:
+    line = the_one_line(write_job(tmp_path, 10_000, **spec))
     assert all(word in line for word in named), line
 
 
-def test_data_that_is_empty_or_too_short(job: Path) -> None:
-    (job.parent / "text.txt").write_text("too short")
-    line = the_one_line(run(job))
-    assert "tokens" in line
+def test_data_that_is_empty_or_too_short(tmp_path: Path) -> None:
+    job = write_job(tmp_path)
+    (tmp_path / "text.txt").write_text("too short")
+    assert "tokens" in the_one_line(job)
 
 
-def test_a_token_file_of_another_vocabulary(job: Path) -> None:
-    tokens = job.parent / "text.tokens"
-    make_token_file(TextData(path=str(job.parent / "text.txt")), tokens)
-    text = job.read_text().replace(f"text: {{path: {job.parent / 'text.txt'}}}", f"tokens: {{path: {tokens}}}")
-    job.write_text(text.replace("vocabularySize: 300", "vocabularySize: 100"))
-    line = the_one_line(run(job))
+def tokens_of(folder: Path) -> Path:
+    """A token file."""
+    write_job(folder)
+    made = folder / "text.tokens"
+    make_token_file(TextData(path=str(folder / "text.txt")), made)
+    return made
+
+
+def on_tokens(tokens: Path, vocabulary_size: int) -> Path:
+    """A job that trains on a token file."""
+    model = {"builtin": {"preset": "pico", "vocabularySize": vocabulary_size}}
+    return write_job(tokens.parent, data={"tokens": {"path": str(tokens)}}, model=model)
+
+
+def test_a_token_file_of_another_vocabulary(tmp_path: Path) -> None:
+    line = the_one_line(on_tokens(tokens_of(tmp_path), 100))
     assert "100" in line
     assert "257" in line
 
 
-def test_a_token_file_that_was_cut_off(job: Path) -> None:
-    tokens = job.parent / "text.tokens"
-    make_token_file(TextData(path=str(job.parent / "text.txt")), tokens)
+def test_a_token_file_that_was_cut_off(tmp_path: Path) -> None:
+    tokens = tokens_of(tmp_path)
     tokens.write_bytes(tokens.read_bytes()[:-100])
-    job.write_text(job.read_text().replace(f"text: {{path: {job.parent / 'text.txt'}}}", f"tokens: {{path: {tokens}}}"))
-    assert str(tokens) in the_one_line(run(job))
+    assert str(tokens) in the_one_line(on_tokens(tokens, 300))
 
 
-@pytest.fixture
-def busy_port() -> Iterator[int]:
+def test_a_busy_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield int(listener.getsockname()[1])
-
-
-def test_a_busy_port(job: Path, busy_port: int) -> None:
-    assert str(busy_port) in the_one_line(run(job, "--port", str(busy_port)))
+        port = str(listener.getsockname()[1])
+        assert port in the_one_line(write_job(tmp_path), "--port", port)
 
 
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="needs a folder that not even root can write to")
-def test_an_output_that_cannot_be_written(job: Path) -> None:
-    assert "/proc/1/out" in the_one_line(run(job, "--output", "/proc/1/out"))
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    assert "/proc/1/out" in the_one_line(write_job(tmp_path), "--output", "/proc/1/out")
 
 
-def test_an_output_that_is_a_file(job: Path) -> None:
-    output = job.parent / "text.txt"
-    assert str(output) in the_one_line(run(job, "--output", str(output)))
+def test_an_output_that_is_a_file(tmp_path: Path) -> None:
+    output = str(tmp_path / "text.txt")
+    assert output in the_one_line(write_job(tmp_path), "--output", output)

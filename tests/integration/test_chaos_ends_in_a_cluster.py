@@ -9,22 +9,18 @@ from typing import Any
 
 import pytest
 
-import diloco.cli.chaos_pods
-from diloco.cli.chaos_cluster import ROLE
-from diloco.cli.cluster_access import UnauthorizedError
+import diloco.cli.chaos.pods
+from diloco.cli.chaos.cluster import ROLE
+from diloco.cli.live.cluster_access import UnauthorizedError
 from diloco.cli.main import execute
-from diloco.local.chaos.orders import Order
-from diloco.local.chaos.spec import ChaosError, FaultKind
-from diloco.runtime.exits import EXIT_BAD_INPUT
+from diloco.local.chaos.spec import ChaosError, Fault, FaultKind
+from diloco.runtime.process.exits import EXIT_BAD_INPUT
 from diloco_operator import labels
 from testbed.api_server.fault_proxy import FaultProxy
-from testbed.api_server.server import ApiServer, why_there_is_none
+from testbed.api_server.server import ApiServer
 from tests.support.job_in_namespace import LEARNER, POOL, Namespace, with_jobs
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(why_there_is_none() is not None, reason=why_there_is_none() or ""),
-]
+pytestmark = pytest.mark.processes
 _WAIT_SECONDS = 120.0
 
 
@@ -86,7 +82,7 @@ def test_a_job_of_the_same_name_is_not_taken_for_the_one_before(job_server: ApiS
     # Also in the second before that is seen: the pods of the other job are not those of this one.
     before = made.pods()
     made.pod("new-0", labels.of_pool("mine", POOL), made.stateful_set("new", made.job("mine")))
-    assert place.hit(Order(0.0, FaultKind.KILL, LEARNER, (LEARNER,))) == ((LEARNER,), "")
+    assert place.hit(Fault(FaultKind.KILL, LEARNER, (LEARNER,))) == ((LEARNER,), "")
     assert made.pods() == (before | {"new-0"}) - {pod}
 
 
@@ -132,7 +128,7 @@ def test_rights_that_are_missing_for_one_pod_spare_the_others(job_server: ApiSer
         made.pod(f"mine-{index}", labels.of_pool("mine", POOL), owner)
     place = made.place("mine", proxy.kubeconfig)
     proxy.fault("DELETE .*/pods/mine-1", code=401, reason="Unauthorized")
-    hit, refused = place.hit(Order(0.0, FaultKind.KILL, "*", place.learner_ids))
+    hit, refused = place.hit(Fault(FaultKind.KILL, "*", place.learner_ids))
     # Who was hit before the error is known, and nothing is tried after it.
     assert (hit, made.pods()) == ((f"{POOL}/0",), {"mine-1", "mine-2"})
     assert "rejects the credentials" in refused
@@ -143,10 +139,10 @@ def test_rights_that_are_missing_for_one_pod_spare_the_others(job_server: ApiSer
 def test_a_list_that_expires_while_it_is_read_is_read_again(
     job_server: ApiServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diloco.cli.chaos_pods, "_PAGE", 1)
+    monkeypatch.setattr(diloco.cli.chaos.pods, "_PAGE", 1)
     made, pod = with_jobs(job_server, "expired")
     place = made.place("mine", proxy.kubeconfig)
-    kill = Order(0.0, FaultKind.KILL, LEARNER, (LEARNER,))
+    kill = Fault(FaultKind.KILL, LEARNER, (LEARNER,))
     following = r"GET .*/pods\?.*continue=."
     always = proxy.fault(following, code=410, reason="Expired", times=-1)
     hit, refused = place.hit(kill)

@@ -1,24 +1,18 @@
 """``diloco chaos`` against a real API server: only the job's own pods are deleted, whatever labels others bear."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from diloco.cli.chaos_cluster import ROLE
+from diloco.cli.chaos.cluster import ROLE
 from diloco.cli.main import execute
-from diloco.local.chaos.orders import Order
-from diloco.local.chaos.spec import ChaosError, FaultKind
+from diloco.local.chaos.spec import ChaosError, Fault, FaultKind
 from diloco_operator import labels, names
-from diloco_operator.manifests.holds import GATE
+from diloco_operator.api_server.kinds import JOB, POD
+from diloco_operator.manifests.placement.holds import GATE
 from diloco_operator.names import PoolKey
-from testbed.api_server.server import ApiServer, why_there_is_none
+from testbed.api_server.server import ApiServer
 from tests.support.job_in_namespace import LEARNER, POOL, Namespace, with_jobs
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(why_there_is_none() is not None, reason=why_there_is_none() or ""),
-]
+pytestmark = pytest.mark.processes
 
 
 def test_only_pods_that_the_job_owns_are_deleted(job_server: ApiServer) -> None:
@@ -26,38 +20,28 @@ def test_only_pods_that_the_job_owns_are_deleted(job_server: ApiServer) -> None:
     before = made.pods()
     place = made.place("mine")
     everybody = place.learner_ids
-    hit, refused = place.hit(Order(0.0, FaultKind.KILL, "*", (*everybody, "syncer")))
+    hit, refused = place.hit(Fault(FaultKind.KILL, "*", (*everybody, "syncer")))
     assert hit == (LEARNER,)
     assert "has no pod" in refused
     assert made.pods() == before - {pod}
     # Nothing is left to hit, and nothing else is hit instead.
-    assert place.hit(Order(0.0, FaultKind.EVICT, LEARNER, (LEARNER,))) == ((), f"{LEARNER}: has no pod")
+    assert place.hit(Fault(FaultKind.EVICT, LEARNER, (LEARNER,))) == ((), f"{LEARNER}: has no pod")
     assert made.pods() == before - {pod}
 
 
-def test_the_syncer_is_found_through_its_deployment(job_server: ApiServer) -> None:
-    made = Namespace(job_server, "syncers")
-    replica_set = made.replica_set("mine-syncer", made.job("mine"))
-    made.pod("mine-syncer-1-a", labels.of_job("mine", labels.SYNCER), replica_set)
-    made.pod("another", labels.of_job("mine", labels.SYNCER), None)
-    hit, refused = made.place("mine").hit(Order(0.0, FaultKind.KILL, "syncer", ("syncer",)))
-    assert (hit, refused) == (("syncer",), "")
-    assert made.pods() == {"another"}
-
-
-def test_a_syncers_pod_that_was_evicted_is_not_taken_for_it(job_server: ApiServer) -> None:
+def test_a_syncers_pod_is_found_by_its_deployment_unless_it_was_evicted(job_server: ApiServer) -> None:
     made = Namespace(job_server, "evicted")
     replica_set = made.replica_set("mine-syncer", made.job("mine"))
     # Listed by name: one before the pod that runs, one after it.
     for name in ("mine-syncer-1-a", "mine-syncer-1-b", "mine-syncer-1-c"):
         made.pod(name, labels.of_job("mine", labels.SYNCER), replica_set)
-    failed = f"--patch={json.dumps({'status': {'phase': 'Failed', 'reason': 'Evicted'}})}"
+    made.pod("another", labels.of_job("mine", labels.SYNCER), None)
     for name in ("mine-syncer-1-a", "mine-syncer-1-c"):
-        job_server.kubectl("patch", "pod", name, f"--namespace={made.name}", "--subresource=status", failed)
+        job_server.set_status(POD.path(made.name, name), {"phase": "Failed", "reason": "Evicted"})
     place = made.place("mine")
-    kill = Order(0.0, FaultKind.KILL, "syncer", ("syncer",))
+    kill = Fault(FaultKind.KILL, "syncer", ("syncer",))
     assert place.hit(kill) == (("syncer",), "")
-    assert made.pods() == {"mine-syncer-1-a", "mine-syncer-1-c"}
+    assert made.pods() == {"another", "mine-syncer-1-a", "mine-syncer-1-c"}
     assert place.hit(kill) == ((), "syncer: its pod has ended")
 
 
@@ -74,7 +58,7 @@ def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(job_server: 
     job_server.kubectl("delete", "pod", "mine-3", f"--namespace={made.name}", "--wait=false")
     place = made.place("mine")
     assert place.nodes() == {f"{POOL}/0": "node-a"}
-    hit, refused = place.hit(Order(0.0, FaultKind.KILL, str(POOL), place.learner_ids))
+    hit, refused = place.hit(Fault(FaultKind.KILL, str(POOL), place.learner_ids))
     assert hit == (f"{POOL}/0",)
     assert refused.split("; ") == [
         f"{POOL}/1: its pod has no node",
@@ -83,7 +67,7 @@ def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(job_server: 
     ]
     assert made.pods() == {"mine-1", "mine-2", "mine-3"}
     # Those that the report names are at most three.
-    assert place.hit(Order(1.0, FaultKind.KILL, str(POOL), place.learner_ids))[1].endswith("; and 1 more")
+    assert place.hit(Fault(FaultKind.KILL, str(POOL), place.learner_ids))[1].endswith("; and 1 more")
 
 
 def test_learners_of_a_fallback_pool_are_hit_while_they_run(
@@ -106,19 +90,19 @@ def test_learners_of_a_fallback_pool_are_hit_while_they_run(
     place = made.place("mine")
     assert place.fallbacks == {f"{steady}/1", f"{steady}/2"}
     # One is not there: nothing is said of it, as nothing has to be there.
-    region = place.hit(Order(0.0, FaultKind.KILL, "west", place.learner_ids))
+    region = place.hit(Fault(FaultKind.KILL, "west", place.learner_ids))
     assert region == (
         (f"{steady}/0", f"{steady}/1"),
         "; ".join(f"{spot}/{index}: its pod has no node" for index in (0, 1)),
     )
     assert made.pods() == waiting
-    alone = Order(0.0, FaultKind.KILL, f"{steady}/2", (f"{steady}/2",))
+    alone = Fault(FaultKind.KILL, f"{steady}/2", (f"{steady}/2",))
     assert place.hit(alone) == ((), f"{steady}/2: no learner runs there")
-    drawn = Order(0.0, FaultKind.KILL, f"{steady}/2", (f"{steady}/2",), by_rate=True)
+    drawn = Fault(FaultKind.KILL, f"{steady}/2", (f"{steady}/2",), rate_per_hour=1.0)
     assert place.hit(drawn) == ((), "")
     # A node is that which the pods are on now.
     make(0, 2)
-    node = Order(0.0, FaultKind.KILL, "node-b", (f"{spot}/0",), by_rate=True, around=place.learner_ids)
+    node = Fault(FaultKind.KILL, "node-b", (f"{spot}/0",), rate_per_hour=1.0, around=place.learner_ids)
     assert place.hit(node) == ((f"{steady}/0", f"{steady}/2"), "")
     assert place.hit(node) == ((), "node-b: no learner runs there")
     make(1, node="node-c")
@@ -149,29 +133,9 @@ def test_nothing_is_done_unasked(job_server: ApiServer, capsys: pytest.CaptureFi
     assert made.pods() == before
 
 
-def test_a_session_deletes_and_reports(
-    job_server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    made, pod = with_jobs(job_server, "session")
-    before = made.pods()
-    report = tmp_path / "chaos.json"
-    flags = ("--namespace", made.name, "--kubeconfig", str(job_server.kubeconfig), "--yes", "--json", str(report))
-    kill = ("--fault", f"kill:{POOL.region}@at=0", "--for", "1s", "--settle", "0", "--seed", "5")
-    assert execute(["chaos", "job/mine", *flags, *kill]) == 0
-    assert made.pods() == before - {pod}
-    assert f"kill {POOL.region}" in capsys.readouterr().out
-    found = json.loads(report.read_text())
-    assert (found["job"], found["seed"]) == ("mine", 5)
-    (fault,) = found["faults"]
-    assert (fault["victims"], fault["recovered"], fault["lost"]) == ([LEARNER], 0, 1)
-
-
 def test_an_ended_job_is_left_alone(job_server: ApiServer) -> None:
     made, _ = with_jobs(job_server, "ended")
-    patch = f"--patch={json.dumps({'status': {'phase': 'Complete'}})}"
-    job_server.kubectl(
-        "patch", "dlj", "mine", f"--namespace={made.name}", "--subresource=status", "--type=merge", patch
-    )
+    job_server.set_status(JOB.path(made.name, "mine"), {"phase": "Complete"})
     with pytest.raises(ChaosError, match=r"JOB: mine has ended \(Complete\)"):
         made.place("mine")
 

@@ -1,77 +1,61 @@
-"""``diloco cluster revoke`` against a real API server: the annotation that the operator carries out."""
+"""``diloco cluster revoke`` against a real API server: the times that the operator reads."""
 
-import json
-from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
-from diloco.cli.cluster_access import ClusterError, connect
-from diloco.cli.cluster_options import ClusterInputError
-from diloco.cli.cluster_revoke import RevokeError, revoke
-from diloco_operator.decide.revocation import REVOKED, revoked
-from diloco_operator.names import PoolKey
-from testbed.api_server.server import ApiServer, why_there_is_none
+from diloco.spec.names.object_names import BadNameError
+from diloco_operator.api_server.kinds import JOB
+from diloco_operator.commands.revoke import revoke
+from diloco_operator.commands.shared import CommandError
+from testbed.api_server.server import ApiServer
+from tests.support.job_in_namespace import MANIFEST, Namespace
 
-MANIFEST = yaml.safe_load((Path(__file__).resolve().parents[2] / "examples/two-regions/job.yaml").read_text("utf-8"))
-POOLS = [PoolKey(region["name"], pool["name"]) for region in MANIFEST["spec"]["regions"] for pool in region["pools"]]
-WEST = [pool for pool in POOLS if pool.region == POOLS[-1].region]
+FIRST, WEST = (MANIFEST["spec"]["regions"][index]["name"] for index in (0, -1))
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(why_there_is_none() is not None, reason=why_there_is_none() or ""),
-]
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
 def server(job_server: ApiServer) -> ApiServer:
-    job_server.kubectl("create", "namespace", "ml")
-    manifest = {**MANIFEST, "metadata": {"name": "job", "namespace": "ml", "annotations": {"example.com/a": "b"}}}
-    job_server.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
+    Namespace(job_server, "ml").job("job")
     return job_server
 
 
-def annotations(server: ApiServer) -> dict[str, str]:
-    found: dict[str, str] = json.loads(server.kubectl("get", "dlj", "job", "--namespace=ml", "--output=json").stdout)[
-        "metadata"
-    ]["annotations"]
-    return found
+def pools(server: ApiServer) -> dict[str, Any]:
+    """The time of every pool, by region/pool."""
+    job = server.request("GET", JOB.path("ml", "job"))[1]
+    return {
+        f"{region['name']}/{pool['name']}": pool.get("certificatesNotBefore")
+        for region in job["spec"]["regions"]
+        for pool in region["pools"]
+    }
 
 
-def test_the_annotation_says_what_the_operator_reads_and_others_stay(server: ApiServer) -> None:
-    revoke("job", str(POOLS[0]), "ml", None, server.kubeconfig)
-    revoke("job", WEST[0].region, "ml", None, server.kubeconfig)
-    found = annotations(server)
-    assert found["example.com/a"] == "b"
-    said = revoked(found[REVOKED], POOLS, datetime.now(UTC))
-    assert said.problem == ""
-    assert set(said.before) == {POOLS[0], *WEST}
+def test_the_pools_of_a_region_get_the_servers_time_and_a_pool_its_own(server: ApiServer) -> None:
+    assert set(pools(server).values()) == {None}
+    revoke("job", WEST, "ml", None, server.kubeconfig)
+    west = {name: time for name, time in pools(server).items() if time is not None}
+    assert set(west) == {name for name in pools(server) if name.startswith(f"{WEST}/")}
+    first = next(name for name in pools(server) if name.startswith(f"{FIRST}/"))
+    revoke("job", first, "ml", None, server.kubeconfig)
+    assert pools(server)[first] is not None
+    assert pools(server).items() >= west.items()
 
 
 def test_an_ended_job_has_nothing_to_revoke(server: ApiServer) -> None:
-    server.kubectl("create", "namespace", "done")
-    manifest = {**MANIFEST, "metadata": {"name": "job", "namespace": "done"}}
-    server.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
-    patch = f"--patch={json.dumps({'status': {'phase': 'Complete'}})}"
-    server.kubectl("patch", "dlj", "job", "--namespace=done", "--subresource=status", "--type=merge", patch)
-    with pytest.raises(RevokeError, match=r"JOB: job has ended \(Complete\)"):
-        revoke("job", WEST[0].region, "done", None, server.kubeconfig)
-
-
-def test_the_time_is_that_of_the_server(server: ApiServer) -> None:
-    before = datetime.now(UTC).replace(microsecond=0)
-    date = connect(server.kubeconfig, None, {}).get("/version").date
-    assert date is not None
-    assert before <= date <= datetime.now(UTC)
+    Namespace(server, "done").job("job")
+    server.set_status(JOB.path("done", "job"), {"phase": "Complete"})
+    with pytest.raises(CommandError, match=r"JOB: job has ended \(Complete\)"):
+        revoke("job", WEST, "done", None, server.kubeconfig)
 
 
 def test_what_does_not_exist_is_one_line_and_changes_nothing(server: ApiServer) -> None:
-    before = annotations(server)
-    with pytest.raises(RevokeError, match=r"REGION\[/POOL\]: europe is not a region or pool of the job; use "):
+    before = pools(server)
+    with pytest.raises(CommandError, match=r"REGION\[/POOL\]: europe is not a region or pool of the job; use "):
         revoke("job", "europe", "ml", None, server.kubeconfig)
-    with pytest.raises(ClusterInputError, match=r"JOB: '\.\./job' is not the name of a job"):
-        revoke("../job", WEST[0].region, "ml", None, server.kubeconfig)
-    with pytest.raises(ClusterError, match="no job other in namespace ml; there is job"):
+    with pytest.raises(BadNameError, match=r"JOB: '\.\./job' is not the name of a job"):
+        revoke("../job", WEST, "ml", None, server.kubeconfig)
+    with pytest.raises(CommandError, match="no job other in namespace ml; there is job"):
         revoke("other", "europe", "ml", None, server.kubeconfig)
-    assert annotations(server) == before
+    assert pools(server) == before

@@ -1,15 +1,15 @@
 """Which fields of an existing job can be changed: a real API server refuses any other change and names the field."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
-from diloco.spec.crd import job_schema
-from diloco.spec.crd_immutability import MUTABLE, MUTABLE_SUSPENDED
-from diloco.spec.crd_schema import at
+from diloco.spec.crd.definition import job_schema
+from diloco.spec.crd.immutability import MESSAGE, MUTABLE, MUTABLE_SUSPENDED
+from diloco.spec.crd.schema import at
 from testbed.api_server.server import ApiServer
 from tests.support.job_manifests import EVERY_FIELD, OWN_CODE, TOKEN_FILE, changed
 
@@ -47,6 +47,20 @@ def _schema(path: Path) -> dict[str, Any]:
     return at(job_schema(), _pattern(path))
 
 
+def _named(path: Path) -> str:
+    """What an error about another value names: the field, or the outermost block around it of which nothing may change.
+
+    A region or pool of another name is another one: a matter of the list that it is in.
+    """
+    if path[-1] == "name" and isinstance(path[-2], int):
+        return _text(path[:-2])
+    for end in range(2, len(path)):
+        inside = (f"{_pattern(path[:end])}.", f"{_pattern(path[:end])}[]")
+        if not any(one.startswith(inside) for one in MUTABLE | MUTABLE_SUSPENDED):
+            return _text(path[:end])
+    return _text(path)
+
+
 def _is_free(path: Path) -> bool:
     whole = _pattern(path) in MUTABLE | MUTABLE_SUSPENDED or path[-1:] == ("podTemplate",)
     return bool(path) and (whole or "properties" not in _schema(path))
@@ -69,7 +83,8 @@ def _another(value: Any, schema: dict[str, Any]) -> Any:
         halved = value / 2 if schema.get("type") == "number" else value - 1
         return not value if isinstance(value, bool) else value + 1 if halved < schema.get("minimum", 0) else halved
     if isinstance(value, str):
-        return f"1{value}" if value[0].isdecimal() else f"x{value}"
+        later = {"date-time": "2026-05-01T12:00:00Z"}
+        return later.get(schema.get("format", ""), f"1{value}" if value[0].isdecimal() else f"x{value}")
     if isinstance(value, list):
         return value[:-1] or [*value, *value]
     if "metadata" in schema.get("properties", {}):
@@ -89,6 +104,14 @@ def _with(job: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
     else:
         node[path[-1]] = value
     return copy
+
+
+def _other(job: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The job with another value of the field."""
+    node: Any = job
+    for part in path:
+        node = node[part]
+    return _with(job, path, _another(node, _schema(path)))
 
 
 def _put(server: ApiServer, job: dict[str, Any]) -> tuple[int, str]:
@@ -122,11 +145,7 @@ def test_every_mutable_field_is_tried() -> None:
 def test_a_field_is_refused_another_value_unless_it_is_listed_as_mutable(
     job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path
 ) -> None:
-    job = existing[name]
-    node: Any = job
-    for part in path:
-        node = node[part]
-    status, answer = _put(job_server, _with(job, path, _another(node, _schema(path))))
+    status, answer = _put(job_server, _other(existing[name], path))
     if _pattern(path) in MUTABLE:
         assert status == 200, answer
         return
@@ -135,9 +154,7 @@ def test_a_field_is_refused_another_value_unless_it_is_listed_as_mutable(
         _assert_says_to_suspend(answer, path)
         return
     assert "once the job exists" in answer
-    # A region or pool of another name is another one: a matter of the list that it is in.
-    item = path[-1] == "name" and isinstance(path[-2], int)
-    assert _text(path[:-2] if item else path) in answer
+    assert f'"{_named(path)}"' in answer
 
 
 @pytest.mark.parametrize(("name", "path"), _identified(OPTIONAL_FIELDS))
@@ -156,7 +173,7 @@ def test_an_optional_field_cannot_be_removed_unless_listed_as_mutable(
     if _pattern(path) in MUTABLE_SUSPENDED:
         _assert_says_to_suspend(answer, path)
         return
-    assert _text(path) in answer
+    assert f'"{_named(path)}' in answer
 
 
 @pytest.mark.parametrize(
@@ -167,10 +184,7 @@ def test_what_pods_are_made_of_can_be_changed_together_with_suspending(
     job_server: ApiServer, existing: dict[str, dict[str, Any]], name: str, path: Path, *, removed: bool
 ) -> None:
     job = existing[name]
-    node: Any = job
-    for part in path:
-        node = node[part]
-    changed_job = _with(job, path, None if removed else _another(node, _schema(path)))
+    changed_job = _with(job, path, None) if removed else _other(job, path)
     status, answer = _put(job_server, _with(changed_job, ("spec", "suspend"), value=True))
     assert status == 200, answer
 
@@ -189,11 +203,7 @@ def test_a_suspended_job_keeps_what_its_training_depends_on(
 ) -> None:
     if _pattern(path) in MUTABLE | MUTABLE_SUSPENDED:
         return
-    node: Any = existing[name]
-    for part in path:
-        node = node[part]
-    changed_job = _with(existing[name], path, _another(node, _schema(path)))
-    status, answer = _put(job_server, _with(changed_job, ("spec", "suspend"), value=True))
+    status, answer = _put(job_server, _with(_other(existing[name], path), ("spec", "suspend"), value=True))
     assert status == 422
     assert "delete" not in answer, "that would cost the model"
 
@@ -208,7 +218,7 @@ def _assert_says_to_suspend(answer: str, path: Path) -> None:
     [
         (("spec", "image"), "example.com/trainer:2"),
         (("spec", "model", "builtin", "vocabularySize"), 300_000),
-        (("spec", "regions", 0, "cluster"), {"kubeconfigSecret": {"name": "other"}}),
+        (("spec", "regions", 0, "cluster"), {"kubeconfigSecretRef": {"name": "other"}}),
         (("spec", "sync", "grace", "maximumSeconds"), 1),
     ],
     ids=str,
@@ -218,44 +228,38 @@ def test_an_optional_field_cannot_be_added(
 ) -> None:
     status, answer = _put(job_server, _with(existing["token-file"], path, value))
     assert status == 422
-    assert _text(path) in answer
-
-
-def _regions_changed(change: str) -> list[Any]:
-    regions: list[Any] = deepcopy(TOKEN_FILE["spec"]["regions"])
-    if change == "region added":
-        regions.append({"name": "eu", "pools": [{"name": "a"}]})
-    elif change == "region removed":
-        regions.pop()
-    elif change == "regions reordered":
-        regions.reverse()
-    elif change == "pool added":
-        regions[0]["pools"].append({"name": "third"})
-    elif change == "pool removed":
-        regions[0]["pools"].pop()
-    elif change == "pools reordered":
-        regions[0]["pools"].reverse()
-    return regions
+    assert f'"{_named(path)}"' in answer
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("field", "change"),
     [
-        ("region added", "spec.regions"),
-        ("region removed", "spec.regions"),
-        ("regions reordered", "spec.regions"),
-        ("pool added", "spec.regions[0].pools"),
-        ("pool removed", "spec.regions[0].pools"),
-        ("pools reordered", "spec.regions[0].pools"),
+        ("spec.regions", lambda regions: regions.append({"name": "eu", "pools": [{"name": "a"}]})),
+        ("spec.regions", lambda regions: regions.pop()),
+        ("spec.regions", lambda regions: regions.reverse()),
+        ("spec.regions[0].pools", lambda regions: regions[0]["pools"].append({"name": "third"})),
+        ("spec.regions[0].pools", lambda regions: regions[0]["pools"].pop()),
+        ("spec.regions[0].pools", lambda regions: regions[0]["pools"].reverse()),
     ],
+    ids=["region added", "region removed", "reordered", "pool added", "pool removed", "pools reordered"],
 )
 def test_regions_and_pools_stay_as_they_are(
-    job_server: ApiServer, existing: dict[str, dict[str, Any]], change: str, field: str
+    job_server: ApiServer, existing: dict[str, dict[str, Any]], field: str, change: Callable[[list[Any]], object]
 ) -> None:
-    status, answer = _put(job_server, _with(existing["token-file"], ("spec", "regions"), _regions_changed(change)))
+    regions = deepcopy(TOKEN_FILE["spec"]["regions"])
+    change(regions)
+    status, answer = _put(job_server, _with(existing["token-file"], ("spec", "regions"), regions))
     assert status == 422
     assert "items cannot be added, removed, renamed or reordered once the job exists" in answer
     assert f'"{field}"' in answer
+
+
+def test_what_must_stay_has_a_rule_for_each_whole_block() -> None:
+    blocks = ("spec.model", "spec.data", "spec.training", "spec.sync")
+    for block in blocks:
+        own = at(job_schema(), block)
+        assert {"rule": "self == oldSelf", "message": MESSAGE} in own["x-kubernetes-validations"]
+        assert MESSAGE not in str(own["properties"])
 
 
 def test_a_job_of_4096_pools_is_within_what_rules_may_cost(job_server: ApiServer) -> None:
@@ -280,4 +284,4 @@ def test_scaling_below_the_quorum_is_refused_like_a_new_job(
     job["spec"]["regions"][0]["pools"][0]["learners"] = 1
     status, answer = _put(job_server, job)
     assert status == 422
-    assert "2 is above the 1 learner of spec.regions; use 1" in answer
+    assert "2 is above the learners of spec.regions, 1; use at most as many" in answer

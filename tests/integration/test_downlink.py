@@ -3,107 +3,66 @@
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from diloco.runtime.exits import EXIT_OK
-from diloco.syncer.replay import replay
-from diloco.wire.errors import RefusedError, UnavailableError
+from diloco.runtime.process.exits import EXIT_OK
 from diloco.wire.messages import FragmentReady, FragmentWanted, PullHeader, Welcome
+from tests.integration.two_learners import LEARNERS, learner, train_to_the_end
 from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
-from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
+from tests.support.syncer_process import Serve, SmallJob, SyncerProcess, replayed, serving
 
 pytestmark = pytest.mark.processes
 
-LEARNERS = ("here/cpu/0", "here/cpu/1")
 
-
-def learner(job: SmallJob, syncer: SyncerProcess, name: str = LEARNERS[0], *, updates: bool = True) -> ScriptedLearner:
-    made = ScriptedLearner(syncer.address, job, name)
-    made.says_what_it_holds = updates
-    return made
-
-
-def run_both(work: Callable[[str, threading.Event], None]) -> None:
-    """Do the work of both at once; if one fails, stop the other."""
-    failed = threading.Event()
-    with ThreadPoolExecutor(len(LEARNERS)) as pool:
-        both = [pool.submit(work, name, failed) for name in LEARNERS]
-        wait(both, WAIT_SECONDS, return_when=FIRST_EXCEPTION)
-        failed.set()
-        for one in both:
-            one.result()
-
-
-@pytest.mark.parametrize("downlink", ["BF16", "Int8"])
-def test_learners_with_and_without_updates_hold_the_same_bits_and_replay(tmp_path: Path, downlink: str) -> None:
-    job = SmallJob(tmp_path, downlink=downlink, quorum=2)
-    trained: dict[str, ScriptedLearner] = {}
-    with SyncerProcess(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
-        syncer.serving()
-
-        def train(name: str, failed: threading.Event) -> None:
-            with learner(job, syncer, name, updates=name == LEARNERS[0]) as one:
-                trained[name] = one.begin()
-                one.train(lambda _: failed.is_set())
-                one.leave()
-
-        run_both(train)
+def test_learners_with_and_without_updates_hold_the_same_bits_and_replay(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, downlink="Int8", quorum=2)
+    with serving(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
+        knows, does_not = train_to_the_end(job, syncer, updated=LEARNERS[0])
         assert syncer.exit_code() == EXIT_OK, syncer.log
-    knows, does_not = (trained[name] for name in LEARNERS)
     updates = [header for header in knows.headers if header.codec]
-    assert {(header.codec, header.version - header.base_version) for header in updates} == {(downlink, 1)}
+    assert {(header.codec, header.version - header.base_version) for header in updates} == {("Int8", 1)}
     assert len(updates) > 10
     assert not any(header.codec for header in does_not.headers)
     for fragment, values in knows.fragments.items():
         if knows.versions[fragment] == does_not.versions[fragment]:
             assert torch.equal(values, does_not.fragments[fragment])
-    report = replay(tmp_path / "s")
-    assert report.ok, report.problems
+    report = replayed(tmp_path / "s")
     assert report.epochs[0].merges == report.epochs[0].merges_redone > 10
 
 
 def test_after_a_restart_each_fragment_is_sent_whole_once_then_as_updates(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, downlink="Int8", tokens=10_000_000, lease_seconds=5)
-    with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            one.begin().train(lambda _: "a checkpoint is due" in syncer.log and len(one.merged) > 8)
-            syncer.kill()
-    with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            answer = one.join()
-            assert isinstance(answer, Welcome)
-            held = dict.fromkeys(answer.load)
-            for fragment in answer.load:
-                # A learner that claims a version whose bits it cannot have is sent the whole fragment.
-                assert one.pull(fragment, 0, held_version=max(0, answer.versions[fragment] - 1)).codec == ""
-            assert len(held) == 4
-            one.begin().train(lambda this: len(this.merged) > 8)
-            assert all(header.codec == "Int8" for header in one.headers[-8:])
-            assert syncer.terminate() == EXIT_OK
-    report = replay(tmp_path / "s")
-    assert report.ok, report.problems
+    with serving(job, tmp_path / "s", "--record") as syncer, learner(job, syncer, updates=True) as one:
+        one.begin().train(lambda _: "a checkpoint is due" in syncer.log and len(one.merged) > 8)
+        syncer.kill()
+    with serving(job, tmp_path / "s", "--record") as syncer, learner(job, syncer, updates=True) as one:
+        answer = one.join()
+        assert isinstance(answer, Welcome)
+        held = dict.fromkeys(answer.load)
+        for fragment in answer.load:
+            # A learner that claims a version whose bits it cannot have is sent the whole fragment.
+            assert one.pull(fragment, 0, held_version=max(0, answer.versions[fragment] - 1)).codec == ""
+        assert len(held) == 4
+        one.begin().train(lambda this: len(this.merged) > 8)
+        assert all(header.codec == "Int8" for header in one.headers[-8:])
+        assert syncer.terminate() == EXIT_OK
+    report = replayed(tmp_path / "s")
     assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
 
 
-@pytest.mark.parametrize(("before", "after"), [("F32", "Int8"), ("Int8", "F32"), ("Int8", "BF16")])
-def test_a_job_may_go_on_with_another_downlink(tmp_path: Path, before: str, after: str) -> None:
-    for downlink in (before, after):
+def test_a_job_may_go_on_with_another_downlink(tmp_path: Path) -> None:
+    for downlink in ("F32", "Int8", "BF16", "F32"):
         job = SmallJob(tmp_path, downlink=downlink, tokens=10_000_000)
-        with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
-            syncer.serving()
-            with learner(job, syncer) as one:
+        with serving(job, tmp_path / "s", "--record") as syncer:
+            with learner(job, syncer, updates=True) as one:
                 one.begin().train(lambda this: len(this.merged) > 8)
                 assert one.headers[-1].codec == downlink.replace("F32", "")
             assert syncer.terminate() == EXIT_OK
-    report = replay(tmp_path / "s")
-    assert report.ok, report.problems
+    report = replayed(tmp_path / "s")
     assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
 
 
@@ -129,8 +88,8 @@ def test_a_posted_pull_is_served_without_a_further_request(serve: Serve) -> None
     job, syncer = serve(downlink="Int8", quorum=2, tokens=10_000_000)
     with (
         ThreadPoolExecutor(4) as pool,
-        learner(job, syncer) as one,
-        learner(job, syncer, LEARNERS[1], updates=False) as two,
+        learner(job, syncer, updates=True) as one,
+        learner(job, syncer, LEARNERS[1]) as two,
     ):
         one.begin()
         two.begin()
@@ -162,39 +121,3 @@ def asked(one: ScriptedLearner, other: ScriptedLearner, fragment: int | None = N
             assert message is not None
             if isinstance(message, FragmentWanted) and fragment in (None, message.fragment):
                 return message
-
-
-def test_a_learner_that_is_too_late_still_gets_the_version_it_posted_for(serve: Serve) -> None:
-    job, syncer = serve(downlink="Int8", tokens=10_000_000)
-    with ThreadPoolExecutor(4) as pool, learner(job, syncer) as late, learner(job, syncer, LEARNERS[1]) as fast:
-        late.begin()
-        fast.begin()
-        wanted = asked(late, fast)
-        posted = Posted(pool, late, wanted)
-        fast.train(lambda this: this.versions[wanted.fragment] >= wanted.version)
-        assert posted.served().version >= wanted.version
-        with pytest.raises(RefusedError):
-            late.push(wanted)
-
-
-def test_a_pull_ends_with_the_session_it_was_posted_in_and_with_the_syncer(serve: Serve) -> None:
-    job, syncer = serve(quorum=2, tokens=10_000_000)
-    with ThreadPoolExecutor(4) as pool, learner(job, syncer) as one, learner(job, syncer, LEARNERS[1]) as two:
-        one.begin()
-        two.begin()
-        wanted = asked(one, two)
-        posted = Posted(pool, one, wanted)
-        waiting(syncer, 1)
-        one.hang_up()
-        with pytest.raises(RefusedError, match="has no session here"):
-            posted.served()
-        one.begin()
-        wanted = asked(one, two)
-        again = Posted(pool, one, wanted)
-        waiting(syncer, 1)
-        later = Posted(pool, one, wanted)
-        with pytest.raises(RefusedError, match="has taken its place"):
-            again.served()
-        assert syncer.terminate() == EXIT_OK
-        with pytest.raises(UnavailableError):
-            later.served()

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from diloco.runtime.exits import EXIT_INTERRUPTED
+from diloco.runtime.process.exits import EXIT_INTERRUPTED
 
 pytestmark = pytest.mark.processes
 

@@ -5,52 +5,39 @@ The tests share the job.
 """
 
 import json
-import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from diloco.local.certificates import learner_flags
 from diloco.local.directory import RunDirectory
-from testbed.fork_server import Popen
-from tests.support.running_job import WAIT_SECONDS, RunningJob, of, running_job, untouched
+from diloco.wire.convert import pack_learner
+from diloco.wire.messages import Join
+from tests.support.learner_process import LearnerProcess
+from tests.support.local_run import SYNC, WAIT_SECONDS, LocalRun, of, untouched, write_job
+from tests.support.raw_wire import RawClient, ending
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
-LEASE_SECONDS = 4
 VICTIM, WITNESS, THIRD = "east/fast/0", "west/old/0", "west/old/1"
-JOB = f"""
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {{name: faults}}
-spec:
-  model: {{builtin: {{preset: pico}}}}
-  data: {{text: {{path: TEXT}}}}
-  training: {{tokens: 1_000_000_000, sequenceLength: 32, batchSize: 8, checkpointEverySteps: 20}}
-  sync:
-    fragments: 6
-    interval: 6
-    outerOptimizer: {{learningRate: 1.0, momentum: 0.0}}
-    downlink: Int8
-    leaseSeconds: {LEASE_SECONDS}
-    maxStalenessSteps: 100_000
-  syncer: {{checkpointEverySeconds: 1}}
-  regions:
-  - {{name: east, pools: [{{name: fast, learners: 1}}]}}
-  - {{name: west, pools: [{{name: old, learners: 2}}]}}
-"""
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
-    with running_job(tmp_path_factory.mktemp("faults"), JOB) as running:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRun]:
+    made = write_job(
+        tmp_path_factory.mktemp("faults"),
+        pools={"east/fast": 1, "west/old": 2},
+        training={"batchSize": 8},
+        sync=SYNC | {"downlink": "Int8", "leaseSeconds": 4, "maxStalenessSteps": 100_000},
+        syncer={"checkpointEverySeconds": 1},
+    )
+    with LocalRun(made) as running:
         yield running
 
 
-def test_a_killed_learner_costs_only_itself_and_comes_back(job: RunningJob) -> None:
+def test_a_killed_learner_costs_only_itself_and_comes_back(job: LocalRun) -> None:
     before = job.all_train()
     job.learner(VICTIM).kill()
     gone = job.wait_for(lambda status: of(status, VICTIM).state != "Training")
@@ -63,7 +50,7 @@ def test_a_killed_learner_costs_only_itself_and_comes_back(job: RunningJob) -> N
     assert after.merged_tokens > before.merged_tokens
 
 
-def test_a_learner_frozen_beyond_its_lease_is_fenced_and_rejoins(job: RunningJob) -> None:
+def test_a_learner_frozen_beyond_its_lease_is_fenced_and_rejoins(job: LocalRun) -> None:
     before = job.all_train()
     frozen = job.learner(VICTIM)
     frozen.suspend()
@@ -78,7 +65,7 @@ def test_a_learner_frozen_beyond_its_lease_is_fenced_and_rejoins(job: RunningJob
     job.trains_on(VICTIM, of(after, VICTIM).steps)
 
 
-def test_a_killed_syncer_goes_on_from_its_checkpoint_while_learners_train(job: RunningJob) -> None:
+def test_a_killed_syncer_goes_on_from_its_checkpoint_while_learners_train(job: LocalRun) -> None:
     before = job.all_train()
     learners = {name: job.learner(name).pid for name in (VICTIM, WITNESS, THIRD)}
     # A checkpoint that was begun after `before` was seen, and not only the one under way just then.
@@ -94,14 +81,14 @@ def test_a_killed_syncer_goes_on_from_its_checkpoint_while_learners_train(job: R
         job.trains_on(name, of(before, name).steps)
 
 
-def merges_at_start(job: RunningJob, epoch: int) -> int:
+def merges_at_start(job: LocalRun, epoch: int) -> int:
     """Number of merges in the checkpoint that an epoch of the syncer resumed from."""
     tape = min((job.output / "syncer" / "tape").glob(f"{epoch:06d}.*"))
     with tape.open() as lines:
-        return int(json.loads(next(lines))["header"]["engine"]["merges"])
+        return sum(json.loads(next(lines))["header"]["engine"]["versions"])
 
 
-def test_syncer_and_learner_killed_at_once_both_come_back(job: RunningJob) -> None:
+def test_syncer_and_learner_killed_at_once_both_come_back(job: LocalRun) -> None:
     before = job.all_train()
     witness = job.learner(WITNESS).pid
     syncer, victim = job.syncer(), job.learner(VICTIM)
@@ -115,21 +102,25 @@ def test_syncer_and_learner_killed_at_once_both_come_back(job: RunningJob) -> No
         job.trains_on(name, of(after, name).steps)
 
 
-def test_of_two_processes_with_one_identity_the_later_counts(job: RunningJob, tmp_path: Path) -> None:
+def test_nobody_without_a_certificate_of_the_run_gets_a_word_in(job: LocalRun) -> None:
     before = job.all_train()
-    endpoint = json.loads((job.output / "syncer" / "endpoint.json").read_text())
+    with RawClient(job.endpoint["sync"]) as stranger:
+        joins = pack_learner(Join("small", WITNESS, "stranger", "layout"))
+        assert ending(stranger.session([joins]))[0] is grpc.StatusCode.UNAVAILABLE
+    after = job.trains_on(WITNESS, of(before, WITNESS).steps)
+    untouched(before, after, WITNESS, THIRD)
+    assert "stranger" not in job.log("syncer")
+
+
+def test_of_two_processes_with_one_identity_the_later_counts(job: LocalRun, tmp_path: Path) -> None:
+    before = job.all_train()
     first = job.learner(VICTIM)
-    command = [sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job.manifest), "--learner", VICTIM]
-    command += ["--syncer", endpoint["sync"], "--directory", str(tmp_path / "second"), "--threads", "1"]
-    command += learner_flags(RunDirectory(job.output), VICTIM)
-    with (tmp_path / "log").open("w") as log, Popen(command, stdout=log, stderr=log) as second:
-        try:
-            after = job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
-            assert first.wait(WAIT_SECONDS) in (3, None)
-            taken = job.all_train()
-            job.trains_on(VICTIM, of(taken, VICTIM).steps)
-            job.trains_on(WITNESS, of(taken, WITNESS).steps)
-            untouched(before, after, WITNESS, THIRD)
-            assert second.poll() is None
-        finally:
-            os.kill(second.pid, signal.SIGTERM)
+    flags = learner_flags(RunDirectory(job.output), VICTIM)
+    with LearnerProcess(tmp_path, job.endpoint["sync"], *flags, learner=VICTIM, job=job.manifest) as second:
+        after = job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
+        assert first.wait(WAIT_SECONDS) in (3, None)
+        taken = job.all_train()
+        job.trains_on(VICTIM, of(taken, VICTIM).steps)
+        job.trains_on(WITNESS, of(taken, WITNESS).steps)
+        untouched(before, after, WITNESS, THIRD)
+        assert second.runs

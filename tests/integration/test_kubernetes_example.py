@@ -4,15 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.api_server.server import ApiServer, why_there_is_none
+from testbed.api_server.server import ApiServer
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/kubernetes"
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(why_there_is_none() is not None, reason=why_there_is_none() or ""),
-]
+pytestmark = pytest.mark.processes
 
 
 def test_every_object_is_accepted(job_server: ApiServer) -> None:

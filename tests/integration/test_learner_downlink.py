@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diloco.wire.messages import Applied, Finished, PullRequest, PushHeader, Ready, StepReport
-from diloco.wire.server import ServerOptions
+from diloco.wire.server.server import ServerOptions
 from tests.support.learner_process import LearnerProcess, make_job
 from tests.support.scripted_syncer import ScriptedSyncer
 from tests.support.wire_syncer import RunningServer
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.processes
 INT8 = {"fragments": 6, "interval": 6, "downlink": "Int8", "compression": "None"}
 
 
-def scripted(folder: Path, *, posted_pulls: bool = False) -> ScriptedSyncer:
-    return ScriptedSyncer(make_job(folder, sync=INT8), posted_pulls=posted_pulls)
+def scripted(folder: Path) -> ScriptedSyncer:
+    return ScriptedSyncer(make_job(folder, sync=INT8))
 
 
 def moved(syncer: ScriptedSyncer, fragment: int) -> torch.Tensor:
@@ -41,23 +41,6 @@ def pulled(syncer: ScriptedSyncer, fragment: int) -> list[PullRequest]:
     return [request for request in syncer.pulls if request.fragment == fragment]
 
 
-def test_it_loads_whole_fragments_and_then_takes_updates(tmp_path: Path) -> None:
-    syncer = scripted(tmp_path)
-    with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
-        syncer.wait_for(Ready)
-        assert [request.held_version for request in syncer.pulls] == [None] * 6
-        for version in (1, 2, 3):
-            syncer.publish(2, moved(syncer, 2))
-            applied(syncer, 2, version)
-        assert [request.held_version for request in pulled(syncer, 2)] == [None, 0, 1, 2]
-        syncer.end_session(Finished(complete=True, reason="enough"))
-        assert learner.wait() == 0
-        counts = activity(learner)
-        assert (counts["updates"], counts["updates_wrong"], counts["pulls"]) == (3, 0, 9)
-        whole = sum(values.nbytes for values in syncer.fragments)
-        assert counts["bytes_pulled"] == whole + 3 * syncer.updates[2][1].numel()
-
-
 def test_an_update_that_makes_something_else_is_not_trained_on(tmp_path: Path) -> None:
     syncer = scripted(tmp_path)
     with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
@@ -76,7 +59,7 @@ def test_an_update_that_makes_something_else_is_not_trained_on(tmp_path: Path) -
 
 
 def test_it_posts_its_pull_with_its_answer_and_needs_no_notice(tmp_path: Path) -> None:
-    syncer = scripted(tmp_path, posted_pulls=True)
+    syncer = scripted(tmp_path)
     with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
         syncer.wait_for(StepReport)
         syncer.ask(0, version=1)
@@ -95,7 +78,7 @@ def test_it_posts_its_pull_with_its_answer_and_needs_no_notice(tmp_path: Path) -
 
 
 def test_a_restart_of_the_syncer_discards_the_pulls_posted_before_it(tmp_path: Path) -> None:
-    syncer = scripted(tmp_path, posted_pulls=True)
+    syncer = scripted(tmp_path)
     with RunningServer(syncer) as server:
         learner = LearnerProcess(tmp_path, server.address).__enter__()
         syncer.wait_for(StepReport)
@@ -103,7 +86,7 @@ def test_a_restart_of_the_syncer_discards_the_pulls_posted_before_it(tmp_path: P
         syncer.wait_for(PushHeader)
         syncer.wait_for_pull(lambda pull: pull.posted)
     try:
-        restarted = ScriptedSyncer(make_job(tmp_path, sync=INT8), epoch="2", posted_pulls=True)
+        restarted = ScriptedSyncer(make_job(tmp_path, sync=INT8), epoch="2")
         with RunningServer(restarted, ServerOptions(server.address)):
             restarted.wait_for(Ready)
             assert {request.held_version for request in restarted.pulls} == {None}

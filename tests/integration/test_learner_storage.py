@@ -111,18 +111,3 @@ def test_a_directory_of_another_training_is_ignored_with_one_line(tmp_path: Path
     again = newest(job, learner.directory)
     assert again.training == "8899aabbccddeeff"
     assert again.state.optimizer_steps == again.state.steps
-
-
-def test_a_directory_of_another_model_is_ignored_with_one_line(tmp_path: Path) -> None:
-    before = ScriptedSyncer(make_job(tmp_path, training=TRAINING))
-    with RunningServer(before) as server:
-        learner = train(tmp_path, before, server.address, 3)
-    job = make_job(tmp_path, training=TRAINING, sync={"fragments": 3, "interval": 6})
-    syncer = ScriptedSyncer(job)
-    with RunningServer(syncer) as server:
-        train(tmp_path, syncer, server.address, 3)
-    assert syncer.wait_for(Join).steps == 0
-    told = [line for line in learner.log.splitlines() if "ignoring" in line]
-    assert len(told) == 1
-    assert "it is of another model (layout " in told[0]
-    assert newest(job, learner.directory).state.steps >= 3

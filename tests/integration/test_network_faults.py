@@ -4,9 +4,6 @@ The learner's process connects through a relay on loopback, with TLS from end to
 ends with the same process training again. The other learner notices nothing.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,13 +11,14 @@ import pytest
 
 from diloco.local.certificates import learner_flags
 from diloco.local.directory import RunDirectory
-from diloco.spec.syncer_status import SyncerStatus
-from testbed.fork_server import Popen
+from diloco.spec.status.syncer import SyncerStatus
 from tests.support.faulty_link import FaultyLink, Way
-from tests.support.running_job import WAIT_SECONDS, RunningJob, of, running_job, untouched
+from tests.support.learner_process import LearnerProcess
+from tests.support.local_run import LEARNERS, SYNC, LocalRun, of, untouched, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
+VICTIM, WITNESS = LEARNERS
 LEASE_SECONDS = 4
 LONG_ROUND_TRIP_SECONDS = 0.1
 THIN_BYTES_PER_SECOND = 30_000
@@ -28,34 +26,15 @@ THIN_BYTES_PER_SECOND = 30_000
 LEASES = 6
 MORE_TOKENS = 50 * 8 * 32
 """Of 50 steps: more than can be under way."""
-VICTIM, WITNESS = "east/fast/0", "west/old/0"
-JOB = f"""
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {{name: network}}
-spec:
-  model: {{builtin: {{preset: pico}}}}
-  data: {{text: {{path: TEXT}}}}
-  training: {{tokens: 1_000_000_000, sequenceLength: 32, batchSize: 8, checkpointEverySteps: 1000}}
-  sync:
-    fragments: 6
-    interval: 6
-    outerOptimizer: {{learningRate: 1.0, momentum: 0.0}}
-    leaseSeconds: {LEASE_SECONDS}
-    maxStalenessSteps: 100_000
-  regions:
-  - {{name: east, pools: [{{name: fast, learners: 1}}]}}
-  - {{name: west, pools: [{{name: old, learners: 1}}]}}
-"""
 
 
 @dataclass
 class Scene:
     """A job of which one learner is behind a relay."""
 
-    job: RunningJob
+    job: LocalRun
     link: FaultyLink
-    process: subprocess.Popen[bytes]
+    process: LearnerProcess
 
     def both_train(self) -> SyncerStatus:
         return self.job.all_train()
@@ -73,7 +52,7 @@ class Scene:
     def recovers(self, before: SyncerStatus) -> None:
         """Check that the same process trains and is merged again, and that the other one noticed nothing."""
         after = self.is_merged_on(self.both_train())
-        assert self.process.poll() is None
+        assert self.process.runs
         assert of(after, VICTIM).restarts == of(before, VICTIM).restarts
         assert of(after, VICTIM).steps >= of(before, VICTIM).steps
         untouched(before, after, WITNESS)
@@ -82,21 +61,21 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("network")
-    with running_job(folder, JOB) as job:
+    made = write_job(
+        folder,
+        training={"batchSize": 8, "checkpointEverySteps": 1000},
+        sync=SYNC | {"leaseSeconds": LEASE_SECONDS, "maxStalenessSteps": 100_000},
+    )
+    with LocalRun(made) as job:
         before = job.all_train()
-        endpoint = json.loads((job.output / "syncer" / "endpoint.json").read_text())
-        with FaultyLink(endpoint["sync"]) as link, (folder / "log").open("w") as log:
-            command = [sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job.manifest)]
-            command += ["--learner", VICTIM, "--syncer", link.address, "--directory", str(folder / "behind")]
-            command += ["--threads", "1", *learner_flags(RunDirectory(job.output), VICTIM)]
+        flags = learner_flags(RunDirectory(job.output), VICTIM)
+        with (
+            FaultyLink(job.endpoint["sync"]) as link,
             # It takes the place of the learner that the run started.
-            with Popen(command, stdout=log, stderr=log) as process:
-                job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
-                try:
-                    yield Scene(job, link, process)
-                finally:
-                    process.terminate()
-                    process.wait(WAIT_SECONDS)
+            LearnerProcess(folder, link.address, *flags, learner=VICTIM, job=made) as process,
+        ):
+            job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
+            yield Scene(job, link, process)
 
 
 @pytest.fixture(autouse=True)

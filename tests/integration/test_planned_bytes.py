@@ -5,40 +5,36 @@ from pathlib import Path
 
 import pytest
 
-from diloco.core.links import Exchange
 from diloco.model import layout_of_job
+from diloco.plan.fit.situation import Exchange
 from diloco.plan.needs import job_bytes
 from diloco.spec import load_job
-from tests.support import local_run
+from tests.support.local_run import OUTER, LocalRun, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 WITHIN = 0.02
 HEADERS = 0.001
-"""Headers of chunks and parts, of the whole."""
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: planned}
-spec:
-  model: {builtin: {preset: nano}}
-  data: {text: {path: TEXT}}
-  training: {tokens: TOKENS, sequenceLength: 32, batchSize: 8, evaluation: {everyTokens: TOKENS, sequences: 4}}
-  sync:
-    {interval: 24, overlap: 2, quorum: 2, outerOptimizer: {learningRate: 1.0, momentum: 0.0}, leaseSeconds: 60,
-     compression: Int4, downlink: Int8}
-  regions:
-  - {name: near, pools: [{name: p, learners: 1}]}
-  - {name: far, pools: [{name: p, learners: 1}]}
-"""
+"""Headers of parts, of the whole."""
+TOKENS = 80_000
+PACE = {"interval": 24, "overlap": 2, "quorum": 2, "outerOptimizer": OUTER, "leaseSeconds": 60}
+SYNC = PACE | {"compression": "Int4", "downlink": "Int8"}
 
 
 def test_bytes_of_a_run_are_those_of_the_plan(tmp_path: Path) -> None:
-    path = local_run.write_job(tmp_path, 128_000, JOB)
+    path = write_job(
+        tmp_path,
+        TOKENS,
+        pools={"near/p": 1, "far/p": 1},
+        model={"builtin": {"preset": "nano"}},
+        training={"batchSize": 8, "evaluation": {"everyTokens": TOKENS, "sequences": 4}},
+        sync=SYNC,
+    )
     flags = ("--emulate-link", "near=400Mbit/s,2ms", "--emulate-link", "far=200Mbit/s,8ms")
-    done = local_run.run(path, tmp_path / "out", *flags)
+    with LocalRun(path, *flags) as run:
+        done = run.ended()
     assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = run.summary()
     job = load_job(path)
     layout = layout_of_job(job.spec)
     exchange = Exchange.of(job.spec.sync, tuple(fragment.numel for fragment in layout.fragments))
@@ -49,7 +45,7 @@ def test_bytes_of_a_run_are_those_of_the_plan(tmp_path: Path) -> None:
         assert region["up"]["bulk"] == pytest.approx(up, rel=WITHIN)
         assert region["down"]["bulk"] == pytest.approx(down, rel=WITHIN)
         assert 0 < region["up"]["control"] < up
-        told = json.loads((tmp_path / "out" / "learners" / f"{region['region']}.p.0" / "activity.json").read_text())
+        told = json.loads((run.output / "learners" / f"{region['region']}.p.0" / "activity.json").read_text())
         assert told["bytes_pushed"] == pytest.approx(region["up"]["bulk"], rel=HEADERS)
         assert told["bytes_pulled"] == pytest.approx(region["down"]["bulk"], rel=HEADERS)
     for way, sent in (("up", summary["bytes_pushed"]), ("down", summary["bytes_pulled"])):

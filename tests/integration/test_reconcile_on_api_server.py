@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from diloco.spec.document import read_document
+from diloco.spec.reading.document import read_document
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from diloco_operator.decide.clusters import FINALIZER
+from diloco_operator.decide.objects.drift import applied_as
 from diloco_operator.decide.observed import ChildKey, Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reconcile import reconcile
@@ -31,17 +32,29 @@ def job_object(path: Path) -> dict[str, Any]:
     return job
 
 
-def planned(job: dict[str, Any], live: list[dict[str, Any]]) -> Plan:
-    observed = Observed({ChildKey.of(item): item for item in live})
-    return reconcile(job, observed, NOW, OPTIONS, RandomCertificateMaker())
+Made = list[tuple[dict[str, Any], dict[str, Any]]]
+"""Objects as they were applied, and as the API server answered."""
 
 
-def applied(server: ApiServer, plan: Plan) -> list[dict[str, Any]]:
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [one.body for one in plan.apply]})
+def observed(made: Made, clusters: dict[str, str]) -> Observed:
+    """``clusters``: the cluster of each namespace but home's."""
+    keyed = [(ChildKey.of(live, clusters.get(live["metadata"]["namespace"], "")), sent, live) for sent, live in made]
+    return Observed(
+        {key: live for key, _, live in keyed},
+        applied={key: applied_as(sent, live) for key, sent, live in keyed},
+    )
+
+
+def planned(job: dict[str, Any], made: Made) -> Plan:
+    return reconcile(job, observed(made, {}), NOW, OPTIONS, RandomCertificateMaker())
+
+
+def applied(server: ApiServer, plan: Plan) -> Made:
+    sent = [one.body for one in plan.apply]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": sent})
     owner = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
     made = json.loads(server.kubectl("apply", *owner, "--output=json", "--filename=-", text=text).stdout)
-    items: list[dict[str, Any]] = made.get("items", [made])
-    return items
+    return list(zip(sent, made.get("items", [made]), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +80,7 @@ def test_a_limit_that_is_taken_out_of_the_manifest_is_taken_out_of_the_set(serve
     plan = planned(job, live)
     # The manifest in the ConfigMap contains it too.
     assert [one.body["kind"] for one in plan.apply] == ["ConfigMap", "StatefulSet"]
-    (found,) = [item for item in applied(server, plan) if item["kind"] == "StatefulSet"]
+    (found,) = [item for _, item in applied(server, plan) if item["kind"] == "StatefulSet"]
     assert found["spec"]["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "1"}}
 
 
@@ -76,20 +89,20 @@ def test_what_was_applied_in_another_cluster_needs_no_applying(server: ApiServer
     server.kubectl("create", "namespace", elsewhere)
     job = job_object(TWO_REGIONS)
     job["metadata"] |= {"name": "spread", "finalizers": [FINALIZER]}
-    job["spec"]["regions"][1]["cluster"] = {"kubeconfigSecret": {"name": "far"}}
+    job["spec"]["regions"][1]["cluster"] = {"kubeconfigSecretRef": {"name": "far"}}
     job["spec"]["syncer"] = {"expose": {"type": "NodePort", "host": "192.0.2.1"}}
     options = replace(OPTIONS, home_id="home-1")
     clusters = {"far": ClusterSeen(ClusterState.READY, namespace=elsewhere)}
 
-    def spread(live: list[dict[str, Any]]) -> Plan:
-        keys = {ChildKey.of(one, "far" if one["metadata"]["namespace"] == elsewhere else ""): one for one in live}
-        return reconcile(job, Observed(keys, clusters=clusters), NOW, options, RandomCertificateMaker())
+    def spread(made: Made) -> Plan:
+        seen = replace(observed(made, {elsewhere: "far"}), clusters=clusters)
+        return reconcile(job, seen, NOW, options, RandomCertificateMaker())
 
-    live = applied(server, spread([]))
-    there = sorted(one["kind"] for one in live if one["metadata"]["namespace"] == elsewhere)
+    made = applied(server, spread([]))
+    there = sorted(one["kind"] for one, _ in made if one["metadata"]["namespace"] == elsewhere)
     assert there == ["ConfigMap", "NetworkPolicy", "Secret", "Service", "StatefulSet"]
     # Learners there are told where the syncer is once its Service has a port.
-    (told,) = spread(live).apply
+    (told,) = spread(made).apply
     assert (told.body["kind"], told.cluster) == ("ConfigMap", "far")
-    plan = spread([*live, *applied(server, spread(live))])
+    plan = spread([*made, *applied(server, spread(made))])
     assert (plan.apply, plan.scale, plan.delete) == ((), (), ())

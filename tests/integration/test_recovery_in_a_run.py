@@ -5,31 +5,18 @@ from pathlib import Path
 import pytest
 
 from diloco.syncer.disk.checkpoint import checkpoint_names
-from diloco.syncer.replay import replay
-from tests.support.running_job import running_job
+from tests.support.local_run import LocalRun, write_job
+from tests.support.syncer_process import replayed
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 FRAGMENTS = 6
-JOB = f"""
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {{name: held}}
-spec:
-  model: {{builtin: {{preset: pico}}}}
-  data: {{text: {{path: TEXT}}}}
-  training: {{tokens: 1_000_000_000, sequenceLength: 32, batchSize: 8}}
-  sync: {{fragments: {FRAGMENTS}, interval: 6, downlink: DOWNLINK, leaseSeconds: 10, maxStalenessSteps: 100_000}}
-  syncer: {{checkpointEverySeconds: 3600}}
-  regions:
-  - {{name: east, pools: [{{name: fast, learners: 1}}]}}
-  - {{name: west, pools: [{{name: old, learners: 1}}]}}
-"""
+SYNC = {"fragments": FRAGMENTS, "interval": 6, "downlink": "Int8", "leaseSeconds": 10, "maxStalenessSteps": 100_000}
 
 
-@pytest.mark.parametrize("downlink", ["F32", "Int8"])
-def test_a_killed_syncer_has_its_merges_again_from_its_learners(tmp_path: Path, downlink: str) -> None:
-    with running_job(tmp_path, JOB.replace("DOWNLINK", downlink)) as job:
+def test_a_killed_syncer_has_its_merges_again_from_its_learners(tmp_path: Path) -> None:
+    made = write_job(tmp_path, training={"batchSize": 8}, sync=SYNC, syncer={"checkpointEverySeconds": 3600})
+    with LocalRun(made) as job:
         job.all_train()
         before = job.wait_for(lambda status: status.syncer_step >= 5 * FRAGMENTS)
         job.syncer().kill()
@@ -43,5 +30,5 @@ def test_a_killed_syncer_has_its_merges_again_from_its_learners(tmp_path: Path, 
         on = job.wait_for(lambda status: status.syncer_step >= after.syncer_step + FRAGMENTS)
         assert all(one.restarts == 0 for one in on.learners)
         assert on.merged_tokens > before.merged_tokens
-    report = replay(tmp_path / "out")
-    assert report.ok, report.problems
+        job.interrupt()
+    replayed(tmp_path / "out")

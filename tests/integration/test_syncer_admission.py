@@ -1,15 +1,14 @@
 """Which learners and outer gradients a real syncer process accepts, and how it answers the others."""
 
 import re
-import threading
 
 import pytest
 import torch
 
 from diloco.wire.errors import RefusedError
-from diloco.wire.messages import FragmentWanted, Refused, Welcome
+from diloco.wire.messages import FragmentWanted
 from tests.integration.two_learners import LEARNERS, learner
-from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
+from tests.support.scripted_learner import ScriptedLearner
 from tests.support.syncer_process import Serve
 
 pytestmark = pytest.mark.processes
@@ -66,61 +65,3 @@ def test_only_what_was_asked_for_is_taken_in(serve: Serve) -> None:
         assert "diloco_inbox_bytes" in metrics
         assert syncer.page("/healthz").startswith("event loop lag")
         assert syncer.page("/readyz") == "serving\n"
-
-
-def test_an_outer_gradient_that_comes_after_the_merge_is_late(serve: Serve) -> None:
-    job, syncer = serve(tokens=10_000_000)
-    with learner(job, syncer) as one, learner(job, syncer, LEARNERS[1]) as two:
-        one.begin()
-        two.begin()
-        wanted = asked(one, two)
-        fast = threading.Thread(target=two.train, args=(lambda this: (wanted.fragment, wanted.version) in this.merged,))
-        fast.start()
-        fast.join(WAIT_SECONDS)
-        with pytest.raises(RefusedError, match="was not requested, or no longer is"):
-            one.push(wanted)
-
-
-def test_a_second_process_of_an_identity_replaces_the_first_for_good(serve: Serve) -> None:
-    job, syncer = serve()
-    with learner(job, syncer, instance="first") as first, learner(job, syncer, instance="second") as second:
-        first.begin()
-        second.begin()
-        assert first.over.wait(WAIT_SECONDS)
-        while not isinstance(message := first.next(), Refused):
-            assert message is not None
-        assert message.refusal == "Superseded"
-        again = first.join()
-        assert isinstance(again, Refused)
-        assert again.refusal == "Superseded"
-        second.train(lambda this: len(this.merged) >= 2)
-
-
-def test_a_process_whose_link_broke_is_let_in_again_without_loading(serve: Serve) -> None:
-    job, syncer = serve()
-    with learner(job, syncer) as one:
-        one.begin().train(lambda this: len(this.merged) >= 2)
-        one.hang_up()
-        answer = one.join(epoch=one.epoch, versions=tuple(one.versions))
-        assert isinstance(answer, Welcome)
-        assert answer.load == ()
-        other_epoch = learner(job, syncer, LEARNERS[1])
-        with other_epoch:
-            answer = other_epoch.join(epoch="99", versions=tuple(one.versions))
-            assert isinstance(answer, Welcome)
-            assert answer.load == (0, 1, 2, 3)
-
-
-def test_processes_of_another_job_or_model_are_told_so(serve: Serve) -> None:
-    job, syncer = serve()
-    with learner(job, syncer) as one:
-        one.job = "other"
-        with pytest.raises(RefusedError, match="job 'small', not of 'other'"):
-            one.join()
-        one.job = job.name
-        with pytest.raises(RefusedError, match="has another model than the syncer"):
-            one.join(layout_digest="0" * 64)
-        one.learner = "there/cpu/0"
-        answer = one.join()
-        assert isinstance(answer, Refused)
-        assert answer.refusal == "UnknownLearner"

@@ -6,27 +6,26 @@ from pathlib import Path
 import pytest
 
 from diloco.model import load_model
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
-from diloco.spec.syncer_status import BackupStatus
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
+from diloco.spec.status.syncer import BackupStatus
 from diloco.syncer.backup.manifest import complete
 from diloco.syncer.backup.object_store import open_store
 from diloco.wire.messages import Welcome
 from tests.integration.two_learners import learner, train_to_the_end
 from tests.support.machine_limits import Filler, small_disk
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import SmallJob, SyncerProcess, serving
 
 pytestmark = pytest.mark.processes
 
 
 def backed_up_every_second(kept: Path) -> str:
-    return f"{{url: {kept}, everySeconds: 1, keep: 2}}"
+    return f"{{url: {kept}, everySeconds: 1, maxBackups: 2}}"
 
 
 def trained_for_a_while(tmp_path: Path, kept: Path) -> int:
     """Train until a backup with merges is complete, and lose everything else; the merges in the newest backup."""
     job = SmallJob(tmp_path, tokens=10_000_000, backup=backed_up_every_second(kept))
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
 
         def uploaded(_: object) -> bool:
             backup = syncer.status().backup
@@ -45,8 +44,7 @@ def test_a_new_syncer_resumes_from_a_backup(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     step = trained_for_a_while(tmp_path, kept)
     job = SmallJob(tmp_path, tokens=10_000_000, init_from=f"{{url: {kept}}}", backup=backed_up_every_second(kept))
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         status = syncer.status()
         assert status.syncer_step >= step
         assert status.learners[0].steps > 0
@@ -67,8 +65,7 @@ def test_a_damaged_newest_backup_gives_way_to_the_one_before(tmp_path: Path) -> 
         file.seek(-1, 2)
         file.write(bytes([byte[0] ^ 1]))
     job = SmallJob(tmp_path, tokens=10_000_000, init_from=f"{{url: {kept}}}")
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         assert f"skipped backup {newest}: the digest of parameters.safetensors does not match" in syncer.log
         assert f"restored backup {good}" in syncer.log
 
@@ -76,8 +73,7 @@ def test_a_damaged_newest_backup_gives_way_to_the_one_before(tmp_path: Path) -> 
 def test_an_end_is_told_once_the_model_is_in_the_bucket(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     job = SmallJob(tmp_path, tokens=5_000, backup=backed_up_every_second(kept))
-    with SyncerProcess(job, tmp_path / "s", "--exit-when-finished") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s", "--exit-when-finished") as syncer:
         train_to_the_end(job, syncer)
         assert syncer.exit_code() == EXIT_OK, syncer.log
     names = complete(open_store(str(kept)).names())
@@ -86,9 +82,8 @@ def test_an_end_is_told_once_the_model_is_in_the_bucket(tmp_path: Path) -> None:
     copy = kept / str(uploaded) / "model.safetensors"
     assert copy.read_bytes() == (tmp_path / "s" / "model.safetensors").read_bytes()
     # And a new job begins from it.
-    other = SmallJob(tmp_path, name="other", init_from=f"{{url: {copy}, kind: Weights}}")
-    with SyncerProcess(other, tmp_path / "t") as syncer:
-        syncer.serving()
+    other = SmallJob(tmp_path, name="other", init_from=f"{{url: {copy}, type: Weights}}")
+    with serving(other, tmp_path / "t") as syncer:
         status = syncer.status()
         assert (status.syncer_step, status.merged_tokens) == (0, 0)
     assert load_model(copy).info.job == "small"
@@ -98,8 +93,7 @@ def test_a_full_folder_is_told_and_stops_no_training(tmp_path: Path) -> None:
     with small_disk(tmp_path, 8192) as disk:
         filler = Filler(disk / "filler")
         job = SmallJob(tmp_path, tokens=10_000_000, backup=backed_up_every_second(disk / "kept"))
-        with SyncerProcess(job, tmp_path / "s") as syncer:
-            syncer.serving()
+        with serving(job, tmp_path / "s") as syncer:
 
             def problem() -> str:
                 backup = syncer.status().backup
@@ -116,24 +110,10 @@ def test_a_full_folder_is_told_and_stops_no_training(tmp_path: Path) -> None:
                 assert "diloco_backup_age_seconds" in syncer.page("/metrics")
 
 
-def test_a_backup_of_another_job_ends_the_start(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    trained_for_a_while(tmp_path, kept)
-    job = SmallJob(tmp_path, name="other", init_from=f"{{url: {kept}}}")
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        assert syncer.exit_code() == EXIT_BAD_INPUT
-        assert "spec.initFrom.url: backup " in syncer.log
-        assert "is of job 'small', not of 'other'; use a folder of this job" in syncer.log
-
-
 def status_of_backup(syncer: SyncerProcess) -> BackupStatus:
     backup = syncer.status().backup
     assert backup is not None
     return backup
-
-
-def uploads(syncer: SyncerProcess) -> int:
-    return syncer.log.count(" is complete: ")
 
 
 def test_a_training_begun_by_mistake_is_not_resumed_unasked(tmp_path: Path) -> None:
@@ -153,44 +133,19 @@ def test_a_training_begun_by_mistake_is_not_resumed_unasked(tmp_path: Path) -> N
         assert f"newest backup {lost})" in syncer.log
     named = f"{{url: {kept}, backup: {lost}}}"
     job = SmallJob(tmp_path, tokens=10_000_000, init_from=named, backup=backed_up_every_second(kept))
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         assert syncer.status().syncer_step >= step
         syncer.wait_for(" is complete: ")  # what the mistake left there is not in its way
         assert status_of_backup(syncer).problem == ""
 
 
-def test_a_clone_and_its_original_keep_their_own_backups(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    backup = f"{{url: {kept}, everySeconds: 1, keep: 4}}"
-    job = SmallJob(tmp_path, tokens=100_000_000, backup=backup)
-    with SyncerProcess(job, tmp_path / "s") as original:
-        original.serving()
-        with learner(job, original) as one:
-            one.begin().train(lambda _: uploads(original) >= 2)
-            (tmp_path / "clone").mkdir()
-            other = SmallJob(tmp_path / "clone", tokens=100_000_000, init_from=f"{{url: {kept}}}", backup=backup)
-            with SyncerProcess(other, tmp_path / "t") as clone:
-                one.train(lambda _: uploads(clone) >= 1)
-                made, before = status_of_backup(clone).newest, uploads(original)
-                one.train(lambda _: uploads(original) >= before + 5)
-                assert status_of_backup(original).problem == ""
-                with learner(other, clone) as two:
-                    two.begin().train(lambda _: "another syncer has made" in status_of_backup(clone).problem)
-    names = complete(open_store(str(kept)).names())
-    assert made in [str(name) for name in names]
-    assert {name.training for name in names} == {names[0].training}
-
-
 def test_learners_reload_from_a_directory_that_was_set_back(tmp_path: Path) -> None:
     """The volume is restored from a copy that was made before a restart: its next epoch has the number of the last."""
     job = SmallJob(tmp_path, tokens=10_000_000)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         assert syncer.terminate() == EXIT_OK
     shutil.copytree(tmp_path / "s", tmp_path / "copy")
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         with learner(job, syncer) as one:
             one.begin().train(lambda this: len(this.merged) >= 5)
             epoch, held = one.epoch, tuple(one.versions)
@@ -198,8 +153,7 @@ def test_learners_reload_from_a_directory_that_was_set_back(tmp_path: Path) -> N
         syncer.kill()
     shutil.rmtree(tmp_path / "s")
     (tmp_path / "copy").rename(tmp_path / "s")
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         assert syncer.status().epoch == 2
         with learner(job, syncer) as one:
             answer = one.join(epoch=epoch, versions=held)

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from diloco.runtime.exits import EXIT_OK
-from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE, LearnerOrder, orders_text
-from diloco.spec.syncer_status import LearnerStatus
-from diloco.syncer.replay import replay
+from diloco.runtime.process.exits import EXIT_OK
+from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE, LearnerOrder, orders_text
+from diloco.spec.status.syncer import LearnerStatus
 from diloco.wire.messages import Refused, Welcome
 from tests.support.scripted_learner import ScriptedLearner
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import SmallJob, SyncerProcess, replayed, serving
 
 pytestmark = pytest.mark.processes
 
@@ -40,8 +39,7 @@ def order(job: SmallJob, epoch: int, incarnation: int, file: str = READMITTED_FI
 
 def test_a_given_up_learner_is_let_back_in_and_stays_in(tmp_path: Path) -> None:
     job = made(tmp_path, allowed_restarts=0)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         with ScriptedLearner(syncer.address, job, "here/cpu/0") as other:
             other.begin().train(lambda this: len(this.merged) >= 1)
             with life(job, syncer, "first") as first:
@@ -58,25 +56,20 @@ def test_a_given_up_learner_is_let_back_in_and_stays_in(tmp_path: Path) -> None:
             with life(job, syncer, "third") as third:
                 assert isinstance(third.join(), Welcome)
         assert syncer.terminate() == EXIT_OK
-    report = replay(tmp_path / "s")
-    assert report.ok, report.problems
+    replayed(tmp_path / "s")
 
 
 def test_a_learner_that_cannot_join_is_given_up_and_stays_out(tmp_path: Path) -> None:
     job = made(tmp_path, allowed_restarts=2)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-        with ScriptedLearner(syncer.address, job, "here/cpu/0") as other:
-            other.begin().train(lambda this: len(this.merged) >= 1)
-            assert (victim(syncer).state, victim(syncer).incarnation) == ("Absent", 0)
-            order(job, syncer.status().epoch, 0, FAILED_FILE)
-            syncer.wait_for("LearnerGivenUp")
-            assert (victim(syncer).state, victim(syncer).restarts) == ("GivenUp", 3)
-            syncer.wait_for(f"s: {VICTIM} is given up")
-            syncer.kill()
-    with SyncerProcess(job, tmp_path / "s") as again:
-        again.serving()
+    with serving(job, tmp_path / "s") as syncer, ScriptedLearner(syncer.address, job, "here/cpu/0") as other:
+        other.begin().train(lambda this: len(this.merged) >= 1)
+        assert (victim(syncer).state, victim(syncer).incarnation) == ("Absent", 0)
+        order(job, syncer.status().epoch, 0, FAILED_FILE)
+        syncer.wait_for("LearnerGivenUp")
+        assert (victim(syncer).state, victim(syncer).restarts) == ("GivenUp", 3)
+        syncer.wait_for(f"s: {VICTIM} is given up")
+        syncer.kill()
+    with serving(job, tmp_path / "s") as again:
         assert victim(again).state == "GivenUp"
         assert again.terminate() == EXIT_OK
-    report = replay(tmp_path / "s")
-    assert report.ok, report.problems
+    replayed(tmp_path / "s")

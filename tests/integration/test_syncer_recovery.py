@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from diloco.local.launch import free_ports
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.disk.checkpoint import LoadedCheckpoint, checkpoint_names, load_checkpoint
-from diloco.syncer.replay import replay
 from tests.integration.two_learners import LEARNERS
 from tests.support.holding_learner import HoldingLearner
 from tests.support.scripted_learner import WAIT_SECONDS
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import SmallJob, SyncerProcess, replayed
 
 if TYPE_CHECKING:
     from diloco.wire.messages import Welcome
@@ -45,8 +44,7 @@ class Scene:
         return load_checkpoint(folder, checkpoint_names(folder)[-1], self.job.layout, self.job.name)
 
     def replays(self) -> None:
-        report = replay(self.directory)
-        assert report.ok, report.problems
+        replayed(self.directory)
 
 
 @pytest.fixture
@@ -94,33 +92,6 @@ def test_what_one_learner_holds_is_in_the_model_again(scene: Callable[..., Scene
     here.replays()
 
 
-def test_the_momentum_of_one_missing_merge_is_what_it_was(scene: Callable[..., Scene]) -> None:
-    here = scene()
-    first, one = here.syncer().serving(), here.learner()
-    pushed: dict[int, torch.Tensor] = {}
-    draw = one.gradient
-
-    def gradient(fragment: int) -> torch.Tensor:
-        drawn = draw(fragment)
-        pushed.setdefault(fragment, drawn)  # a later one may be requested already, and is not merged
-        return drawn
-
-    one.gradient = gradient  # type: ignore[method-assign]
-    one.begin().train(lambda this: len(this.merged) >= 1)
-    settled(first, one)
-    first.kill()
-    assert max(one.versions) == 1
-    second = here.syncer()
-    one.come_back()
-    status = second.serving().status()
-    assert status.recovered is not None
-    assert status.recovered.estimated == 0
-    momentum = here.newest().momentum
-    for fragment, version in enumerate(one.versions):
-        expected = pushed[fragment] if version else torch.zeros(here.job.layout.fragments[fragment].numel)
-        assert torch.allclose(momentum[fragment], expected, atol=1e-5)
-
-
 def test_other_bytes_are_refused_and_the_next_learner_asked(scene: Callable[..., Scene]) -> None:
     here = scene()
     first, liar, other = here.syncer().serving(), here.learner(), here.learner(LEARNERS[1])
@@ -145,25 +116,6 @@ def test_other_bytes_are_refused_and_the_next_learner_asked(scene: Callable[...,
     assert [one.versions for one in answers] == [tuple(other.versions)] * 2
 
 
-def test_an_older_version_is_better_than_the_checkpoint(scene: Callable[..., Scene]) -> None:
-    here = scene()
-    first, one = here.syncer().serving(), here.learner()
-    one.begin().train(lambda this: len(this.merged) >= 12)
-    settled(first, one)
-    held = dict(one.fragments), list(one.versions)
-    one.train(lambda this: len(this.merged) >= 14)
-    before = settled(first, one)
-    first.kill()
-    one.fragments, one.versions = held
-    second = here.syncer()
-    welcome = one.come_back()
-    status = second.serving().status()
-    assert status.recovered is not None
-    assert status.recovered.lost == before.syncer_step - sum(held[1]) > 0
-    assert status.syncer_step == sum(held[1])
-    assert welcome.versions == tuple(held[1])
-
-
 def test_when_nobody_holds_it_the_syncer_goes_on_from_its_checkpoint(scene: Callable[..., Scene]) -> None:
     here = scene()
     first, one = here.syncer().serving(), here.learner()
@@ -182,25 +134,26 @@ def test_when_nobody_holds_it_the_syncer_goes_on_from_its_checkpoint(scene: Call
     assert "no learner holds what was merged after checkpoint" in second.log
 
 
-def test_killed_while_it_collects_it_begins_anew(scene: Callable[..., Scene]) -> None:
+def test_stopped_or_killed_while_it_collects_it_begins_anew(scene: Callable[..., Scene]) -> None:
     here = scene()
     first, one = here.syncer().serving(), here.learner()
     one.begin().train(lambda this: len(this.merged) >= 8)
     before = settled(first, one)
     first.kill()
     saved = checkpoint_names(here.directory / "checkpoints")
-    second = here.syncer()
-    second.wait_for("takes them from learners")
-    second.kill()
-    assert checkpoint_names(here.directory / "checkpoints") == saved
-    third = here.syncer()
+    for end in (SyncerProcess.terminate, SyncerProcess.kill):
+        collecting = here.syncer()
+        collecting.wait_for("takes them from learners")
+        assert not end(collecting)
+        assert checkpoint_names(here.directory / "checkpoints") == saved
+    last = here.syncer()
     one.come_back()
-    status = third.serving().status()
-    assert status.epoch == 3
+    status = last.serving().status()
+    assert status.epoch == 4
     assert status.recovered is not None
     assert (status.recovered.restored, status.recovered.lost) == (before.syncer_step, 0)
     assert status.syncer_step == before.syncer_step
-    third.kill()
+    last.kill()
     here.replays()
 
 
@@ -215,17 +168,3 @@ def test_without_room_for_a_checkpoint_it_goes_on_from_the_one_it_has(scene: Cal
     status = second.serving().status()
     assert "what learners hold is not used, as it cannot be written" in second.log
     assert (status.syncer_step, status.recovered and status.recovered.restored) == (0, 0)
-
-
-def test_sigterm_ends_the_collection_and_the_next_start_goes_on(scene: Callable[..., Scene]) -> None:
-    here = scene()
-    first, one = here.syncer().serving(), here.learner()
-    one.begin().train(lambda this: len(this.merged) >= 4)
-    before = settled(first, one)
-    first.kill()
-    second = here.syncer()
-    second.wait_for("takes them from learners")
-    assert second.terminate() == 0
-    third = here.syncer()
-    one.come_back()
-    assert third.serving().status().syncer_step == before.syncer_step

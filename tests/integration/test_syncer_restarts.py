@@ -4,67 +4,42 @@ from pathlib import Path
 
 import pytest
 
-from diloco.model import load_model
-from diloco.runtime.exits import EXIT_OK
+from diloco.runtime.process.exits import EXIT_OK
 from diloco.syncer.disk.checkpoint import checkpoint_names
-from diloco.syncer.replay import replay
-from diloco.wire.messages import Refused
 from tests.integration.two_learners import learner, train_to_the_end
 from tests.support.scripted_learner import WAIT_SECONDS
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from tests.support.syncer_process import SmallJob, SyncerProcess, replayed, serving
 
 pytestmark = pytest.mark.processes
 
 
-def test_a_recorded_run_ends_with_a_model_and_replays_to_the_bit(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, anchor="Current")
-    with SyncerProcess(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
-        syncer.serving()
-        train_to_the_end(job, syncer)
-        assert syncer.exit_code() == EXIT_OK, syncer.log
-    exported = load_model(tmp_path / "s" / "model.safetensors")
-    assert exported.info.job == "small"
-    assert exported.info.tokens >= 20_000
-    report = replay(tmp_path / "s", explain=True)
-    assert report.ok, report.problems
-    assert report.epochs[0].merges == report.epochs[0].merges_redone > 10
-    assert any("Merge fragment 2" in line for line in report.explanation)
-    assert not (tmp_path / "s" / "endpoint.json").exists()
-
-
 def test_killed_it_resumes_from_its_checkpoint_and_both_epochs_replay(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, tokens=10_000_000, lease_seconds=5)
-    with SyncerProcess(job, tmp_path / "s", "--record") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
-            before = syncer.status()
-            syncer.kill()
-            assert one.over.wait(WAIT_SECONDS)
+    with serving(job, tmp_path / "s", "--record") as syncer, learner(job, syncer) as one:
+        one.begin().train(lambda _: "a checkpoint is due" in syncer.log)
+        before = syncer.status()
+        syncer.kill()
+        assert one.over.wait(WAIT_SECONDS)
     saved = checkpoint_names(tmp_path / "s" / "checkpoints")
     job = SmallJob(tmp_path, tokens=round(before.merged_tokens) + 5_000, lease_seconds=5)
-    with SyncerProcess(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s", "--record", "--exit-when-finished") as syncer:
         status = syncer.status()
         assert status.epoch == 2
         assert status.checkpoint.newest == saved[-1]
         assert 0 < status.syncer_step <= before.syncer_step
         train_to_the_end(job, syncer)
         assert syncer.exit_code() == EXIT_OK, syncer.log
-    report = replay(tmp_path / "s")
-    assert report.ok, report.problems
+    report = replayed(tmp_path / "s")
     assert [epoch.recorded for epoch in report.epochs] == [True, True]
     assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
 
 
 def test_on_sigterm_it_checkpoints_so_that_nothing_is_lost(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, checkpoint_every=3600)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            one.begin().train(lambda this: len(this.merged) >= 5)
-            status = syncer.status()
-            assert syncer.terminate() == EXIT_OK, syncer.log
+    with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:
+        one.begin().train(lambda this: len(this.merged) >= 5)
+        status = syncer.status()
+        assert syncer.terminate() == EXIT_OK, syncer.log
     with SyncerProcess(job, tmp_path / "s") as syncer:
         again = syncer.serving().status()
         assert again.syncer_step >= status.syncer_step
@@ -74,11 +49,9 @@ def test_on_sigterm_it_checkpoints_so_that_nothing_is_lost(tmp_path: Path) -> No
 
 def test_a_corrupt_newest_checkpoint_is_reported_and_the_previous_one_used(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-        with learner(job, syncer) as one:
-            one.begin().train(lambda this: len(this.merged) >= 5)
-            syncer.terminate()
+    with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:
+        one.begin().train(lambda this: len(this.merged) >= 5)
+        syncer.terminate()
     folder = tmp_path / "s" / "checkpoints"
     *_, good, newest = checkpoint_names(folder)
     with (folder / newest / "momentum.safetensors").open("r+b") as file:
@@ -86,29 +59,7 @@ def test_a_corrupt_newest_checkpoint_is_reported_and_the_previous_one_used(tmp_p
         byte = file.read(1)
         file.seek(-1, 2)
         file.write(bytes([byte[0] ^ 1]))
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
+    with serving(job, tmp_path / "s") as syncer:
         assert f"{newest}/momentum.safetensors: its digest does not match" in syncer.log
         assert syncer.status().checkpoint.newest == good
         assert syncer.status().phase == "Waiting"
-
-
-def test_after_the_end_a_restarted_syncer_says_that_the_job_is_over(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=5_000)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-        train_to_the_end(job, syncer)
-        status = syncer.status()
-        assert status.phase == "Complete"
-        assert status.evaluations[-1].final
-        syncer.wait_for("the model is at")
-        assert syncer.terminate() == EXIT_OK
-    (tmp_path / "s" / "model.safetensors").unlink()
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving().wait_for("the model is at")
-        again = syncer.status()
-        assert (again.phase, again.merged_tokens, again.merged) == ("Complete", status.merged_tokens, status.merged)
-        with learner(job, syncer) as one:
-            answer = one.join()
-            assert isinstance(answer, Refused)
-            assert answer.refusal == "Finished"

@@ -1,15 +1,14 @@
 """A real syncer process until it serves: what keeps it from starting, and its pages in the meantime."""
 
 import socket
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from diloco.local.status_poll import StatusError, fetch_status
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
-from tests.support.syncer_process import SmallJob, SyncerProcess
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
+from tests.support.http_pages import page
+from tests.support.syncer_process import SmallJob, SyncerProcess, serving
 
 pytestmark = pytest.mark.processes
 
@@ -21,16 +20,6 @@ def one_line_of(syncer: SyncerProcess) -> str:
     return line
 
 
-def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with SyncerProcess(job, tmp_path / "s", "--listen", address) as syncer:
-            assert address in one_line_of(syncer)
-        with SyncerProcess(job, tmp_path / "t", "--http", address) as syncer:
-            assert f"cannot serve HTTP at {address}" in one_line_of(syncer)
-
-
 def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     with SyncerProcess(job, job.path) as syncer:
@@ -39,33 +28,9 @@ def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         assert "/proc/nowhere: cannot be written to" in one_line_of(syncer)
 
 
-def test_a_checkpoint_of_another_model_or_job_is_one_line_that_names_both(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path)
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        syncer.serving()
-    other_model = SmallJob(tmp_path, preset="nano")
-    with SyncerProcess(other_model, tmp_path / "s") as syncer:
-        line = one_line_of(syncer)
-        assert f"{job.layout.numel} parameters in 4 fragments" in line
-        assert f"{other_model.layout.numel} parameters in 4 fragments" in line
-    other_job = SmallJob(tmp_path, name="another")
-    with SyncerProcess(other_job, tmp_path / "s") as syncer:
-        assert "the checkpoint is of job 'small', not of 'another'" in one_line_of(syncer)
-
-
-def page(address: str, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def test_a_second_syncer_waits_for_the_first_one_and_goes_on(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
-    with SyncerProcess(job, tmp_path / "s") as first:
-        first.serving()
+    with serving(job, tmp_path / "s") as first:
         with socket.create_server(("127.0.0.1", 0)) as free:
             http = f"127.0.0.1:{free.getsockname()[1]}"
         with SyncerProcess(job, tmp_path / "s", "--http", http) as second:

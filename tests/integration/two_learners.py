@@ -1,28 +1,41 @@
 """Two scripted learners of a real syncer process, over the real wire."""
 
 import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
 
+from diloco.tape.segments import find_tapes
 from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
 from tests.support.syncer_process import SmallJob, SyncerProcess
 
 LEARNERS = ("here/cpu/0", "here/cpu/1")
 
 
-def learner(job: SmallJob, syncer: SyncerProcess, name: str = LEARNERS[0], instance: str = "") -> ScriptedLearner:
-    return ScriptedLearner(syncer.address, job, name, instance)
+def learner(
+    job: SmallJob, syncer: SyncerProcess, name: str = LEARNERS[0], instance: str = "", *, updates: bool = False
+) -> ScriptedLearner:
+    made = ScriptedLearner(syncer.address, job, name, instance)
+    made.says_what_it_holds = updates
+    return made
 
 
-def train_to_the_end(job: SmallJob, syncer: SyncerProcess) -> None:
-    """Both learners train until the job is over, and leave."""
+def segments(tape: Path, epoch: int) -> int:
+    """The number of segments that an epoch's tape has been cut into."""
+    return sum(len(files.segments) for files in find_tapes(tape) if files.epoch == epoch)
 
-    def run(name: str) -> None:
-        with learner(job, syncer, name) as one:
-            one.begin().train(lambda _: False)
+
+def train_to_the_end(job: SmallJob, syncer: SyncerProcess, updated: str = "") -> list[ScriptedLearner]:
+    """Both learners, of which ``updated`` takes updates, train until the job is over, or one fails, and leave."""
+    failed = threading.Event()
+
+    def run(name: str) -> ScriptedLearner:
+        with learner(job, syncer, name, updates=name == updated) as one:
+            one.begin().train(lambda _: failed.is_set())
             one.leave()
+            return one
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in LEARNERS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_SECONDS)
-        assert not thread.is_alive()
+    with ThreadPoolExecutor(len(LEARNERS)) as pool:
+        both = [pool.submit(run, name) for name in LEARNERS]
+        wait(both, WAIT_SECONDS, return_when=FIRST_EXCEPTION)
+        failed.set()
+        return [one.result() for one in both]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from diloco.core.codec import CODECS, SMALLEST_STEP, Codec, ScaledCodec
-from diloco.core.feedback import encode_with_feedback
+from diloco.core.merge.codec import CODECS, SMALLEST_STEP, Codec, ScaledCodec
+from diloco.core.merge.feedback import encode_with_feedback
 
 F32_SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.codec import Codec, codec_named
-from diloco.core.downlink import Update, apply_update, encode_update
+from diloco.core.merge.codec import Codec, codec_named
+from diloco.core.merge.downlink import Update, apply_update, encode_update
 
 by_codec = pytest.mark.parametrize("codec", [codec_named("BF16"), codec_named("Int8")], ids=lambda codec: codec.name)
 

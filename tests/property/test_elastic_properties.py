@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.events import LearnersPlanned, PoolMinimum
+from diloco.core.engine.events import LearnersPlanned, PoolMinimum
 from tests.support.engine_script import Script, name, options
 
 LEARNERS = 5
@@ -32,7 +32,7 @@ def counting(script: Script) -> set[str]:
 
 
 def check(script: Script, planned: int, minimum: int, joined: set[str]) -> None:
-    view = script.engine.view(script.now)
+    view = script.view
     present = {one.id for one in view.learners if one.state not in ("Absent", "GivenUp")}
     counted = counting(script)
     assert present <= counted

@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from diloco.core.events import (
+from diloco.core.engine.events import (
     Evaluated,
+    Event,
     FragmentApplied,
+    FragmentArrived,
     FragmentDeclined,
     FragmentLate,
     LearnerAlive,
@@ -24,8 +26,8 @@ from diloco.core.events import (
     LeftOut,
     StepReported,
 )
-from diloco.core.options import EngineOptions
-from tests.support.engine_checks import LONGEST_STEP_SECONDS, TOKENS_PER_STEP, Process
+from diloco.core.engine.options import EngineOptions
+from tests.support.engine_checks import LONGEST_STEP_SECONDS, TOKENS_PER_STEP, Process, key_of
 from tests.support.engine_script import name, options
 from tests.support.engine_world import World
 
@@ -109,7 +111,6 @@ class EngineStates(RuleBasedStateMachine):
         changed = replace(event, version=event.version + ahead, attempt=event.attempt + more)
         self.world.push(changed)
 
-    @precondition(lambda self: self.world.pushed)
     @rule(place=places, base=st.integers(-3, 3), steps=st.integers(0, 4))
     def is_measured_from_elsewhere(self, place: int, base: int, steps: int) -> None:
         process = self._process(place)
@@ -117,22 +118,9 @@ class EngineStates(RuleBasedStateMachine):
             return
         ask = process.asks.pop(min(process.asks))
         process.spoilt = True
-        event = self.world.pushed[-1]
+        key = key_of(ask)
         digest = f"{len(self.world.pushed):032x}"
-        self.world.push(
-            replace(
-                event,
-                learner=ask.learner,
-                incarnation=ask.incarnation,
-                fragment=ask.fragment,
-                version=ask.version,
-                attempt=ask.attempt,
-                base_version=ask.version - 1 + base,
-                steps=steps,
-                tokens=steps * TOKENS_PER_STEP,
-                digest=digest,
-            )
-        )
+        self.world.push(FragmentArrived(*key, ask.version - 1 + base, steps, steps * TOKENS_PER_STEP, 64, digest))
 
     @precondition(lambda self: self.world.pushed)
     @rule(place=places)
@@ -141,7 +129,7 @@ class EngineStates(RuleBasedStateMachine):
         self.world.do(FragmentLate(event.learner, event.incarnation, event.fragment, event.version, event.attempt))
 
     @precondition(lambda self: self.world.over)
-    @rule(place=places, kind=st.integers(0, 7), fragment=places)
+    @rule(place=places, kind=places, fragment=places)
     def fenced_speaks(self, place: int, kind: int, fragment: int) -> None:
         """A message of an incarnation that is over, or is about to be, changes nothing."""
         world = self.world
@@ -150,28 +138,21 @@ class EngineStates(RuleBasedStateMachine):
             return
         learner, incarnation = process.learner, process.incarnation
         fragment %= len(world.versions)
-        ask = next(iter(process.asks.values()), None)
-        before = world.engine.snapshot(world.now)
-        steps = process.steps + 1
-        match kind:
-            case 0:
-                world.do(StepReported(learner, incarnation, steps, steps * TOKENS_PER_STEP, 1.0, 0.0, 2.0, steps))
-            case 1:
-                world.do(FragmentApplied(learner, incarnation, fragment, world.versions[fragment] + 1, steps))
-            case 2:
-                world.do(LearnerAlive(learner, incarnation))
-            case 3:
-                world.do(LearnerReady(learner, incarnation))
-            case 4:
-                world.do(LearnerLeft(learner, incarnation, clean=True))
-            case 5 if ask is not None:
-                world.do(FragmentDeclined(learner, incarnation, ask.fragment, ask.version, ask.attempt))
-            case 6 if ask is not None:
-                world.answer(replace(process, asks=dict(process.asks)), ask.fragment)
-            case 7 if process.evaluation is not None:
-                world.do(Evaluated(learner, incarnation, process.evaluation.evaluation, 2.0, exact=True))
-            case _:
-                return
+        steps, before = process.steps + 1, world.engine.snapshot(world.now)
+        said: list[Event] = [
+            StepReported(learner, incarnation, steps, steps * TOKENS_PER_STEP, 1.0, 2.0, steps),
+            FragmentApplied(learner, incarnation, fragment, world.versions[fragment] + 1, steps),
+            LearnerAlive(learner, incarnation),
+            LearnerReady(learner, incarnation),
+            LearnerLeft(learner, incarnation, clean=True),
+        ]
+        for ask in process.asks.values():
+            key = key_of(ask)
+            digest = f"{len(world.pushed):032x}"
+            said += [FragmentDeclined(*key), FragmentArrived(*key, ask.version - 1, 1, TOKENS_PER_STEP, 64, digest)]
+        if process.evaluation is not None:
+            said.append(Evaluated(learner, incarnation, process.evaluation.evaluation, 2.0, exact=True))
+        world.do(said[kind % len(said)])
         assert world.engine.snapshot(world.now)["learners"] == before["learners"]
 
     @rule(place=places, clean=st.booleans())

@@ -6,9 +6,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.link_fit import FitKind, fit
-from diloco.core.links import Exchange, LearnerGroup, Link, Situation
-from diloco.core.remedies import remedies
+from diloco.plan.fit.fit import FitKind, fit
+from diloco.plan.fit.remedies import remedies
+from diloco.plan.fit.situation import Exchange, LearnerGroup, Link, Situation
 
 rates = st.one_of(st.just(math.inf), st.floats(1e2, 1e9))
 step_times = st.floats(0.01, 10.0)
@@ -74,5 +74,5 @@ def test_faster_links_are_never_used_more(world: Situation, times: float) -> Non
     groups = tuple(replace(group, link=faster(group.link)) for group in world.groups)
     before, after = fit(world), fit(replace(world, groups=groups, syncer=faster(world.syncer)))
     for one, other in zip(before.links, after.links, strict=True):
-        assert other.up <= one.up
-        assert other.down <= one.down
+        assert other.up_share <= one.up_share
+        assert other.down_share <= one.down_share

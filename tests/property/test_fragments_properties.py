@@ -43,9 +43,3 @@ def test_the_largest_fragment_stays_within_four_thirds_of_the_best_peak(sizes: l
     count = min(count, len(sizes))
     peak = max(fragment.numel for fragment in partition(tensors(sizes), count).fragments)
     assert 3 * peak <= 4 * best_peak(sizes, count)
-
-
-@given(sizes_of_models, st.data())
-def test_every_process_arrives_at_the_same_layout(sizes: list[int], data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, len(sizes)))
-    assert partition(tensors(sizes), count).digest == partition(tensors(sizes), count).digest

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.gathering import MOST_OF_ONE, MOST_UNDER_WAY, Gathering, Order
+from diloco.syncer.recovery.gathering import MOST_OF_ONE, MOST_UNDER_WAY, Gathering, Order
 
 FRAGMENTS = 6
 VERSIONS = st.lists(st.integers(0, 5), min_size=FRAGMENTS, max_size=FRAGMENTS)

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.codec import CODECS
-from diloco.core.merge import Pass
-from diloco.core.merge_weights import normalized
+from diloco.core.merge.codec import CODECS
+from diloco.core.merge.fragment_merge import Pass
+from diloco.core.merge.merge_weights import normalized
 from diloco.core.sizes import BLOCK
 from diloco.spec.sync import OuterOptimizer
 from diloco.syncer.block_threads import BlockThreads
@@ -52,13 +52,6 @@ def test_the_order_of_members_changes_no_bit(
     assert second[1].verdict.left_out == {}
 
 
-def test_equal_directions_are_merged_to_their_mean() -> None:
-    fragment = fragment_of((50,))
-    delta = random_deltas(50, 1, 0)["us/pool/0"]
-    merged, _ = merge_into_zero(fragment, contributions_of({"a": delta, "b": 3 * delta}))
-    torch.testing.assert_close(merged, 2 * delta)
-
-
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -93,3 +86,11 @@ def test_cutting_a_merge_into_shards_changes_no_bit(method: Literal["RDA", "Mean
     for merged, shown in results:
         assert torch.equal(merged, expected)
         assert shown == statistics
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(0, 1e12), min_size=1).filter(lambda w: sum(w.values()) > 0))
+def test_weights_sum_to_one(weights: dict[str, float]) -> None:
+    shares = normalized(weights)
+    assert abs(sum(shares.values()) - 1) < 1e-9
+    assert all(0 <= share <= 1 for share in shares.values())
+    assert normalized(dict(reversed(weights.items()))) == shares

@@ -11,14 +11,14 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.actions import Action
-from diloco.core.events import Event
-from diloco.tape.keeper import TapeKeeper
-from diloco.tape.limits import TapeLimits
+from diloco.core.engine.actions import Action
+from diloco.core.engine.events import Event
+from diloco.core.engine.options import RULES
+from diloco.tape.keeper import TapeKeeper, TapeLimits
 from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, engine_of
 from diloco.tape.segments import find_tapes, segment_number
 from diloco.tape.writer import TapeWriter
-from tests.property.test_engine_properties import LEARNERS, MOVES, play
+from tests.support.engine_moves import LEARNERS, Move, moves, play
 from tests.support.engine_script import Script, options
 
 OPTIONS = options(LEARNERS)
@@ -74,7 +74,7 @@ class Taped(Script):
         super().__init__(OPTIONS, epoch=epoch)
         self.told: list[Event] = []
         self._keeper = TapeKeeper(directory, limits)
-        header = TapeHeader({}, "", epoch, "", record=False, engine={}, started_at=0.0)
+        header = TapeHeader({}, "", epoch, "", record=False, engine={}, started_at=0.0, rules=RULES, tensors=())
         self.tape = TapeWriter(directory, header, limits, self.engine.image)
 
     def do(self, event: Event) -> list[Action]:
@@ -86,14 +86,14 @@ class Taped(Script):
         return actions
 
 
-def run(directory: Path, epoch: int, limits: TapeLimits, moves: list[tuple[str, int, int]], disk: Disk) -> list[Event]:
+def run(directory: Path, epoch: int, limits: TapeLimits, chosen: list[Move], disk: Disk) -> list[Event]:
     """One process, until it has made its moves or is killed; returns the events that it had."""
     script = None
     try:
         with disk.used():
             script = Taped(directory, epoch, limits)
             script.start(*range(LEARNERS))
-            play(script, moves)
+            play(script, chosen)
     except Killed:
         pass
     if script is None:
@@ -104,22 +104,22 @@ def run(directory: Path, epoch: int, limits: TapeLimits, moves: list[tuple[str, 
 
 
 @given(
-    st.lists(st.tuples(MOVES, st.integers(0, 200)), min_size=1, max_size=3),
+    st.lists(st.tuples(moves(), st.integers(0, 200)), min_size=1, max_size=3),
     st.integers(1, 20_000),
     st.none() | st.integers(20_000, 60_000),
 )
 @settings(max_examples=60)
 def test_what_is_left_replays_to_the_same(
-    processes: list[tuple[list[tuple[str, int, int]], int]], segment_bytes: int, kept_bytes: int | None
+    processes: list[tuple[list[Move], int]], segment_bytes: int, kept_bytes: int | None
 ) -> None:
     limits = TapeLimits(segment_bytes, kept_bytes)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         told = {
-            epoch: run(directory, epoch, limits, moves, Disk(operations))
-            for epoch, (moves, operations) in enumerate(processes, 1)
+            epoch: run(directory, epoch, limits, chosen, Disk(operations))
+            for epoch, (chosen, operations) in enumerate(processes, 1)
         }
-        told[len(told) + 1] = run(directory, len(told) + 1, limits, [("step", 0, 0)] * 5, Disk(10**9))
+        told[len(told) + 1] = run(directory, len(told) + 1, limits, [Move("step", 0, 0)] * 5, Disk(10**9))
         check(directory, told, everything=kept_bytes is None)
 
 

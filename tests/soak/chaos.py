@@ -6,33 +6,17 @@ replay, or memory, open files, threads, disk or tape grow beyond their bounds.
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
-from diloco.runtime.exits import EXIT_INTERRUPTED
+from diloco.runtime.process.exits import EXIT_INTERRUPTED
+from testbed import fork_server
 from tests.soak.resources import Bounds, Resources
-from tests.support import local_run
+from tests.support.local_run import PROGRAM, SYNC, LocalRun, write_job
 
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: soak}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {path: TEXT}}
-  training: {tokens: TOKENS, sequenceLength: 32, batchSize: 4, checkpointEverySteps: 20, evaluation: {sequences: 4}}
-  sync: {fragments: 6, interval: 24, outerOptimizer: {learningRate: 1.0, momentum: 0.0}, leaseSeconds: 4}
-  syncer: {checkpointEverySeconds: 2, tape: {maxSize: 1Mi}}
-  regions:
-  - {name: east, pools: [{name: fast, learners: 1}]}
-  - {name: west, pools: [{name: old, learners: 1}]}
-"""
-LEARNERS = {"east/fast/0", "west/old/0"}
 RATES = (
     *("--kill-learners", "60", "--kill-regions", "20", "--kill-syncer", "40"),
     *("--pause-learners", "40", "--cut-regions", "40", "--fault-seconds", "3"),
@@ -42,41 +26,38 @@ RATES = (
 
 def soak(folder: Path, seconds: int, seed: int) -> tuple[list[str], Resources]:
     """Chaos for so long; what is wrong, and what was used."""
-    job, output = local_run.write_job(folder, 10**12, JOB), folder / "out"
+    job = write_job(
+        folder,
+        10**12,
+        training={"evaluation": {"sequences": 4}},
+        sync=SYNC | {"interval": 24, "leaseSeconds": 4},
+        syncer={"checkpointEverySeconds": 2, "tape": {"maxSize": "1Mi"}},
+    )
     problems: list[str] = []
-    with local_run.started(job, output, "--relays", "--no-view", "--slow", "*=0.3") as process:
-        local_run.wait_until(lambda: local_run.merging(output) and local_run.training(output) == LEARNERS, process)
-        resources = Resources(output, process.pid)
-        before = local_run.status(output).syncer_step
+    with LocalRun(job, "--relays", "--no-view", "--slow", "*=0.3") as run:
+        run.wait_until(run.merging)
+        before = run.all_train().syncer_step
+        resources = Resources(run.output, run.process.pid)
         with resources.sampled():
             flags = ("--for", f"{seconds}s", "--seed", str(seed), "--settle", "300", *RATES)
-            chaos = subprocess.run(
-                [sys.executable, "-m", "diloco.cli.entry", "chaos", str(output), *flags],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            chaos = fork_server.run([*PROGRAM, "chaos", str(run.output), *flags])
         if chaos.returncode:
             problems.append(f"diloco chaos: {chaos.stderr}")
         print(chaos.stdout)
-        local_run.wait_until(lambda: local_run.training(output) == LEARNERS, process)
-        after = local_run.status(output).syncer_step
-        local_run.wait_until(lambda: local_run.status(output).syncer_step > max(before, after), process)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=local_run.WAIT_SECONDS)
-    if process.returncode != EXIT_INTERRUPTED:
-        problems.append(f"diloco run ended with {process.returncode}")
+        after = max(before, run.all_train().syncer_step)
+        run.wait_for(lambda status: status.syncer_step > after)
+        ended = run.interrupt()
+    if ended.returncode != EXIT_INTERRUPTED:
+        problems.append(f"diloco run ended with {ended.returncode}")
     problems += [
         f"{entry.process} ended: {entry.details}"
-        for entry in read_journal(output / "supervisor.jsonl")
+        for entry in read_journal(run.output / "supervisor.jsonl")
         if entry.event == "exit" and entry.details["code"] and not entry.details["by_chaos"]
     ]
     problems += [
-        f"{path.name} has a traceback" for path in (output / "logs").iterdir() if "Traceback" in path.read_text()
+        f"{path.name} has a traceback" for path in (run.output / "logs").iterdir() if "Traceback" in path.read_text()
     ]
-    replay = subprocess.run(
-        [sys.executable, "-m", "diloco.cli.entry", "replay", str(output)], capture_output=True, text=True, check=False
-    )
+    replay = fork_server.run([*PROGRAM, "replay", str(run.output)])
     if replay.returncode:
         problems.append(f"{SYNCER}'s tape does not replay: {replay.stderr}")
     return problems + resources.problems(Bounds()), resources

@@ -1,8 +1,8 @@
 """What the processes of a local run use, sampled over time, and whether that stays bounded."""
 
 import contextlib
+import os
 import statistics
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ import psutil
 
 from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
+from testbed.repeating import repeating
 
 SUPERVISOR = "supervisor"
 _MIB = 1 << 20
@@ -55,23 +56,10 @@ class Resources:
     tape_bytes: list[int] = field(default_factory=list)
     other_bytes: list[int] = field(default_factory=list)
 
-    @contextlib.contextmanager
-    def sampled(self) -> Iterator[None]:
+    def sampled(self) -> contextlib.AbstractContextManager[None]:
         """Take samples in a thread meanwhile."""
-        over = threading.Event()
-
-        def sample() -> None:
-            while not over.wait(_SAMPLE_SECONDS):
-                self.sample()
-
         self.sample()
-        thread = threading.Thread(target=sample)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return repeating(self.sample, _SAMPLE_SECONDS)
 
     def sample(self) -> None:
         """Take one."""
@@ -110,9 +98,11 @@ class Resources:
 def size(folder: Path) -> int:
     """Bytes of all files below a folder, of which some may go meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat(follow_symlinks=False).st_size
+    # Unlike `Path.rglob`, it goes on where a folder has gone.
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(path, name).stat(follow_symlinks=False).st_size
     return total
 
 

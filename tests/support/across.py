@@ -1,24 +1,22 @@
 """A job whose regions are in several real clusters: its manifest, the clusters, and what it is like in each of them."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from diloco.spec.status import JobStatus, RegionStatus
+from diloco.spec.status.job import JobStatus, RegionStatus
 from testbed.kind import peers
 from testbed.kind.clusters import Cluster
 from testbed.kind.commands import succeeds
 from testbed.kind.cuts import Cut, Way
-from testbed.kind.waiting import wait_until
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, identities, manifest, of, pool
+from testbed.kind.waiting import WAIT_SECONDS
+from tests.support.cluster_jobs import ClusterJob, identities, manifest, pool
 from tests.support.cluster_operator import ClusterOperator
-
-ENDLESS = 10**12
-"""Tokens that no test reaches."""
+from tests.support.kubeconfigs import kubeconfig_in
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Far:
         return peers.kubeconfig_secret(self.cluster, self.namespace, self.name, *flags)
 
     def prepare(self) -> None:
-        """Make whatever is missing of what its owner prepares, once more."""
+        """Make whatever is missing of what its owner prepares."""
         peers.prepare(self.cluster, self.namespace)
 
     def job(self, name: str) -> ClusterJob:
@@ -59,15 +57,10 @@ class Far:
         return [self.nodes.control_plane]
 
 
-def prepared(cluster: Cluster, namespace: str, name: str) -> Far:
-    """Prepare a namespace as its owner does."""
-    peers.prepare(cluster, namespace)
-    return Far(name, cluster, namespace)
-
-
 def far_of(home: Cluster, namespace: str, other: Cluster, name: str) -> Iterator[Far]:
     """For a fixture: a prepared namespace of another cluster, with a Secret in a namespace at home that leads there."""
-    found = prepared(other, f"{namespace}-{name}", name)
+    found = Far(name, other, f"{namespace}-{name}")
+    found.prepare()
     give_secret(home, namespace, found.secret())
     yield found
     # While home still has a way to delete what they have elsewhere.
@@ -80,22 +73,9 @@ def give_secret(home: Cluster, namespace: str, text: str) -> None:
     home.kubectl("apply", "--namespace", namespace, "--filename", "-", stdin=text)
 
 
-def kubeconfig_in(secret: str) -> dict[str, Any]:
-    """The kubeconfig that a Secret holds."""
-    found: dict[str, Any] = yaml.safe_load(yaml.safe_load(secret)["stringData"]["kubeconfig"])
-    return found
-
-
-def changed(secret: str, **user: Any) -> str:
-    """A Secret whose kubeconfig has another user."""
-    held, config = yaml.safe_load(secret), kubeconfig_in(secret)
-    config["users"][0]["user"] = user
-    return yaml.safe_dump({**held, "stringData": {"kubeconfig": yaml.safe_dump(config)}})
-
-
 def region(name: str, cluster: str = "", **fields: Any) -> dict[str, Any]:
     """A region with one learner, ``NAME/cpu/0``, at home or in another cluster."""
-    there = {"cluster": {"kubeconfigSecret": {"name": cluster}}} if cluster else {}
+    there = {"cluster": {"kubeconfigSecretRef": {"name": cluster}}} if cluster else {}
     return {"name": name, **there, "pools": [pool("cpu", **fields)]}
 
 
@@ -104,10 +84,10 @@ def learner(name: str) -> str:
     return f"{name}/cpu/0"
 
 
-def reachable(home: Cluster, name: str, *regions: dict[str, Any], tokens: int = ENDLESS, **spec: Any) -> dict[str, Any]:
+def reachable(home: Cluster, name: str, *regions: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """A job whose syncer other clusters reach at a node of home."""
     nodes = peers.nodes_of(home)
-    body = manifest(name, *regions, tokens=tokens, **spec)
+    body = manifest(name, *regions, **spec)
     body["spec"]["syncer"]["expose"] = {"type": "NodePort", "host": nodes.addresses[nodes.control_plane]}
     return body
 
@@ -119,30 +99,20 @@ def api_cut(home: Cluster, *, refused: bool = False) -> Cut:
 
 def sync_cut(job: ClusterJob, way: Way = "both", after_bytes: int | None = None) -> Cut:
     """Between learners in another cluster, on whose side it is cut, and the syncer of a job at home."""
-    peers_of_it = peers.nodes_of(job.cluster).all_addresses
-    return Cut(peers_of_it, way, their_port=sync_port(job), after_bytes=after_bytes)
+    job.wait_for(lambda now: bool(now.syncer and now.syncer.external_endpoint), "it can be reached")
+    port = int(endpoint(job).rpartition(":")[2])
+    return Cut(peers.nodes_of(job.cluster).all_addresses, way, their_port=port, after_bytes=after_bytes)
 
 
-def sync_port(job: ClusterJob) -> int:
-    """On home's nodes."""
-    endpoint = job.wait_for(lambda now: bool(now.syncer and now.syncer.external_endpoint), "it can be reached").syncer
-    assert endpoint is not None
-    return int(endpoint.external_endpoint.rpartition(":")[2])
+def endpoint(job: ClusterJob) -> str:
+    """Where learners of other clusters reach its syncer, by its status; empty: nowhere yet."""
+    found = job.status().syncer
+    return found.external_endpoint if found is not None else ""
 
 
-def steps_of(job: ClusterJob) -> dict[str, int]:
-    """Inner steps of every learner, as the syncer says; empty while it does not answer."""
-    account = job.account()
-    return {} if account is None else {one.id: one.steps for one in account.learners}
-
-
-def train_on(job: ClusterJob, *learners: str, since: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Wait until each of these learners has made more steps than now, by the syncer's word; returns all steps."""
-    before = since or wait_until(lambda: steps_of(job), "the syncer answers", WAIT_SECONDS)
-    account = job.wait_for_account(
-        lambda now: all(of(now, one).steps > before[one] for one in learners), f"{', '.join(learners)} train on"
-    )
-    return {one.id: one.steps for one in account.learners}
+def look_again(there: ClusterJob, pod: str) -> None:
+    """Let a node give a pod at once what has changed in its volumes, for which it takes up to two minutes otherwise."""
+    there.kubectl("annotate", "pod", pod, "example.com/look=again", "--overwrite")
 
 
 def region_of(status: JobStatus, name: str) -> RegionStatus:

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from testbed.kind.commands import run
 from testbed.kind.peers import diloco
-from tests.support.across import Far, changed, kubeconfig_in
+from tests.support.across import Far
 from tests.support.cluster_jobs import ClusterJob
+from tests.support.kubeconfigs import changed, kubeconfig_in
 
 SIGNING_KEY = "/etc/kubernetes/pki/sa.key"
 """On a control plane's node, as kubeadm puts it there."""

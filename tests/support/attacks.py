@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
+from diloco.core.account.time_spent import TimeSpent
 from diloco.wire.convert import pack_learner
 from diloco.wire.errors import WireError
 from diloco.wire.messages import (
@@ -26,14 +27,9 @@ from diloco.wire.messages import (
     Welcome,
 )
 from diloco.wire.v1 import sync_pb2
-from tests.support.raw_http2 import RawConnection
 from tests.support.raw_wire import RawClient, ending
 from tests.support.scripted_learner import ScriptedLearner
 from tests.support.syncer_process import SmallJob
-
-SYNC = "/diloco.wire.v1.Sync/"
-METHODS = (f"{SYNC}Session", f"{SYNC}PushFragment", f"{SYNC}PullFragment", "/grpc.health.v1.Health/Check")
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +51,6 @@ class Aim:
     def join(self, learner: str, instance: str = "stranger", steps: int = 0) -> bytes:
         """A valid Join."""
         return pack_learner(Join(self.job, learner, instance, self.layout_digest, steps=steps))
-
-
-@contextlib.contextmanager
-def unfinished_messages(
-    aim: Aim, path: str, *, size_bytes: int = _MIB, connections: int = 6, calls: int = 64
-) -> Iterator[int]:
-    """Make calls whose first message never ends, each with as many bytes as the server takes; returns those bytes."""
-    held = [RawConnection(aim.sync) for _ in range(connections)]
-    try:
-        taken = 0
-        for connection in held:
-            for _ in range(calls):
-                if connection.closed.is_set():
-                    break
-                taken += connection.begin_message(path, size_bytes, size_bytes - 1, give_up_seconds=0.2)
-        yield taken
-    finally:
-        for connection in held:
-            connection.close()
 
 
 @contextlib.contextmanager
@@ -113,7 +90,7 @@ def broken_rules(aim: Aim) -> None:
     for message in (
         b"\xff\xff\xff",
         pack_learner(Applied(1, 99, 1)),
-        pack_learner(StepReport(1, 1, 10**9, 0.1, 0.0, 1.0, 1)),
+        pack_learner(StepReport(1, 1, 10**9, 0.1, 1.0, 1)),
         aim.join("here/cpu/0"),
     ):
         for waits in (True, False):
@@ -173,9 +150,9 @@ def false_joins(aim: Aim) -> None:
 def false_claims(aim: Aim) -> None:
     """A learner that is admitted, and then claims impossible work in reports, and pushes what was not requested."""
     claims: tuple[Callable[[int], LearnerMessage], ...] = (
-        lambda its: StepReport(its, 10**6, 10**6, 0.01, 0.0, 1.0, 10**6),
-        lambda its: StepReport(its, 1, 10**12, 0.01, 0.0, 1.0, 1),
-        lambda its: StepReport(its, 1, 1, 0.0, 1e12, 0.0, 1, training_seconds=1e12),
+        lambda its: StepReport(its, 10**6, 10**6, 0.01, 1.0, 10**6),
+        lambda its: StepReport(its, 1, 10**12, 0.01, 1.0, 1),
+        lambda its: StepReport(its, 1, 1, 0.0, 0.0, 1, spent=TimeSpent(training=1e12, paused=1e12)),
         lambda its: Applied(its, 0, 10**6),
         lambda its: Declined(its, 0, 10**6, 1),
         lambda its: EvaluationReport(its, 0, 1e-9, exact=True),
@@ -268,10 +245,6 @@ def all_attacks() -> dict[str, Callable[[Aim], object]]:
         return attack
 
     return {
-        **{
-            f"unfinished messages: {path}": held(lambda aim, path=path: unfinished_messages(aim, path, calls=32))  # type: ignore[misc]  # bound now, not when it is called
-            for path in METHODS
-        },
         "idle connections": held(lambda aim: idle_connections(aim.sync, 300)),
         "slow readers": held(lambda aim: slow_readers(aim, 200)),
         "forged ids": forged_ids,

@@ -1,15 +1,16 @@
 """A folder of backups, with a small training's checkpoints in it."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from diloco.core.engine import Engine
-from diloco.core.options import EngineOptions
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.options import EngineOptions
 from diloco.spec import DiLoCoJob, Metadata
 from diloco.spec.backup import InitFrom
-from diloco.syncer.backup.manifest import BackupManifest, _digest, complete
+from diloco.syncer.backup.manifest import BackupManifest, complete
 from diloco.syncer.backup.object_store import ObjectStore, open_store
 from diloco.syncer.backup.ownership import BackupOwner, JobName
 from diloco.syncer.backup.upload import BackupSource, upload_backup
@@ -19,21 +20,25 @@ from diloco.syncer.disk.checkpoint import (
     write_checkpoint,
 )
 from diloco.syncer.prepare import StartState, prepare
-from tests.support.small_job import small_job
+from tests.support.small_job import named_job, small_job
 
 TRAINING = "0123456789abcdef"
 
 
-def job_of(name: str = "made", **changes: object) -> DiLoCoJob:
+def job_of(name: str = "made", **changes: Any) -> DiLoCoJob:
     """A pico job of this name."""
-    spec = small_job(**changes)  # type: ignore[arg-type]
-    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name=name), spec=spec)
+    return named_job(name, small_job(**changes))
 
 
 def in_namespace(namespace: str, job: DiLoCoJob | None = None) -> DiLoCoJob:
     """The same job in this namespace."""
     job = job or job_of()
     return job.model_copy(update={"metadata": Metadata(name=job.metadata.name, namespace=namespace)})
+
+
+def value_of(state: StartState) -> float:
+    """By which a checkpoint is told apart."""
+    return float(state.store.current(0).parameters[0])
 
 
 def beginning_from(job: DiLoCoJob, begins: InitFrom) -> DiLoCoJob:
@@ -45,12 +50,19 @@ class Trained:
     """A training whose checkpoints are told apart by the value of all of their parameters.
 
     ``writer`` is the id of its syncer's directory; default: the one in which the training began.
+    ``store`` is where it is backed up; default: the folder ``kept`` beside its own.
     """
 
     def __init__(
-        self, folder: Path, job: DiLoCoJob | None = None, training: str = TRAINING, writer: str | None = None
+        self,
+        folder: Path,
+        job: DiLoCoJob | None = None,
+        training: str = TRAINING,
+        writer: str | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         self.job = job or job_of()
+        self.store = store or folder_store(folder.parent / "kept")
         self.checkpoints = folder / "checkpoints"
         self.beginning: StartState = prepare(self.job, self.checkpoints)
         name = JobName.of(self.job.metadata)
@@ -71,20 +83,20 @@ class Trained:
         digests = {file: one.sha256 for file, one in read_checkpoint_manifest(folder).files.items()}
         return BackupSource(name, tuple(sorted(folder.iterdir())), digests, 3, step)
 
-    def backed_up(self, store: ObjectStore, value: float, keep: int = 3, step: int = 0) -> BackupManifest:
+    def upload(self, name: str, go_on: Callable[[int], bool] = lambda _: True) -> BackupManifest:
+        """Upload this checkpoint."""
+        return upload_backup(self.store, self.owner, self.source(name), 3, go_on)
+
+    def backed_up(self, value: float, keep: int = 3, step: int = 0) -> BackupManifest:
         """Write a checkpoint with this value and upload it."""
-        return upload_backup(store, self.owner, self.source(self.checkpoint(value), step), keep, lambda _: True)
+        return upload_backup(self.store, self.owner, self.source(self.checkpoint(value), step), keep, lambda _: True)
+
+    @property
+    def kept(self) -> list[str]:
+        """Names of the complete backups, also of other trainings."""
+        return [str(one) for one in complete(self.store.names())]
 
 
 def folder_store(folder: Path) -> ObjectStore:
     """The store in a folder of this machine."""
     return open_store(str(folder))
-
-
-def as_of_an_earlier_version(store: ObjectStore) -> None:
-    """Take out of all manifests in the folder what earlier versions did not write."""
-    for name in complete(store.names()):
-        plain = json.loads(store.read(f"{name}.json", 1 << 20))["manifest"]
-        for field in ("namespace", "writer", "first", "after"):
-            del plain[field]
-        store.write(f"{name}.json", json.dumps({"sha256": _digest(plain), "manifest": plain}).encode())

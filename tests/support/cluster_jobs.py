@@ -4,37 +4,38 @@ Every wait is for a state, with a long limit, because the machine may be busy.
 """
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from diloco.spec.status import Condition, JobStatus
-from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
+from diloco.spec.status.job import Condition, JobStatus
+from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
 from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
 from testbed.kind import chart
 from testbed.kind.clusters import Cluster
-from testbed.kind.commands import run, succeeds
-from testbed.kind.waiting import wait_until
+from testbed.kind.waiting import WAIT_SECONDS, wait_until
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 300.0
-"""For anything to happen at all: reached only where something is broken, however busy the machine is."""
 KINDS = (
     "statefulsets,deployments,replicasets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,"
     "persistentvolumeclaims,poddisruptionbudgets,networkpolicies"
 )
 """The kinds of all objects that a job can have, whatever creates them."""
+ENDLESS = 10**12
+"""Tokens that no test reaches."""
 TOKENS_PER_STEP = 128
 """Of each learner."""
 CHECKPOINT_STEPS = 10
 """Between two checkpoints of a learner's own."""
+BUSY_REASONS = ("ScheduleMisfit",)
+"""Of Degraded, where other work on this machine slows learners and links down."""
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
 
 
@@ -48,13 +49,15 @@ def pool(name: str, learners: int = 1, *, speed: float = 0.1, **fields: Any) -> 
     return {"name": name, "learners": learners, "resources": resources, "env": environment, **fields}
 
 
-def on(node: str) -> dict[str, str]:
-    """A selector of this node."""
-    return {"kubernetes.io/hostname": node}
+def region(name: str, *pools: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "pools": list(pools)}
 
 
-def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> dict[str, Any]:
-    """A job that trains a tiny model on the text that the trainer image has: its Python's standard library."""
+def manifest(name: str, *regions: dict[str, Any], tokens: int = ENDLESS, **spec: Any) -> dict[str, Any]:
+    """A job that trains a tiny model on the text that the trainer image has: its Python's standard library.
+
+    Without ``regions`` it has one learner, ``here/cpu/0``.
+    """
     whole: dict[str, Any] = {
         "model": {"builtin": {"preset": "pico"}},
         "data": {"text": {}},
@@ -67,7 +70,7 @@ def manifest(name: str, *regions: dict[str, Any], tokens: int, **spec: Any) -> d
             "maxStalenessSteps": 1_000_000,
         },
         "syncer": {"checkpointEverySeconds": 2, "storage": {"size": "256Mi"}, "resources": _LITTLE},
-        "regions": list(regions),
+        "regions": list(regions) or [region("here", pool("cpu"))],
     }
     return {
         "apiVersion": "diloco.dev/v1alpha1",
@@ -115,8 +118,8 @@ class ClusterJob:
     name: str
 
     def kubectl(self, *arguments: str) -> str:
-        """In its namespace."""
-        return self.cluster.kubectl(*arguments, *self._there)
+        """In its namespace, which is said first: what follows ``--`` is another program's."""
+        return self.cluster.kubectl("--namespace", self.namespace, *arguments, timeout_seconds=WAIT_SECONDS + 30)
 
     # What is wanted of it.
 
@@ -124,37 +127,24 @@ class ClusterJob:
         """Change its spec, as ``kubectl patch --type merge`` does."""
         self.kubectl("patch", "dilocojob", self.name, "--type=merge", "--patch", json.dumps({"spec": spec}))
 
-    def scale(self, region: int, pool: int, learners: int) -> None:
-        """Set the learners of a pool, by positions."""
-        self._set_of_pool(region, pool, "learners", learners)
-
-    def set_minimum(self, region: int, pool: int, learners: int) -> None:
-        """Set the least learners of an elastic pool, by positions."""
-        self._set_of_pool(region, pool, "minimumLearners", learners)
-
-    def set_resources(self, region: int, pool: int, resources: dict[str, Any]) -> None:
-        """Set what a pool's containers request and may take, by positions."""
-        self._set_of_pool(region, pool, "resources", resources)
-
-    def leave_out(self, region: int, pool: int, *indices: int) -> None:
-        """Set which learners of a pool are left out, by positions."""
-        self._set_of_pool(region, pool, "excludedIndices", list(indices))
-
-    def set_claims(self, region: int, pool: int, **policy: str) -> None:
-        """Change what becomes of the claims of a pool's learners, by positions."""
-        for field, value in policy.items():
-            self._set_of_pool(region, pool, f"storage/{field}", value)
-
-    def claims(self) -> list[str]:
-        """The names of the learners' claims that are not being deleted."""
-        selector = f"{labels.JOB}={self.name},{labels.COMPONENT}={labels.LEARNER}"
-        items = self.cluster.items("persistentvolumeclaims", self.namespace, selector)
-        return sorted(one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"])
-
-    def _set_of_pool(self, region: int, pool: int, field: str, value: Any) -> None:
+    def set_pool(self, region: int, pool: int, **fields: Any) -> None:
+        """Set fields of a pool, by positions; a double underscore leads into a field."""
         # A merge would replace the list of regions.
-        change = {"op": "add", "path": f"/spec/regions/{region}/pools/{pool}/{field}", "value": value}
-        self.kubectl("patch", "dilocojob", self.name, "--type=json", "--patch", json.dumps([change]))
+        place = f"/spec/regions/{region}/pools/{pool}/"
+        changes = [
+            {"op": "add", "path": place + name.replace("__", "/"), "value": value} for name, value in fields.items()
+        ]
+        self.kubectl("patch", "dilocojob", self.name, "--type=json", "--patch", json.dumps(changes))
+
+    def kill_pods(self, *learners: str) -> None:
+        """Delete learners' pods without a grace period, if they are there."""
+        pods = map(self.pod_name, learners)
+        self.kubectl("delete", "pods", *pods, "--grace-period=0", "--force", "--ignore-not-found")
+
+    def delete(self) -> None:
+        """Delete it, and wait until nothing of it is left."""
+        self.kubectl("delete", "dilocojob", self.name)
+        wait_until(lambda: not self.objects(), f"nothing is left of {self.name}")
 
     # What Kubernetes says.
 
@@ -163,20 +153,28 @@ class ClusterJob:
         found = self.cluster.get("dilocojobs", self.name, self.namespace)
         return JobStatus.model_validate(found.get("status") or {})
 
-    def reasons(self) -> set[str]:
-        """Reasons of its events."""
+    def events(self) -> dict[str, str]:
+        """The messages of its events, by their reason."""
         selector = f"involvedObject.kind=DiLoCoJob,involvedObject.name={self.name}"
-        return {item["reason"] for item in self.cluster.items("events", self.namespace, fields=selector)}
+        found: dict[str, str] = {}
+        for one in self.cluster.items("events", self.namespace, fields=selector):
+            found[one["reason"]] = f"{found.get(one['reason'], '')}{one['message']}\n"
+        return found
 
-    def row(self) -> dict[str, str]:
+    def row(self, *flags: str) -> dict[str, str]:
         """``kubectl get dilocojob``: columns by their titles."""
-        titles, values = self.kubectl("get", "dilocojob", self.name).splitlines()
-        return dict(zip(titles.split(), values.split(), strict=True))
+        titles, values = self.kubectl("get", "dilocojob", self.name, *flags).splitlines()
+        starts = [title.start() for title in re.finditer(r"\S+", titles)]
+        cells = [values[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        return dict(zip(titles.split(), cells, strict=True))
+
+    def items(self, kinds: str = KINDS) -> list[dict[str, Any]]:
+        """Its objects of these kinds."""
+        return self.cluster.items(kinds, self.namespace, f"{labels.JOB}={self.name}")
 
     def objects(self) -> list[str]:
         """``kind/name`` of everything that is there of it."""
-        found = self.cluster.items(KINDS, self.namespace, f"{labels.JOB}={self.name}")
-        return sorted(f"{one['kind'].lower()}/{one['metadata']['name']}" for one in found)
+        return sorted(f"{one['kind'].lower()}/{one['metadata']['name']}" for one in self.items())
 
     def exists(self) -> bool:
         """Whether the job itself is there."""
@@ -184,16 +182,24 @@ class ClusterJob:
 
     def pods(self) -> list[PodSeen]:
         """All of its pods, including those that are being deleted."""
-        return [pod_seen(item) for item in self.cluster.items("pods", self.namespace, f"{labels.JOB}={self.name}")]
+        return [pod_seen(item) for item in self.items("pods")]
 
-    def pod(self, learner: str) -> PodSeen | None:
+    def find_pod(self, learner: str) -> PodSeen | None:
         """A learner's pod, if there is one."""
         return next((one for one in self.pods() if one.name == self.pod_name(learner)), None)
 
-    def syncer_pod(self) -> PodSeen | None:
-        """The newest pod of the syncer that is not being deleted."""
+    def pod(self, learner: str) -> PodSeen:
+        """A learner's pod, which is there."""
+        return _present(self.find_pod(learner))
+
+    def find_syncer(self) -> PodSeen | None:
+        """The newest pod of the syncer that is not being deleted, if there is one."""
         prefix = f"{names.syncer(self.name)}-"
         return next((one for one in self.pods() if one.name.startswith(prefix) and not one.leaving), None)
+
+    def syncer(self) -> PodSeen:
+        """The syncer's pod, which is there."""
+        return _present(self.find_syncer())
 
     def pod_name(self, learner: str) -> str:
         """The name of a learner's pod."""
@@ -202,20 +208,21 @@ class ClusterJob:
 
     # What its processes say.
 
-    def account(self) -> SyncerStatus | None:
+    def account_now(self) -> SyncerStatus | None:
         """The syncer's ``/status``, if it answers."""
-        pod = self.syncer_pod()
+        pod = self.find_syncer()
         text = "" if pod is None else self._ask(pod.name, "/status")
         return SyncerStatus.model_validate_json(text) if text else None
 
-    def metrics(self, learner: str) -> dict[str, float]:
-        """A learner's metrics without labels; empty while it does not answer."""
-        families = text_string_to_metric_families(self._ask(self.pod_name(learner), "/metrics"))
-        return {one.name: one.value for family in families for one in family.samples if not one.labels}
+    def account(self) -> SyncerStatus:
+        """The syncer's ``/status``, as soon as it answers."""
+        return self.wait_for_account(lambda _: True, f"the syncer of {self.name} answers")
 
     def steps(self, learner: str) -> int:
         """Inner steps of a learner over all its processes, from its metrics; 0 while it does not answer."""
-        return int(self.metrics(learner).get("diloco_learner_steps_total", 0))
+        families = text_string_to_metric_families(self._ask(self.pod_name(learner), "/metrics"))
+        samples = {one.name: one.value for family in families for one in family.samples if not one.labels}
+        return int(samples.get("diloco_learner_steps_total", 0))
 
     def log(self, pod: str) -> list[str]:
         """Messages that a pod has logged."""
@@ -230,18 +237,32 @@ class ClusterJob:
 
     def kubectl_wait(self, what: str) -> None:
         """``kubectl wait --for``."""
-        wait = ("wait", "dilocojob", self.name, f"--for={what}", f"--timeout={WAIT_SECONDS:.0f}s")
-        self.cluster.kubectl(*wait, *self._there, timeout_seconds=WAIT_SECONDS + 30)
+        self.kubectl("wait", "dilocojob", self.name, f"--for={what}", f"--timeout={WAIT_SECONDS:.0f}s")
 
     def wait_for(self, what: Callable[[JobStatus], bool], words: str) -> JobStatus:
         """Wait for a status for which it is true."""
-        return wait_until(lambda: _if(what, self.status()), words, WAIT_SECONDS) or JobStatus()
+        return wait_until(lambda: _if(what, self.status()), words) or JobStatus()
+
+    def becomes(self, kind: str, reason: str | None = None) -> JobStatus:
+        """Wait until a condition is True, with that reason."""
+        return self.wait_for(lambda status: holds(status, kind, reason), f"{self.name} is {kind} {reason or ''}")
+
+    def recovers(self) -> JobStatus:
+        """Wait until nothing is wrong any more."""
+        return self.wait_for(
+            lambda status: bool(status.conditions) and not is_degraded(status), f"nothing is wrong with {self.name}"
+        )
 
     def wait_for_account(self, what: Callable[[SyncerStatus], bool], words: str) -> SyncerStatus:
         """Wait for a status of the syncer for which it is true."""
-        found = wait_until(lambda: _if(what, self.account()), words, WAIT_SECONDS)
+        found = wait_until(lambda: _if(what, self.account_now()), words)
         assert found is not None
         return found
+
+    def wait_for_pod(self, learner: str, what: Callable[[PodSeen], bool], words: str) -> PodSeen:
+        """Wait for a pod of a learner for which it is true."""
+        found = wait_until(lambda: _if(what, self.find_pod(learner)), f"the pod of {self.name}'s {learner} {words}")
+        return _present(found)
 
     def all_train(self, *learners: str) -> SyncerStatus:
         """Wait until these learners train, and no others."""
@@ -250,13 +271,42 @@ class ClusterJob:
             f"{', '.join(learners)} train",
         )
 
-    def goes_on(self, learner: str, since: int) -> int:
-        """Wait until a learner's metrics show more steps than ``since``; returns them."""
-        return wait_until(lambda: max(0, self.steps(learner) - since), f"{learner} trains on", WAIT_SECONDS) + since
+    def misses(self, *learners: str) -> SyncerStatus:
+        """Wait until none of these learners trains, by the syncer's word."""
+        return self.wait_for_account(
+            lambda now: all(of(now, one).state != "Training" for one in learners), f"{', '.join(learners)} are missed"
+        )
 
-    @property
-    def _there(self) -> tuple[str, str]:
-        return ("--namespace", self.namespace)
+    def train_on(self, *learners: str, since: SyncerStatus | None = None) -> SyncerStatus:
+        """Wait until each of these learners has made more steps than now, by the syncer's word."""
+        before = since or self.account()
+        return self.wait_for_account(
+            lambda now: all(of(now, one).steps > of(before, one).steps for one in learners),
+            f"{', '.join(learners)} train on",
+        )
+
+    def rejoins(self, learner: str, before: SyncerStatus) -> SyncerStatus:
+        """Wait until a learner was admitted anew and trains; it has gone on where it was."""
+        old = of(before, learner)
+        after = self.wait_for_account(
+            lambda now: of(now, learner).incarnation > old.incarnation and of(now, learner).state == "Training",
+            f"{learner} is back",
+        )
+        assert of(after, learner).steps >= old.steps
+        return after
+
+    def merges(self, *learners: str, since: SyncerStatus | None = None) -> SyncerStatus:
+        """Wait until more work of each of these learners is merged."""
+        before = since or self.account()
+        return self.wait_for_account(
+            lambda now: all(of(now, one).merged_tokens > of(before, one).merged_tokens for one in learners),
+            f"the work of {', '.join(learners)} is merged",
+        )
+
+    def goes_on(self, learner: str, since: int | None = None) -> int:
+        """Wait until a learner's own metrics show more steps than ``since`` (default: than now); returns them."""
+        before = self.steps(learner) if since is None else since
+        return wait_until(lambda: max(0, self.steps(learner) - before), f"{learner} trains on") + before
 
 
 def new_namespace(cluster: Cluster, words: str) -> Iterator[str]:
@@ -264,7 +314,8 @@ def new_namespace(cluster: Cluster, words: str) -> Iterator[str]:
     name = f"{words}-{secrets.token_hex(3)}"
     chart.make_namespace(cluster, name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    # Not waited for, as the next tests have another namespace.
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 def apply(cluster: Cluster, namespace: str, job: dict[str, Any]) -> ClusterJob:
@@ -273,41 +324,12 @@ def apply(cluster: Cluster, namespace: str, job: dict[str, Any]) -> ClusterJob:
     return ClusterJob(cluster, namespace, job["metadata"]["name"])
 
 
-def shorten_grace(job: ClusterJob, pod: str) -> None:
-    """Do not wait for the grace period of a pod that is to go already; its node cannot answer anyway."""
-    job.kubectl("delete", "pod", pod, "--grace-period=5", "--wait=false")
-
-
-@contextmanager
-def lost_node(cluster: Cluster, node: str) -> Iterator[None]:
-    """Run without a node, which is back and ready afterwards."""
-    _pause(node)
-    try:
-        yield
-    finally:
-        run("docker", "unpause", node)
-        cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
-
-
-def _pause(node: str) -> None:
-    # On a busy machine not every process of the node stops within the engine's time limit; it then undoes the pause.
-    wait_until(lambda: succeeds("docker", "pause", node), f"{node} is paused", WAIT_SECONDS)
-
-
-@contextmanager
-def deleted_node(cluster: Cluster, node: str) -> Iterator[None]:
-    """A node that is gone: its machine does not answer, and its object is deleted. Afterwards it joins again."""
-    labels = cluster.get("nodes", node)["metadata"]["labels"]
-    _pause(node)
-    try:
-        cluster.kubectl("delete", "node", node)
-        yield
-    finally:
-        run("docker", "unpause", node)
-        run("docker", "exec", node, "systemctl", "restart", "kubelet")
-        wait_until(lambda: node in cluster.workers, f"{node} joins again", WAIT_SECONDS)
-        cluster.kubectl("wait", "node", node, "--for=condition=Ready", "--timeout=180s", timeout_seconds=200)
-        assert cluster.get("nodes", node)["metadata"]["labels"] == labels
+def apply_idle(cluster: Cluster, namespace: str, job: dict[str, Any]) -> ClusterJob:
+    """Apply a manifest with ``suspend``, and wait until the job has all of its objects but pods."""
+    job["spec"]["suspend"] = True
+    made = apply(cluster, namespace, job)
+    made.becomes("Suspended")
+    return made
 
 
 def of(account: SyncerStatus, learner: str) -> LearnerStatus:
@@ -320,10 +342,6 @@ def condition(status: JobStatus, kind: str) -> Condition:
     return next(one for one in status.conditions if one.type == kind)
 
 
-BUSY_REASONS = ("LinkTooThin", "RoundTooLong")
-"""Of Degraded, where other work on this machine slows learners and links down."""
-
-
 def holds(status: JobStatus, kind: str, reason: str | None = None) -> bool:
     """Whether a condition exists and is True, with that reason."""
     return any(one.type == kind and one.status == "True" and reason in (None, one.reason) for one in status.conditions)
@@ -334,11 +352,6 @@ def is_degraded(status: JobStatus) -> bool:
     return holds(status, "Degraded") and not any(holds(status, "Degraded", reason) for reason in BUSY_REASONS)
 
 
-def kill_container(pod: PodSeen) -> None:
-    """SIGKILL from the node, because no process in the container can kill the first process of its namespace."""
-    run("docker", "exec", pod.node, "ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", pod.container)
-
-
 def identities(pods: Iterable[PodSeen]) -> dict[str, tuple[str, int]]:
     """(uid, restarts) by pod: equal as long as neither a pod nor its container is restarted."""
     return {one.name: (one.uid, one.restarts) for one in pods}
@@ -346,18 +359,12 @@ def identities(pods: Iterable[PodSeen]) -> dict[str, tuple[str, int]]:
 
 def bystanders(job: ClusterJob, *learners: str) -> dict[str, tuple[str, int]]:
     """Identities of these learners' pods and of the syncer's."""
-    pods = [job.pod(learner) for learner in learners]
-    return identities(pod for pod in [*pods, job.syncer_pod()] if pod is not None)
+    return identities([*map(job.pod, learners), job.syncer()])
 
 
-@contextmanager
-def cordoned(cluster: Cluster, *nodes: str) -> Iterator[None]:
-    """Meanwhile no pod is scheduled to these nodes."""
-    cluster.kubectl("cordon", *nodes)
-    try:
-        yield
-    finally:
-        cluster.kubectl("uncordon", *nodes)
+def _present(pod: PodSeen | None) -> PodSeen:
+    assert pod is not None
+    return pod
 
 
 def _if(what: Callable[[T], bool], value: T | None) -> T | None:

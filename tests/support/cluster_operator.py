@@ -11,12 +11,14 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from diloco_operator import labels
+from diloco_operator.api_server import kinds
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.waiting import wait_until
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, PodSeen, identities, pod_seen
-from tests.support.operator_scene import CHILDREN
+from tests.support.cluster_jobs import ClusterJob, PodSeen, identities, pod_seen
 
+CHILDREN = ",".join(kind.plural for kind in kinds.CHILDREN)
+"""The kinds of all objects that the operator makes."""
 _BY_RBAC = re.compile(r" cannot \w+ resource ")
 
 
@@ -78,7 +80,7 @@ class ClusterOperator:
     def writes(self, pod: str) -> float:
         """Requests of a pod by which something was made, changed or deleted."""
         verbs = ("create", "update", "patch", "delete")
-        return sum(self.total(pod, "api_requests_total", verb=verb) for verb in verbs)
+        return sum(self.total(pod, "api_requests_total", cluster="home", verb=verb) for verb in verbs)
 
     def forbidden(self, pod: str) -> list[str]:
         """Its log lines about requests that RBAC has refused; quotas and terminating namespaces answer 403 too."""
@@ -86,7 +88,7 @@ class ClusterOperator:
 
     def wait_for(self, what: Callable[[PodSeen], object], words: str) -> PodSeen:
         """Wait for a pod for which it is true."""
-        (found, *_) = wait_until(lambda: [pod for pod in self.pods() if what(pod)], words, WAIT_SECONDS)
+        (found, *_) = wait_until(lambda: [pod for pod in self.pods() if what(pod)], words)
         return found
 
     def has_taken_over(self, but: str = "") -> PodSeen:
@@ -119,8 +121,8 @@ class Untouched:
     @classmethod
     def of(cls, job: ClusterJob) -> "Untouched":
         """The job's objects now."""
-        items = job.cluster.items(CHILDREN, job.namespace, f"{labels.JOB}={job.name}")
-        return cls({f"{one['kind']}/{one['metadata']['name']}": _version(one) for one in items}, identities(job.pods()))
+        items = {f"{one['kind']}/{one['metadata']['name']}": _version(one) for one in job.items(CHILDREN)}
+        return cls(items, identities(job.pods()))
 
 
 def _version(item: dict[str, Any]) -> tuple[str, str]:

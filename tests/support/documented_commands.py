@@ -8,7 +8,11 @@ never ends is followed until it shows the job.
 import re
 import subprocess
 
-READMES = {"README.md": "two-regions", "examples/kubernetes/README.md": "corpus"}
+READMES = {
+    "README.md": "two-regions",
+    "examples/kubernetes/README.md": "corpus",
+    "docs/tutorials/kubernetes.md": "two-regions",
+}
 """Documents that install the operator on a cluster and apply a job, whose name it is."""
 NOT_RUN = {
     'sed "s|TRAINER-IMAGE|$REGISTRY/diloco-trainer:$TAG|" examples/kubernetes/corpus.yaml': "no shared volume on kind",
@@ -24,6 +28,7 @@ NOT_RUN = {
 """Beginnings of statements of these documents, and why no test runs them."""
 _ENDLESS = (" --watch", "kubectl diloco top")
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _ON_A_CLUSTER = re.compile(r"^\s*(docker|helm|kubectl|sed .*\| kubectl|diloco tokens) ", re.MULTILINE)
 _PROGRAMS = re.compile(r"(helm|kubectl) ")
 
@@ -49,6 +54,16 @@ def statements_to_run(document: str) -> list[str]:
     """Those that a test can run."""
     every = [one for block in blocks(document) for one in statements(block)]
     return [one for one in every if not one.startswith(tuple(NOT_RUN))]
+
+
+def local_script(document: str) -> str:
+    """All its console blocks as one script for this machine, without the installation."""
+    return "".join(_BLOCK.findall(document)).replace("make install\n", "")
+
+
+def files(document: str) -> dict[str, str]:
+    """The files that a reader is to save: fenced blocks with a title."""
+    return dict(_FILE.findall(document))
 
 
 def commands_of_notes(notes: str) -> list[str]:

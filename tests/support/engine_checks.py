@@ -4,8 +4,7 @@ from dataclasses import dataclass, field, replace
 from math import isclose, isfinite
 from typing import Any
 
-from diloco.core import merge_weights
-from diloco.core.actions import (
+from diloco.core.engine.actions import (
     Action,
     Admit,
     AskFragment,
@@ -17,17 +16,15 @@ from diloco.core.actions import (
     Finish,
     Merge,
     Note,
+    NoteKind,
     Refusal,
     Refuse,
     SetTimer,
 )
-from diloco.core.closing import round_timer
-from diloco.core.engine import Engine
-from diloco.core.events import (
-    Event,
-    FragmentArrived,
-)
-from diloco.core.options import EngineOptions
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.events import Attempt, Event, FragmentArrived
+from diloco.core.engine.options import EngineOptions
+from diloco.core.merge import merge_weights
 
 TOKENS_PER_STEP = 100
 LONGEST_STEP_SECONDS = 3.0
@@ -60,6 +57,10 @@ class Process:
     evaluation: Evaluate | None = None
     spoilt: bool = False
     """It gave an answer that cannot count: it is asked again after a while."""
+
+
+def key_of(attempt: Attempt) -> Key:
+    return attempt.learner, attempt.incarnation, attempt.fragment, attempt.version, attempt.attempt
 
 
 class CheckedEngine:
@@ -126,10 +127,8 @@ class CheckedEngine:
         has_session = self.sessions.get(learner) == incarnation
         if has_session:
             self.heard_at[learner] = self.now
-        if isinstance(event, FragmentArrived) and has_session:
-            key = (learner, incarnation, event.fragment, event.version, event.attempt)
-            if key in self._asked:
-                self._valid.add(key)
+        if isinstance(event, FragmentArrived) and has_session and key_of(event) in self._asked:
+            self._valid.add(key_of(event))
         was_finished, self.sound = self.finished, False
         actions = self.engine.step(event, self.now)
         for action in actions:
@@ -146,6 +145,10 @@ class CheckedEngine:
         view, schedule = self.engine.view(self.now), self.options.schedule
         assert list(self.engine.versions) == self.versions, "versions differ from the merges that are done"
         assert view.merged is None or 0 <= view.merged <= 1 + ROUNDING
+        for one in view.recoveries.latest:
+            assert min(one.down, one.loading, one.stepping, one.merging, one.lost_seconds) >= 0
+            assert one.lost_seconds + one.seconds <= view.elapsed_seconds + ROUNDING
+        assert all(sum(part.counts) == view.recoveries.count for part in view.recoveries.parts)
         most = schedule.in_flight(self.options.overlap_limit)
         assert len(self._open) + len(self.merges) <= max(1, most), "more fragments are in flight than may be"
         assert all(0 <= one.lead_steps <= schedule.interval // 2 for one in view.learners), "a lead is too long"
@@ -153,8 +156,9 @@ class CheckedEngine:
             self._check_wait(fragment)
         present = {one.id: one.incarnation for one in view.learners if one.state in ("Loading", "Training", "Stalled")}
         assert present == self.sessions, "the engine counts sessions that there are not"
-        heard = {one.id: one.last_heard_at for one in view.learners if one.id in self.sessions}
-        assert heard == {one: self.heard_at[one] for one in heard}, "a lease is renewed by another's message, or not"
+        silent = {one.id: one.last_heard_seconds for one in view.learners if one.id in self.sessions}
+        expected = {one: self.now - self.heard_at[one] for one in silent}
+        assert silent == expected, "a lease is renewed by another's message, or not"
 
     def _check(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table of actions
         match action:
@@ -167,7 +171,7 @@ class CheckedEngine:
             case Merge():
                 self._ordered(action)
             case Discard():
-                key = (action.learner, action.incarnation, action.fragment, action.version, action.attempt)
+                key = key_of(action)
                 assert key not in self._merged_keys, f"{key} is merged, and dropped"
                 # One that comes before it is asked for is dropped, and may come again once it is.
                 if key in self._asked:
@@ -191,10 +195,10 @@ class CheckedEngine:
                 assert not self.finished, "the job ends twice"
                 self.finished = True
                 self._open.clear()
-            case Note(subject="RoundOpened"):
+            case Note(kind=NoteKind.ROUND_OPENED):
                 assert action.fragment not in self._open, "two rounds of one fragment"
                 self._open[action.fragment] = self.now
-            case Note(subject="RoundAbandoned"):
+            case Note(kind=NoteKind.ROUND_ABANDONED):
                 self._open.pop(action.fragment, None)
             case Refuse() | Note():
                 pass
@@ -240,7 +244,7 @@ class CheckedEngine:
             assert silent >= self.options.lease_seconds - ROUNDING, f"a lease ended after {silent} s"
 
     def _was_asked(self, action: AskFragment) -> None:
-        key = (action.learner, action.incarnation, action.fragment, action.version, action.attempt)
+        key = key_of(action)
         process = self.processes[action.learner]
         assert key not in self._asked, f"{key} is asked twice"
         assert self.sessions.get(action.learner) == action.incarnation, "a learner without a session is asked"
@@ -278,11 +282,12 @@ class CheckedEngine:
 
     def _check_wait(self, fragment: int) -> None:
         """Check that a round with its quorum waits neither beyond the overlap nor beyond a step."""
-        quorum_at = self.engine._state.rounds[fragment].quorum_at
+        current = self.engine._state.rounds[fragment]
+        quorum_at = current.quorum_at
         if quorum_at is None:
             return
         overlap = self._open[fragment] + self.options.overlap_limit * LONGEST_STEP_SECONDS
         grace = self.options.grace_maximum_seconds
         window = quorum_at + (LONGEST_STEP_SECONDS if grace is None else grace)
-        at = self.timers[round_timer(fragment)]
+        at = self.timers[current.timer]
         assert at <= max(overlap, window) + ROUNDING, "a round waits beyond its bound"

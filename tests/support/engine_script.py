@@ -1,30 +1,39 @@
 """Drives the engine in virtual time: a test decides what happens when, and checks the actions."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from diloco.core.actions import Action, Admit, AskFragment, CancelTimer, Merge, SetTimer
-from diloco.core.engine import Engine
-from diloco.core.events import (
+from diloco.core.account.time_spent import TimeSpent
+from diloco.core.engine.actions import Action, Admit, AskFragment, CancelTimer, Evaluate, Merge, SetTimer
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.events import (
+    Evaluated,
     Event,
     FragmentApplied,
     FragmentArrived,
     FragmentDeclined,
+    LearnerAlive,
     LearnerJoined,
     LearnerLeft,
     LearnerReady,
+    LearnersPlanned,
     LeftOut,
     Merged,
     StepReported,
     TimerFired,
 )
-from diloco.core.options import EngineOptions
-from diloco.core.schedule import Schedule
-from diloco.core.time_spent import NOTHING_TOLD, TimeSpent
+from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.rounds.schedule import Schedule
+from diloco.core.engine.state import EngineState
+from diloco.spec.status.syncer import EngineStatus, LearnerStatus
 
 A = TypeVar("A", bound=Action)
 
 TOKENS_PER_STEP = 100
+BEGIN = 1000.0
+"""When a script's clock starts."""
 
 
 def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOptions:
@@ -34,7 +43,6 @@ def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOpti
         "overlap_limit": changes.pop("overlap_limit", None),
         "learners": tuple(f"here/pool/{index}" for index in range(learners)),
         "pools": ("here/pool",),
-        "maximum_learners": 100,
         "shares": (1 / fragments,) * fragments,
         "quorum": 1,
         "grace_safety": 0.5,
@@ -63,12 +71,13 @@ class Script:
     def __init__(self, chosen: EngineOptions, *, epoch: int = 1, saved: dict[str, Any] | None = None) -> None:
         self.engine = Engine(chosen, epoch, saved)
         self.options = chosen
-        self.now = 1000.0
+        self.now = BEGIN
         self.timers: dict[str, float] = {}
         self.log: list[tuple[float, Action]] = []
         self.incarnations: dict[int, int] = {}
         self.steps: dict[int, int] = {}
         self.asks: dict[tuple[int, int], AskFragment] = {}
+        self.spent: dict[int, TimeSpent] = {}
         self.pushed: dict[int, FragmentArrived] = {}
         """By learner: what it pushed last."""
 
@@ -100,6 +109,8 @@ class Script:
 
     def join(self, index: int, instance: str = "", versions: tuple[int, ...] = (), **known: int) -> list[Action]:
         steps, position = known.get("steps", 0), known.get("data_position", 0)
+        if instance:
+            self.spent.pop(index, None)
         actions = self.do(LearnerJoined(name(index), instance or f"process-{index}", versions, steps, position))
         for admitted in of(actions, Admit):
             self.incarnations[index] = admitted.incarnation
@@ -109,18 +120,29 @@ class Script:
     def start(self, *indices: int) -> None:
         """Learners join and begin to train."""
         for index in indices:
-            self.join(index)
-            self.do(LearnerReady(name(index), self.incarnations[index]))
+            self.begin(index)
+
+    def begin(self, index: int, instance: str = "", versions: tuple[int, ...] = (), **known: int) -> list[Action]:
+        """A learner joins and begins to train; returns what follows from that it trains."""
+        self.join(index, instance, versions, **known)
+        return self.ready(index)
+
+    def rejoin(self, index: int, instance: str = "", versions: tuple[int, ...] = (), **known: int) -> list[Action]:
+        """Its session ends, and it begins again."""
+        self.leave(index)
+        return self.begin(index, instance, versions, **known)
 
     def ready(self, index: int) -> list[Action]:
         return self.do(LearnerReady(name(index), self.incarnations[index]))
 
-    def step(self, index: int, count: int = 1, seconds: float = 1.0, spent: TimeSpent = NOTHING_TOLD) -> list[Action]:
-        """A learner reports that it has made ``count`` more steps."""
+    def step(self, index: int, count: int = 1, seconds: float = 1.0, spent: TimeSpent | None = None) -> list[Action]:
+        """A learner reports that it has made ``count`` more steps; unless told, it has spent its time on these."""
         self.steps[index] += count
+        before = self.spent.get(index, TimeSpent())
+        self.spent[index] = spent or replace(before, training=before.training + max(0, count) * seconds)
         step = self.steps[index]
         report = StepReported(
-            name(index), self.incarnations[index], step, step * TOKENS_PER_STEP, seconds, 0.0, 2.0, step, spent
+            name(index), self.incarnations[index], step, step * TOKENS_PER_STEP, seconds, 2.0, step, self.spent[index]
         )
         return self.do(report)
 
@@ -159,19 +181,96 @@ class Script:
     def applied(self, index: int, fragment: int, version: int, step: int = 0) -> list[Action]:
         return self.do(FragmentApplied(name(index), self.incarnations[index], fragment, version, step))
 
+    def evaluated(self, loss: float = 2.0, *, exact: bool = True) -> list[Action]:
+        """The learner with the latest order to evaluate answers."""
+        order = self.all(Evaluate)[-1]
+        return self.do(Evaluated(order.learner, order.incarnation, order.evaluation, loss, exact))
+
+    def alive(self, index: int) -> list[Action]:
+        """A learner says that it is there, and nothing else."""
+        return self.do(LearnerAlive(name(index), self.incarnations[index]))
+
+    def plan(self, *indices: int) -> list[Action]:
+        """These learners are planned from now on, and no others."""
+        return self.do(LearnersPlanned(tuple(map(name, indices))))
+
     def leave(self, index: int, *, clean: bool = False) -> list[Action]:
         return self.do(LearnerLeft(name(index), self.incarnations[index], clean))
+
+    def restarted(self, chosen: EngineOptions | None = None) -> "Script":
+        """The syncer's next process, which resumes from a checkpoint of this moment."""
+        saved = json.loads(json.dumps(self.engine.snapshot(self.now)))
+        return Script(chosen or self.options, epoch=2, saved=saved)
+
+    @property
+    def state(self) -> EngineState:
+        return self.engine._state
+
+    @property
+    def view(self) -> EngineStatus:
+        return self.engine.view(self.now)
+
+    def learner(self, index: int) -> LearnerStatus:
+        return next(one for one in self.view.learners if one.id == name(index))
 
     def all(self, kind: type[A], where: Callable[[A], bool] = lambda _: True) -> list[A]:
         """Every action of a kind so far."""
         return [action for _, action in self.log if isinstance(action, kind) and where(action)]
 
 
-def of(actions: list[Action], kind: type[A]) -> list[A]:
+def started(learners: int = 3, **changes: Any) -> Script:
+    """All learners train."""
+    script = Script(options(learners, **changes))
+    script.start(*range(learners))
+    return script
+
+
+def launched(learners: int, *ready: int, **changes: Any) -> Script:
+    """All learners train, and these have made a step: by default the first fragment is requested."""
+    script = started(learners, **changes)
+    for index in ready:
+        script.step(index)
+    return script
+
+
+def stepped(learners: int = 2, **changes: Any) -> Script:
+    """All learners have made a step."""
+    return launched(learners, *range(learners), **changes)
+
+
+def training(learners: int, **changes: Any) -> Script:
+    """All learners have made a step, and none evaluates: leases run."""
+    script = started(learners, **changes)
+    script.evaluated()
+    for index in range(learners):
+        script.step(index)
+    return script
+
+
+def merged_at_once(script: Script, actions: Sequence[Action]) -> int:
+    """Answer every request and finish every merge; returns the number of merges."""
+    merges = 0
+    while asks := of(actions, AskFragment):
+        following: list[Action] = []
+        for ask in asks:
+            following += script.push(int(ask.learner[-1]), ask.fragment)
+        for merge in of(following, Merge):
+            merges += 1
+            following += script.merge_done(merge)
+        actions = following
+    return merges
+
+
+def members(actions: Sequence[Action]) -> list[list[str]]:
+    """The members of every merge that was ordered."""
+    return [[member.learner for member in merge.members] for merge in of(actions, Merge)]
+
+
+def of(actions: Sequence[Action], kind: type[A]) -> list[A]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def only(actions: list[Action], kind: type[A]) -> A:
+def only(actions: Sequence[Action], kind: type[A]) -> A:
     found = of(actions, kind)
     assert len(found) == 1, f"one {kind.__name__} expected in {actions}"
     return found[0]

@@ -7,9 +7,9 @@ repeated outer gradients, and messages of incarnations that are over.
 
 import json
 
-from diloco.core.actions import Action, Admit, Merge
-from diloco.core.engine import Engine
-from diloco.core.events import (
+from diloco.core.engine.actions import Action, Admit, Merge
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.events import (
     FragmentApplied,
     FragmentArrived,
     FragmentDeclined,
@@ -22,7 +22,7 @@ from diloco.core.events import (
     StepReported,
     TimerFired,
 )
-from tests.support.engine_checks import TOKENS_PER_STEP, CheckedEngine, Process
+from tests.support.engine_checks import TOKENS_PER_STEP, CheckedEngine, Process, key_of
 
 
 class World(CheckedEngine):
@@ -71,15 +71,13 @@ class World(CheckedEngine):
             return
         process.steps += min(count, room)
         tokens = process.steps * TOKENS_PER_STEP
-        self.do(
-            StepReported(process.learner, process.incarnation, process.steps, tokens, seconds, 0.0, 2.0, process.steps)
-        )
+        self.do(StepReported(process.learner, process.incarnation, process.steps, tokens, seconds, 2.0, process.steps))
 
     def answer(self, process: Process, fragment: int) -> None:
         """A process answers a request, with what it has trained since it received the fragment."""
         ask = process.asks.pop(fragment)
         steps = process.steps - process.received_at[fragment]
-        key = (ask.learner, ask.incarnation, fragment, ask.version, ask.attempt)
+        key = key_of(ask)
         if steps <= 0:
             self.do(FragmentDeclined(*key))
             return

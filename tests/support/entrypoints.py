@@ -50,21 +50,6 @@ def frozen_model() -> nn.Module:
     return nn.Embedding(257, 257).requires_grad_(requires_grad=False)
 
 
-class _Normed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(257, 257)
-        self.norm = nn.BatchNorm1d(257)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.norm(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
-        return logits
-
-
-def batch_norm_model() -> nn.Module:
-    return _Normed()
-
-
 class CountingSource:
     """Token i is i modulo the vocabulary, so a batch shows where it was read."""
 
@@ -81,17 +66,6 @@ class CountingSource:
 
 def counting_source(count: int, vocabulary_size: int = 257) -> CountingSource:
     return CountingSource(count, vocabulary_size)
-
-
-class LyingSource(CountingSource):
-    """Claims that its ids are below 10, which is wrong."""
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return np.arange(start, stop)
-
-
-def lying_source(count: int) -> CountingSource:
-    return LyingSource(count, 10)
 
 
 class WordTokenizer:

@@ -7,7 +7,9 @@ import socket
 import struct
 import threading
 import time
-from typing import NamedTuple, Self
+from typing import NamedTuple
+
+from tests.support.relays import Relay
 
 _CHUNK_BYTES = 1 << 14
 _UNDER_WAY = 4096
@@ -24,21 +26,14 @@ class Way(enum.Enum):
     DOWN = "down"
 
 
-class FaultyLink:
+class FaultyLink(Relay):
     """Relays connections to ``target`` (``host:port``) within a ``with``; all faults end with ``heal``."""
 
     def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__(target)
         self._open = {way: threading.Event() for way in Way}
         self._rates = {way: _Rate() for way in Way}
         self._delay_seconds = 0.0
-        self._lock = threading.Lock()
-        self._sockets: set[socket.socket] = set()
-        self._ended = False
-        self._thread = threading.Thread(target=self._accept, daemon=True)
         self.heal()
 
     def silence(self, *ways: Way) -> None:
@@ -71,35 +66,19 @@ class FaultyLink:
             self._rates[way].bytes_per_second = None
             self._open[way].set()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() would not
-        self._listener.close()
-        self._thread.join()
         self.heal()
-        self.reset()
+        super().__exit__()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection(self._target)
-            except OSError:  # the syncer is restarting
-                near.close()
-                continue
-            with self._lock:
-                self._sockets |= {near, far}
-            for source, sink, way in ((near, far, Way.UP), (far, near, Way.DOWN)):
-                under_way: queue.Queue[_Sent] = queue.Queue(_UNDER_WAY)
-                threading.Thread(target=self._receive, args=(source, under_way), daemon=True).start()
-                threading.Thread(target=self._deliver, args=(under_way, source, sink, way), daemon=True).start()
+    def _relay(self, near: socket.socket, far: socket.socket) -> None:
+        threads = []
+        for source, sink, way in ((near, far, Way.UP), (far, near, Way.DOWN)):
+            under_way: queue.Queue[_Sent] = queue.Queue(_UNDER_WAY)
+            threading.Thread(target=self._receive, args=(source, under_way), daemon=True).start()
+            threads.append(threading.Thread(target=self._deliver, args=(under_way, source, sink, way), daemon=True))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
 
     def _receive(self, source: socket.socket, under_way: "queue.Queue[_Sent]") -> None:
         data = b""
@@ -120,8 +99,6 @@ class FaultyLink:
                 self._open[way].wait()
                 sink.sendall(sent.data)
         for end in (source, sink):
-            with self._lock:
-                self._sockets.discard(end)
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()

@@ -1,20 +1,61 @@
 """Merges of small fragments, with defaults for everything that a test does not set."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from diloco.core.codec import codec_named
 from diloco.core.fragments import Fragment, TensorSpec, partition
-from diloco.core.merge import BlockRunner, Contribution, MergeStatistics, MergeTarget, in_this_thread, merge_fragment
-from diloco.core.outliers import UsualSize
+from diloco.core.merge.codec import Codec, PlainCodec, codec_named
+from diloco.core.merge.fragment_merge import (
+    BlockRunner,
+    Contribution,
+    MergeStatistics,
+    MergeTarget,
+    Pass,
+    in_this_thread,
+    merge_fragment,
+)
+from diloco.core.merge.outliers import UsualSize
+from diloco.core.sizes import ENCODINGS, Encoding
 from diloco.spec.sync import OuterOptimizer
 
+
+@dataclass(frozen=True)
+class WatchedCodec(PlainCodec):
+    """BF16, which keeps what it encodes and the buffers that it decodes into."""
+
+    encoding: Encoding = ENCODINGS["BF16"]
+    dtype: torch.dtype = torch.bfloat16
+    encoded: list[Tensor] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
+
+    def encode(self, values: Tensor) -> Tensor:
+        self.encoded.append(values)
+        return super().encode(values)
+
+    def decode(self, payload: Tensor, start: int, scratch: Tensor) -> Tensor:
+        self.buffers.append(scratch)
+        return super().decode(payload, start, scratch)
+
+
+Method = Literal["RDA", "Mean"]
+METHODS: list[Method] = ["RDA", "Mean"]
 PLAIN_STEP = OuterOptimizer(learning_rate=1.0, momentum=0.0)
 """Parameters minus the merged outer gradient."""
+
+
+def random(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    """Normally distributed values."""
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def backwards(one_pass: Pass, blocks: Iterable[int]) -> None:
+    """Passes over the blocks in the opposite order, one at a time."""
+    for block in reversed(list(blocks)):
+        one_pass([block])
 
 
 def fragment_of(*shapes: tuple[int, ...], embeddings: Sequence[int] = ()) -> Fragment:
@@ -39,29 +80,44 @@ def contributions_of(
 class Rule:
     """How to merge."""
 
-    method: Literal["RDA", "Mean"] = "RDA"
+    method: Method = "RDA"
     codec: str = "None"
     outer: OuterOptimizer = PLAIN_STEP
     run: BlockRunner = in_this_thread
     bounded: bool = False
 
 
+def merge(
+    fragment: Fragment,
+    contributions: Sequence[Contribution],
+    rule: Rule,
+    *,
+    codec: Codec | None = None,
+    parameters: Tensor | None = None,
+    momentum: Tensor | None = None,
+    into: MergeTarget | None = None,
+) -> tuple[MergeTarget, MergeStatistics]:
+    """A merge; by default into buffers of its own, and from zeros."""
+    zeros = torch.zeros(fragment.numel)
+    into = into or MergeTarget(torch.empty(fragment.numel), torch.empty(fragment.numel))
+    statistics = merge_fragment(
+        fragment,
+        contributions,
+        codec=codec or codec_named(rule.codec),
+        method=rule.method,
+        parameters=zeros if parameters is None else parameters,
+        momentum=zeros if momentum is None else momentum,
+        outer=rule.outer,
+        into=into,
+        run=rule.run,
+        bounded=rule.bounded,
+    )
+    return into, statistics
+
+
 def merge_into_zero(
     fragment: Fragment, contributions: Sequence[Contribution], rule: Rule | None = None
 ) -> tuple[Tensor, MergeStatistics]:
     """The merged outer gradient itself, by a plain step from zero parameters."""
-    rule = rule or Rule()
-    result = torch.empty(fragment.numel)
-    statistics = merge_fragment(
-        fragment,
-        contributions,
-        codec=codec_named(rule.codec),
-        method=rule.method,
-        parameters=torch.zeros(fragment.numel),
-        momentum=torch.zeros(fragment.numel),
-        outer=rule.outer,
-        into=MergeTarget(result, torch.zeros(fragment.numel)),
-        run=rule.run,
-        bounded=rule.bounded,
-    )
-    return -result, statistics
+    made, statistics = merge(fragment, contributions, rule or Rule())
+    return -made.parameters, statistics

@@ -1,5 +1,9 @@
 """A clock that a test moves."""
 
+from types import SimpleNamespace
+
+import pytest
+
 
 class HandClock:
     """Seconds of a monotonic clock."""
@@ -10,3 +14,10 @@ class HandClock:
     def __call__(self) -> float:
         """The time."""
         return self.now
+
+
+def clock_of(module: str, monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    """The clock of a module of the learner from now on."""
+    clock = HandClock()
+    monkeypatch.setattr(f"diloco.learner.{module}.time", SimpleNamespace(monotonic=clock))
+    return clock

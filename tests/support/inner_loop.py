@@ -9,12 +9,12 @@ from torch import Tensor
 
 from diloco.learner.activity import Activity
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.link.syncer_link import Mailboxes, Position
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, Orders
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.syncer_link import Mailboxes, Position
 from diloco.learner.training.trainer import StepResult
 from diloco.simulate.counted import CountedTrainer
 from tests.support.hand_clock import HandClock

@@ -1,14 +1,14 @@
 """Jobs and their pods in a namespace of an API server without controllers: made as the operator would make them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from diloco.cli.chaos_cluster import ClusterPlace
-from diloco.cli.cluster_access import connect
+from diloco.cli.chaos.cluster import ClusterPlace
+from diloco.cli.live.cluster_access import connect
 from diloco_operator import labels, names
+from diloco_operator.api_server.kinds import DEPLOYMENT, JOB, NAMESPACE, POD, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from diloco_operator.names import PoolKey
 from testbed.api_server.server import ApiServer
 
@@ -17,6 +17,7 @@ POOLS = [PoolKey(region["name"], pool["name"]) for region in MANIFEST["spec"]["r
 POOL = POOLS[0]
 LEARNER = f"{POOL}/0"
 NODE = "node-a"
+REPLICA_SET = Kind("ReplicaSet", "replicasets", "apps", "v1")
 _POD = {"containers": [{"name": "main", "image": "example/none"}], "automountServiceAccountToken": False}
 
 
@@ -26,56 +27,43 @@ class Namespace:
     def __init__(self, server: ApiServer, name: str) -> None:
         self.server = server
         self.name = name
-        server.kubectl("create", "namespace", name)
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
-        server.kubectl("apply", "--filename=-", text=yaml.safe_dump(account))
+        server.put(NAMESPACE.path(None), {"metadata": {"name": name}})
+        self.make(SERVICE_ACCOUNT, "default", None)
 
     def job(self, name: str, **spec: Any) -> dict[str, Any]:
         """Make a job, with these fields of its spec changed; returns the owner reference to it."""
-        metadata = {"name": name, "namespace": self.name}
-        manifest = {**MANIFEST, "metadata": metadata, "spec": {**MANIFEST["spec"], **spec}}
-        self.server.kubectl("apply", "--filename=-", text=yaml.safe_dump(manifest))
-        return self.owner("dlj", name, "diloco.dev/v1alpha1", "DiLoCoJob")
+        return self.make(JOB, name, None, spec={**MANIFEST["spec"], **spec})
 
     def delete_job(self, name: str) -> None:
         self.server.kubectl("delete", "dlj", name, f"--namespace={self.name}")
 
-    def owner(self, resource: str, name: str, version: str, kind: str) -> dict[str, Any]:
-        said = self.server.kubectl("get", resource, name, f"--namespace={self.name}", "--output=json").stdout
-        uid = json.loads(said)["metadata"]["uid"]
-        return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
-
-    def make(self, version: str, kind: str, name: str, owner: dict[str, Any] | None, **rest: Any) -> None:
-        said = rest.pop("labels", {})
-        metadata = {"name": name, "namespace": self.name, "labels": said, "ownerReferences": [owner] if owner else []}
-        made = {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
-        self.server.kubectl("create", "--filename=-", text=yaml.safe_dump(made))
+    def make(self, kind: Kind, name: str, owner: dict[str, Any] | None, **rest: Any) -> dict[str, Any]:
+        """Make an object; returns the owner reference to it."""
+        metadata = {"name": name, "labels": rest.pop("labels", {}), "ownerReferences": [owner] if owner else []}
+        typed = {"apiVersion": kind.api_version, "kind": kind.name}
+        made = self.server.put(kind.path(self.name), {**typed, "metadata": metadata, **rest})
+        return {**typed, "name": name, "uid": made["metadata"]["uid"], "controller": True}
 
     def stateful_set(self, name: str, owner: dict[str, Any] | None) -> dict[str, Any]:
         template = {"metadata": {"labels": {"set": name}}, "spec": _POD}
         spec = {"serviceName": "none", "selector": {"matchLabels": {"set": name}}, "template": template, "replicas": 0}
-        self.make("apps/v1", "StatefulSet", name, owner, spec=spec)
-        return self.owner("statefulset", name, "apps/v1", "StatefulSet")
+        return self.make(STATEFUL_SET, name, owner, spec=spec)
 
     def replica_set(self, name: str, owner: dict[str, Any]) -> dict[str, Any]:
         """A Deployment ``NAME`` and its ReplicaSet ``NAME-1``; returns the owner reference to the latter."""
         template = {"metadata": {"labels": {"a": "b"}}, "spec": _POD}
         spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template, "replicas": 0}
-        self.make("apps/v1", "Deployment", name, owner, spec=spec)
-        self.make(
-            "apps/v1", "ReplicaSet", f"{name}-1", self.owner("deployment", name, "apps/v1", "Deployment"), spec=spec
-        )
-        return self.owner("replicaset", f"{name}-1", "apps/v1", "ReplicaSet")
+        return self.make(REPLICA_SET, f"{name}-1", self.make(DEPLOYMENT, name, owner, spec=spec), spec=spec)
 
     def pod(
         self, name: str, said: dict[str, str], owner: dict[str, Any] | None, *, node: str = NODE, **spec: Any
     ) -> None:
         """A pod on a node; ``node=""``: on none."""
-        self.make("v1", "Pod", name, owner, spec={**_POD, **({"nodeName": node} if node else {}), **spec}, labels=said)
+        self.make(POD, name, owner, spec={**_POD, **({"nodeName": node} if node else {}), **spec}, labels=said)
 
     def pods(self) -> set[str]:
-        found = self.server.kubectl("get", "pods", f"--namespace={self.name}", "--output=name").stdout
-        return {line.removeprefix("pod/") for line in found.split()}
+        found = self.server.request("GET", POD.path(self.name))[1]["items"]
+        return {pod["metadata"]["name"] for pod in found}
 
     def place(self, job: str, kubeconfig: Path | None = None) -> ClusterPlace:
         return ClusterPlace(connect(kubeconfig or self.server.kubeconfig, None, {}), self.name, job)

@@ -36,27 +36,52 @@ def changed(changes: Mapping[str, object]) -> dict[str, Any]:
     return manifest
 
 
+def pods(*mounts: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
+    """A pool's ``podTemplate`` with these fields of the pods' spec, and these mounts in the learner's container."""
+    more = {"containers": [{"name": "learner", "volumeMounts": list(mounts)}]} if mounts else {}
+    return {"podTemplate": {"spec": {**spec, **more}}}
+
+
 _KUBERNETES: dict[str, Any] = {
     "resources": {
         "requests": {"cpu": "2", "memory": "4Gi"},
         "limits": {"nvidia.com/gpu": 1},
         "claims": [{"name": "accelerator"}],
     },
-    "nodeSelector": {"example.com/accelerator": "fast"},
-    "tolerations": [
-        {"key": "example.com/spot", "operator": "Exists", "effect": "NoSchedule"},
-        {"key": "example.com/slow", "value": "true", "effect": "NoExecute", "tolerationSeconds": 60},
-    ],
-    "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-    "priorityClassName": "training",
-    "runtimeClassName": "nvidia",
     "env": [{"name": "NCCL_DEBUG", "value": "INFO"}, {"name": "EMPTY"}],
-    "volumes": [{"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus"}}],
-    "volumeMounts": [{"name": "corpus", "mountPath": "/corpus", "readOnly": True}],
-    "imagePullSecrets": [{"name": "registry"}],
     "podTemplate": {
         "metadata": {"labels": {"team": "research"}, "annotations": {"example.com/note": "spot"}},
-        "spec": {"schedulerName": "batch"},
+        "spec": {
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "containers": [
+                {
+                    "name": "learner",
+                    "envFrom": [{"configMapRef": {"name": "tuning"}}],
+                    "volumeMounts": [{"name": "corpus", "mountPath": "/corpus", "readOnly": True}],
+                }
+            ],
+            "dnsConfig": {"nameservers": ["192.0.2.53"]},
+            "dnsPolicy": "None",
+            "hostAliases": [{"ip": "192.0.2.1", "hostnames": ["store"]}],
+            "imagePullSecrets": [{"name": "registry"}],
+            "initContainers": [{"name": "fetch", "image": "example.com/fetch:1"}],
+            "nodeSelector": {"example.com/accelerator": "fast"},
+            "priorityClassName": "training",
+            "resourceClaims": [{"name": "accelerator", "resourceClaimTemplateName": "big"}],
+            "runtimeClassName": "nvidia",
+            "schedulerName": "batch",
+            "schedulingGates": [{"name": "example.com/quota"}],
+            "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "4096 131072 67108864"}]},
+            "serviceAccountName": "bucket",
+            "tolerations": [
+                {"key": "example.com/spot", "operator": "Exists", "effect": "NoSchedule"},
+                {"key": "example.com/slow", "value": "true", "effect": "NoExecute", "tolerationSeconds": 60},
+            ],
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+            ],
+            "volumes": [{"name": "corpus", "persistentVolumeClaim": {"claimName": "corpus"}}],
+        },
     },
 }
 
@@ -74,7 +99,7 @@ EVERY_FIELD: dict[str, Any] = {
             "sequenceLength": 256,
             "batchSize": 32,
             "optimizer": {
-                "kind": "Muon",
+                "type": "Muon",
                 "muon": {
                     "learningRate": 0.02,
                     "momentum": 0.9,
@@ -101,7 +126,7 @@ EVERY_FIELD: dict[str, Any] = {
             "interval": 48,
             "overlap": 4,
             "quorum": 2,
-            "grace": {"safety": 0.25, "maximumSeconds": 5.5},
+            "grace": {"safety": 0.25, "maximumSeconds": 5},
             "merge": "Mean",
             "tokenWeights": False,
             "anchor": "Current",
@@ -112,26 +137,28 @@ EVERY_FIELD: dict[str, Any] = {
             "maxStalenessSteps": 100,
             "maxVersionLag": 2,
             "leaseSeconds": 20,
-            "startupSeconds": 300.5,
+            "startupSeconds": 300,
         },
         "syncer": {
             "checkpointEverySeconds": 60,
-            "keepCheckpoints": 3,
+            "maxCheckpoints": 3,
             "storage": {
                 "size": "20Gi",
                 "className": "fast",
                 "accessMode": "ReadWriteOncePod",
                 "whenDeleted": "Retain",
-                "adopt": True,
+                "adoptRetained": True,
             },
             "backup": {
                 "url": "s3://backups/every-field",
                 "everySeconds": 900,
-                "keep": 5,
+                "maxBackups": 5,
                 "secretName": "store",
                 "endpoint": "https://store.example.com:9000",
             },
             "tape": {"maxSize": "512Mi"},
+            "image": "example.com/syncer:1",
+            "env": [{"name": "LOG", "value": "1"}, {"name": "EMPTY"}],
             "resources": {
                 "requests": {"memory": "8Gi"},
                 "limits": {"memory": "8Gi"},
@@ -139,7 +166,10 @@ EVERY_FIELD: dict[str, Any] = {
             },
             "podTemplate": {
                 "metadata": {"labels": {"team": "research"}, "annotations": {"example.com/note": "keep"}},
-                "spec": {"nodeSelector": {"example.com/disk": "fast"}, "priorityClassName": "merging"},
+                "spec": {
+                    **_KUBERNETES["podTemplate"]["spec"],
+                    "containers": [{"name": "syncer", "envFrom": [{"configMapRef": {"name": "tuning"}}]}],
+                },
             },
             "expose": {
                 "type": "External",
@@ -151,7 +181,7 @@ EVERY_FIELD: dict[str, Any] = {
         },
         "initFrom": {
             "url": "s3://backups/every-field",
-            "kind": "Weights",
+            "type": "Weights",
             "backup": "20261123T020000Z-4f3a9c1e-000012-9bd2",
             "secretName": "store",
             "endpoint": "https://store.example.com:9000",
@@ -161,15 +191,15 @@ EVERY_FIELD: dict[str, Any] = {
                 "name": "us-east",
                 "connections": 32,
                 "bandwidth": "500Mbit/s",
-                "cluster": {"kubeconfigSecret": {"name": "east", "key": "config"}},
+                "cluster": {"kubeconfigSecretRef": {"name": "east", "key": "config"}},
                 "pools": [
                     {
                         "name": "new",
                         "learners": 5,
                         "minimumLearners": 1,
                         "fallbackAfterSeconds": 60,
+                        "certificatesNotBefore": "2026-03-01T12:00:00Z",
                         "excludedIndices": [1, 3],
-                        "nodesPerLearner": 1,
                         "batchSize": 64,
                         "image": "example.com/trainer@sha256:" + "0" * 64,
                         **_KUBERNETES,
@@ -190,8 +220,8 @@ EVERY_FIELD: dict[str, Any] = {
             "maxRestartsPerLearner": 5,
             "minimumLearners": 2,
             "lostPods": {"action": "Wait", "afterSeconds": 120},
-            "stuckSeconds": 900.0,
-            "quarantineSeconds": 60.0,
+            "stuckSeconds": 900,
+            "quarantineSeconds": 60,
         },
         "activeDeadlineSeconds": 86_400,
         "ttlSecondsAfterFinished": 3600,

@@ -1,4 +1,4 @@
-"""Kubeconfigs with everything inline, and the authority that their certificates come from."""
+"""Kubeconfigs with everything inline, on their own and in the Secrets of other clusters, as text."""
 
 import base64
 import json
@@ -46,3 +46,16 @@ def account_token(issued: datetime, expires: datetime | None, subject: str = "sy
     parts = [{"alg": "none"}, claims]
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
     return ".".join([*encoded, "c2lnbmF0dXJl"])
+
+
+def kubeconfig_in(secret: str) -> dict[str, Any]:
+    """The kubeconfig that a Secret holds."""
+    found: dict[str, Any] = yaml.safe_load(yaml.safe_load(secret)["stringData"]["kubeconfig"])
+    return found
+
+
+def changed(secret: str, **user: Any) -> str:
+    """A Secret whose kubeconfig has another user."""
+    held, config = yaml.safe_load(secret), kubeconfig_in(secret)
+    config["users"][0]["user"] = user
+    return yaml.safe_dump({**held, "stringData": {"kubeconfig": yaml.safe_dump(config)}})

@@ -6,10 +6,12 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from diloco.spec import API_VERSION, KIND, DiLoCoJob
+from diloco.wire.tls.tls import ClientTls, ServerTls
 from testbed.fork_server import Popen
 from tests.support.small_job import small_job, write_text
 
@@ -29,16 +31,23 @@ def make_job(folder: Path, learners: int = 2, **changes: Any) -> DiLoCoJob:
     return DiLoCoJob.model_validate(document)
 
 
+def tls_flags(tls: ClientTls | ServerTls) -> list[str]:
+    """The flags of a learner or a syncer with these certificates."""
+    return [f"--tls-ca={tls.ca}", f"--tls-cert={tls.certificate}", f"--tls-key={tls.key}"]
+
+
 class LearnerProcess:
     """Started on entering a ``with``, killed on leaving it if it still runs."""
 
-    def __init__(self, folder: Path, address: str | Path, *flags: str, learner: str = "here/cpu/0") -> None:
-        """``address``: of the syncer, or a file that contains it."""
+    def __init__(
+        self, folder: Path, address: str | Path, *flags: str, learner: str = "here/cpu/0", job: Path | None = None
+    ) -> None:
+        """``address``: of the syncer, or a file that contains it. ``job``: its manifest, if it is not in the folder."""
         way = "--syncer" if isinstance(address, str) else "--syncer-address-file"
         self.directory = folder / "learner"
         self._log_path = folder / f"{learner.replace('/', '.')}.log"
         self._command = [
-            *(sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(folder / "job.json")),
+            *(sys.executable, "-m", "diloco.cli.entry", "learner", "--job", str(job or folder / "job.json")),
             *("--learner", learner, way, str(address), "--directory", str(self.directory), "--threads", "1"),
             *flags,
         ]
@@ -55,6 +64,11 @@ class LearnerProcess:
         self._process.wait()
 
     @property
+    def runs(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is None
+
+    @property
     def log(self) -> str:
         """What it has logged."""
         return self._log_path.read_text()
@@ -66,20 +80,18 @@ class LearnerProcess:
         return self.log.split("at http://")[1].split()[0]
 
     def wait_for(self, text: str) -> None:
-        """Wait for a line of its log; fail if the process ends first."""
-        until = time.monotonic() + _EXIT_SECONDS
-        while text not in self.log:
-            assert self._process is not None
-            assert self._process.poll() is None, self.log
-            assert time.monotonic() < until, self.log
-            time.sleep(0.02)
+        """Wait for a line of its log."""
+        self._wait_until(lambda: text in self.log)
 
     def wait_for_file(self, pattern: str) -> None:
-        """Wait for a file in its directory; fail if the process ends first."""
+        """Wait for a file in its directory."""
+        self._wait_until(lambda: any(self.directory.glob(pattern)))
+
+    def _wait_until(self, true: Callable[[], bool]) -> None:
+        """Fail if the process ends first."""
         until = time.monotonic() + _EXIT_SECONDS
-        while not any(self.directory.glob(pattern)):
-            assert self._process is not None
-            assert self._process.poll() is None, self.log
+        while not true():
+            assert self.runs, self.log
             assert time.monotonic() < until, self.log
             time.sleep(0.02)
 

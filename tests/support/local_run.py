@@ -1,114 +1,182 @@
-"""``diloco run`` of a small job, as a user starts it."""
+"""``diloco run`` of a small job, as a user starts it, seen and disturbed from outside."""
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import psutil
+import yaml
 
 from diloco.local.journal import read_journal
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.spec import API_VERSION, KIND
+from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
 from testbed.fork_server import Popen
 
 WAIT_SECONDS = 480.0
 """For anything to happen at all: reached only where something is broken, however busy the machine is."""
 
 PROGRAM = (sys.executable, "-m", "diloco.cli.entry")
-LEARNERS = ("east/fast/0", "west/old/0")
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: small}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {path: TEXT}}
-  training: {tokens: TOKENS, sequenceLength: 32, batchSize: 4, checkpointEverySteps: 20, evaluation: {sequences: 8}}
-  sync: {fragments: 6, interval: 6, overlap: 2, outerOptimizer: {learningRate: 1.0, momentum: 0.0}, leaseSeconds: 3}
-  syncer: {checkpointEverySeconds: 2}
-  regions:
-  - {name: east, pools: [{name: fast, learners: 1}]}
-  - {name: west, pools: [{name: old, learners: 1}]}
-"""
+ENDLESS = 10**9
+"""Tokens that no test reaches."""
+POOLS = MappingProxyType({"east/fast": 1, "west/old": 1})
+LEARNERS = "east/fast/0", "west/old/0"
+"""Of these pools."""
+OUTER = {"learningRate": 1.0, "momentum": 0.0}
+SYNC = {"fragments": 6, "interval": 6, "outerOptimizer": OUTER, "leaseSeconds": 3}
 
 
-def write_job(folder: Path, tokens: int, manifest: str = JOB) -> Path:
+def write_job(folder: Path, tokens: int = ENDLESS, pools: Mapping[str, int] = POOLS, **spec: Any) -> Path:
+    """Its manifest: learners by pool; ``spec`` replaces whole fields, but of ``training`` only what it has."""
     text = folder / "text.txt"
     text.write_text("".join(f"line {n} says {'ab' * (n % 11)} and {n * n % 97}\n" for n in range(4000)))
+    training = {"sequenceLength": 32, "batchSize": 4, "checkpointEverySteps": 20, "evaluation": {"sequences": 8}}
+    named = [(*pool.split("/"), learners) for pool, learners in pools.items()]
+    whole: dict[str, Any] = {
+        "model": {"builtin": {"preset": "pico"}},
+        "data": {"text": {"path": str(text)}},
+        "sync": SYNC | {"overlap": 2},
+        "syncer": {"checkpointEverySeconds": 2},
+        "regions": [{"name": region, "pools": [{"name": pool, "learners": count}]} for region, pool, count in named],
+    }
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "small"},
+        "spec": whole | spec | {"training": training | {"tokens": tokens} | spec.get("training", {})},
+    }
     path = folder / "job.yaml"
-    path.write_text(manifest.replace("TEXT", str(text)).replace("TOKENS", str(tokens)))
+    path.write_text(yaml.safe_dump(document))
     return path
 
 
-@contextlib.contextmanager
-def started(
-    job: Path, output: Path, *flags: str, program: Sequence[str] = PROGRAM, popen: type[subprocess.Popen[Any]] = Popen
-) -> Iterator[subprocess.Popen[str]]:
-    command = [*program, "run", str(job), "--output", str(output), *flags]
-    process = popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+class LocalRun:
+    """A run, killed at the end of a ``with`` if it still goes on. Its output is beside the manifest."""
+
+    def __init__(
+        self, job: Path, *flags: str, program: Sequence[str] = PROGRAM, popen: type[subprocess.Popen[Any]] = Popen
+    ) -> None:
+        self.manifest, self.output = job, job.parent / "out"
+        command = [*program, "run", str(job), "--output", str(self.output), *flags]
+        self.process: subprocess.Popen[str] = popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def ended(self) -> subprocess.CompletedProcess[str]:
+        """Wait for its end."""
+        told, complaints = self.process.communicate(timeout=WAIT_SECONDS)
+        return subprocess.CompletedProcess(self.process.args, self.process.returncode, told, complaints)
+
+    def interrupt(self) -> subprocess.CompletedProcess[str]:
+        """Press Ctrl-C, and wait for its end."""
+        self.process.send_signal(signal.SIGINT)
+        return self.ended()
+
+    # What it says of itself.
+
+    def log(self, name: str) -> str:
+        """The log of a process, empty before it has one."""
+        path = self.output / "logs" / f"{name.replace('/', '.')}.log"
+        return path.read_text() if path.exists() else ""
+
+    def merging(self) -> bool:
+        """The syncer has merged something and has written a checkpoint of it."""
+        return "a checkpoint is due" in self.log("syncer")
+
+    def events(self) -> list[tuple[str, str]]:
+        """What the supervisor did, and to which process."""
+        return [(entry.event, entry.process) for entry in read_journal(self.output / "supervisor.jsonl")]
+
+    def starts(self, name: str) -> int:
+        """How often a process was started."""
+        return self.events().count(("start", name))
+
+    def summary(self) -> dict[str, Any]:
+        """Of a run that is complete."""
+        found: dict[str, Any] = json.loads((self.output / "summary.json").read_text())
+        assert found["complete"]
+        return found
+
+    @property
+    def endpoint(self) -> dict[str, str]:
+        """The syncer's addresses, by what is served there."""
+        found: dict[str, str] = json.loads((self.output / "syncer" / "endpoint.json").read_text())
+        return found
+
+    def status(self) -> SyncerStatus:
+        """What its syncer says."""
+        with urllib.request.urlopen(f"http://{self.endpoint['http']}/status", timeout=WAIT_SECONDS) as page:
+            return SyncerStatus.model_validate_json(page.read())
+
+    # Waiting.
+
+    def wait_until(self, true: Callable[[], object]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not true():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def wait_for(self, what: Callable[[SyncerStatus], object]) -> SyncerStatus:
+        """Wait until a status of the syncer, which may be away meanwhile, satisfies a condition."""
+        seen: list[SyncerStatus] = []
+
+        def satisfies() -> object:
+            with contextlib.suppress(OSError, ValueError):
+                seen[:] = [self.status()]
+            return seen and what(seen[0])
+
+        self.wait_until(satisfies)
+        return seen[0]
+
+    def all_train(self) -> SyncerStatus:
+        return self.wait_for(lambda status: {one.state for one in status.learners} == {"Training"})
+
+    def trains_on(self, learner: str, since: int, steps: int = 20) -> SyncerStatus:
+        """Wait until a learner has made some more steps."""
+        return self.wait_for(lambda status: of(status, learner).steps >= since + steps)
+
+    # Its processes.
+
+    def processes(self, *words: str) -> list[psutil.Process]:
+        """All that are alive and whose command lines have these words, the supervisor among them."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline()
+                of_run = str(self.output) in " ".join(line) and set(words) <= set(line)
+                if of_run and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def learner(self, name: str) -> psutil.Process:
+        (found,) = self.processes("learner", name)
+        return found
+
+    def syncer(self) -> psutil.Process:
+        (found,) = self.processes("syncer")
+        return found
 
 
-def run(
-    job: Path, output: Path, *flags: str, popen: type[subprocess.Popen[Any]] = Popen
-) -> subprocess.CompletedProcess[str]:
-    with started(job, output, *flags, popen=popen) as process:
-        told, complaints = process.communicate(timeout=WAIT_SECONDS)
-        return subprocess.CompletedProcess(process.args, process.returncode, told, complaints)
+def of(status: SyncerStatus, learner: str) -> LearnerStatus:
+    return next(one for one in status.learners if one.id == learner)
 
 
-def wait_until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not true():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def merging(output: Path) -> bool:
-    """The syncer has merged something and has written a checkpoint of it."""
-    log = output / "logs" / "syncer.log"
-    return log.exists() and "a checkpoint is due" in log.read_text()
-
-
-def processes_of(output: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if str(output) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def process_named(output: Path, *words: str) -> psutil.Process:
-    """The newest process of the run whose command line has these words."""
-    (found,) = [process for process in processes_of(output) if set(words) <= set(process.cmdline())]
-    return found
-
-
-def starts(output: Path, name: str) -> int:
-    """How often a process was started."""
-    events = [(entry.event, entry.process) for entry in read_journal(output / "supervisor.jsonl")]
-    return events.count(("start", name))
-
-
-def status(output: Path) -> SyncerStatus:
-    """What the run's syncer says of itself."""
-    address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
-    with urllib.request.urlopen(f"http://{address}/status", timeout=WAIT_SECONDS) as page:
-        return SyncerStatus.model_validate_json(page.read())
-
-
-def training(output: Path) -> set[str]:
-    """The learners that train."""
-    return {learner.id for learner in status(output).learners if learner.state == "Training"}
+def untouched(before: SyncerStatus, after: SyncerStatus, *learners: str) -> None:
+    """Check that these learners went on in the same session: neither restarted nor reconnected."""
+    for name in learners:
+        assert of(after, name).incarnation == of(before, name).incarnation
+        assert of(after, name).restarts == of(before, name).restarts

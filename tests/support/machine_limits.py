@@ -34,6 +34,23 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def block(folder: Path) -> None:
+    """Nothing can be read from this folder or written into it from now on: a file is in its place."""
+    folder.rename(folder.with_name("away"))
+    folder.write_text("in the way")
+
+
+def unblock(folder: Path) -> None:
+    """It is there again, with what was in it."""
+    folder.unlink()
+    folder.with_name("away").rename(folder)
+
+
+def open_files() -> int:
+    """How many this process has."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 @contextmanager
 def small_disk(folder: Path, size_kib: int) -> Iterator[Path]:
     """A file system of its own in ``folder``; the test is skipped where none can be mounted."""

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from diloco.spec import DiLoCoJob, load_job
-from diloco.spec.load import job_from
+from diloco.spec.reading.load import job_from
 from diloco_operator import names
-from diloco_operator.manifests import Certificates, Inputs, ObservedImages, Scale, all_children, choose_images
+from diloco_operator.manifests import Certificates, Inputs, Scale, all_children, choose_images
 from diloco_operator.options import OperatorOptions
 from tests.support.golden import GOLDEN
 
@@ -26,8 +26,8 @@ def live(job: DiLoCoJob, **changes: Any) -> DiLoCoJob:
     return job.model_copy(update={"spec": spec, "metadata": job.metadata.model_copy(update={"uid": UID})})
 
 
-def with_pool(pool: Mapping[str, Any]) -> DiLoCoJob:
-    """A small job whose first pool has these fields too."""
+def small_job(*regions: dict[str, Any], **spec: Any) -> DiLoCoJob:
+    """A job with a uid, of these regions, whose spec has these fields too."""
     return job_from(
         {
             "apiVersion": "diloco.dev/v1alpha1",
@@ -37,22 +37,33 @@ def with_pool(pool: Mapping[str, Any]) -> DiLoCoJob:
                 "model": {"builtin": {"preset": "pico"}},
                 "data": {"text": {}},
                 "training": {"tokens": 1000, "sequenceLength": 16, "batchSize": 2},
-                "regions": [{"name": "east", "pools": [{"name": "a", **pool}]}],
+                "regions": list(regions),
+                **spec,
             },
         }
     )
 
 
+def with_pool(pool: Mapping[str, Any]) -> DiLoCoJob:
+    """A small job whose only pool has these fields too."""
+    return small_job({"name": "east", "pools": [{"name": "a", **pool}]})
+
+
+def with_syncer(fields: Mapping[str, Any]) -> DiLoCoJob:
+    """The same small job, whose syncer has these fields."""
+    job = with_pool({})
+    return live(job, syncer=type(job.spec.syncer).model_validate(fields))
+
+
 def made(
     job: DiLoCoJob,
     options: OperatorOptions = OPTIONS,
-    observed: ObservedImages | None = None,
     certificates: Certificates | None = None,
 ) -> tuple[dict[str, Any], ...]:
     """Every object that the operator makes for ``job`` while it runs."""
     running = 0 if job.spec.suspend else 1
     scale = Scale({key: pool.learners * running for key, pool in names.pools(job.spec).items()}, running)
-    images = choose_images(job.spec, observed or ObservedImages(), options.trainer_image)
+    images = choose_images(job.spec, options.trainer_image)
     placed = all_children(job, options, Inputs(images, scale, certificates or placeholders(job)))
     return tuple(one.body for one in placed)
 
@@ -85,6 +96,12 @@ def templates(objects: tuple[dict[str, Any], ...]) -> dict[str, dict[str, Any]]:
         for one in objects
         if "template" in one.get("spec", {})
     }
+
+
+def learner_pod(job: DiLoCoJob) -> dict[str, Any]:
+    """The spec of the learners' pods of a small job."""
+    spec: dict[str, Any] = templates(made(job))["StatefulSet/small--east-a"]["spec"]
+    return spec
 
 
 def containers(template: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -112,10 +112,6 @@ def batch_norm() -> nn.Module:
     return _Normed(nn.BatchNorm1d(WIDTH))
 
 
-def instance_norm() -> nn.Module:
-    return _Normed(nn.InstanceNorm1d(WIDTH, track_running_stats=True))
-
-
 def spectral_norm() -> nn.Module:
     model = _Base()
     parametrizations.spectral_norm(model.middle)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diloco.core.actions import Action, Admit, AskFragment, Evaluate, Merge
-from diloco.core.engine import Engine
-from diloco.core.events import (
+from diloco.core.account.time_spent import TimeSpent
+from diloco.core.engine.actions import Action, Admit, AskFragment, Evaluate, Merge
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.events import (
     Evaluated,
     Event,
     FragmentApplied,
@@ -16,8 +17,8 @@ from diloco.core.events import (
     Merged,
     StepReported,
 )
+from diloco.core.engine.options import RULES, EngineOptions
 from diloco.core.fragments import Layout
-from diloco.core.options import EngineOptions
 from diloco.local.journal import Entry
 from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
@@ -61,6 +62,8 @@ class OneLearner:
             record=False,
             engine={},
             started_at=START + 10,
+            rules=RULES,
+            tensors=layout.table,
         )
         self.tape = ScriptedTape(header)
         self.now = 0.0
@@ -93,7 +96,8 @@ class OneLearner:
         self.tell(LearnerReady(LEARNER, self.incarnation))
         for step in range(1, steps + 1):
             self.now += 1.0
-            self.tell(StepReported(LEARNER, self.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
+            spent = TimeSpent(training=0.9 * step, looking=0.1 * step)
+            self.tell(StepReported(LEARNER, self.incarnation, step, 10 * step, 0.9, 4.0, 2 * step, spent))
 
 
 def history_of(job: DiLoCoJob, layout: Layout, tapes: Sequence[ScriptedTape], journal: Sequence[Entry]) -> RunHistory:

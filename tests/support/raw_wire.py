@@ -1,5 +1,6 @@
 """A gRPC client that sends whatever a test wants, on the wire's own methods, without checks or limits of its own."""
 
+import dataclasses
 import struct
 import threading
 from collections.abc import Iterable, Iterator
@@ -11,22 +12,23 @@ import xxhash
 
 from diloco.wire.convert import pack
 from diloco.wire.messages import PushHeader
+from diloco.wire.parts import BLOCK_BYTES
 
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
-def push_header(payload_bytes: int, *, learner: str = "a/b/0", fragment: int = 0, digest: bytes = b"") -> PushHeader:
-    return PushHeader(learner, 1, fragment, 1, 1, 0, 1, 1, "None", payload_bytes, "epoch", digest)
+def push_header(
+    payload_bytes: int, *, learner: str = "a/b/0", fragment: int = 0, digest: bytes = b"", part_bytes: int = 0
+) -> PushHeader:
+    return PushHeader(learner, 1, fragment, 1, 1, 0, 1, 1, "None", payload_bytes, "epoch", digest, part_bytes)
 
 
-def chunk(offset: int, data: bytes, checksum: int | None = None) -> bytes:
-    sum_of_data = xxhash.xxh3_64_intdigest(data) if checksum is None else checksum
-    return struct.pack("<QQ", offset, sum_of_data) + data
-
-
-def push_messages(payload: bytes, chunk_bytes: int) -> list[bytes]:
-    chunks = [chunk(i, payload[i : i + chunk_bytes]) for i in range(0, len(payload), chunk_bytes)]
-    return [pack(push_header(len(payload))), *chunks]
+def part_at(offset: int, data: bytes, checksum: int | None = None) -> bytes:
+    """A part as the protocol has it, written down a second time."""
+    sums = b"".join(xxhash.xxh3_64_digest(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES))
+    if checksum is None:
+        checksum = xxhash.xxh3_64_intdigest(sums, offset)
+    return struct.pack("<QQ", offset, checksum) + data
 
 
 class RawClient:
@@ -37,26 +39,17 @@ class RawClient:
         self._service = service
         self._closed = threading.Event()
 
-    def push(self, messages: Iterable[bytes], **extra: Any) -> bytes | tuple[grpc.StatusCode, str]:
-        call: Any = self.channel.stream_unary(f"/{self._service}/PushFragment")
-        try:
-            answer: bytes = call(iter(messages), timeout=30, **extra)
-        except grpc.RpcError as error:
-            return _end_of(error)
-        return answer
-
     def half_open_push(self, header: PushHeader) -> Any:
         """Begin a push, send nothing after its header and never end it; returns the call."""
-        call: Any = self.channel.stream_stream(f"/{self._service}/PushFragment")
+        return self.parts([pack(dataclasses.replace(header, part_bytes=BLOCK_BYTES))])
 
-        def messages() -> Iterator[bytes]:
-            yield pack(header)
-            self._closed.wait()
-
-        return call(messages(), timeout=30)
+    def push(self, messages: Iterable[bytes], **extra: Any) -> Any:
+        """Begin a call of a push, send these and end it; returns the call."""
+        call: Any = self.channel.stream_stream(f"/{self._service}/PushParts")
+        return call(iter(messages), timeout=30, **extra)
 
     def parts(self, messages: Iterable[bytes], method: str = "PushParts") -> Any:
-        """Begin a call of a transfer in parts, send these and never end it; returns the call."""
+        """Begin a call of a transfer, send these and never end it; returns the call."""
         call: Any = self.channel.stream_stream(f"/{self._service}/{method}")
 
         def all_of_them() -> Iterator[bytes]:
@@ -64,10 +57,6 @@ class RawClient:
             self._closed.wait()
 
         return call(all_of_them(), timeout=30)
-
-    def pull(self, request: bytes) -> Any:
-        call: Any = self.channel.unary_stream(f"/{self._service}/PullFragment")
-        return call(request, timeout=30)
 
     def session(self, messages: Iterable[bytes]) -> Any:
         call: Any = self.channel.stream_stream(f"/{self._service}/Session")

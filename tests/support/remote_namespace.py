@@ -1,7 +1,6 @@
 """A namespace of a real API server as ``diloco cluster`` prepares it, and the Secret that leads there."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import yaml
 from diloco.cli.main import execute
 from diloco_operator.clusters.rules import Rule
 from testbed.api_server.server import ApiServer
+from tests.support.kubeconfigs import changed, kubeconfig_in
 
 
 class Done(NamedTuple):
@@ -62,17 +62,13 @@ class Remote:
         path.write_text(text)
         return path
 
-    def changed(self, change: Callable[[dict[str, Any]], None]) -> Path:
-        """The Secret with another kubeconfig."""
-        held = yaml.safe_load(self.secret.read_text())
-        config = self.kubeconfig
-        change(config)
-        return self.written(yaml.safe_dump({**held, "stringData": {"kubeconfig": yaml.safe_dump(config)}}))
+    def changed(self, **user: Any) -> Path:
+        """The Secret with another user in its kubeconfig."""
+        return self.written(changed(self.secret.read_text(), **user))
 
     @property
     def kubeconfig(self) -> dict[str, Any]:
-        found: dict[str, Any] = yaml.safe_load(yaml.safe_load(self.secret.read_text())["stringData"]["kubeconfig"])
-        return found
+        return kubeconfig_in(self.secret.read_text())
 
     @property
     def token(self) -> str:

@@ -2,45 +2,46 @@
 
 import asyncio
 import base64
-import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 
 import yaml
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api
-from diloco_operator.cluster.cache import GroupKey
-from diloco_operator.cluster.connection import connect
-from diloco_operator.cluster.errors import ApiError, Call
-from diloco_operator.cluster.kinds import (
+from diloco_operator.api_server.cache import GroupKey
+from diloco_operator.api_server.errors import ApiError, Call
+from diloco_operator.api_server.kinds import (
     CLAIM,
     CONFIG_MAP,
     CORE_EVENT,
+    NAMESPACE,
     POD,
     REMOTE_CHILDREN,
+    SECRET,
     SERVICE_ACCOUNT,
     Kind,
     Object,
 )
-from diloco_operator.cluster.requests import Seams
-from diloco_operator.clusters.home import CLUSTER
-from diloco_operator.clusters.registry import Clusters, HomeSide
+from diloco_operator.api_server.requests import RequestHooks
+from diloco_operator.clusters.registry import HomeSide, RemoteClusters
 from diloco_operator.clusters.remote import RemoteCluster
-from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.clusters.state import CLUSTER_LABEL, ClusterSeen, ClusterState
 from testbed.api_server.server import ApiServer
 from tests.support.kubeconfigs import kubeconfig
+from tests.support.operator_scene import api_at
 
 ACCOUNT = "ops"
 HOME_ID = "this-home"
 PATIENCE_SECONDS = 90.0
 VERBS = ["get", "list", "watch", "create", "patch", "delete"]
 RBAC = "rbac.authorization.k8s.io"
+ROLE, ROLE_BINDING = Kind("Role", "roles", RBAC, "v1"), Kind("RoleBinding", "rolebindings", RBAC, "v1")
 
 
 @dataclass
@@ -53,18 +54,18 @@ class Far:
     """The life of tokens."""
 
     def __post_init__(self) -> None:
-        self.server.kubectl("create", "namespace", self.namespace)
+        self.server.put(NAMESPACE.path(None), {"metadata": {"name": self.namespace}})
         self.make_account()
         self.allow()
         reference = {"apiGroup": RBAC, "kind": "Role", "name": ACCOUNT}
         subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self.namespace}
-        self._apply(f"{RBAC}/v1", "RoleBinding", ACCOUNT, roleRef=reference, subjects=[subject])
+        self._put(ROLE_BINDING, roleRef=reference, subjects=[subject])
 
     def make_account(self) -> None:
-        self._apply("v1", "ServiceAccount", ACCOUNT)
+        self._put(SERVICE_ACCOUNT)
 
     def remove_account(self) -> None:
-        self.server.kubectl("delete", "serviceaccount", ACCOUNT, f"--namespace={self.namespace}")
+        assert self.server.request("DELETE", SERVICE_ACCOUNT.path(self.namespace, ACCOUNT))[0] == HTTPStatus.OK
 
     def allow(self, *withheld: tuple[str, str], renewal: bool = False, lost_pods: bool = False) -> None:
         """Allow everything needed but these verbs on these resources.
@@ -81,7 +82,7 @@ class Far:
         if lost_pods:
             for kind, verbs in ((POD, ["list", "delete"]), (CORE_EVENT, ["list"]), (CLAIM, ["list"])):
                 rules.append({"apiGroups": [kind.group], "resources": [kind.plural], "verbs": verbs})
-        self._apply(f"{RBAC}/v1", "Role", ACCOUNT, rules=rules)
+        self._put(ROLE, rules=rules)
 
     def token(self) -> str:
         path = SERVICE_ACCOUNT.path(self.namespace, ACCOUNT, "token")
@@ -98,9 +99,9 @@ class Far:
     def has(self, kind: Kind, name: str) -> bool:
         return self.server.request("GET", kind.path(self.namespace, name))[0] == 200
 
-    def _apply(self, api_version: str, kind: str, name: str, **fields: Any) -> None:
-        body = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": self.namespace}}
-        self.server.kubectl("apply", "--filename=-", text=json.dumps({**body, **fields}))
+    def _put(self, kind: Kind, **fields: Any) -> None:
+        """Make or change the account's object of this kind."""
+        self.server.put(kind.path(self.namespace), {"metadata": {"name": ACCOUNT}, **fields})
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Scene:
     """A job at home that names clusters."""
 
     home: ApiServer
-    clusters: Clusters
+    clusters: RemoteClusters
     job: GroupKey
     told: list[GroupKey] = field(default_factory=list)
     requests: list[Call] = field(default_factory=list)
@@ -119,10 +120,15 @@ class Scene:
     def secret(self, name: str, config: object, *, labelled: bool = True, key: str = "kubeconfig") -> None:
         """Create or change the Secret with a kubeconfig."""
         content = config if isinstance(config, str) else yaml.safe_dump(config)
-        metadata = {"name": name, "namespace": self.job.namespace, "labels": {CLUSTER: ""} if labelled else {}}
+        metadata = {"name": name, "labels": {CLUSTER_LABEL: ""} if labelled else {}}
         data = {key: base64.b64encode(content.encode()).decode()}
-        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
-        self.home.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", text=json.dumps(body))
+        self.home.put(SECRET.path(self.job.namespace), {"metadata": metadata, "data": data})
+
+    async def reach(self, far: Far, name: str = "far") -> ClusterSeen:
+        """Name a cluster, whose kubeconfig has a new token, and wait until it is ready."""
+        self.secret(name, far.kubeconfig())
+        self.use(name)
+        return await self.becomes(ClusterState.READY, name)
 
     def use(self, *names: str) -> None:
         self.clusters.use(self.job, [(name, "kubeconfig") for name in names])
@@ -138,8 +144,8 @@ class Scene:
     def token(self, name: str = "far") -> str:
         """The token in use; empty: there is none."""
         remote = self.clusters.handle(self.job.namespace, name)
-        newest = None if remote is None else remote.newest
-        return "" if newest is None else newest.config.token
+        session = None if remote is None else remote.session
+        return "" if session is None else session.config.token
 
     async def until(self, what: str, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -154,10 +160,10 @@ class Scene:
     async def write(self, object_name: str, name: str = "far") -> ApiError | None:
         """Write an object there, as the operator does; returns its failure, which is taken in."""
         remote = self.remote(name)
-        assert remote.newest is not None
-        body = config_map(remote.newest.config.namespace, object_name)
+        assert remote.session is not None
+        body = config_map(remote.session.config.namespace, object_name)
         try:
-            await remote.newest.api.apply(CONFIG_MAP, body)
+            await remote.session.api.apply(CONFIG_MAP, body)
         except ApiError as error:
             remote.failed(error)
             return error
@@ -184,8 +190,7 @@ def config_map(namespace: str, name: str, home: str = HOME_ID) -> Object:
 @asynccontextmanager
 async def scene_at(home: ApiServer, namespace: str) -> AsyncIterator[Scene]:
     """A scene within an ``async with``."""
-    connection = await connect(home.kubeconfig, None)
-    async with connection.open() as client:
+    async with api_at(home.kubeconfig) as api:
         job = GroupKey(namespace, "job")
 
         async def home_id() -> str:
@@ -194,18 +199,17 @@ async def scene_at(home: ApiServer, namespace: str) -> AsyncIterator[Scene]:
         told: list[GroupKey] = []
         requests: list[Call] = []
         scene: Scene
-        api = Api(client, labels.FIELD_MANAGER)
         side = HomeSide(
             api=api,
             namespaces=(namespace,),
             find_id=home_id,
             changed=told.append,
-            seams=Seams(answered=lambda call, _code, _seconds: requests.append(call)),
+            hooks=RequestHooks(answered=lambda call, _code, _seconds: requests.append(call)),
             clock=time.monotonic,
             now=lambda: datetime.now(UTC) + scene.later(),
             probe_seconds=1.0,
         )
-        scene = Scene(home, Clusters(side), job, told, requests)
+        scene = Scene(home, RemoteClusters(side), job, told, requests)
         running = asyncio.create_task(scene.clusters.run())
         try:
             yield scene

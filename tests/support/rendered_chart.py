@@ -2,7 +2,7 @@
 
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,10 @@ class Rendered:
 
 
 COMPONENT = "app.kubernetes.io/component"
+
+
+Render = Callable[..., Rendered]
+"""Renders the chart with these values."""
 
 
 def helm_template(helm: Path, values: Mapping[str, Any], chart: Path = CHART, namespace: str = NAMESPACE) -> Rendered:

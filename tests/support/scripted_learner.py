@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import torch
-import xxhash
 
-from diloco.core.codec import codec_named
-from diloco.core.downlink import apply_update
-from diloco.wire.client import ClientOptions, SyncClient
+from diloco.core.merge.codec import codec_named
+from diloco.core.merge.downlink import apply_update
+from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.posting import Posting
 from diloco.wire.errors import RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (
     Applied,
@@ -35,8 +35,8 @@ from diloco.wire.messages import (
     SyncerMessage,
     Welcome,
 )
-from diloco.wire.posting import Posting
-from diloco.wire.tls import ClientTls
+from diloco.wire.part_messages import payload_digest
+from diloco.wire.tls.tls import ClientTls
 from tests.support.syncer_process import SmallJob
 
 WAIT_SECONDS = 60.0
@@ -143,10 +143,8 @@ class ScriptedLearner:
             return memoryview(buffer)
 
         asked = PullRequest(**request | changes)
-        if asked.posted:
-            header = self.client.pull_posted(asked, allocate, deadline_seconds=WAIT_SECONDS, posting=Posting())
-        else:
-            header = self.client.pull(asked, allocate, deadline_seconds=WAIT_SECONDS)
+        posting = Posting() if asked.posted else None
+        header = self.client.pull(asked, allocate, deadline_seconds=WAIT_SECONDS, posting=posting)
         self.fragments[fragment] = self._received(header, buffer)
         self.versions[fragment] = header.version
         self.received_at[fragment] = self.steps
@@ -159,7 +157,7 @@ class ScriptedLearner:
         made = torch.empty(self.layout.fragments[header.fragment].numel)
         payload = torch.frombuffer(buffer, dtype=torch.uint8)
         apply_update(codec_named(header.codec), payload, self.fragments[header.fragment], made)
-        assert xxhash.xxh3_128_digest(made.numpy().data) == header.result_digest
+        assert payload_digest(made.numpy().data.cast("B")) == header.result_digest
         return made
 
     def gradient(self, fragment: int) -> torch.Tensor:
@@ -180,7 +178,7 @@ class ScriptedLearner:
             "tokens": steps * TOKENS_PER_STEP,
             "codec": self.codec.name,
             "payload_bytes": payload.nbytes,
-            "payload_digest": xxhash.xxh3_128_digest(payload.numpy().tobytes()),
+            "payload_digest": payload_digest(payload.numpy().data),
             "epoch": self.epoch,
         }
         return PushHeader(**plain | changes)
@@ -207,7 +205,6 @@ class ScriptedLearner:
                 self.steps,
                 self.steps * TOKENS_PER_STEP,
                 self.step_seconds,
-                0.0,
                 5.0 / self.steps,
                 self.steps,
             )

@@ -3,15 +3,15 @@
 from collections import deque
 from collections.abc import Iterator
 
+from diloco.learner.link.syncer_link import Link, Mailboxes, Position
+from diloco.learner.mailboxes.control_outbox import ControlOutbox
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import EndKind, Orders
-from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullQueue
 from diloco.learner.mailboxes.push_queue import PushQueue
 from diloco.learner.mailboxes.requests import Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.syncer_link import Identity, Link, Mailboxes, Position
 from diloco.wire.errors import WireError
 from diloco.wire.messages import (
     Finished,
@@ -65,8 +65,8 @@ class Bench:
         )
         self.joins: list[Join] = []
         self._sessions = deque(sessions)
-        identity = Identity("job", "r/p/0", "abc", "digest")
-        self.link = Link(identity, self._open, self.boxes, lambda: Position(5, 40), lambda: uniform)
+        who = Join("job", "r/p/0", "abc", "digest")
+        self.link = Link(who, self._open, self.boxes, lambda: Position(5, 40), lambda: uniform)
 
     def _open(self, join: Join) -> Script:
         self.joins.append(join)

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from diloco.local.chaos.orders import Order
-from diloco.local.chaos.spec import ChaosError
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.local.chaos.spec import ChaosError, Fault
+from diloco.spec.status.syncer import SyncerStatus
 
 VICTIM = "a/b/0"
 
@@ -25,15 +24,15 @@ class ScriptedPlace:
         self._interrupts = interrupts
         self._gone_after = gone_after
         self._over_after = over_after
-        self.hits: list[Order] = []
+        self.hits: list[Fault] = []
         self.healed = 0
         self.asked = 0
 
-    def hit(self, order: Order) -> tuple[tuple[str, ...], str]:
-        self.hits.append(order)
+    def hit(self, fault: Fault) -> tuple[tuple[str, ...], str]:
+        self.hits.append(fault)
         if self._interrupts:
             raise KeyboardInterrupt
-        return order.victims, ""
+        return fault.victims, ""
 
     def status(self) -> SyncerStatus | None:
         self.asked += bool(self.hits)

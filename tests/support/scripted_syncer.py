@@ -8,13 +8,11 @@ from typing import TypeVar
 
 import torch
 
-from diloco.core.codec import codec_named
-from diloco.core.downlink import Update, downlink_codec, encode_update
+from diloco.core.merge.codec import codec_named
+from diloco.core.merge.downlink import Update, downlink_codec, encode_update
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.spec import DiLoCoJob
-from diloco.wire.chunks import payload_digest
 from diloco.wire.errors import RefusedError
-from diloco.wire.handler import Send
 from diloco.wire.messages import (
     FragmentReady,
     FragmentWanted,
@@ -29,7 +27,9 @@ from diloco.wire.messages import (
     SyncerMessage,
     Welcome,
 )
-from diloco.wire.tls import Peer
+from diloco.wire.part_messages import payload_digest
+from diloco.wire.server.handler import Send
+from diloco.wire.tls.tls import Peer
 
 PATIENCE_SECONDS = 60.0
 
@@ -39,8 +39,7 @@ M = TypeVar("M")
 class ScriptedSyncer:
     """A ``SyncHandler`` with a real model. Every message that it receives is kept in ``said``, in order."""
 
-    def __init__(self, job: DiLoCoJob, *, epoch: str = "1", posted_pulls: bool = False) -> None:
-        """``posted_pulls``: pulls may wait; otherwise it is like an older syncer that does not support them."""
+    def __init__(self, job: DiLoCoJob, *, epoch: str = "1") -> None:
         module = build_model(job.spec)
         self.layout = layout_of(module, job.spec.sync.fragments)
         self.fragments = [torch.empty(fragment.numel) for fragment in self.layout.fragments]
@@ -49,11 +48,10 @@ class ScriptedSyncer:
         self.versions = [0] * len(self.fragments)
         self.epoch = epoch
         self.training = ""
-        """Id of the training; empty: it says none, like an older syncer."""
+        """Id of the training; empty: it says none."""
         self.updates: dict[int, tuple[PullHeader, torch.Tensor]] = {}
         """By fragment, what makes its version of the one before, where the job encodes updates."""
         self.pulls: list[PullRequest] = []
-        self._posted_pulls = posted_pulls
         self._made = asyncio.Event()
         self._downlink = downlink_codec(job.spec.sync.downlink)
         self.refusal: Refused | None = None
@@ -89,7 +87,6 @@ class ScriptedSyncer:
             0 if elsewhere else join.steps,
             0 if elsewhere else join.data_position,
             self.progress,
-            posted_pulls=self._posted_pulls,
             training=self.training,
         )
         send(welcome)

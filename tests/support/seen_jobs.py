@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diloco.cli.cluster_jobs import SeenJob, seen_job
+from diloco.cli.live.cluster_jobs import SeenJob, seen_job
 
 UNSCHEDULABLE = "1 of 2 learners of us-west/old unschedulable: 0/4 nodes have nvidia.com/gpu"
 
@@ -32,7 +32,7 @@ def training_status(**changes: Any) -> dict[str, Any]:
             condition("Ready", "True", "Training"),
             condition("Progressing", "True", "Training"),
             condition("Degraded", "True", "Unschedulable", UNSCHEDULABLE),
-            condition("Suspended", "False", "NotSuspended"),
+            condition("Suspended", "False", "AsExpected"),
         ],
         "progress": {
             "step": 120,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from diloco.core.links import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
+from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
 
 EVEN = (4000,) * 24
 """Fragments of equal size."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from diloco.spec import JobSpec
+from diloco.spec import DiLoCoJob, JobSpec, Metadata
 
 
 def small_job(text: Path | None = None, learners: int = 2, **changes: Any) -> JobSpec:
@@ -22,6 +22,10 @@ def small_job(text: Path | None = None, learners: int = 2, **changes: Any) -> Jo
         "regions": [{"name": "here", "pools": [{"name": "cpu", "learners": learners}]}],
     }
     return JobSpec.model_validate(plain | changes)
+
+
+def named_job(name: str, spec: JobSpec) -> DiLoCoJob:
+    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name=name), spec=spec)
 
 
 def write_text(folder: Path, lines: int = 400) -> Path:

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from diloco_operator.clusters.home import CLUSTER
+from diloco_operator.clusters.state import CLUSTER_LABEL
 from tests.support.operator_scene import Cluster, manifest
 from tests.support.remote_scene import Far
 
@@ -16,7 +16,7 @@ ELSEWHERE = ["ConfigMap", "NetworkPolicy", "Secret", "Service", "StatefulSet"]
 def spread(name: str) -> dict[str, Any]:
     """The job; the other cluster's Secret is called ``far``."""
     body = manifest(name, {"near": {"fast": 1}, "away": {"slow": 2}})
-    body["spec"]["regions"][1]["cluster"] = {"kubeconfigSecret": {"name": "far"}}
+    body["spec"]["regions"][1]["cluster"] = {"kubeconfigSecretRef": {"name": "far"}}
     body["spec"]["syncer"] = {"expose": {"type": "NodePort", "host": "192.0.2.1"}}
     return body
 
@@ -24,5 +24,5 @@ def spread(name: str) -> dict[str, Any]:
 def give_kubeconfig(cluster: Cluster, far: Far) -> None:
     """Make or change the Secret with the kubeconfig."""
     data = {"kubeconfig": base64.b64encode(yaml.safe_dump(far.kubeconfig()).encode()).decode()}
-    metadata = {"name": "far", "labels": {CLUSTER: ""}}
+    metadata = {"name": "far", "labels": {CLUSTER_LABEL: ""}}
     cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})

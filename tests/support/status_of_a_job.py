@@ -1,6 +1,12 @@
 """A status of a job that trains, and of one of its learners."""
 
-from diloco.spec.syncer_status import CheckpointStatus, LearnerStatus, SyncerStatus
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from diloco.spec.status.syncer import CheckpointStatus, LearnerStatus, SyncerStatus
+
+M = TypeVar("M", bound=BaseModel)
 
 STATUS = SyncerStatus(
     job="small",
@@ -42,3 +48,8 @@ def learner_status(index: int) -> LearnerStatus:
         last_heard_seconds=None,
         time_seconds={"merged": 2.5, "late": 0.5},
     )
+
+
+def changed(model: M, **changes: Any) -> M:
+    """A copy with these changes."""
+    return model.model_copy(update=changes)

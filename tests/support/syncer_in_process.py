@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 
-from diloco.core.codec import codec_named
+from diloco.core.merge.codec import codec_named
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.prepare import prepare
@@ -38,7 +37,8 @@ from diloco.wire.messages import (
     SyncerMessage,
     Welcome,
 )
-from diloco.wire.tls import Peer
+from diloco.wire.part_messages import payload_digest
+from diloco.wire.tls.tls import Peer
 from tests.support.syncer_process import SmallJob
 
 TOKENS_PER_STEP = 64
@@ -61,6 +61,16 @@ async def life_of(
         finally:
             syncer.stop_serving()
             syncer.close()
+
+
+@asynccontextmanager
+async def running(job: SmallJob, folder: Path, **options: Any) -> AsyncIterator[tuple[Syncer, asyncio.Task[int]]]:
+    """A life of a syncer that serves until it is over by itself, or the test has seen enough; its exit code."""
+    async with life_of(job, folder, **options) as syncer:
+        syncer.start()
+        run = asyncio.create_task(syncer.until_over(asyncio.Event()))
+        yield syncer, run
+        run.cancel()
 
 
 class NearLearner:
@@ -121,7 +131,7 @@ class NearLearner:
         """Report one more inner step of a second."""
         self.steps += 1
         tokens = self.steps * TOKENS_PER_STEP
-        self.say(StepReport(self.incarnation, self.steps, tokens, 1.0, 0.0, 5.0 / self.steps, 4 * self.steps))
+        self.say(StepReport(self.incarnation, self.steps, tokens, 1.0, 5.0 / self.steps, 4 * self.steps))
 
     async def train(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Make a step every second, and do as it is told, until ``enough`` or the end of the job."""
@@ -169,7 +179,7 @@ class NearLearner:
             self._codec.name,
             len(payload),
             self.epoch,
-            xxhash.xxh3_128_digest(payload),
+            payload_digest(memoryview(payload)),
         )
         return header, payload
 

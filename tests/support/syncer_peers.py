@@ -4,29 +4,26 @@ Messages are handed over in this process; whatever they are checked against is r
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
-from diloco.core.actions import Admit
-from diloco.core.codec import codec_named
+from diloco.core.engine.actions import Admit
+from diloco.core.engine.events import Event
 from diloco.core.fragments import Layout, TensorSpec, partition
+from diloco.core.merge.codec import codec_named
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims
-from diloco.syncer.peers.inbox import Inbox
-from diloco.syncer.peers.link_meter import LinkMeter
-from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.posted_pulls import PostedPulls
+from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
 from diloco.wire.errors import WireError
 from diloco.wire.messages import Join, LearnerMessage, Progress, StepReport, SyncerMessage
-from diloco.wire.tls import Peer
+from diloco.wire.tls.tls import Peer
 from tests.support.hand_clock import HandClock
 
 JOB, EPOCH = "job", "3"
@@ -49,60 +46,53 @@ async def settle() -> None:
 
 def report(step: int, incarnation: int = INCARNATION, **more: Any) -> StepReport:
     """What a learner says after an inner step, if it has made them all."""
-    return StepReport(incarnation, step, TOKENS_PER_STEP * step, 0.5, 0.25, 2.0, 4 * step, **more)
+    return StepReport(incarnation, step, TOKENS_PER_STEP * step, 0.5, 2.0, 4 * step, **more)
 
 
 class SyncerPeers:
-    """Everything that a message may touch."""
+    """Everything that a message may touch: a store of zeros, and what reads and changes it."""
 
-    def __init__(self, *, patience_seconds: float = 3600.0, layout: Layout = LAYOUT) -> None:
-        """``patience_seconds``: how long a push waits for the reports of its steps."""
+    def __init__(
+        self,
+        *,
+        patience_seconds: float = 3600.0,
+        layout: Layout = LAYOUT,
+        version: int = VERSION,
+        residuals: bool = False,
+        training: str = "",
+        post: Callable[[Event], None] | None = None,
+    ) -> None:
+        """``patience_seconds``: how long a push waits for the reports of its steps. ``post``: default: to `events`."""
         self.clock = HandClock()
-        self.events: list[object] = []
+        self.events: list[Event] = []
         self.checks = ThreadPoolExecutor(1)
-        self.meter = LinkMeter(self.clock)
         self.metrics = SyncerMetrics()
-        self.store = FragmentStore(layout)
+        self.store = FragmentStore(layout, residuals=residuals)
         for fragment in layout.fragments:
-            self.store.put(fragment.index, VERSION, torch.zeros(fragment.numel))
+            self.store.put(fragment.index, version, torch.zeros(fragment.numel))
         limits = ClaimLimits(lambda _: TOKENS_PER_STEP, frozenset({"r/p"}), 16, 10_000, BOUND_STEPS)
-        claims = Claims(limits, self.metrics.claims_refused.inc, self.clock)
-        self.inbox = Inbox(layout, codec_named("None"))
-        self.loads = Loads(time.monotonic)
-        self.sessions = Sessions(
-            job=JOB,
-            layout=layout,
-            epoch=EPOCH,
-            store=self.store,
-            claims=claims,
-            meter=self.meter,
-            admission=Admission([WHO, BESIDE]),
-            loads=self.loads,
-            clock=self.clock,
-            post=self.events.append,
-        )
-        self.service = SyncService(
+        self.collaborators = Collaborators(
             job=JOB,
             epoch=EPOCH,
             layout=layout,
             codec=codec_named("None"),
-            sessions=self.sessions,
-            inbox=self.inbox,
             store=self.store,
-            posted=PostedPulls(3600.0),
-            loads=self.loads,
-            claims=claims,
-            patience_seconds=patience_seconds,
-            meter=self.meter,
+            claims=Claims(limits, self.metrics.claims_refused.inc, self.clock),
+            admission=Admission([WHO, BESIDE]),
             metrics=self.metrics,
             checks=self.checks,
-            post=self.events.append,
+            post=post or self.events.append,
+            clock=self.clock,
         )
+        self.inbox, self.posted = self.collaborators.inbox, self.collaborators.posted
+        self.loads, self.meter = self.collaborators.loads, self.collaborators.meter
+        self.sessions = Sessions(self.collaborators, training=training)
+        self.service = SyncService(self.collaborators, self.sessions, patience_seconds)
 
-    def count(self, name: str) -> float:
-        """The value of a metric without labels."""
-        value = self.metrics.registry.get_sample_value(name)
-        assert value is not None
+    def count(self, name: str, **labels: str) -> float:
+        """The value of a metric."""
+        value = self.metrics.registry.get_sample_value(name, labels)
+        assert value is not None, name
         return value
 
     async def payloads_checked(self) -> None:
@@ -114,7 +104,13 @@ class SyncerPeers:
     async def join(self, learner: str = WHO, instance: str = "process", peer: Peer = ANYBODY, **more: Any) -> "Joined":
         """A process opens its session."""
         joined = Joined(
-            self, Join(**{"job": JOB, "layout_digest": LAYOUT.digest} | more, learner=learner, instance=instance), peer
+            self,
+            Join(
+                **{"job": JOB, "layout_digest": self.collaborators.layout.digest} | more,
+                learner=learner,
+                instance=instance,
+            ),
+            peer,
         )
         await settle()
         return joined
@@ -185,12 +181,3 @@ class Joined:
         if self.unreachable is not None:
             raise self.unreachable
         self.told.append(message)
-
-
-def play(scene: Callable[[SyncerPeers], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Play a scene in an event loop of its own, with a `SyncerPeers` of these options."""
-
-    async def begin() -> None:
-        await scene(SyncerPeers(**options))
-
-    asyncio.run(begin())

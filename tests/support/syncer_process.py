@@ -1,5 +1,6 @@
 """A real syncer process for tests: started like by a supervisor, watched through its log, killed in every way."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,13 +8,14 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from diloco.model import build_model, layout_of
 from diloco.spec import DiLoCoJob, parse_job
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.spec.status.syncer import SyncerStatus
+from diloco.syncer.replay import ReplayReport, replay
 from testbed.fork_server import Popen
 
 if TYPE_CHECKING:
@@ -160,6 +162,20 @@ class SyncerProcess:
         with self._news:
             self._ended = True
             self._news.notify_all()
+
+
+@contextlib.contextmanager
+def serving(job: SmallJob, directory: Path, *flags: str, before: Sequence[str] = ()) -> Iterator[SyncerProcess]:
+    """A syncer that serves, killed at the end if it still runs."""
+    with SyncerProcess(job, directory, *flags, before=before) as syncer:
+        yield syncer.serving()
+
+
+def replayed(directory: Path) -> ReplayReport:
+    """Replay a syncer's record; fail if it comes out otherwise."""
+    report = replay(directory)
+    assert report.ok, report.problems
+    return report
 
 
 Serve = Callable[..., tuple[SmallJob, SyncerProcess]]

@@ -4,27 +4,24 @@ import contextlib
 import socket
 import threading
 import time
-from typing import Self
+
+from tests.support.relays import Relay
 
 _PATIENCE_SECONDS = 30.0
 _LONGEST_HOLD_SECONDS = 120.0
 
 
-class TcpProxy:
+class TcpProxy(Relay):
     """Relays connections to ``target`` (``host:port``) within a ``with``; see ``cut_after_bytes``."""
 
     def __init__(self, target: str, delay_seconds: float = 0.0) -> None:
         """``delay_seconds``: what is sent in one go takes so long, each way."""
+        super().__init__(target)
         self._delay_seconds = delay_seconds
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._lock = threading.Lock()
-        self._sockets: set[socket.socket] = set()
         self._left: int | None = None
         self._not_before: threading.Event | None = None
         self.connections = 0
+        self._open = 0
         self.empty = threading.Event()
         """No connection is open any more."""
         self.was_cut = threading.Event()
@@ -39,7 +36,6 @@ class TcpProxy:
         self.held = threading.Event()
         """An answer is being held back."""
         self._released = threading.Event()
-        self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def cut_after_bytes(self, count: int, *, not_before: threading.Event | None = None) -> None:
         """Break every connection once ``count`` more bytes have passed, in both directions together.
@@ -67,55 +63,36 @@ class TcpProxy:
         self._released.set()
 
     def cut(self) -> None:
-        """Break every connection now."""
         with self._lock:
             self._left = None
             self.was_cut.set()
-            for connection in tuple(self._sockets):
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        super().cut()
 
     def __exit__(self, *_: object) -> None:
-        # shutdown() wakes accept(); close() alone would not.
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
         self.release()
-        self.cut()
+        super().__exit__()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection(self._target)
-            except OSError:  # the target does not listen at the moment
-                near.close()
-                continue
-            with self._lock:
-                # Together with a cut: a connection that is being made meanwhile must not escape it.
-                is_kept = not (self.for_good and self.was_cut.is_set())
-                if is_kept:
-                    self.connections += 1
-                    self._sockets |= {near, far}
-                    self.empty.clear()
-            if not is_kept:
-                near.close()
-                far.close()
-                continue
-            for source, sink, answers in ((near, far, False), (far, near, True)):
-                threading.Thread(
-                    target=self._relay, args=(source, sink), kwargs={"answers": answers}, daemon=True
-                ).start()
+    def _target(self, near: socket.socket) -> tuple[str, bytes] | None:
+        # A connection that is being made during a cut is broken by it, as it is kept already.
+        with self._lock:
+            is_cut = self.for_good and self.was_cut.is_set()
+        return None if is_cut else super()._target(near)
 
-    def _relay(self, source: socket.socket, sink: socket.socket, *, answers: bool) -> None:
+    def _relay(self, near: socket.socket, far: socket.socket) -> None:
+        with self._lock:
+            self.connections += 1
+            self._open += 1
+            self.empty.clear()
+        answers = threading.Thread(target=self._carry, args=(far, near), kwargs={"answers": True}, daemon=True)
+        answers.start()
+        self._carry(near, far, answers=False)
+        answers.join()
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self.empty.set()
+
+    def _carry(self, source: socket.socket, sink: socket.socket, *, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 time.sleep(self._delay_seconds)
@@ -132,13 +109,8 @@ class TcpProxy:
                         self._not_before.wait(_PATIENCE_SECONDS)
                     self.cut()
         for end in (source, sink):
-            with self._lock:
-                self._sockets.discard(end)
-                if not self._sockets:
-                    self.empty.set()
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            end.close()
 
     def _is_held(self, source: socket.socket, count: int) -> bool:
         with self._lock:

@@ -1,13 +1,14 @@
 """A syncer as jobs have it: with mTLS, and a certificate that has the syncer's fixed name alone."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from diloco.spec.syncer_name import syncer_name
-from diloco.wire.certificates import Authority
-from diloco.wire.client import ClientOptions, SyncClient
-from diloco.wire.server import ServerOptions
-from diloco.wire.tls import ClientTls
+from diloco.spec.names.syncer_name import syncer_name
+from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.server.server import ServerOptions
+from diloco.wire.tls.certificates import Authority
+from diloco.wire.tls.tls import ClientTls, ServerTls
 from tests.support.wire_syncer import Keeper, RunningServer
 
 NAME = syncer_name("job", "team")
@@ -18,17 +19,27 @@ PAYLOAD = os.urandom(1 << 18)
 class Place:
     """A job's authority, its syncer's certificate with the fixed name alone, and a learner's."""
 
-    def __init__(self, folder: Path, job: str = "job") -> None:
+    def __init__(self, folder: Path, job: str = "job", namespace: str = "team", pool: str = "a/b") -> None:
         """``folder``: is made; it gets the certificates."""
         folder.mkdir()
-        self.authority = Authority(folder, f"authority of {job}")
-        self.name = syncer_name(job, "team")
+        self.job, self.name = job, syncer_name(job, namespace)
+        self.authority = Authority(folder, f"authority of {job} in {folder.name}")
         self.syncer = self.authority.server("syncer", self.name)
-        made = self.authority.learner(job, "a/b")
-        self.learner = ClientTls(made.ca, made.certificate, made.key, server_name=self.name)
+        self.learner = self.tls(self.authority.learner(job, pool))
         self.keeper = Keeper({7: PAYLOAD})
-        self.server = RunningServer(self.keeper, ServerOptions("127.0.0.1:0", tls=self.syncer, job=job))
+        self.server = self.serving(self.syncer)
 
-    def client(self, address: str | Path, keepalive_seconds: float = 10.0) -> SyncClient:
-        """A learner's client."""
-        return SyncClient(ClientOptions(address, tls=self.learner, keepalive_seconds=keepalive_seconds))
+    def tls(self, made: ClientTls) -> ClientTls:
+        """This certificate, for somebody who trusts this authority and looks for this syncer."""
+        return replace(made, ca=self.authority.certificate_path, server_name=self.name)
+
+    def serving(self, tls: ServerTls) -> RunningServer:
+        """A server of the job with this certificate."""
+        return RunningServer(self.keeper, ServerOptions("127.0.0.1:0", tls=tls, job=self.job))
+
+    def client(
+        self, address: str | Path = "", tls: ClientTls | None = None, keepalive_seconds: float = 10.0
+    ) -> SyncClient:
+        """A learner's client, to its server unless there is another address."""
+        options = ClientOptions(address or self.server.address, tls=tls or self.learner)
+        return SyncClient(replace(options, keepalive_seconds=keepalive_seconds))

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any, Self, TypeVar
 
 from diloco.wire.errors import RefusedError
-from diloco.wire.handler import Send, SyncHandler
 from diloco.wire.messages import (
     FragmentWanted,
     Join,
@@ -20,9 +19,11 @@ from diloco.wire.messages import (
     PushReceipt,
     Welcome,
 )
-from diloco.wire.server import ServerOptions, SyncServer
-from diloco.wire.tls import Peer
-from diloco.wire.traffic import Traffic
+from diloco.wire.part_messages import payload_digest
+from diloco.wire.server.handler import Send, SyncHandler
+from diloco.wire.server.server import ServerOptions, SyncServer
+from diloco.wire.server.traffic import Traffic
+from diloco.wire.tls.tls import Peer
 
 T = TypeVar("T")
 
@@ -43,12 +44,14 @@ class Keeper:
         self.push_ended = threading.Event()
         self.joined = threading.Event()
         self.session_ended = threading.Event()
+        self.says_digests = False
+        """Headers of pulls have the digest of the payload, as the syncer's do."""
         self.holds_pulls = False
         """No pull is answered."""
         self.pull_waits = threading.Event()
         self.pull_cancelled = threading.Event()
-        self.connections = 0
-        """For transfers in parts; 0: it takes none."""
+        self.connections = 1
+        """Most that a transfer is spread over."""
         self.refuse_pushes = ""
         self.unwanted: str | None = None
         """Why a push that comes in is of no use any more."""
@@ -86,6 +89,8 @@ class Keeper:
         self.peers.append(peer)
         if self.refuse_pushes:
             raise RefusedError(self.refuse_pushes)
+        if self.unwanted and self.accepted.is_set():  # once it is no longer wanted, calls that come late begin nothing
+            raise RefusedError(self.unwanted)
         if header.payload_bytes > PAYLOAD_LIMIT_BYTES:
             raise RefusedError(f"{header.payload_bytes} bytes were not asked for")
         self._buffers[header.learner, header.fragment] = buffer = bytearray(header.payload_bytes)
@@ -119,7 +124,8 @@ class Keeper:
         if request.fragment not in self.fragments:
             raise RefusedError(f"no fragment {request.fragment}")
         content = self.fragments[request.fragment]
-        return PullHeader(request.fragment, request.minimum_version, len(content)), memoryview(content)
+        digest = payload_digest(memoryview(content)) if self.says_digests else b""
+        return PullHeader(request.fragment, request.minimum_version, len(content), digest), memoryview(content)
 
 
 class _SharedLoop:

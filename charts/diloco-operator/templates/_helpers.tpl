@@ -79,10 +79,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, create, patch]
-# Earlier versions have made them for jobs; they are deleted.
-- apiGroups: [policy]
-  resources: [poddisruptionbudgets]
-  verbs: [list, watch, delete]
 # Only a job's own pods reach its syncer.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from diloco_operator.cluster.errors import (
+from diloco_operator.api_server.errors import (
     ApiError,
     Call,
     ForbiddenError,

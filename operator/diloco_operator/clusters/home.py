@@ -1,29 +1,27 @@
-"""What remote clusters need from home: this home's id, and the Secrets with kubeconfigs and renewed tokens."""
+"""What remote clusters need from home: this home's id, and the Secrets with kubeconfigs."""
 
 import base64
 import binascii
+import hashlib
 import re
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api
-from diloco_operator.cluster.errors import Call, ConflictError, NotFoundError
-from diloco_operator.cluster.kinds import CONFIG_MAP, SECRET, Object
-from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, KubeconfigError
-from diloco_operator.clusters.state import DEFAULT_KEY, cluster_name
+from diloco_operator.api_server.api import Api
+from diloco_operator.api_server.errors import ConflictError, NotFoundError
+from diloco_operator.api_server.kinds import CONFIG_MAP, SECRET
+from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, Kubeconfig, KubeconfigError, parse
+from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, cluster_name
+from diloco_operator.clusters.tokens import TokenClaims
+from diloco_operator.objects import labels_of, uid_of
 
-CLUSTER: Final = "diloco.dev/cluster"
-"""The label of Secrets whose kubeconfig jobs of their namespace may use. Its value does not matter."""
-TOKEN_OF: Final = "diloco.dev/token-of"  # noqa: S105 # a name
-"""The annotation of a Secret with a renewed token: a digest of the kubeconfig whose token it replaces."""
-MOST_KEYS: Final = 16
-"""Kubeconfigs that are looked for in a Secret that no job names."""
+RENEWED: Final = ".renewed"
+"""Appended to a kubeconfig's key in its Secret: the key of its renewed token, whose value is ``DIGEST TOKEN``."""
 _ID_KEY: Final = "id"
 _ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_TOKEN_KEY: Final = "token"  # noqa: S105 # a name
 
 
 class ClusterKey(NamedTuple):
@@ -80,16 +78,26 @@ async def home_id(api: Api, namespace: str, name: str, make: Callable[[], str]) 
 
 
 @dataclass(frozen=True, slots=True)
+class StoredKubeconfig:
+    """A kubeconfig as its Secret has it, with the token that has replaced its own, if there is one."""
+
+    config: Kubeconfig
+    digest: str
+    """Of the kubeconfig's text: what a renewed token belongs to."""
+    secret_uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class HomeSecrets:
-    """The Secrets of home that are about clusters."""
+    """The Secrets of home with kubeconfigs. The renewed token of one is beside it, under another key."""
 
     api: Api
 
-    async def kubeconfig(self, key: ClusterKey) -> tuple[bytes, str]:
-        """The kubeconfig of a cluster, and the uid of its Secret.
+    async def kubeconfig(self, key: ClusterKey) -> StoredKubeconfig:
+        """The kubeconfig of a cluster.
 
         Raises:
-            KubeconfigError: there is none.
+            KubeconfigError: there is none, or it cannot be used.
             ApiError: the Secret cannot be read.
         """
         try:
@@ -98,76 +106,34 @@ class HomeSecrets:
             raise KubeconfigError(
                 f"Secret {key.secret}: is not in namespace {key.namespace}; use `diloco cluster kubeconfig` to make it"
             ) from None
-        if CLUSTER not in (secret["metadata"].get("labels") or {}):
+        if CLUSTER_LABEL not in labels_of(secret):
             # Without the label a job could use every Secret of its namespace.
-            raise KubeconfigError(f"Secret {key.secret}: has no label {CLUSTER}; use kubectl label to add it")
-        encoded = (secret.get("data") or {}).get(key.key)
+            raise KubeconfigError(f"Secret {key.secret}: has no label {CLUSTER_LABEL}; use kubectl label to add it")
+        data = secret.get("data") or {}
+        encoded = data.get(key.key)
         if not encoded:
             raise KubeconfigError(f"Secret {key.secret}: has no key {key.key}; use a kubeconfig as its value")
         if len(encoded) > 2 * MAXIMUM_BYTES:
             raise KubeconfigError(f"Secret {key.secret}: {key.key} is more than {MAXIMUM_BYTES >> 10} KiB; use less")
-        return _decoded(encoded), str(secret["metadata"]["uid"])
+        content = _decoded(encoded)
+        config, digest = parse(content), hashlib.sha256(content).hexdigest()
+        of, _, token = _decoded(data.get(f"{key.key}{RENEWED}") or "").decode("ascii", "replace").partition(" ")
+        claims, later = TokenClaims.of(config.token), TokenClaims.of(token)
+        # A token of another kubeconfig is not sent to this one's server.
+        if of == digest and claims is not None and later is not None and claims.precedes(later):
+            config = replace(config, token=token)
+        return StoredKubeconfig(config, digest, uid_of(secret))
 
-    async def keys(self, namespace: str, secret: str) -> tuple[ClusterKey, ...]:
-        """The clusters that a Secret may hold kubeconfigs of, the usual key first; none: there is no such Secret.
-
-        Raises:
-            ApiError: the Secret cannot be read.
-        """
-        try:
-            found = await self.api.get(SECRET, namespace, secret)
-        except NotFoundError:
-            return ()
-        if CLUSTER not in (found["metadata"].get("labels") or {}):
-            return ()
-        keys = sorted(found.get("data") or {}, key=lambda key: (key != DEFAULT_KEY, key))
-        return tuple(ClusterKey(namespace, secret, key) for key in keys[:MOST_KEYS])
-
-    async def renewed_token(self, key: ClusterKey, digest: str) -> str | None:
-        """The token that replaces that of the kubeconfig with this digest; None: there is none.
+    async def keep_token(self, key: ClusterKey, stored: StoredKubeconfig, token: str) -> None:
+        """Keep a token that replaces that of a kubeconfig.
 
         Raises:
-            ApiError: the Secret cannot be read.
-        """
-        try:
-            secret = await self.api.get(SECRET, key.namespace, token_secret(key))
-        except NotFoundError:
-            return None
-        if (secret["metadata"].get("annotations") or {}).get(TOKEN_OF) != digest:
-            return None
-        return _decoded((secret.get("data") or {}).get(_TOKEN_KEY) or "").decode("ascii", "replace") or None
-
-    async def keep_token(self, key: ClusterKey, digest: str, owner_uid: str, token: str) -> None:
-        """Keep a token that replaces that of the kubeconfig with this digest.
-
-        Raises:
-            ConflictError: the Secret's name is taken by one that is not the operator's.
+            ConflictError: there is another Secret of this name by now.
             ApiError: the Secret cannot be written.
         """
-        there = await self.api.find_metadata(SECRET, key.namespace, token_secret(key))
-        if there is not None and TOKEN_OF not in (there["metadata"].get("annotations") or {}):
-            call = Call("patch", SECRET.resource, key.namespace, token_secret(key))
-            raise ConflictError(call, f"there is one without the annotation {TOKEN_OF}")
-        owner = {"apiVersion": "v1", "kind": "Secret", "name": key.secret, "uid": owner_uid}
-        body: Object = {
-            "apiVersion": SECRET.api_version,
-            "kind": SECRET.name,
-            "metadata": {
-                "namespace": key.namespace,
-                "name": token_secret(key),
-                "labels": {labels.MANAGED_BY: labels.FIELD_MANAGER},
-                "annotations": {TOKEN_OF: digest},
-                "ownerReferences": [owner],
-            },
-            "type": "Opaque",
-            "data": {_TOKEN_KEY: base64.b64encode(token.encode()).decode()},
-        }
-        await self.api.apply(SECRET, body)
-
-
-def token_secret(key: ClusterKey) -> str:
-    """The name of the Secret with a cluster's renewed token. No kubeconfig's Secret can have it: it has a dot."""
-    return f"{key.secret}.{key.key.lower().replace('_', '-')}.token"
+        value = base64.b64encode(f"{stored.digest} {token}".encode()).decode()
+        metadata = {"namespace": key.namespace, "name": key.secret, "uid": stored.secret_uid}
+        await self.api.overwrite(SECRET, {"metadata": metadata, "data": {f"{key.key}{RENEWED}": value}})
 
 
 def _decoded(encoded: str) -> bytes:

@@ -4,28 +4,26 @@ Nothing at home waits for any of them. A cluster that has not answered yet is a 
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Selection
-from diloco_operator.cluster.cache import Cache, GroupKey
-from diloco_operator.cluster.errors import ApiError
-from diloco_operator.cluster.kinds import SECRET, Object
-from diloco_operator.cluster.requests import Seams
-from diloco_operator.cluster.watches import Watch
-from diloco_operator.clusters.home import CLUSTER, BadHomeError, ClusterKey, HomeSecrets
+from diloco_operator.api_server.api import Api, Selection
+from diloco_operator.api_server.cache import Cache, GroupKey
+from diloco_operator.api_server.errors import ApiError
+from diloco_operator.api_server.kinds import SECRET, Object
+from diloco_operator.api_server.requests import RequestHooks
+from diloco_operator.api_server.watches import Watch
+from diloco_operator.clusters.home import BadHomeError, ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import UNKNOWN, RemoteCluster
 from diloco_operator.clusters.session import PROBE_SECONDS, Surroundings
-from diloco_operator.clusters.state import DEFAULT_KEY, ClusterSeen, ClusterState
-from diloco_operator.clusters.visit import Visited, visiting
+from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, ClusterSeen, ClusterState
+from diloco_operator.objects import items_of, mapping
 
 _log = logging.getLogger(__name__)
 MOST_CLUSTERS: Final = 100
@@ -48,23 +46,12 @@ class HomeSide:
     """Awaited for this home's id; raises ApiError or BadHomeError."""
     changed: Callable[[GroupKey], None]
     """Called for a job (its namespace and name) after something about one of its clusters changed."""
-    seams: Seams
+    hooks: RequestHooks
     """Of requests to the clusters."""
     clock: Callable[[], float]
     now: Callable[[], datetime]
     probe_seconds: float = PROBE_SECONDS
     """Between two questions whether a cluster is there, while it is."""
-
-
-class _ByName(Cache):
-    """Secrets, each a group of its own."""
-
-    def group_of(self, item: Object) -> GroupKey | None:
-        return GroupKey(item["metadata"]["namespace"], item["metadata"]["name"])
-
-    def names(self) -> set[GroupKey]:
-        """Of all of them."""
-        return set(self._groups)
 
 
 @dataclass(slots=True)
@@ -78,7 +65,7 @@ class _Used:
     """Since when, by the clock."""
 
 
-class Clusters:
+class RemoteClusters:
     """All remote clusters in use. Used from one event loop."""
 
     def __init__(self, home: HomeSide) -> None:
@@ -88,13 +75,13 @@ class Clusters:
         """By namespace of home and name of the cluster."""
         self._ending: set[asyncio.Task[None]] = set()
         self._backoff = Backoff(1.0, 30.0, random.random)
-        self._secrets = _ByName("")
+        secrets = Cache(CLUSTER_LABEL)
         self._watches = tuple(
             Watch(
                 home.api,
-                # What is in them is read only where a job names one, and on visits.
-                Selection(SECRET, namespace, labels=CLUSTER, metadata_only=True),
-                self._secrets,
+                # What is in them is read only where a job names one.
+                Selection(SECRET, namespace, labels=CLUSTER_LABEL, metadata_only=True),
+                secrets,
                 self._secret_changed,
                 home.clock,
                 self._backoff,
@@ -106,6 +93,11 @@ class Clusters:
     def home_id(self) -> str:
         """This home's id; empty: not known yet."""
         return self._id
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Of home, whose jobs name clusters; empty: all."""
+        return self._home.namespaces
 
     async def run(self) -> None:
         """Follow the clusters in use until cancelled."""
@@ -153,8 +145,8 @@ class Clusters:
         places: dict[tuple[str, str], list[str]] = {}
         for name in names:
             remote = self.handle(job.namespace, name)
-            if remote is not None and remote.newest is not None:
-                places.setdefault(remote.newest.config.place, []).append(name)
+            if remote is not None and remote.session is not None:
+                places.setdefault(remote.session.config.place, []).append(name)
         for same in places.values():
             for name in same:
                 others = [other for other in same if other != name]
@@ -171,24 +163,6 @@ class Clusters:
     def used(self) -> dict[ClusterKey, RemoteCluster]:
         """The clusters in use."""
         return {used.key: used.remote for used in self._used.values() if used.remote is not None}
-
-    @property
-    def labelled(self) -> set[GroupKey]:
-        """Namespace and name of every Secret that may hold kubeconfigs, whether or not a job names it."""
-        return self._secrets.names()
-
-    async def unused(self, secret: GroupKey) -> tuple[ClusterKey, ...]:
-        """The clusters that this Secret may hold kubeconfigs of and that no job names.
-
-        Raises:
-            ApiError: the Secret cannot be read.
-        """
-        keys = await HomeSecrets(self._home.api).keys(secret.namespace, secret.value)
-        return tuple(key for key in keys if (key.namespace, key.name) not in self._used)
-
-    def visit(self, key: ClusterKey) -> AbstractAsyncContextManager[Visited]:
-        """One connection to a cluster that no job names; what it raises is in `visiting`."""
-        return visiting(HomeSecrets(self._home.api), key, self._home.seams)
 
     @property
     def selector(self) -> str:
@@ -222,18 +196,8 @@ class Clusters:
             random=random.random,
             probe_seconds=self._home.probe_seconds,
         )
-        used.remote = RemoteCluster(used.key, HomeSecrets(self._home.api), around, self._home.seams)
-        used.task = asyncio.create_task(self._guarded(used.remote))
-
-    async def _guarded(self, remote: RemoteCluster) -> None:
-        failures = 0
-        while True:
-            try:
-                await remote.run()
-            except Exception as error:  # noqa: BLE001 # it must end neither home's work nor that of other clusters
-                failures += 1
-                _log.error("cluster %s: failed; retrying", remote.key, exc_info=error)
-                await asyncio.sleep(self._backoff.seconds(failures))
+        used.remote = RemoteCluster(used.key, HomeSecrets(self._home.api), around, self._home.hooks)
+        used.task = asyncio.create_task(used.remote.run())
 
     def _end(self, at: tuple[str, str]) -> None:
         task = self._used.pop(at).task
@@ -247,19 +211,17 @@ class Clusters:
             self._home.changed(job)
 
     def _secret_changed(self, group: GroupKey) -> None:
+        """Read the Secrets of a namespace again: one of those with a kubeconfig has changed."""
         for used in self._used.values():
-            if (used.key.namespace, used.key.secret) == group and used.remote is not None:
+            if used.key.namespace == group.namespace and used.remote is not None:
                 used.remote.reread()
 
 
 def clusters_named(job: Object) -> list[tuple[str, str]]:
     """Secret and key of each cluster that a job's regions name, whether or not the rest of the job is valid."""
-    spec = job.get("spec")
-    regions = spec.get("regions") if isinstance(spec, dict) else None
     found = []
-    for region in regions if isinstance(regions, list) else ():
-        with contextlib.suppress(AttributeError, KeyError, TypeError):
-            secret = region["cluster"]["kubeconfigSecret"] if region.get("cluster") else None
-            if secret and isinstance(secret["name"], str):
-                found.append((secret["name"], str(secret.get("key") or DEFAULT_KEY)))
+    for region in items_of(mapping(job.get("spec")).get("regions")):
+        secret = mapping(mapping(mapping(region).get("cluster")).get("kubeconfigSecretRef"))
+        if isinstance(secret.get("name"), str):
+            found.append((secret["name"], str(secret.get("key") or DEFAULT_KEY)))
     return found

@@ -4,13 +4,12 @@
 server for it, one permission at a time. Pure.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 
-class Only(StrEnum):
+class OnlyObject(StrEnum):
     """The one object that a rule is restricted to, by its name."""
 
     ACCOUNT = "account"
@@ -30,7 +29,7 @@ class Rule:
     verbs: tuple[str, ...]
     why: str
     """What they are used for, as one sentence for the owner of the cluster."""
-    only: Only | None = None
+    only: OnlyObject | None = None
     without: str = ""
     """What does not work without the rule; empty: no region can run there."""
 
@@ -73,7 +72,7 @@ RULES: Final = (
         "serviceaccounts/token",
         ("create",),
         "Renews the operator's own token before it expires.",
-        Only.ACCOUNT,
+        OnlyObject.ACCOUNT,
         "the operator cannot renew its token: put a new one into the Secret before it expires",
     ),
     Rule(
@@ -81,7 +80,7 @@ RULES: Final = (
         "namespaces",
         ("get",),
         "Lets `diloco cluster check` read which Pod Security level the namespace enforces.",
-        Only.NAMESPACE,
+        OnlyObject.NAMESPACE,
         "`diloco cluster check` cannot tell which Pod Security level the namespace enforces",
     ),
 )
@@ -89,7 +88,7 @@ RULES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RoleScope:
     """Where the rules hold, and for whom."""
 
     namespace: str
@@ -98,7 +97,7 @@ class Place:
 
     def name_for(self, rule: Rule) -> str:
         """The name of the one object that a rule is restricted to; empty: it is not restricted."""
-        return {None: "", Only.ACCOUNT: self.account, Only.NAMESPACE: self.namespace}[rule.only]
+        return {None: "", OnlyObject.ACCOUNT: self.account, OnlyObject.NAMESPACE: self.namespace}[rule.only]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class Permission:
 
     rule: Rule
     verb: str
-    place: Place
+    scope: RoleScope
 
     def __str__(self) -> str:
         """In the words of the API server's refusals: ``create statefulsets.apps``."""
@@ -115,48 +114,27 @@ class Permission:
         group = f".{self.rule.group}" if self.rule.group else ""
         return f"{self.verb} {resource}{group}{slash}{subresource}"
 
-    def review(self) -> dict[str, Any]:
-        """The ``SelfSubjectAccessReview`` that asks whether the sender has it (authorization.k8s.io/v1)."""
-        resource, _, subresource = self.rule.resource.partition("/")
-        attributes = {
-            "namespace": self.place.namespace,
-            "verb": self.verb,
-            "group": self.rule.group,
-            "resource": resource,
-            "subresource": subresource,
-            "name": self.place.name_for(self.rule),
-        }
-        return {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {
-                "resourceAttributes": {key: value for key, value in attributes.items() if value or key == "group"}
-            },
-        }
+    @property
+    def name(self) -> str:
+        """The one object that it is restricted to; empty: it is not restricted."""
+        return self.scope.name_for(self.rule)
 
 
-def permissions(place: Place) -> tuple[Permission, ...]:
-    """Every verb of every rule that applies at a place, in the order of the table."""
+def permissions(scope: RoleScope) -> tuple[Permission, ...]:
+    """Every verb of every rule that applies in a scope, in the order of the table."""
     return tuple(
-        Permission(rule, verb, place)
+        Permission(rule, verb, scope)
         for rule in RULES
-        if rule.only is None or place.name_for(rule)
+        if rule.only is None or scope.name_for(rule)
         for verb in rule.verbs
     )
 
 
-def is_granted(review: Mapping[str, Any]) -> bool | None:
-    """What the API server's answer to a ``SelfSubjectAccessReview`` says; None: it says nothing."""
-    status = review.get("status")
-    allowed = status.get("allowed") if isinstance(status, Mapping) else None
-    return allowed if isinstance(allowed, bool) else None
-
-
-def role_rules(place: Place) -> tuple[tuple[str, dict[str, Any]], ...]:
+def role_rules(scope: RoleScope) -> tuple[tuple[str, dict[str, Any]], ...]:
     """The rules of a Role (rbac.authorization.k8s.io/v1), each with the reason for it."""
     found = []
     for rule in RULES:
-        name = place.name_for(rule)
+        name = scope.name_for(rule)
         if rule.only is not None and not name:
             continue
         body: dict[str, Any] = {"apiGroups": [rule.group], "resources": [rule.resource]}

@@ -1,4 +1,4 @@
-"""One kubeconfig in use: the connection, the watches of the namespace that it leads to, and what is wrong with them.
+"""One kubeconfig in use: the watches of the namespace that it leads to, its token's renewal, and what is wrong.
 
 While the server is away, only one request at a time is sent to it, at growing pauses. A watch that breaks off is no
 lost cluster: it makes that request due at once, and its outcome decides.
@@ -7,15 +7,15 @@ lost cluster: it makes that request due at once, and its outcome decides.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from diloco.runtime.backoff import Backoff
-from diloco_operator.cluster.api import Api, Selection
-from diloco_operator.cluster.cache import Cache, GroupKey
-from diloco_operator.cluster.errors import (
+from diloco_operator.api_server.api import Api, Selection
+from diloco_operator.api_server.cache import Cache, GroupKey
+from diloco_operator.api_server.errors import (
     ApiError,
     Call,
     ForbiddenError,
@@ -23,11 +23,12 @@ from diloco_operator.cluster.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from diloco_operator.cluster.kinds import REMOTE_CHILDREN
-from diloco_operator.cluster.watches import Watch
+from diloco_operator.api_server.kinds import REMOTE_CHILDREN, Kind
+from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.diagnose import Diagnosis, diagnose, forbidden, rights_asked, unsuitable_version
 from diloco_operator.clusters.kubeconfig import Kubeconfig
-from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
+from diloco_operator.clusters.tokens import TokenClaims
 
 _log = logging.getLogger(__name__)
 PROBE_SECONDS: Final = 30.0
@@ -37,6 +38,10 @@ MOST_SECONDS_AWAY: Final = 60.0
 FIRST_SECONDS_AWAY: Final = 1.0
 MOST_RIGHTS_ASKED: Final = 50
 """Missing rules that are remembered: there are not as many in the Role."""
+RENEWAL_SLEEP_SECONDS: Final = 600.0
+"""The clock is read again after this long: it may have been set meanwhile."""
+RENEWAL_PAUSE_SECONDS: Final = (30.0, 3600.0)
+"""Before a token is asked for again: the first time, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +63,22 @@ class Surroundings:
 
 
 class Session:
-    """The use of one kubeconfig. Nothing that the server sends ends more than this."""
+    """The use of one kubeconfig. What it raises while it runs is the server's doing, and ends no more than this."""
 
-    def __init__(self, config: Kubeconfig, api: Api, cache: Cache, around: Surroundings) -> None:
+    def __init__(
+        self,
+        config: Kubeconfig,
+        api: Api,
+        cache: Cache,
+        around: Surroundings,
+        keep_token: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`keep_token` keeps a new token, and has it used."""
         self.config = config
         self.api = api
         self.cache = cache
         self._around = around
+        self._keep_token = keep_token
         self._backoff = Backoff(FIRST_SECONDS_AWAY, MOST_SECONDS_AWAY, around.random)
         self.watches = tuple(self._watch_of(kind) for kind in REMOTE_CHILDREN)
         self.returns = 0
@@ -74,13 +88,12 @@ class Session:
         self._away: Diagnosis | None = Diagnosis(ClusterState.UNREACHABLE, f"{config.server} has not answered yet")
         self._asked = False
         self._unsuitable: Diagnosis | None = None
-        self._lacking: dict[str, Diagnosis] = {}
-        self._garbled: dict[str, Diagnosis] = {}
+        self._absent: dict[str, Diagnosis] = {}
         self._missing: dict[tuple[str, str], Call] = {}
         self._suspected: dict[tuple[str, str], Call] = {}
+        self._not_renewed: Expiring | None = None
         self._seen_at: datetime | None = None
         self._told: ClusterSeen | None = None
-        self._closed = False
 
     @property
     def seen(self) -> ClusterSeen:
@@ -91,6 +104,7 @@ class Session:
             message="" if problem is None else problem.message,
             seen_at=self._seen_at,
             namespace=self.config.namespace,
+            expiring=self._not_renewed or self.config.certificate_life,
             unlisted=self._unlisted(),
             settled=self._asked and (self._away is not None or (self.whole and not self._suspected)),
         )
@@ -98,53 +112,51 @@ class Session:
     @property
     def whole(self) -> bool:
         """Whether everything is known that the server lets us know."""
-        return all(watch.synced.is_set() or watch.shut_out for watch in self.watches)
+        return all(watch.synced.is_set() or watch.forbidden for watch in self.watches)
 
     async def run(self) -> None:
-        """Probe and watch until cancelled."""
+        """Probe, watch and renew the token until cancelled.
+
+        Raises:
+            ExceptionGroup: the server sends what cannot be read, or more than there is room for.
+        """
         async with asyncio.TaskGroup() as group:
             for watch in self.watches:
-                group.create_task(self._kept(watch))
+                group.create_task(watch.run())
             group.create_task(self._probe())
+            group.create_task(self._renew())
 
     async def is_up(self) -> None:
         """Wait until the server answers."""
         await self._up.wait()
 
-    def close(self) -> None:
-        """Report nothing more."""
-        self._closed = True
-
     def report(self) -> None:
         """Report if something has changed."""
         seen = replace(self.seen, seen_at=None)
-        if self._closed or seen == self._told:
+        if seen == self._told:
             return
-        if self._told is not None and seen.state is ClusterState.READY:
+        if self._told is not None and seen.state is ClusterState.READY and self._told.state is not seen.state:
             _log.info("cluster %s: ready", self._around.name)
         self._told = seen
         self._around.reported()
 
-    def told(self) -> None:
-        """Report in any case: something beside the session has changed."""
-        if not self._closed:
-            self._around.reported()
-
     def failed(self, error: ApiError) -> None:
-        """Take in that a request failed, of whomever it was."""
+        """Take in that a request failed, whoever sent it."""
+        found = diagnose(error, self.config.server)
         if isinstance(error, UnansweredError | UnauthorizedError):
             self._lost(error)
         elif rights_asked(error):
             self._suspect(error.call)
-        if isinstance(error, UnavailableError | UnauthorizedError | ForbiddenError):
+        elif found is not None and found.state is ClusterState.UNSUITABLE:
+            self._absent[error.call.resource] = found
+        if found is not None or rights_asked(error):
             self._due.set()
         self.report()
 
-    def _watch_of(self, kind: Any) -> Watch:
-        selection = Selection(kind, self.config.namespace, labels=self._around.selector)
+    def _watch_of(self, kind: Kind) -> Watch:
         return Watch(
             self.api,
-            selection,
+            Selection(kind, self.config.namespace, labels=self._around.selector),
             self.cache,
             self._around.changed,
             self._around.clock,
@@ -154,33 +166,13 @@ class Session:
             heard=self._heard,
         )
 
-    async def _kept(self, watch: Watch) -> None:
-        """Run a watch, whatever the server sends."""
-        failures = 0
-        while True:
-            try:
-                await watch.run()
-            except Exception as error:  # noqa: BLE001 # a server of others may send anything
-                failures += 1
-                text = f"{self.config.server} sends {watch.selection.kind.resource} that cannot be read"
-                self._garbled[watch.selection.kind.resource] = Diagnosis(ClusterState.UNSUITABLE, text)
-                watch.shut_out = True
-                watch.forget()
-                _log.warning("cluster %s: %s (%s); retrying", self._around.name, text, type(error).__name__)
-                self.report()
-                await asyncio.sleep(self._backoff.seconds(failures))
-
     def _watch_failed(self, error: ApiError) -> None:
-        found = diagnose(error, self.config.server)
-        if found is not None and found.state is ClusterState.UNSUITABLE:
-            self._lacking[error.call.resource] = found
-        if isinstance(error, UnauthorizedError):
-            self._lost(error)
-        elif rights_asked(error):
-            self._suspect(error.call)
-        if found is not None or rights_asked(error):
+        # A watch that breaks off is no lost cluster: what the next probe finds decides.
+        if isinstance(error, UnansweredError):
             self._due.set()
-        self.report()
+            self.report()
+        else:
+            self.failed(error)
 
     async def _probe(self) -> None:
         failures = 0
@@ -195,9 +187,9 @@ class Session:
                 self._lost(error)
             self._asked = True
             self.report()
-            if failures:
+            if error is not None:
                 # Whatever else asks for it: the pauses grow.
-                await asyncio.sleep(max(self._backoff.seconds(failures), error.retry_after_seconds if error else 0.0))
+                await asyncio.sleep(max(self._backoff.seconds(failures), error.retry_after_seconds))
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._around.probe_seconds):
@@ -240,6 +232,40 @@ class Session:
             elif len(self._missing) < MOST_RIGHTS_ASKED:
                 self._missing[key] = call
 
+    async def _renew(self) -> None:
+        """Renew the token once; the new one gets a session, and a renewal, of its own."""
+        claims = TokenClaims.of(self.config.token)
+        if claims is None:
+            return
+        backoff, failures = Backoff(*RENEWAL_PAUSE_SECONDS, self._around.random), 0
+        while True:
+            left_seconds = (claims.renew_at - self._around.now()).total_seconds()
+            if left_seconds > 0:
+                await asyncio.sleep(min(left_seconds, RENEWAL_SLEEP_SECONDS))
+                continue
+            await self.is_up()
+            why = await self._renewed(claims)
+            if not why:
+                return
+            failures += 1
+            if self._not_renewed is None:
+                _log.warning("the token for %s is not renewed: %s", self.config.server, why)
+                self._not_renewed = Expiring(Credential.TOKEN, claims.issued, claims.expires)
+                self.report()
+            await asyncio.sleep(backoff.seconds(failures))
+
+    async def _renewed(self, claims: TokenClaims) -> str:
+        """Why there is no new token; empty: there is one."""
+        try:
+            token = await self.api.token(claims.namespace, claims.account, claims.asked_seconds)
+            later = TokenClaims.of(token)
+            if later is None or not claims.precedes(later):
+                return "the new one does not last longer"
+            await self._keep_token(token)
+        except ApiError as error:
+            return str(error)
+        return ""
+
     def _suspect(self, call: Call) -> None:
         key = (call.verb, call.resource)
         if key not in self._missing and len(self._suspected) < MOST_RIGHTS_ASKED:
@@ -258,29 +284,24 @@ class Session:
         self._seen_at = self._around.now()
         self.report()
 
-    def _absent(self) -> dict[str, Diagnosis]:
-        """Kinds that the server does not have."""
-        return self._still(self._lacking)
-
-    def _still(self, earlier: dict[str, Diagnosis]) -> dict[str, Diagnosis]:
-        """What was found about kinds that are not watched at the moment."""
-        shut_out = {watch.selection.kind.resource for watch in self.watches if watch.shut_out}
-        return {resource: found for resource, found in earlier.items() if resource in shut_out}
+    def _lacking(self) -> dict[str, Diagnosis]:
+        """Kinds that the server did not have when they were last asked for."""
+        closed = {watch.selection.kind.resource for watch in self.watches if watch.forbidden}
+        return {resource: found for resource, found in self._absent.items() if resource in closed}
 
     def _unlisted(self) -> frozenset[str]:
         """Kinds that the server has and does not list. Of one that it does not have, nothing can be there."""
-        absent = self._absent()
-        shut_out = (watch.selection.kind for watch in self.watches if watch.shut_out)
-        return frozenset(kind.name for kind in shut_out if kind.resource not in absent)
+        lacking = self._lacking()
+        closed = (watch.selection.kind for watch in self.watches if watch.forbidden)
+        return frozenset(kind.name for kind in closed if kind.resource not in lacking)
 
     def _problem(self) -> Diagnosis | None:
         if self._away is not None:
             return self._away
         if self._unsuitable is not None:
             return self._unsuitable
-        unusable = [*self._absent().values(), *self._still(self._garbled).values()]
-        if unusable:
-            return unusable[0]
+        for lacking in self._lacking().values():
+            return lacking
         if not self.whole:
             return Diagnosis(ClusterState.UNREACHABLE, f"the objects of {self.config.server} are still being listed")
         return forbidden(self._missing.values(), self.config.server) if self._missing else None

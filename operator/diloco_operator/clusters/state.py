@@ -72,6 +72,8 @@ class ClusterSeen:
     nothing of these kinds is written."""
 
 
+CLUSTER_LABEL: Final = "diloco.dev/cluster"
+"""The label of Secrets whose kubeconfig jobs of their namespace may use. Its value does not matter."""
 DEFAULT_KEY: Final = "kubeconfig"
 """The key of a Secret that holds the kubeconfig, unless the manifest names another one."""
 

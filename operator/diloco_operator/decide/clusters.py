@@ -5,18 +5,18 @@ the cluster that the operator runs in; it has the empty name and always answers.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from diloco.spec.status import RegionStatus
+from diloco.spec.status.job import RegionStatus
 from diloco_operator.clusters.state import DEFAULT_KEY, ClusterSeen, ClusterState, Credential, cluster_name
-from diloco_operator.decide.clock import not_after
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import one_line
+from diloco_operator.decide.status.text import one_line
 from diloco_operator.manifests.inputs import Remote, Remotes
+from diloco_operator.objects import items_of, mapping
 from diloco_operator.options import OperatorOptions
 
 HOME: Final = ""
@@ -127,7 +127,7 @@ class Clusters:
         known = [self.before[region].since for region in self.regions_in(cluster) if region in self.before]
         earliest = min((time for time in known if time is not None), default=None)
         if earliest is not None:
-            return not_after(earliest, self.now)
+            return earliest
         return self.now.replace(microsecond=0) if cluster in self.seen else None
 
     def last_seen(self, cluster: str) -> datetime | None:
@@ -177,8 +177,8 @@ class Clusters:
             return None
         told = f"the {expiring.what} runs out at {expiring.expires:%Y-%m-%dT%H:%M:%SZ}"
         if expiring.what == Credential.TOKEN:
-            return ClusterProblem(Reason.TOKEN_EXPIRING, f"{told}, and the operator may not renew it")
-        return ClusterProblem(Reason.CLIENT_CERTIFICATE_EXPIRING, f"{told}, and only a new kubeconfig replaces it")
+            return ClusterProblem(Reason.CREDENTIALS_EXPIRING, f"{told}, and the operator may not renew it")
+        return ClusterProblem(Reason.CREDENTIALS_EXPIRING, f"{told}, and only a new kubeconfig replaces it")
 
     def located(self, region: RegionStatus) -> RegionStatus:
         """A region's status with its cluster and what is wrong with it."""
@@ -208,21 +208,33 @@ class Clusters:
         return None
 
 
-def said_regions(job: Object) -> dict[str, str]:
-    """The cluster of every region that can be read, from a job whose spec may be invalid."""
-    found = {}
-    for region in _list(_object(job.get("spec")).get("regions")):
-        secret = _object(_object(_object(region).get("cluster")).get("kubeconfigSecret"))
-        name, key = secret.get("name"), secret.get("key", DEFAULT_KEY)
-        where = cluster_name(name, key) if isinstance(name, str) and isinstance(key, str) else HOME
-        if isinstance(_object(region).get("name"), str):
-            found[region["name"]] = where
+def with_same_places(seen: Mapping[str, ClusterSeen], children: Mapping[ChildKey, Object]) -> dict[str, ClusterSeen]:
+    """``seen``, where each of several clusters that show an object with the same uid says so (`ClusterSeen.same_as`).
+
+    Their kubeconfigs lead to one namespace of one cluster by different addresses. Without this, each would be taken for
+    a cluster in which the objects of the other one's regions are not wanted. API servers make uids at random. The owner
+    of one cluster does not know those in another, so cannot pretend this.
+    """
+    by_uid: dict[str, set[str]] = {}
+    for key, live in children.items():
+        uid = live["metadata"].get("uid")
+        if key.cluster in seen and isinstance(uid, str) and uid:
+            by_uid.setdefault(uid, set()).add(key.cluster)
+    found = dict(seen)
+    for several in by_uid.values():
+        for name in several if len(several) > 1 else ():
+            if not found[name].same_as:
+                found[name] = replace(found[name], same_as=min(several - {name}))
     return found
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def said_regions(job: Object) -> dict[str, str]:
+    """The cluster of every region that can be read, from a job whose spec may be invalid."""
+    found = {}
+    for region in items_of(mapping(job.get("spec")).get("regions")):
+        secret = mapping(mapping(mapping(region).get("cluster")).get("kubeconfigSecretRef"))
+        name, key = secret.get("name"), secret.get("key", DEFAULT_KEY)
+        where = cluster_name(name, key) if isinstance(name, str) and isinstance(key, str) else HOME
+        if isinstance(mapping(region).get("name"), str):
+            found[region["name"]] = where
+    return found

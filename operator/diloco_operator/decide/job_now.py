@@ -1,178 +1,172 @@
-"""One job at one moment: everything that a decision about it may use, under short names. Pure values."""
+"""One job at one moment: everything that a decision about it may use, under short names. Pure values.
 
-from collections.abc import Mapping
+Its manifest need not be readable. Then what it said of the pools is in the status, from when it could last be read. The
+fields that stop a job are read one by one, so they work whatever else the manifest says.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from diloco.spec import DiLoCoJob, JobSpec
-from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE
-from diloco.spec.status import AvoidedNode, JobStatus
+from diloco.spec.checks import MAXIMUM_LEARNERS
+from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
+from diloco.spec.status.job import JobStatus
 from diloco_operator import names
-from diloco_operator.decide.avoided_nodes import PoolPods, avoided_nodes, nodes_to_avoid
-from diloco_operator.decide.causes.volume import Volume
-from diloco_operator.decide.clock import latest_known
-from diloco_operator.decide.clusters import Clusters
-from diloco_operator.decide.endpoint import Endpoint, endpoint
-from diloco_operator.decide.failing import failing
-from diloco_operator.decide.held_pods import Holding, SetUid, holding, pods_by_set, set_of
-from diloco_operator.decide.lost_pods import LostPodPolicy, lost_pods, policy_of
-from diloco_operator.decide.lost_pods import Scene as LostScene
-from diloco_operator.decide.lost_pods import Verdict as LostVerdict
-from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
-from diloco_operator.decide.readmission import Readmissions, given_up_now, orders_told, readmitted
-from diloco_operator.decide.revocation import Revoked
-from diloco_operator.decide.stopping import PodsLeft, pods_left
-from diloco_operator.decide.workloads import (
+from diloco_operator.decide.causes.volume import START_ANEW, Volume
+from diloco_operator.decide.clusters import FINALIZER, HOME, Clusters, said_regions, with_same_places
+from diloco_operator.decide.ending.ending import recorded_end
+from diloco_operator.decide.ending.stopping import LostPodPolicy, PodsLeft, pods_left, policy_of
+from diloco_operator.decide.learners.failing import failing
+from diloco_operator.decide.learners.held_pods import Holding, SetUid, holding, pods_by_set, set_of
+from diloco_operator.decide.learners.readmission import (
+    READMIT,
+    Readmissions,
+    given_up_now,
+    not_ordered,
+    orders_told,
+    readmitted,
+)
+from diloco_operator.decide.objects.endpoint import Endpoint, endpoint
+from diloco_operator.decide.objects.workloads import (
+    STATEFUL_SET,
     PoolWorkload,
+    is_bound,
     pool_workloads,
-    set_names,
+    replicas,
     syncer_claim,
     syncer_deployment,
+    syncer_ready,
 )
-from diloco_operator.manifests.holds import is_held_back
+from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
+from diloco_operator.manifests.placement.holds import is_held_back
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.options import OperatorOptions
-from diloco_operator.signing import CertificateMaker
 
 
 @dataclass(frozen=True)
 class JobNow:
-    """What `reconcile` was given, validated and parsed."""
+    """What `reconcile` was given."""
 
-    job: DiLoCoJob
+    given: Object
+    """The DiLoCoJob as the API server hands it out."""
+    job: DiLoCoJob | None
+    """The same, parsed and as it is to be carried out; None: its manifest cannot be."""
     before: JobStatus
     """The status as it was last written."""
     observed: Observed
     now: datetime
     options: OperatorOptions
-    maker: CertificateMaker
-    volume: Volume
-    """The claim that holds its training."""
-    clusters: Clusters
-    """Where its regions are."""
-    revoked: Revoked = field(default_factory=Revoked)
-    """Whose certificates the user has revoked."""
-    lost_pod_policy: LostPodPolicy = field(default_factory=lambda: policy_of({}))
-    """What becomes of pods on nodes that do not respond."""
-    syncer_stopped: str = ""
-    """The uid of the syncer's pod whose machine is off, as the user says; empty: none."""
     elsewhere: Mapping[PoolKey, int] = field(default_factory=dict)
     """Learners of a pool that run in the region's next one, of which ``job`` has so many more."""
-    readmit: str = ""
-    """The annotation that lets learners back in; empty: the job has none."""
-    created: datetime | None = None
-    """When the job was made, by the API server's clock; None: not known."""
+
+    # What the job says
 
     @property
-    def latest(self) -> datetime:
-        """The time to record, by a clock that may be behind."""
-        return latest_known(self.before, self.created, self.now)
+    def manifest(self) -> DiLoCoJob:
+        """The job, parsed; only of one that can be carried out."""
+        assert self.job is not None
+        return self.job
 
     @property
     def spec(self) -> JobSpec:
-        """What is wanted."""
-        return self.job.spec
+        """As `manifest`."""
+        return self.manifest.spec
 
     @property
     def name(self) -> str:
         """The job's name."""
-        return self.job.metadata.name
+        return str(self.given["metadata"]["name"])
 
-    @cached_property
-    def desired_learners(self) -> dict[PoolKey, int]:
-        """Pods of every pool when the job runs, in the manifest's order; of elastic pools the most."""
-        return {key: pool.learners for key, pool in names.pools(self.spec).items()}
+    @property
+    def generation(self) -> int:
+        """Of its manifest."""
+        return int(self.given["metadata"].get("generation") or 0)
 
-    @cached_property
-    def set_names(self) -> SetNames:
-        """What its pools' StatefulSets are called."""
-        said = {PoolKey(r.name, pool.name): pool.stateful_set for r in self.before.regions for pool in r.pools}
-        seen = self.observed
-        here = [pool for pool in self.desired_learners if not self.clusters.regions[pool.region]]
-        found = set_names(self.name, here, seen.children, seen.foreign, said)
-        # In other clusters there are no sets of earlier versions, and labels can be written by others.
-        return {pool: found.get(pool) or names.stateful_set(self.name, pool) for pool in self.desired_learners}
+    @property
+    def suspend(self) -> bool:
+        """Whether it is to be stopped."""
+        return self._said.get("suspend") is True
 
-    @cached_property
-    def workloads(self) -> list[PoolWorkload]:
-        """Its pools, in the manifest's order."""
-        pools, regions = names.pools(self.spec), self.clusters.regions
-        found = pool_workloads(self.set_names, pools, regions, self.observed.children, self.given_up)
-        return [
-            replace(
-                one,
-                avoid=nodes_to_avoid(one, self.before.avoided_nodes, self.now),
-                elsewhere=self.elsewhere.get(one.pool, 0),
-            )
-            for one in found
-        ]
+    @property
+    def active_deadline_seconds(self) -> int | None:
+        """``spec.activeDeadlineSeconds``; None: there is none that can be read."""
+        return _seconds(self._said.get("activeDeadlineSeconds"))
 
-    @cached_property
-    def given_up(self) -> frozenset[str]:
-        """The learners that the syncer has given up, as it reports or last reported."""
-        return given_up_now(self.observed, self.before)
+    @property
+    def ttl_seconds_after_finished(self) -> int | None:
+        """``spec.ttlSecondsAfterFinished``; None: there is none that can be read."""
+        return _seconds(self._said.get("ttlSecondsAfterFinished"))
+
+    @property
+    def _said(self) -> dict[str, Any]:
+        found = self.given.get("spec")
+        return found if isinstance(found, dict) else {}
+
+    def annotation(self, name: str) -> str:
+        """An annotation of the job; empty if it has none of this name."""
+        return str((self.given["metadata"].get("annotations") or {}).get(name, ""))
+
+    @property
+    def lost_pod_policy(self) -> LostPodPolicy:
+        """What becomes of pods on nodes that do not respond."""
+        return policy_of(self.given)
+
+    @property
+    def this_second(self) -> datetime:
+        """The time to record, in whole seconds."""
+        return self.now.replace(microsecond=0)
+
+    @property
+    def revoked(self) -> dict[PoolKey, datetime]:
+        """As of when certificates of pools are revoked."""
+        pools = names.pools(self.spec).items()
+        return {key: pool.certificates_not_before for key, pool in pools if pool.certificates_not_before}
 
     @cached_property
     def readmitted(self) -> Readmissions:
-        """Which of them are let back in."""
-        if not self.readmit:
-            return Readmissions()
+        """Which given-up learners are let back in."""
+        annotation = self.annotation(READMIT)
+        if self.job is None:
+            return Readmissions(problem=not_ordered(annotation, self.observed.children, self.name))
         known = {f"{key}/{index}" for key, pool in names.pools(self.spec).items() for index in range(pool.learners)}
-        return readmitted(self.readmit, known, self.observed, self.before, self.name)
+        return readmitted(annotation, known, self.observed, self.before, self.name)
 
-    @cached_property
-    def orders(self) -> dict[str, str]:
-        """What the syncer is told of single learners: files by name, without empty ones."""
-        files = {READMITTED_FILE: self.readmitted.file, FAILED_FILE: self._failing}
-        return {name: text for name, text in files.items() if text}
+    # What runs
 
     @property
-    def _failing(self) -> str:
-        view, pods = self.observed.syncer, self.pods_by_set
-        allowed = self.spec.failure_policy.max_restarts_per_learner
-        if allowed is None or pods is None or not isinstance(view, SyncerStatusView):
-            return ""
-        told = orders_told(self.observed.children, self.name, FAILED_FILE)
-        return failing(self.workloads, pods, view, allowed, told)
+    def told(self) -> SyncerStatusView | None:
+        """The syncer's report; None: there is none, or the job has ended before, and nothing more is to come."""
+        view = self.observed.syncer
+        return view if isinstance(view, SyncerStatusView) and recorded_end(self.before) is None else None
 
     @cached_property
-    def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:
-        """The pods of each set, by index; None: they were not listed."""
-        return None if self.observed.looked is None else pods_by_set(self.observed.looked.pods)
-
-    @cached_property
-    def avoided(self) -> tuple[AvoidedNode, ...]:
-        """The nodes to be avoided from now on. Those in the status before are avoided already."""
-        there = self.pods_by_set or {}
-        seen = [PoolPods(one, there.get(set_of(one), {})) for one in self.workloads]
-        return avoided_nodes(self.before.avoided_nodes, seen, self.now, self.observed.pods_forbidden)
-
-    @cached_property
-    def holdings(self) -> dict[ChildKey, Holding]:
-        """What is done about held pods and avoided nodes, by set; nothing while the job is to stop."""
-        if self.spec.suspend:
-            return {}
-        pods = self.pods_by_set
-        return {
-            one.key: holding(
-                *(one, None if pods is None else pods.get(set_of(one), {})),
-                *(self.now, self.lost_pod_policy.after_seconds),
-                may_delete=one.key.cluster not in self.observed.pods_forbidden,
-            )
-            for one in self.workloads
-            if _needs_holding(one)
-        }
+    def clusters(self) -> Clusters:
+        """Where its regions are."""
+        finalizers = self.given["metadata"].get("finalizers") or ()
+        return Clusters(
+            regions=said_regions(self.given),
+            seen=with_same_places(
+                {name: seen for name, seen in self.observed.clusters.items() if seen.settled}, self.observed.children
+            ),
+            before={region.name: region for region in self.before.regions},
+            unscalable={key.cluster for key in self.observed.refused if key.kind == STATEFUL_SET},
+            finalized=FINALIZER in finalizers,
+            now=self.now,
+            options=self.options,
+        )
 
     @property
-    def holds(self) -> bool:
-        """Whether pods are held back or avoid nodes, or did, in clusters that answer."""
-        return not self.spec.suspend and any(map(_needs_holding, self.workloads_in_reach))
-
-    @property
-    def workloads_in_reach(self) -> list[PoolWorkload]:
-        """Those in clusters that answer."""
-        return [workload for workload in self.workloads if self.clusters.answers(workload.key.cluster)]
+    def volume(self) -> Volume:
+        """The claim that holds its training."""
+        return Volume(
+            name=names.syncer(self.name),
+            remembered=self.before.syncer.claim_uid if self.before.syncer else "",
+            claim=self.claim,
+            start_anew=self.annotation(START_ANEW),
+        )
 
     @property
     def deployment(self) -> Object | None:
@@ -192,30 +186,125 @@ class JobNow:
         return endpoint(self.spec.syncer.expose, service, known)
 
     @property
+    def desired_learners(self) -> dict[PoolKey, int]:
+        """Pods of every pool when the job runs, in the manifest's order; of elastic pools the most."""
+        return {key: pool.learners for key, pool in names.pools(self.spec).items()}
+
+    @property
+    def set_names(self) -> SetNames:
+        """What its pools' StatefulSets are called."""
+        return names.stateful_sets(self.name, names.pools(self.spec))
+
+    @cached_property
+    def workloads(self) -> list[PoolWorkload]:
+        """Its pools, in the manifest's order."""
+        if self.job is None:
+            return list(self._remembered_workloads())
+        pools, regions = names.pools(self.spec), self.clusters.regions
+        out = given_up_now(self.observed, self.before)
+        found = pool_workloads(self.set_names, pools, regions, self.observed.children, out)
+        return [replace(one, elsewhere=self.elsewhere.get(one.pool, 0)) for one in found]
+
+    def _remembered_workloads(self) -> Iterator[PoolWorkload]:
+        out = given_up_now(self.observed, self.before)
+        for region in self.before.regions:
+            cluster = self.clusters.regions.get(region.name, HOME)
+            for pool in region.pools:
+                key = ChildKey(STATEFUL_SET, pool.stateful_set, cluster)
+                live = self.observed.children.get(key)
+                # Another cluster's server may say any number of pods.
+                there = range(0 if live is None else min(replicas(live), MAXIMUM_LEARNERS))
+                known = {*there, *(pool.given_up or ())}
+                gone = frozenset(index for index in known if f"{region.name}/{pool.name}/{index}" in out)
+                yield PoolWorkload(
+                    *(PoolKey(region.name, pool.name), key, live, pool.desired, pool.minimum),
+                    given_up=gone,
+                    elsewhere=pool.fallback_learners or 0,
+                )
+
+    @property
+    def workloads_in_reach(self) -> list[PoolWorkload]:
+        """Those in clusters that answer."""
+        return [workload for workload in self.workloads if self.clusters.answers(workload.key.cluster)]
+
+    @cached_property
+    def orders(self) -> dict[str, str]:
+        """What the syncer is told of single learners: files by name, without empty ones."""
+        files = {READMITTED_FILE: self.readmitted.file, FAILED_FILE: self._failing}
+        return {name: text for name, text in files.items() if text}
+
+    @property
+    def _failing(self) -> str:
+        view, pods = self.observed.syncer, self.pods_by_set
+        allowed = self.spec.failure_policy.max_restarts_per_learner
+        if allowed is None or pods is None or not isinstance(view, SyncerStatusView):
+            return ""
+        told = orders_told(self.observed.children, self.name, FAILED_FILE)
+        return failing(self.workloads, pods, view, allowed, told)
+
+    # What its pods show
+
+    @property
+    def needs_pods(self) -> bool:
+        """Whether the pods have to be listed: some that should run do not, or some are left that should not be."""
+        if self.given["metadata"].get("deletionTimestamp"):
+            return False
+        if recorded_end(self.before) is not None:
+            return self.pods_left.any
+        if self.suspend:
+            # List the pods before reporting that none is left.
+            return self.pods_left.any or not self.was_suspended
+        if self.job is None and not self.pods_left.syncers:
+            return False
+        return self._unhealthy or any(map(_needs_holding, self.workloads_in_reach))
+
+    @property
+    def _unhealthy(self) -> bool:
+        """Whether something that should run does not; what was last seen in clusters that are away does not count."""
+        sets = [workload for workload in self.workloads_in_reach if workload.live is not None]
+        return (
+            # A pod too many is on its way out, or cannot be ended.
+            any(not workload.healthy or workload.surplus for workload in sets)
+            or (self.deployment is not None and not syncer_ready(self.deployment))
+            or (self.claim is not None and not is_bound(self.claim))
+        )
+
+    @property
+    def was_suspended(self) -> bool:
+        """Whether the job has stopped before."""
+        return any((one.type, one.status) == ("Suspended", "True") for one in self.before.conditions)
+
+    @cached_property
+    def pods_by_set(self) -> dict[SetUid, dict[int, Object]] | None:
+        """The pods of each set, by index; None: they were not listed."""
+        return None if self.observed.looked is None else pods_by_set(self.observed.looked.pods)
+
+    @cached_property
+    def holdings(self) -> dict[ChildKey, Holding]:
+        """What is done about held pods, by set; nothing while the job is to stop."""
+        if self.suspend or self.job is None:
+            return {}
+        pods = self.pods_by_set
+        return {
+            one.key: holding(
+                *(one, None if pods is None else pods.get(set_of(one), {})),
+                *(self.now, self.lost_pod_policy.after_seconds),
+                may_delete=one.key.cluster not in self.observed.pods_forbidden,
+            )
+            for one in self.workloads
+            if _needs_holding(one)
+        }
+
+    @cached_property
     def pods_left(self) -> PodsLeft:
         """Pods that exist or may be being created."""
         after_seconds = self.lost_pod_policy.after_seconds
         return pods_left(self.observed.children, self.observed.looked, self.clusters, after_seconds)
 
-    def lost_pods(self, *, stopping: bool) -> LostVerdict:
-        """Its pods on nodes that do not respond; ``stopping``: it is suspended."""
-        return lost_pods(
-            LostScene(
-                workloads=self.workloads,
-                observed=self.observed,
-                clusters=self.clusters,
-                policy=self.lost_pod_policy,
-                deployment=self.deployment,
-                syncer_stopped=self.syncer_stopped,
-                stopping=stopping,
-            )
-        )
-
-    @property
-    def endpoint(self) -> str:
-        """``host:port`` by which learners in other clusters reach the syncer; empty: not known yet."""
-        return self.external_endpoint.address
-
 
 def _needs_holding(workload: PoolWorkload) -> bool:
-    return bool(workload.held or workload.avoid or is_held_back(workload.live))
+    return bool(workload.held or is_held_back(workload.live))
+
+
+def _seconds(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

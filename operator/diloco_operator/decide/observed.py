@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from diloco.spec.syncer_status import Phase
+from diloco.spec.status.syncer import Phase
 from diloco_operator.clusters.state import ClusterSeen
 from diloco_operator.manifests.inputs import Placed
 
@@ -40,6 +40,15 @@ class ChildKey(NamedTuple):
         return f"{self.kind} {self.name} in cluster {self.cluster}" if self.cluster else f"{self.kind} {self.name}"
 
 
+class Applied(NamedTuple):
+    """An object as it was applied last."""
+
+    wanted: str
+    """Digest of what was applied."""
+    made: str
+    """Digest of what the API server made of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodObserved:
     """One of the job's pods."""
@@ -52,7 +61,7 @@ class PodObserved:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class PodList:
     """The pods and events of an unhealthy job, from lists and not from watches."""
 
     pods: tuple[PodObserved, ...] = ()
@@ -131,7 +140,7 @@ class LinksReport(BaseModel):
 
 
 class SyncerStatusView(BaseModel):
-    """What the operator reads of the syncer's ``/status`` (`diloco.spec.syncer_status.SyncerStatus`).
+    """What the operator reads of the syncer's ``/status`` (`diloco.spec.status.syncer.SyncerStatus`).
 
     Other fields are ignored, and most of these may be missing: trainers of other versions answer it too.
     """
@@ -197,13 +206,14 @@ class Observed:
     elsewhere labels with its uid and the home's id. Those of a cluster that does not answer are as last seen."""
     foreign: frozenset[ChildKey] = frozenset()
     """Objects with the job's labels, or with names that the job needs, that belong to other owners."""
-    looked: Looked | None = None
-    """None: the pods were not listed, because no plan requested it (`Plan.look_closer`), or because listing them
-    failed."""
+    looked: PodList | None = None
+    """None: the pods were not listed, because no decision needs them (`reconcile.needs_pods`) or the list failed."""
     look_failed: bool = False
-    """Listing the pods failed: this time the decision is made without them."""
+    """They are needed, and listing them failed."""
     syncer: SyncerStatusView | SyncerAway | None = None
-    """None: no request was sent, because no syncer is wanted."""
+    """None: there is no syncer to ask."""
+    applied: Mapping[ChildKey, Applied] = field(default_factory=dict)
+    """What this process has applied, and what the API server made of it. It need not survive a restart."""
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
     """Why the API server has refused to apply objects, by their keys, if a retry cannot help (400, 403, 409, 422). It
     need not survive a restart of the operator, because the same request gets the same answer."""
@@ -214,8 +224,3 @@ class Observed:
     been contacted yet."""
     retained: Object | None = None
     """Among ``foreign``: the claim that an earlier job of this name has retained."""
-
-    @property
-    def may_look(self) -> bool:
-        """Whether the pods have neither been listed yet nor failed to be."""
-        return self.looked is None and not self.look_failed

@@ -91,9 +91,3 @@ class Plan:
     """The whole status: server-side apply on the status subresource, force. None: as it is."""
     events: tuple[JobEvent, ...] = ()
     """Empty where ``status`` is None, but for a deleted job."""
-    look_closer: bool = False
-    """Something is unhealthy and `Observed.looked` was None: list the job's pods and warning events, and reconcile
-    again at once. Until then the plan has no status, so that nothing flaps. Where the lists fail, go on with
-    `Observed.look_failed`."""
-    ask_syncer: bool = False
-    """The syncer's status is needed: if `Observed.syncer` was None, request it and reconcile at once."""

@@ -1,6 +1,7 @@
 """Decides what to do about a job: ``reconcile(job, observed, now, ...) -> Plan``.
 
-The cases, from top to bottom: the job is invalid, it has ended, it ends now, it is suspended, it runs.
+The cases, in this order: the job is deleted, it has ended, it ends now, its manifest is refused, it is suspended, it
+runs. A job whose manifest is refused can still be stopped and still ends; otherwise it is left as it is.
 Level-triggered: all state is in the objects themselves. So an operator that restarts between two reconciles loses
 nothing, and reconciling an unchanged world again gives an empty plan.
 
@@ -9,50 +10,50 @@ Pure: no clock, no network, and randomness only through the ``CertificateMaker``
 
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from diloco.spec import SpecError
-from diloco.spec.load import job_from
-from diloco_operator import names
-from diloco_operator.decide.bare import Bare
+from diloco.spec.reading.load import job_from
 from diloco_operator.decide.causes.all import (
-    revocation_causes,
+    blocking_causes,
+    readmission_causes,
     running_causes,
     stopping_causes,
     taken_causes,
-    unhealthy,
 )
-from diloco_operator.decide.causes.cause import Cause, gravest_first
-from diloco_operator.decide.child_changes import Changes, changes
-from diloco_operator.decide.conditions import IN_PROGRESS, Verdict, Verdicts, event, remembered, taken_over
-from diloco_operator.decide.deletion import deletion
-from diloco_operator.decide.ending import End, deadline_end, recorded_end, seconds_until_deadline, syncer_end
-from diloco_operator.decide.fallback import with_fallbacks
-from diloco_operator.decide.idle import (
-    blocked,
-    degraded,
-    exported,
-    finished,
-    over,
-    standing,
-    was_suspended,
-    without_lost_pods,
+from diloco_operator.decide.causes.cause import Cause
+from diloco_operator.decide.ending.deletion import deletion
+from diloco_operator.decide.ending.ending import (
+    deadline_end,
+    recorded_end,
+    seconds_to_live,
+    seconds_until_deadline,
+    syncer_end,
 )
+from diloco_operator.decide.ending.stopping import scaled_to_nothing
 from diloco_operator.decide.job_now import JobNow
-from diloco_operator.decide.lost_pods import SYNCER_STOPPED
+from diloco_operator.decide.learners.fallback import with_fallbacks
+from diloco_operator.decide.learners.lost_pods import Finding, lost_pods
+from diloco_operator.decide.objects.child_changes import Changes, changes
+from diloco_operator.decide.objects.workloads import replicas
 from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
-from diloco_operator.decide.plan import Plan
-from diloco_operator.decide.progress import moved, progress_of
-from diloco_operator.decide.readiness import readiness
-from diloco_operator.decide.readmission import READMIT
+from diloco_operator.decide.plan import Plan, Scaling
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.revocation import REVOKED, revoked
-from diloco_operator.decide.scale import running, stopping
-from diloco_operator.decide.status import with_status
-from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
-from diloco_operator.decide.workloads import replicas
-from diloco_operator.manifests import InvalidSpecError, NoImageError
+from diloco_operator.decide.status.conditions import AS_EXPECTED, Verdicts, event, remembered, taken_over
+from diloco_operator.decide.status.progress import moved, progress_of
+from diloco_operator.decide.status.readiness import readiness
+from diloco_operator.decide.status.status import with_status
+from diloco_operator.decide.status.text import LONGEST_MESSAGE, one_line
+from diloco_operator.decide.verdicts import degraded, ended, not_suspended, over, refused, standing
+from diloco_operator.manifests import InvalidSpecError, NoImageError, Scale
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import CertificateMaker
+
+
+class _Read(NamedTuple):
+    job_now: JobNow
+    refusal: Cause | None
+    """Why the manifest cannot be carried out."""
 
 
 def reconcile(
@@ -67,66 +68,149 @@ def reconcile(
         options: The operator's settings.
         maker: Where keys and serial numbers come from; asked only for certificates that are due.
     """
-    bare = Bare(job, remembered(job), observed, now, options)
+    job_now, refusal = _read(job, observed, now, options)
     if job["metadata"].get("deletionTimestamp"):
-        return deletion(bare)
-    if recorded_end(bare.before) is not None:
-        return finished(bare)
+        return deletion(job_now)
+    if recorded_end(job_now.before) is not None:
+        return _has_ended(job_now)
+    end = syncer_end(observed.syncer) or deadline_end(job_now.active_deadline_seconds, job_now.before.start_time, now)
+    if end is not None:
+        # It is recorded before anything is stopped, because the syncer's status is not requested afterwards.
+        return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), end=end)
+    if refusal is not None:
+        return _is_refused(job_now, refusal)
     try:
-        parsed = job_from(job)
-        told = revoked(bare.annotation(REVOKED), names.pools(parsed.spec), now)
-        return _lives(
-            with_fallbacks(
-                JobNow(
-                    *(parsed, bare.before, observed, now, options, maker, bare.volume, bare.clusters, told),
-                    lost_pod_policy=bare.lost_pod_policy,
-                    syncer_stopped=bare.annotation(SYNCER_STOPPED),
-                    readmit=bare.annotation(READMIT),
-                    created=bare.created,
-                )
-            )
-        )
-    except (SpecError, InvalidSpecError) as error:
-        cause = _invalid(str(error), observed)
-    except NoImageError as error:
-        cause = Cause(Reason.NO_IMAGE, one_line(str(error)))
-    return blocked(bare, cause)
+        change = changes(job_now, _scale(job_now), maker)
+    except (InvalidSpecError, NoImageError) as error:
+        return _is_refused(replace(job_now, job=None), _refusal(error, observed))
+    return _suspends(job_now, change) if job_now.suspend else _runs(job_now, change)
 
 
-def _lives(job_now: JobNow) -> Plan:
-    """A job that is valid and has not ended before."""
-    ending = syncer_end(job_now.observed.syncer) or deadline_end(
-        job_now.spec.active_deadline_seconds, job_now.before.start_time, job_now.now
+def needs_pods(job: Object, observed: Observed, now: datetime, options: OperatorOptions) -> bool:
+    """Whether a decision needs the list of pods, which ``observed`` does not have yet."""
+    return _read(job, observed, now, options).job_now.needs_pods
+
+
+def _read(job: Object, observed: Observed, now: datetime, options: OperatorOptions) -> _Read:
+    job_now = JobNow(job, None, remembered(job), observed, now, options)
+    if job["metadata"].get("deletionTimestamp") or recorded_end(job_now.before) is not None:
+        return _Read(job_now, None)
+    try:
+        return _Read(with_fallbacks(replace(job_now, job=job_from(job))), None)
+    except SpecError as error:
+        return _Read(job_now, _refusal(error, observed))
+
+
+def _refusal(error: Exception, observed: Observed) -> Cause:
+    if isinstance(error, NoImageError):
+        return Cause(Reason.NO_IMAGE, one_line(str(error)))
+    left = "; what already runs keeps running" if observed.children else ""
+    return Cause(Reason.INVALID_SPEC, f"{one_line(str(error), LONGEST_MESSAGE - len(left))}{left}")
+
+
+def _scale(job_now: JobNow) -> Scale:
+    """How many pods should run: all, or the syncer alone while learners are left that can hand in their work."""
+    desired = job_now.desired_learners
+    if not job_now.suspend:
+        return Scale(learners=desired, syncer=1)
+    return Scale(learners=dict.fromkeys(desired, 0), syncer=int(_handing_in(job_now)))
+
+
+def _handing_in(job_now: JobNow) -> bool:
+    """Whether the syncer still has to wait for learners.
+
+    A syncer that was stopped without waiting for another cluster is not started again when that is back.
+    """
+    left, deployment = job_now.pods_left, job_now.deployment
+    there = left.remote + left.unseen if deployment is not None and replicas(deployment) else 0
+    return bool(left.learners - left.remote or there)
+
+
+def _has_ended(job_now: JobNow) -> Plan:
+    """Remove its pods, learners first, and keep the rest until the job is deleted."""
+    options = job_now.options
+    live_seconds = seconds_to_live(job_now.ttl_seconds_after_finished, job_now.before.completion_time, job_now.now)
+    if live_seconds is not None and live_seconds <= 0:
+        return Plan(again_in_seconds=options.resync_seconds, delete_job=True)
+    again = min(_until_stopped(job_now), float("inf") if live_seconds is None else live_seconds)
+    lost = lost_pods(job_now, stopping=True)
+    return with_status(
+        job_now,
+        _without_lost_pods(Plan(again, scale=_all_down(job_now)), lost),
+        ended(job_now, [*lost.causes, *stopping_causes(job_now)]),
     )
-    if ending is not None:
-        return _ends(job_now, ending)
-    return _suspends(job_now) if job_now.spec.suspend else _runs(job_now)
 
 
-def _runs(job_now: JobNow) -> Plan:
+def _suspends(job_now: JobNow, change: Changes) -> Plan:
+    """Learners down, then the syncer; Suspended once no pod is left but those on lost nodes."""
+    lost, still = lost_pods(job_now, stopping=True), standing(job_now)
+    causes = [*lost.causes, *stopping_causes(job_now), *taken_causes(change.taken, job_now.observed.retained)]
+    verdicts: Verdicts = {
+        "Ready": replace(still, status="False"),
+        "Progressing": replace(still, status="False"),
+        "Degraded": degraded(job_now, causes),
+        "Suspended": still,
+        "Complete": AS_EXPECTED,
+        "Failed": AS_EXPECTED,
+    }
+    plan = _planned(job_now, change, _until_stopped(job_now))
+    return with_status(job_now, _without_lost_pods(plan, lost), verdicts)
+
+
+def _is_refused(job_now: JobNow, cause: Cause) -> Plan:
+    """Everything is left as it is, but for pods of lost nodes; if it is suspended, it is stopped.
+
+    What would change an object waits: a pod without a node for a learner that is out, the next pool, an order to the
+    syncer.
+    """
+    lost = lost_pods(job_now, stopping=job_now.suspend)
+    if job_now.suspend:
+        plan = Plan(_until_stopped(job_now), scale=_all_down(job_now))
+        verdicts = refused(cause, [*lost.causes, *stopping_causes(job_now)], standing(job_now))
+    else:
+        options = job_now.options
+        plan = Plan(options.poll_seconds if job_now.pods_left.syncers else options.resync_seconds)
+        suspended = taken_over(job_now.before, "Suspended", AS_EXPECTED)
+        others = [*lost.causes, *blocking_causes(job_now.observed), *readmission_causes(job_now)]
+        verdicts = refused(cause, others, suspended)
+    return with_status(job_now, _without_lost_pods(plan, lost), verdicts)
+
+
+def _runs(job_now: JobNow, change: Changes) -> Plan:
     """All objects are wanted, scaled up; the status reports progress."""
-    ask = job_now.deployment is not None
-    change = changes(job_now, running(job_now.desired_learners))
-    plan = _planned(job_now, change, _running_again(job_now), ask_syncer=ask)
-    look = job_now.holds or unhealthy(job_now.workloads_in_reach, job_now.deployment, job_now.claim)
-    look = look and job_now.observed.may_look
-    if look or (ask and job_now.observed.syncer is None):
-        return replace(plan, again_in_seconds=0.0, look_closer=look)
     view = job_now.observed.syncer
     moving = isinstance(view, SyncerStatusView) and moved(job_now.before.progress, progress_of(view, job_now.now))
     ready, progressing, connection = readiness(job_now, moving=moving)
-    lost = job_now.lost_pods(stopping=False)
-    taken = taken_causes(change.taken, job_now.observed.retained)
-    causes = gravest_first([*connection, *taken, *lost.causes, *running_causes(job_now, lost.lost)])
+    lost = lost_pods(job_now, stopping=False)
+    causes = [*connection, *taken_causes(change.taken, job_now.observed.retained), *lost.causes]
+    causes += [*running_causes(job_now, lost.lost), *readmission_causes(job_now)]
     verdicts: Verdicts = {
         "Ready": ready,
         "Progressing": progressing,
-        "Degraded": degraded(causes, job_now.before, job_now.observed),
-        "Suspended": _not_suspended(job_now),
-        "Complete": IN_PROGRESS,
-        "Failed": IN_PROGRESS,
+        "Degraded": degraded(job_now, causes),
+        "Suspended": not_suspended(job_now.before),
+        "Complete": AS_EXPECTED,
+        "Failed": AS_EXPECTED,
     }
-    return with_status(job_now, _with_held_pods(job_now, without_lost_pods(plan, lost)), verdicts)
+    plan = _without_lost_pods(_planned(job_now, change, _running_again(job_now)), lost)
+    return with_status(job_now, _with_held_pods(job_now, plan), verdicts)
+
+
+def _planned(job_now: JobNow, change: Changes, again_in_seconds: float) -> Plan:
+    return Plan(
+        again_in_seconds,
+        scale=change.scale,
+        add_finalizer=job_now.clusters.needs_finalizer,
+        apply=change.apply,
+        adopt=change.adopt,
+        delete=change.delete,
+    )
+
+
+def _without_lost_pods(plan: Plan, lost: Finding) -> Plan:
+    """``plan`` with the deletions of lost pods, and in time for the next ones."""
+    again = min(plan.again_in_seconds, lost.again_in_seconds)
+    return replace(plan, delete_pods=lost.delete, again_in_seconds=again)
 
 
 def _with_held_pods(job_now: JobNow, plan: Plan) -> Plan:
@@ -135,81 +219,24 @@ def _with_held_pods(job_now: JobNow, plan: Plan) -> Plan:
     again = min([plan.again_in_seconds, *(found.again_in_seconds for found in reach)])
     lost = {one.uid for one in plan.delete_pods}
     delete = [one for found in reach for one in found.delete if one.uid not in lost]
-    plan = replace(plan, delete_pods=(*plan.delete_pods, *delete), again_in_seconds=again)
     needless = job_now.readmitted.needless
-    told = (event(Reason.READMISSION_IGNORED, needless),) if needless else ()
-    return replace(plan, readmit_left=job_now.readmitted.left, readmit_events=told)
-
-
-def _suspends(job_now: JobNow) -> Plan:
-    """Learners down, then the syncer; Suspended once no pod is left but those on lost nodes."""
-    left = job_now.pods_left
-    change = changes(job_now, stopping(job_now.desired_learners, _handing_in(job_now)))
-    still = standing(left, job_now.before, job_now.observed)
-    again = job_now.options.poll_seconds if left.any else job_now.options.resync_seconds
-    # Until its pod is gone, the syncer reports how far the job came.
-    plan = _planned(job_now, change, again, ask_syncer=left.syncers > 0)
-    # List the pods before reporting that none is left.
-    if (left.any or left.lost or not was_suspended(job_now.before)) and job_now.observed.may_look:
-        return replace(plan, again_in_seconds=0.0, look_closer=True)
-    lost = job_now.lost_pods(stopping=True)
-    causes = [*lost.causes, *stopping_causes(job_now.observed, job_now.volume, job_now.clusters)]
-    causes += revocation_causes(job_now.revoked.problem)
-    verdicts: Verdicts = {
-        "Ready": replace(still, status="False"),
-        "Progressing": replace(still, status="False"),
-        "Degraded": degraded(
-            gravest_first([*taken_causes(change.taken, job_now.observed.retained), *causes]),
-            job_now.before,
-            job_now.observed,
-        ),
-        "Suspended": still,
-        "Complete": IN_PROGRESS,
-        "Failed": IN_PROGRESS,
-    }
-    return with_status(job_now, without_lost_pods(plan, lost), verdicts)
-
-
-def _handing_in(job_now: JobNow) -> int:
-    """The learners that the syncer still has to wait for, or 0.
-
-    A syncer that was stopped without waiting for another cluster is not started again when that is back.
-    """
-    left, deployment = job_now.pods_left, job_now.deployment
-    here = left.learners - left.abroad
-    return here or (left.abroad + left.unseen if deployment is not None and replicas(deployment) else 0)
-
-
-def _ends(job_now: JobNow, end: End) -> Plan:
-    """The end is recorded before anything is stopped, because the syncer's status is not requested afterwards."""
-    model = exported(job_now.name) if end.phase == "Complete" else None
-    said = over(job_now.before, end)
-    return with_status(job_now, Plan(again_in_seconds=0.0), said, model=model, completed=job_now.latest)
-
-
-def _planned(job_now: JobNow, change: Changes, again_in_seconds: float, *, ask_syncer: bool) -> Plan:
-    return Plan(
-        again_in_seconds,
-        scale=change.scale,
-        add_finalizer=job_now.clusters.needs_finalizer,
-        apply=change.apply,
-        adopt=change.adopt,
-        delete=change.delete,
-        ask_syncer=ask_syncer,
+    return replace(
+        plan,
+        delete_pods=(*plan.delete_pods, *delete),
+        again_in_seconds=again,
+        readmit_left=job_now.readmitted.left,
+        readmit_events=(event(Reason.READMISSION_IGNORED, needless),) if needless else (),
     )
 
 
-def _invalid(text: str, observed: Observed) -> Cause:
-    left = "; what already runs keeps running" if observed.children else ""
-    return Cause(Reason.INVALID_SPEC, f"{one_line(text, LONGEST_MESSAGE - len(left))}{left}")
+def _all_down(job_now: JobNow) -> tuple[Scaling, ...]:
+    return scaled_to_nothing(job_now.observed.children, job_now.pods_left, job_now.clusters)
 
 
-def _not_suspended(job_now: JobNow) -> Verdict:
-    never = Verdict("False", Reason.NOT_SUSPENDED)
-    earlier = taken_over(job_now.before, "Suspended", never)
-    return never if earlier.reason == Reason.NOT_SUSPENDED else Verdict("False", Reason.RESUMED)
+def _until_stopped(job_now: JobNow) -> float:
+    return job_now.options.poll_seconds if job_now.pods_left.any else job_now.options.resync_seconds
 
 
 def _running_again(job_now: JobNow) -> float:
-    left = seconds_until_deadline(job_now.spec.active_deadline_seconds, job_now.before.start_time, job_now.now)
+    left = seconds_until_deadline(job_now.active_deadline_seconds, job_now.before.start_time, job_now.now)
     return job_now.options.poll_seconds if left is None else min(job_now.options.poll_seconds, max(0.0, left))

@@ -3,24 +3,20 @@
 A job's finalizer has them deleted with the job, unless their cluster did not answer in time, or the finalizer was
 removed by hand. So each cluster is swept when it comes back, and now and then.
 
-An object is deleted only if its labels say that it is of this home, if the whole list of jobs has none with its uid,
-and if afterwards the job was asked for by its name and did not exist or had another uid. An object of a home whose
-jobs are not all known is left alone, and so is every object of another home.
+An object is deleted only if its labels say that it is of this home, and if the whole list of jobs, made after the
+object was seen, has none with its uid. Every object of another home is left alone.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final
 
 from diloco_operator import labels
 from diloco_operator.decide.observed import Object
+from diloco_operator.objects import labels_of, metadata_of
 
-
-class SweptJob(NamedTuple):
-    """A job by its name at home."""
-
-    namespace: str
-    name: str
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,55 +27,30 @@ class Orphan:
     name: str
     uid: str
     """Its own uid: the precondition of its deletion."""
-    job: SweptJob
-    job_uid: str
+    job: str
+    """``namespace/name`` at home."""
 
 
-def suspects(
-    objects: Iterable[Object], home_id: str, job_uids: Collection[str] | None, namespaces: Collection[str]
+def orphans(
+    objects: Iterable[tuple[str, Object]], home_id: str, job_uids: Collection[str], namespaces: Collection[str]
 ) -> tuple[Orphan, ...]:
-    """The objects of one cluster whose jobs have to be asked for by name, since no known job has their uid.
+    """The objects of one cluster that may be deleted.
 
     Args:
-        objects: Objects in that cluster, listed before the jobs were.
-        home_id: The id of this home. Empty: it is not known, and nothing is suspect.
-        job_uids: The uids of all jobs in ``namespaces``, those that are being deleted among them. None: the list is not
-            whole yet.
+        objects: Objects in that cluster with their kinds, seen before the jobs were listed.
+        home_id: The id of this home. Empty: it is not known, and nothing is left over.
+        job_uids: The uids of all jobs in ``namespaces``, including those that are being deleted.
         namespaces: Those whose jobs this operator watches; empty: all. Jobs of others are another operator's.
     """
-    if not home_id or job_uids is None:
-        return ()
-    found = (_orphan(one, home_id) for one in objects)
-    return tuple(
-        one
-        for one in found
-        if one is not None and one.job_uid not in job_uids and (not namespaces or one.job.namespace in namespaces)
-    )
-
-
-def orphans(suspected: Iterable[Orphan], answers: Mapping[SweptJob, str | None]) -> tuple[Orphan, ...]:
-    """Those that may be deleted.
-
-    Args:
-        suspected: From `suspects`.
-        answers: The uid of each job as the API server at home says after that; None: it has no such job. A job that is
-            missing here could not be asked for, and its objects are left alone.
-    """
-    return tuple(one for one in suspected if one.job in answers and answers[one.job] != one.job_uid)
-
-
-def _orphan(item: Object, home_id: str) -> Orphan | None:
-    metadata = _mapping(item.get("metadata"))
-    own = _mapping(metadata.get("labels"))
-    needed = (own.get(labels.JOB), own.get(labels.JOB_UID), own.get(labels.HOME_NAMESPACE))
-    if own.get(labels.HOME) != home_id or own.get(labels.MANAGED_BY) != labels.FIELD_MANAGER or not all(needed):
-        return None
-    if metadata.get("deletionTimestamp") or not metadata.get("uid"):
-        return None
-    job, uid, namespace = map(str, needed)
-    kind, name = str(item.get("kind")), str(metadata.get("name"))
-    return Orphan(kind, name, str(metadata["uid"]), SweptJob(namespace, job), uid)
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
+    found = []
+    for kind, item in objects if home_id else ():
+        metadata, own = metadata_of(item), labels_of(item)
+        namespace, job, uid = (own.get(name) for name in (labels.HOME_NAMESPACE, labels.JOB, labels.JOB_UID))
+        ours = own.get(labels.HOME) == home_id and own.get(labels.MANAGED_BY) == labels.FIELD_MANAGER
+        # Others may have written the labels: what is not a name is not of a job.
+        named = all(isinstance(one, str) and _NAME.fullmatch(one) for one in (namespace, job))
+        if not (ours and named and uid) or uid in job_uids or (namespaces and namespace not in namespaces):
+            continue
+        if metadata.get("uid") and not metadata.get("deletionTimestamp"):
+            found.append(Orphan(kind, str(metadata.get("name")), str(metadata["uid"]), f"{namespace}/{job}"))
+    return tuple(found)

@@ -1,8 +1,6 @@
 """Builders of a job's objects: pure functions that return plain dicts, one subject per file.
 
-They write fields in the form in which the API server returns them (canonical quantities, nothing empty), so that a
-comparison finds only real differences. They depend neither on the state of the cluster nor on the time, nor on whether
-anything should run.
+They depend neither on the state of the cluster nor on the time, nor on whether anything should run.
 """
 
 from diloco_operator.manifests.all_children import all_children
@@ -12,7 +10,6 @@ from diloco_operator.manifests.inputs import (
     Images,
     Inputs,
     Manifest,
-    ObservedImages,
     Placed,
     Remote,
     Remotes,
@@ -28,7 +25,6 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "NoImageError",
-    "ObservedImages",
     "Placed",
     "Remote",
     "Remotes",

@@ -19,16 +19,16 @@ SYNCER_ARGUMENT: Final = f"--syncer-address-file={common.JOB_DIRECTORY}/{documen
 """What tells a learner there where the syncer is. It follows a changed address without a restart."""
 
 
-def objects(job: DiLoCoJob, cluster: str, inputs: Inputs) -> tuple[Placed, ...]:
+def objects(job: DiLoCoJob, cluster: str, inputs: Inputs, sets: names.SetNames) -> tuple[Placed, ...]:
     """The objects of all regions in that cluster, in an order that is safe to apply.
 
-    ``inputs.scale.sets`` names every pool's StatefulSet.
+    ``sets`` names every pool's StatefulSet.
 
     Raises:
         InvalidSpecError: the manifest is larger than a process reads.
     """
     where, scale, remote = names.clusters(job.spec), inputs.scale, inputs.remotes[cluster]
-    here = {key: scale.sets[key] for key in names.pools(job.spec) if where[key.region] == cluster}
+    here = {key: sets[key] for key in names.pools(job.spec) if where[key.region] == cluster}
     made = (
         *secrets.learners_secrets(job, inputs.certificates, here),
         documents.remote_config_map(job, remote.endpoint),

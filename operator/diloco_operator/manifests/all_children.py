@@ -1,31 +1,20 @@
 """All objects of a job, in an order that is safe to apply."""
 
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from diloco.spec import DiLoCoJob
+from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.errors import Problem
 from diloco_operator import names
-from diloco_operator.manifests import (
-    abroad,
-    documents,
-    kubeconfig_keys,
-    learners,
-    network,
-    passthrough,
-    pod_template,
-    restrictions,
-    secrets,
-    services,
-    syncer,
-)
+from diloco_operator.manifests import abroad, documents, learners, network, secrets, services, syncer
 from diloco_operator.manifests.errors import InvalidSpecError
-from diloco_operator.manifests.inputs import Inputs, Manifest, Placed
+from diloco_operator.manifests.from_users import passthrough, pod_template, restrictions
+from diloco_operator.manifests.inputs import Inputs, Placed
 from diloco_operator.options import OperatorOptions
 
 if TYPE_CHECKING:
-    from diloco.spec.placement import PodTemplate
+    from diloco.spec.placement import Pool, SyncerSpec
 
 
 def all_children(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tuple[Placed, ...]:
@@ -36,24 +25,19 @@ def all_children(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tu
     Raises:
         InvalidSpecError: fields that are passed to pods are invalid, or conflict with what the operator sets.
     """
-    sets = names.stateful_sets(job.metadata.name, names.pools(job.spec)) | dict(inputs.scale.sets)
+    sets = names.stateful_sets(job.metadata.name, names.pools(job.spec))
     own = restrictions.own_objects(job.metadata.name, sets)
-    if wrong := list(kubeconfig_keys.problems(job.spec)):
+    if wrong := [*_pod_problems(job.spec, own), *restrictions.store_problems(job.spec, own)]:
         raise InvalidSpecError(wrong)
-    passthrough.check(job.spec, own)
-    if wrong := [*restrictions.store_problems(job.spec, own)]:
-        raise InvalidSpecError(wrong)
-    _check_templates(job, own)
     _check_set_names(sets)
-    named = replace(inputs, scale=replace(inputs.scale, sets=sets))
-    others = (abroad.objects(job, cluster, named) for cluster in inputs.remotes)
-    return (*_at_home(job, options, named), *chain.from_iterable(others))
+    others = (abroad.objects(job, cluster, inputs, sets) for cluster in inputs.remotes)
+    return (*_at_home(job, options, inputs, sets), *chain.from_iterable(others))
 
 
-def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tuple[Placed, ...]:
+def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs, sets: names.SetNames) -> tuple[Placed, ...]:
     images, scale = inputs.images, inputs.scale
     where, exposed = names.clusters(job.spec), services.exposed_syncer(job)
-    here = {key: scale.sets[key] for key in names.pools(job.spec) if not where[key.region]}
+    here = {key: sets[key] for key in names.pools(job.spec) if not where[key.region]}
     made = (
         *secrets.secrets(job, inputs.certificates, here),
         documents.config_map(job, inputs.orders),
@@ -73,22 +57,15 @@ def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tuple[
     return tuple(Placed(one) for one in made)
 
 
-def _check_templates(job: DiLoCoJob, own: restrictions.OwnObjects) -> None:
-    templates: list[tuple[str, PodTemplate | None, str, Manifest]] = [
-        ("spec.syncer", job.spec.syncer.pod_template, syncer.CONTAINER, {})
-    ]
-    for i, region in enumerate(job.spec.regions):
-        for j, pool in enumerate(region.pools):
-            beside = pool.model_dump(mode="json", by_alias=True)
-            templates.append((f"spec.regions[{i}].pools[{j}]", pool.pod_template, learners.CONTAINER, beside))
-    found = [
-        problem
-        for place, template, container, beside in templates
-        if template is not None
-        for problem in pod_template.problems(f"{place}.podTemplate", template, container, beside, own)
-    ]
-    if found:
-        raise InvalidSpecError(found)
+def _pod_problems(spec: JobSpec, own: restrictions.OwnObjects) -> Iterator[Problem]:
+    """What is passed to pods and conflicts with what the operator sets, or would give them objects of ``own``."""
+    given: list[tuple[str, Pool | SyncerSpec, str]] = [("spec.syncer", spec.syncer, syncer.CONTAINER)]
+    for i, region in enumerate(spec.regions):
+        given += [(f"spec.regions[{i}].pools[{j}]", pool, learners.CONTAINER) for j, pool in enumerate(region.pools)]
+    for place, pods, container in given:
+        yield from passthrough.variable_problems(f"{place}.env", pods.env, own)
+        if pods.pod_template is not None:
+            yield from pod_template.problems(f"{place}.podTemplate", pods.pod_template, container, own)
 
 
 def _check_set_names(sets: names.SetNames) -> None:

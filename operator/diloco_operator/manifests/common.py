@@ -6,7 +6,6 @@ from typing import Any, Final
 from diloco.spec import DiLoCoJob
 from diloco.spec.placement import LearnerStorage, Storage
 from diloco_operator.manifests.inputs import Manifest
-from diloco_operator.manifests.quantity import canonical
 
 SYNC_PORT: Final = 29400
 HTTP_PORT: Final = 8080
@@ -126,7 +125,7 @@ def claim_spec(storage: Storage | LearnerStorage) -> Manifest:
     return {
         "accessModes": [storage.access_mode],
         **chosen,
-        "resources": {"requests": {"storage": canonical(storage.size)}},
+        "resources": {"requests": {"storage": str(storage.size)}},
     }
 
 

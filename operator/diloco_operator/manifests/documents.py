@@ -2,7 +2,7 @@
 
 It leaves out what no process uses: ``suspend``, what becomes of lost pods, when pools fall back, how the syncer is
 exposed, which clusters regions are in, and learners' claims. So a changed address changes nothing here, and images of
-earlier versions find no field that is new there. Pod templates must not contain a digest of it, or a change of a pool's
+another version find no field that is new there. Pod templates must not contain a digest of it, or a change of a pool's
 size would restart all pods.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
-from diloco.spec.load import MAXIMUM_BYTES
+from diloco.spec.reading.load import MAXIMUM_BYTES
 from diloco_operator import labels, names
 from diloco_operator.manifests import common
 from diloco_operator.manifests.errors import InvalidSpecError
@@ -22,31 +22,20 @@ from diloco_operator.manifests.inputs import Manifest
 
 ENDPOINT_FILE: Final = "endpoint"
 """The file with ``host:port`` of the syncer, in other clusters; empty while it is not known."""
-PASSED_TO_PODS: Final = frozenset(
-    {
-        "image",
-        "resources",
-        "node_selector",
-        "tolerations",
-        "affinity",
-        "priority_class_name",
-        "runtime_class_name",
-        "env",
-        "volumes",
-        "volume_mounts",
-        "image_pull_secrets",
-        "pod_template",
-    }
-)
+PASSED_TO_PODS: Final = frozenset({"image", "resources", "env", "pod_template"})
 """Fields of a pool that only its pods' template uses, and no process."""
 USED_BY_CLAIMS: Final = frozenset({"storage"})
 """Fields of a pool that only its learners' claims use."""
-USED_BY_OPERATOR: Final = frozenset({"fallback_after_seconds"})
+USED_BY_OPERATOR: Final = frozenset({"fallback_after_seconds", "certificates_not_before"})
 """Fields of a pool that only the operator uses."""
 _USED_BY_NO_PROCESS: Final[Any] = {
     "suspend": True,
     "failure_policy": {"lost_pods": True},
-    "syncer": {"expose": True, "storage": {"when_deleted": True, "adopt": True}, "backup": {"secret_name": True}},
+    "syncer": {
+        "expose": True,
+        "storage": {"when_deleted": True, "adopt_retained": True},
+        "backup": {"secret_name": True},
+    },
     "init_from": {"secret_name": True},
     "regions": {"__all__": {"cluster": True, "pools": {"__all__": set(USED_BY_CLAIMS | USED_BY_OPERATOR)}}},
 }
@@ -71,7 +60,7 @@ _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def config_map(job: DiLoCoJob, orders: Mapping[str, str] = MappingProxyType({})) -> Manifest:
-    """The ConfigMap; ``orders``: files for the syncer, by name (`diloco.spec.learner_orders`).
+    """The ConfigMap; ``orders``: files for the syncer, by name (`diloco.spec.names.learner_orders`).
 
     Raises:
         InvalidSpecError: the manifest is larger than a process reads.
@@ -101,8 +90,8 @@ def _config_map(job: DiLoCoJob, data: dict[str, str]) -> Manifest:
 def job_text(job: DiLoCoJob) -> str:
     """The manifest with what differs from the defaults.
 
-    The API server fills in every default of this version's CRD. They are left out again, so that the image of an
-    earlier version, which a job may name, finds no unknown fields.
+    The API server fills in every default of this version's CRD. They are left out again, so that the image of
+    another version, which a job may name, finds no unknown fields.
 
     Raises:
         InvalidSpecError: it is larger than a process reads.

@@ -6,7 +6,7 @@ from typing import Any
 
 from diloco.spec import JobSpec
 from diloco_operator.manifests.errors import NoImageError
-from diloco_operator.names import PoolKey, SetNames, pools, syncers_pool
+from diloco_operator.names import PoolKey, pools, syncers_pool
 
 Manifest = dict[str, Any]
 """A Kubernetes object as plain JSON values."""
@@ -45,16 +45,6 @@ class Scale:
     """Pods of each pool; 0 for a pool that is not listed."""
     syncer: int
     """0 or 1."""
-    sets: SetNames = field(default_factory=dict)
-    """Names of pools' StatefulSets; one that is not listed is named like a new one."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedImages:
-    """The images that the workloads in the cluster run."""
-
-    syncer: str | None = None
-    learners: Mapping[PoolKey, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +74,24 @@ class Inputs:
     certificates: Certificates
     remotes: Remotes = field(default_factory=dict)
     orders: Mapping[str, str] = field(default_factory=dict)
-    """Files for the syncer with orders about single learners, by name (`diloco.spec.learner_orders`)."""
+    """Files for the syncer with orders about single learners, by name (`diloco.spec.names.learner_orders`)."""
 
 
-def choose_images(spec: JobSpec, observed: ObservedImages, default: str | None) -> Images:
-    """Images of the manifest; else those that run already, so that a new ``default`` restarts no pod; else that.
+def choose_images(spec: JobSpec, default: str | None) -> Images:
+    """Images of the manifest, else the default.
 
-    The syncer takes ``spec.image`` or the image of `syncers_pool`: every trainer image contains both programs.
+    The syncer takes its own, ``spec.image`` or the image of `syncers_pool`: every trainer image contains both programs.
 
     Raises:
         NoImageError: there is no image for some pool or the syncer.
     """
     learners: dict[PoolKey, str] = {}
     for key, pool in pools(spec).items():
-        image = pool.image or spec.image or observed.learners.get(key) or default
+        image = pool.image or spec.image or default
         if image is None:
             raise NoImageError(key)
         learners[key] = image
     first = syncers_pool(spec)
-    syncer = spec.image or pools(spec)[first].image or observed.syncer or default
-    # Without any of these that pool would have had none either, unless it runs already.
-    return Images(syncer=syncer or learners[first], learners=learners)
+    syncer = spec.syncer.image or spec.image or pools(spec)[first].image or default
+    assert syncer is not None, "that pool would have had no image either"
+    return Images(syncer=syncer, learners=learners)

@@ -11,11 +11,12 @@ from typing import Final
 from diloco.spec import DiLoCoJob
 from diloco.spec.placement import LearnerStorage, Pool
 from diloco_operator import labels, names
-from diloco_operator.manifests import common, passthrough
+from diloco_operator.manifests import common
+from diloco_operator.manifests.from_users import passthrough
+from diloco_operator.manifests.from_users.pod_template import patched
 from diloco_operator.manifests.inputs import Manifest
-from diloco_operator.manifests.lost_nodes import leaves_lost_nodes
-from diloco_operator.manifests.pod_template import patched
-from diloco_operator.manifests.spread import spread
+from diloco_operator.manifests.placement.lost_nodes import leaves_lost_nodes
+from diloco_operator.manifests.placement.spread import spread
 from diloco_operator.names import PoolKey
 
 CONTAINER: Final = "learner"
@@ -33,9 +34,7 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replic
     name = job.metadata.name
     own, pool = labels.of_pool(name, key), names.pools(job.spec)[key]
     template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, names.learner_secret(set_name), image)}
-    if pool.pod_template is not None:
-        template = patched(template, pool.pod_template, CONTAINER)
-    placed = spread(template, name)
+    placed = spread(patched(template, pool.pod_template, CONTAINER), name)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -79,12 +78,10 @@ def syncer_argument(job: DiLoCoJob) -> str:
 
 def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
     state: Manifest | None = {"emptyDir": {}} if pool.storage is None else None
-    ours = common.volumes(names.config_map(job.metadata.name), secret, state)
     return {
         **common.pod_defaults(GRACE_SECONDS),
-        **passthrough.pod_fields(pool),
         "containers": [_container(job, key, pool, image)],
-        "volumes": [*ours, *passthrough.volumes(pool)],
+        "volumes": common.volumes(names.config_map(job.metadata.name), secret, state),
     }
 
 
@@ -108,9 +105,9 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
             "--stay",
             *common.TLS_ARGUMENTS,
         ],
-        "env": [*common.environment(), index, uid, *passthrough.variables(pool)],
+        "env": [*common.environment(), index, uid, *passthrough.variables(pool.env)],
         "ports": [common.port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
         **passthrough.resources(pool.resources),
-        "volumeMounts": [*common.mounts(), *passthrough.mounts(pool)],
+        "volumeMounts": common.mounts(),
         **common.probes(STARTUP_SECONDS),
     }

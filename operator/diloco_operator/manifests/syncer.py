@@ -5,11 +5,12 @@ from types import MappingProxyType
 from typing import Final
 
 from diloco.spec import DiLoCoJob, JobSpec
-from diloco.spec.placement import Resources
+from diloco.spec.pods import Resources
 from diloco_operator import labels, names
-from diloco_operator.manifests import common, passthrough
+from diloco_operator.manifests import common
+from diloco_operator.manifests.from_users import passthrough
+from diloco_operator.manifests.from_users.pod_template import patched
 from diloco_operator.manifests.inputs import Manifest
-from diloco_operator.manifests.pod_template import patched
 
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
@@ -36,7 +37,7 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
             "replicas": replicas,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels.syncer_selector(name)},
-            "template": template if patch is None else patched(template, patch, CONTAINER),
+            "template": patched(template, patch, CONTAINER),
         },
     }
 
@@ -61,11 +62,8 @@ def claim(job: DiLoCoJob) -> Manifest:
 def _pod(job: DiLoCoJob, image: str) -> Manifest:
     name = job.metadata.name
     state: Manifest = {"persistentVolumeClaim": {"claimName": names.syncer(name)}}
-    first = names.pools(job.spec)[names.syncers_pool(job.spec)]
-    pulling = {key: value for key, value in passthrough.pod_fields(first).items() if key == "imagePullSecrets"}
     return {
         **common.pod_defaults(GRACE_SECONDS),
-        **pulling,
         "containers": [_container(job, image)],
         "volumes": common.volumes(names.config_map(name), names.syncer_secret(name), state),
     }
@@ -81,7 +79,7 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
             f"--listen=0.0.0.0:{common.SYNC_PORT}",
             *common.TLS_ARGUMENTS,
         ],
-        "env": common.environment(),
+        "env": [*common.environment(), *passthrough.variables(job.spec.syncer.env)],
         **({"envFrom": stores} if (stores := credentials(job.spec)) else {}),
         "ports": [
             common.port(common.SYNC_PORT_NAME, common.SYNC_PORT),

@@ -6,24 +6,19 @@ second one, it names the ports. `owners` changes only what it has made itself, a
 server.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from testbed.kind import bed as beds
 from testbed.kind import chart as charts
-from testbed.kind import clusters, cuts, peers
+from testbed.kind import cuts, peers
 from testbed.kind.bed import Bed
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
-from testbed.kind.commands import Unavailable
-from testbed.kind.guard import NotOursError
 from testbed.kind.project_images import Images
-from tests.cluster.conftest import OPERATOR
+from tests.cluster.conftest import OPERATOR, numbered_bed
 from tests.support.across import Far, far_of
-from tests.support.cluster_jobs import new_namespace
 from tests.support.cluster_operator import ClusterOperator
 
 LONGEST_WAIT_SECONDS = 20
@@ -36,19 +31,14 @@ HOMES = {"faults": 1, "owners": 2}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each group its home: with a parameter, so that one process can run both, one after the other."""
     if "home_number" in metafunc.fixturenames:
-        group = _group(Path(str(metafunc.module.__file__)))
+        group = Path(str(metafunc.module.__file__)).relative_to(HERE).parts[0]
         metafunc.parametrize("home_number", [HOMES[group]], ids=[group], indirect=True, scope="session")
-
-
-def _group(path: Path) -> str:
-    return path.relative_to(HERE).parts[0]
 
 
 @pytest.fixture(scope="session")
 def home_number(request: pytest.FixtureRequest) -> int:
     """Which of the test bed's clusters is home."""
-    number: int = request.param
-    return number
+    return int(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -77,31 +67,15 @@ def chart(operator: ClusterOperator) -> Release:
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster, operator: ClusterOperator, request: pytest.FixtureRequest) -> Iterator[str]:
-    """One namespace at home for the tests of a file."""
-    assert operator.cluster is cluster
-    yield from new_namespace(cluster, request.path.stem.removeprefix("test_").replace("_", "-"))
-
-
-@pytest.fixture(scope="module")
-def west(cluster: Cluster, west_cluster: Cluster, namespace: str) -> Iterator[Far]:
+def west(cluster: Cluster, operator: ClusterOperator, west_cluster: Cluster, namespace: str) -> Iterator[Far]:
     """A prepared namespace of the second cluster, and its Secret in the namespace at home."""
+    assert operator.cluster is cluster
     yield from far_of(cluster, namespace, west_cluster, "west")
 
 
 def install_operator(bed: Bed, images: Images) -> None:
     """Install it as these tests need it."""
     charts.install(bed, images, OPERATOR, {"operator": {"remoteDeletionSeconds": LONGEST_WAIT_SECONDS}})
-
-
-def numbered_bed(number: int) -> Bed:
-    """One of the test bed's clusters that is up; the test is skipped if it is not."""
-    if reason := os.environ.get(beds.UNAVAILABLE):
-        pytest.skip(f"no clusters: {reason}")
-    try:
-        return beds.attach(clusters.numbered(clusters.DEFAULT_NAME, number - 1))
-    except (Unavailable, NotOursError) as why:
-        pytest.skip(f"no cluster {number}: {why}")
 
 
 def another(bed: Bed, number: int) -> Iterator[Cluster]:

@@ -1,32 +1,32 @@
-"""One real API server with the DiLoCoJob definition for these tests, and a namespace for each of them."""
+"""A namespace of the real API server for each of these tests, and one of another cluster's."""
 
+import asyncio
+import logging
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from diloco_operator.api_server.api import Api
+from diloco_operator.api_server.kinds import NAMESPACE
 from testbed.api_server.fault_proxy import FaultProxy
-from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
+from testbed.api_server.server import ApiServer
 from testbed.operator_process import OperatorProcess
-from tests.support.operator_scene import Cluster, Start
-from tests.support.remote_scene import Far
+from tests.support.closed_loop import closed_loop, entered
+from tests.support.operator_scene import Cluster, Start, api_at
+from tests.support.remote_scene import Far, Scene, scene_at
+
+
+@pytest.fixture(autouse=True)
+def runner() -> Iterator[asyncio.Runner]:
+    with closed_loop() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[ApiServer]:
-    if reason := why_there_is_none():
-        pytest.skip(reason)
-    with job_api_server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def far_server(server: ApiServer) -> Iterator[ApiServer]:
-    """The API server of another cluster, without the DiLoCoJob definition."""
-    assert server.url
-    with api_server() as running:
-        yield running
+def server(job_server: ApiServer) -> ApiServer:
+    return job_server
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def far(far_server: ApiServer) -> Far:
 @pytest.fixture
 def namespace(server: ApiServer) -> str:
     name = f"test-{uuid.uuid4().hex[:10]}"
-    server.kubectl("create", "namespace", name)
+    server.put(NAMESPACE.path(None), {"metadata": {"name": name}})
     return name
 
 
@@ -46,6 +46,28 @@ def proxy(server: ApiServer, tmp_path: Path) -> Iterator[FaultProxy]:
     """In front of the server, without a fault yet."""
     with FaultProxy(server.kubeconfig, tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def api(server: ApiServer, runner: asyncio.Runner) -> Iterator[Api]:
+    yield from entered(runner, api_at(server.kubeconfig))
+
+
+@pytest.fixture
+def proxied(proxy: FaultProxy, runner: asyncio.Runner) -> Iterator[Api]:
+    """The server by way of the proxy."""
+    yield from entered(runner, api_at(proxy.kubeconfig))
+
+
+@pytest.fixture
+def scene(
+    server: ApiServer, namespace: str, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+) -> Iterator[Scene]:
+    """A job at home that names clusters, in whose log no credentials may be."""
+    caplog.set_level(logging.DEBUG)
+    yield from entered(runner, scene_at(server, namespace))
+    text = "\n".join(map(caplog.handler.format, [*caplog.get_records("call"), *caplog.records]))
+    assert [word for word in ("eyJ", "BEGIN", "Traceback") if word in text] == []
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from typing import Any
 
 from diloco_operator import labels
-from diloco_operator.cluster.api import Api, Selection
-from diloco_operator.cluster.connection import connect
-from diloco_operator.cluster.kinds import CONFIG_MAP, CORE_EVENT, POD, REMOTE_CHILDREN, STATEFUL_SET, Kind, Object
-from diloco_operator.cluster.limits import REMOTE
+from diloco_operator.api_server.api import Selection
+from diloco_operator.api_server.kinds import CORE_EVENT, POD, REMOTE_CHILDREN, Kind, Object
+from diloco_operator.api_server.limits import REMOTE
 from testbed.api_server.server import ApiServer
 from testbed.virtual_cluster.world_pods import crashed
-from tests.support.closed_loop import run_until_closed
+from tests.support.operator_scene import api_at
 
 TEMPLATE: Object = {
     "metadata": {"labels": {"a": "b"}},
@@ -49,18 +48,13 @@ def made(server: ApiServer, kind: Kind, namespace: str, name: str, **fields: Any
         "ownerReferences": [OWNER],
         "finalizers": ["example.com/never"],
     }
-    typed = {"apiVersion": kind.api_version, "kind": kind.name}
-    status, body = server.request("POST", kind.path(namespace), {**typed, "metadata": metadata, **fields})
-    assert status == 201, body
-    return dict(body)
+    return dict(server.put(kind.path(namespace), {"metadata": metadata, **fields}))
 
 
 async def all_of(server: ApiServer, namespace: str, *kinds: Kind) -> dict[str, list[Object]]:
     """Lists, gets and one watch event each, with the checks for other clusters' servers."""
-    connection = await connect(server.kubeconfig, None)
     found: dict[str, list[Object]] = {}
-    async with connection.open() as client:
-        api = Api(client, labels.FIELD_MANAGER, None, REMOTE)
+    async with api_at(server.kubeconfig, limits=REMOTE) as api:
         for kind in kinds:
             items = await api.items(Selection(kind, namespace))
             found[kind.name] = items
@@ -76,10 +70,10 @@ async def all_of(server: ApiServer, namespace: str, *kinds: Kind) -> dict[str, l
     return found
 
 
-def test_every_kind_of_a_real_server_comes_in(server: ApiServer, namespace: str) -> None:
+async def test_every_kind_of_a_real_server_comes_in(server: ApiServer, namespace: str) -> None:
     for kind in REMOTE_CHILDREN:
         made(server, kind, namespace, "odd", **SPECS[kind.name])
-    found = run_until_closed(all_of(server, namespace, *REMOTE_CHILDREN))
+    found = await all_of(server, namespace, *REMOTE_CHILDREN)
     for kind in REMOTE_CHILDREN:
         sent = server.request("GET", kind.path(namespace, "odd"))[1]
         (came,) = [item for item in found[kind.name] if item["metadata"]["name"] == "odd"]
@@ -88,23 +82,15 @@ def test_every_kind_of_a_real_server_comes_in(server: ApiServer, namespace: str)
         assert "managedFields" not in came["metadata"]
 
 
-def test_pods_and_events_of_a_real_server_come_in(server: ApiServer, namespace: str) -> None:
+async def test_pods_and_events_of_a_real_server_come_in(server: ApiServer, namespace: str) -> None:
     pod = made(server, POD, namespace, "odd-0", spec=TEMPLATE["spec"])
     status = crashed(1, "torch is not there")
     (container,) = status["containerStatuses"]
     states = [{**container, "name": "learner", "image": "i", "imageID": ""}]
     told = {"phase": "Running", "containerStatuses": states, "conditions": [{"type": "Ready", "status": "False"}]}
-    code, answer = server.request("PUT", POD.path(namespace, "odd-0", "status"), {**pod, "status": told})
-    assert code == 200, answer
+    server.set_status(POD.path(namespace, "odd-0"), told)
     about = {"kind": "Pod", "namespace": namespace, "name": "odd-0", "uid": pod["metadata"]["uid"]}
     made(server, CORE_EVENT, namespace, "odd-0.17", involvedObject=about, reason="BackOff", message="m", type="Warning")
-    found = run_until_closed(all_of(server, namespace, POD, CORE_EVENT))
+    found = await all_of(server, namespace, POD, CORE_EVENT)
     assert found["Pod"][0]["status"]["containerStatuses"][0]["name"] == "learner"
     assert found["Event"][0]["involvedObject"]["uid"] == pod["metadata"]["uid"]
-
-
-def test_labels_of_a_job_on_other_kinds_are_no_children(server: ApiServer, namespace: str) -> None:
-    made(server, CONFIG_MAP, namespace, "one", data={"kind": "StatefulSet"})
-    made(server, STATEFUL_SET, namespace, "two", **SPECS["StatefulSet"])
-    found = run_until_closed(all_of(server, namespace, CONFIG_MAP, STATEFUL_SET))
-    assert {item["metadata"]["name"] for item in found["StatefulSet"]} == {"two"}

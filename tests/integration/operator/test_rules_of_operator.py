@@ -4,8 +4,8 @@ One operator reconciles a namespace for each rule about single objects, each wit
 about a whole kind or the Lease is withheld from an operator of its own, or together with others used at the same time.
 """
 
-import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from diloco_operator import labels
-from diloco_operator.cluster.kinds import CHILDREN, JOB, LEASE, Kind
+from diloco_operator.api_server.kinds import CHILDREN, JOB, LEASE, Kind
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 from testbed.kind import tools
 from testbed.kind.cache import Cache
-from testbed.operator_process import OperatorProcess, eventually
+from testbed.kind.waiting import wait_until
+from testbed.operator_process import OperatorProcess
 from tests.support.operator_scene import manifest
 from tests.support.rendered_chart import helm_template
 
@@ -123,9 +124,7 @@ class Server:
         """Create an object."""
         metadata = {"name": name, **fields.pop("metadata", {})}
         body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
-        status, made = self.server.request("POST", path, body)
-        assert status < 300, made
-        assert isinstance(made, dict)
+        made: dict[str, Any] = self.server.put(path, body)
         return made
 
     def namespace(self, name: str) -> str:
@@ -146,7 +145,7 @@ class Server:
     def job(self, namespace: str) -> dict[str, Any]:
         spec = manifest("one", {"here": {"cpu": 1}}, ttlSecondsAfterFinished=0)["spec"]
         # With a region in another cluster it gets a finalizer. There is no such cluster, and nothing waits for it.
-        elsewhere = {"name": "there", "cluster": {"kubeconfigSecret": {"name": "far"}}, "pools": [{"name": "cpu"}]}
+        elsewhere = {"name": "there", "cluster": {"kubeconfigSecretRef": {"name": "far"}}, "pools": [{"name": "cpu"}]}
         spec["regions"].append(elsewhere)
         spec["syncer"] = {"expose": {"type": "NodePort", "host": "192.0.2.1"}}
         return self.make(JOB.path(namespace), JOB.api_version, JOB.name, "one", spec=spec)
@@ -161,10 +160,7 @@ class Server:
 
     def finish(self, namespace: str) -> None:
         """End its job, and its time to live."""
-        patch = f"--patch={json.dumps({'status': FINISHED})}"
-        self.server.kubectl(
-            "patch", "dlj", "one", f"--namespace={namespace}", "--subresource=status", "--type=merge", patch
-        )
+        self.server.set_status(JOB.path(namespace, "one"), FINISHED)
 
     def has(self, kind: Kind, namespace: str, name: str) -> bool:
         return self.server.request("GET", kind.path(namespace, name))[0] == 200
@@ -208,11 +204,11 @@ def test_every_rule_about_single_objects_is_needed(server: Server, rules: Rules,
             return {name: line for name in jobs for line in lines if f'in the namespace "{name}"' in line}
 
         ttl = Rule(JOB.group, JOB.plural, "delete").namespace
-        eventually("all is refused that is withheld", lambda: set(withheld) - set(refused()) <= {ttl}, 240)
+        wait_until(lambda: set(withheld) - set(refused()) <= {ttl}, "all is refused that is withheld")
         for namespace in (ttl, whole):
             server.finish(namespace)
-        eventually("that the job is deleted is refused", lambda: ttl in refused())
-        eventually("where nothing is withheld it is deleted", lambda: not server.has(JOB, whole, "one"))
+        wait_until(lambda: ttl in refused(), "that the job is deleted is refused")
+        wait_until(lambda: not server.has(JOB, whole, "one"), "where nothing is withheld it is deleted")
         assert not [kind.name for kind in deletable(rules) if server.has(kind, whole, EXTRA)]
         assert {name: line for name, line in refused().items() if withheld[name].refusal not in line} == {}
 
@@ -223,43 +219,37 @@ def test_every_rule_about_whole_kinds_is_needed(
     server: Server, rules: Rules, tmp_path: Path, verb: str, of_jobs: bool
 ) -> None:
     withheld = {rule for rule in rules.kinds if rule.verb == verb and (rule.group == JOB.group) is of_jobs}
-    refused_without(withheld, server, rules, tmp_path)
+    with refused_without(withheld, server, rules, tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("verb", ["get", "create", "update"])
 def test_every_rule_about_the_lease_is_needed(server: Server, rules: Rules, tmp_path: Path, verb: str) -> None:
-    refused_without({rule for rule in rules.lease if rule.verb == verb}, server, rules, tmp_path)
+    with refused_without({rule for rule in rules.lease if rule.verb == verb}, server, rules, tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("verb", ["get", "create"])
 def test_every_rule_about_the_homes_id_is_needed(server: Server, rules: Rules, tmp_path: Path, verb: str) -> None:
-    (withheld,) = (rule for rule in rules.home if rule.verb == verb)
-    user = f"home-without-{verb}"
-    own, watched = server.namespace(user), server.namespace(f"watched-{user}")
-    server.grant(user, (rules.lease | rules.home) - {withheld}, own)
-    server.grant(user, rules.kinds | rules.objects, watched)
+    with refused_without({rule for rule in rules.home if rule.verb == verb}, server, rules, tmp_path) as operator:
+        # Jobs that name no other cluster do not need it.
+        wait_until(lambda: operator.works, "it works")
+
+
+@contextmanager
+def refused_without(withheld: set[Rule], server: Server, rules: Rules, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator of one namespace without these rules, once it has needed each of them; it needs no other."""
+    assert withheld
+    user = min(withheld).namespace.replace("no-", "without-")
+    own, watched = server.namespace(user), server.namespace(f"watched-{user}"[:63].rstrip("-"))
+    server.grant(user, (rules.lease | rules.home) - withheld, own)
+    server.grant(user, (rules.kinds | rules.objects) - withheld, watched)
     log = tmp_path / "operator.log"
     kubeconfig = server.server.kubeconfig_for(user)
     with OperatorProcess(kubeconfig, log, f"--operator-namespace={own}", f"--namespaces={watched}") as operator:
-        eventually("it is refused by name", lambda: withheld.refusal in operator.log)
-        # Jobs that name no other cluster do not need it.
-        eventually("it works", lambda: operator.works)
-        lines = [line for line in operator.log.splitlines() if " cannot " in line and "resource" in line]
-        assert [line for line in lines if withheld.refusal not in line] == []
-
-
-def refused_without(withheld: set[Rule], server: Server, rules: Rules, tmp_path: Path) -> None:
-    """Run an operator of one namespace without these rules until it has needed each of them."""
-    assert withheld
-    user = min(withheld).namespace.replace("no-", "without-")
-    own = server.namespace(user)
-    server.grant(user, (rules.kinds | rules.objects | rules.lease) - withheld, own)
-    log = tmp_path / "operator.log"
-    kubeconfig = server.server.kubeconfig_for(user)
-    with OperatorProcess(kubeconfig, log, f"--operator-namespace={own}", f"--namespaces={own}") as operator:
-        eventually(
-            "each is refused by name",
-            lambda: not [rule for rule in withheld if rule.refusal not in operator.log],
+        wait_until(
+            lambda: not [rule for rule in withheld if rule.refusal not in operator.log], "each is refused by name"
         )
+        yield operator
         lines = [line for line in operator.log.splitlines() if " cannot " in line and "resource" in line]
         assert [line for line in lines if not any(rule.refusal in line for rule in withheld)] == []

@@ -1,7 +1,7 @@
 """Operators that come after each other or run beside each other, against a real API server."""
 
-from diloco.runtime.exits import EXIT_LEASE_LOST, EXIT_OK
-from testbed.operator_process import eventually
+from diloco.runtime.process.exits import EXIT_LEASE_LOST, EXIT_OK
+from testbed.kind.waiting import wait_until
 from tests.support.operator_scene import Cluster, Start, at_rest, reconciles_again
 
 
@@ -9,17 +9,30 @@ def test_a_second_operator_stands_by_and_takes_over_without_changes(cluster: Clu
     with start() as first:
         versions = at_rest(cluster, first)
         with start() as second:
-            eventually("the second stands by", lambda: second.stands_by)
+            wait_until(lambda: second.stands_by, "the second stands by")
             assert second.get("/readyz")[1].startswith(
                 f"standing by: lease {cluster.namespace}/diloco-operator is held by"
             )
             assert second.metric("lease_held") == 0
             assert second.writes == 0
             assert first.stop() == EXIT_OK
-            eventually("the second works", lambda: second.works)
-            eventually("it has looked at the job", lambda: second.reconciles >= 3)
-            assert second.writes == 0
+            wait_until(lambda: second.works, "the second works")
+            # A new process applies every object once, which changes nothing, and then writes no more.
+            wait_until(lambda: second.reconciles >= 3, "it has looked at the job")
+            writes = second.writes
+            assert writes <= len(versions)
+            reconciles_again(second)
+            assert second.writes == writes
             assert cluster.versions() == versions
+
+
+def test_an_operator_that_stands_by_ends_when_it_is_asked_to(start: Start) -> None:
+    with start() as first, start() as second:
+        wait_until(lambda: {first.works, second.works} == {True, False}, "one works, the other stands by")
+        waiting = second if first.works else first
+        wait_until(lambda: waiting.stands_by, "it stands by")
+        assert waiting.stop() == EXIT_OK
+        assert first.works or second.works
 
 
 def test_two_operators_that_disagree_pause_between_their_writes(cluster: Cluster, start: Start, namespace: str) -> None:
@@ -27,10 +40,10 @@ def test_two_operators_that_disagree_pause_between_their_writes(cluster: Cluster
     other = f"{namespace}-other"
     cluster.server.kubectl("create", "namespace", other)
     with start() as first, start(None, f"--operator-namespace={other}") as second:
-        eventually("both work", lambda: first.works and second.works)
+        wait_until(lambda: first.works and second.works, "both work")
         cluster.has_job("two")
-        eventually("one gives way", lambda: "something keeps reverting NetworkPolicy" in first.log + second.log)
-        eventually("both do", lambda: all(each.log.count("keeps reverting") >= 1 for each in (first, second)))
+        wait_until(lambda: "something keeps reverting NetworkPolicy" in first.log + second.log, "one gives way")
+        wait_until(lambda: all(each.log.count("keeps reverting") >= 1 for each in (first, second)), "both do")
         for each in (first, second):
             reconciles_again(each)
         writes, reconciles = first.writes + second.writes, first.reconciles + second.reconciles
@@ -41,21 +54,9 @@ def test_two_operators_that_disagree_pause_between_their_writes(cluster: Cluster
         assert 2 * written <= looks
 
 
-def test_a_killed_operator_that_is_started_again_changes_nothing(cluster: Cluster, start: Start) -> None:
-    with start() as first:
-        versions = at_rest(cluster, first)
-        first.kill()
-    # Or the new one would wait until the lease of the dead one has run out, as it should.
-    cluster.kubectl("delete", "lease", "diloco-operator")
-    with start() as second:
-        eventually("it has looked at the job", lambda: second.reconciles >= 3)
-        assert second.writes == 0
-        assert cluster.versions() == versions
-
-
 def test_an_operator_that_loses_its_lease_ends_at_once_and_writes_no_more(cluster: Cluster, start: Start) -> None:
     with start() as operator:
-        eventually("it works", lambda: operator.works)
+        wait_until(lambda: operator.works, "it works")
         patch = '{"spec": {"holderIdentity": "another"}}'
         cluster.kubectl("patch", "lease", "diloco-operator", "--type=merge", f"--patch={patch}")
         assert operator.wait() == EXIT_LEASE_LOST

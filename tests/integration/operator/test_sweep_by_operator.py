@@ -3,9 +3,10 @@
 import pytest
 
 from diloco_operator import labels
-from diloco_operator.cluster.kinds import CONFIG_MAP, REMOTE_CHILDREN, SECRET
+from diloco_operator.api_server.kinds import CONFIG_MAP, REMOTE_CHILDREN, SECRET
 from testbed.api_server.fault_proxy import FaultProxy
-from testbed.operator_process import OperatorProcess, eventually
+from testbed.kind.waiting import wait_until
+from testbed.operator_process import OperatorProcess
 from tests.support.operator_scene import Cluster, Start
 from tests.support.remote_scene import Far
 from tests.support.spread_job import ELSEWHERE, give_kubeconfig, spread
@@ -30,7 +31,7 @@ def there(far: Far, job: str) -> dict[str, str]:
 def is_made(cluster: Cluster, far: Far, job: str) -> str:
     """Returns the job's uid."""
     cluster.apply(spread(job))
-    eventually(f"{job} has its objects there", lambda: sorted(there(far, job)) == ELSEWHERE)
+    wait_until(lambda: sorted(there(far, job)) == ELSEWHERE, f"{job} has its objects there")
     return str(cluster.get("dilocojob", job)["metadata"]["uid"])
 
 
@@ -42,8 +43,7 @@ def delete_by_force(cluster: Cluster, job: str) -> None:
 
 def an_others(far: Far, name: str) -> None:
     own = {**labels.of_job("others", labels.LEARNER), **labels.of_home("another-home", "team", "uid-of-no-job")}
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": own}}
-    assert far.server.request("POST", CONFIG_MAP.path(far.namespace), body)[0] == 201
+    far.server.put(CONFIG_MAP.path(far.namespace), {"metadata": {"name": name, "labels": own}})
 
 
 def sweeps(operator: OperatorProcess) -> float:
@@ -57,24 +57,29 @@ def test_a_cluster_that_hung_at_a_deletion_by_force_is_swept(cluster: Cluster, f
         an_others(far, "others")
         far.server.pause()
         try:
-            eventually("it is noticed", lambda: "ClusterUnreachable" in operator.log)
+            wait_until(lambda: "ClusterUnreachable" in operator.log, "it is noticed")
             delete_by_force(cluster, "one")
         finally:
             far.server.resume()
-        eventually("it is swept", lambda: not there(far, "one"))
+        wait_until(lambda: not there(far, "one"), "it is swept")
         assert sorted(there(far, "kept")) == ELSEWHERE
         assert far.has(CONFIG_MAP, "others")
         assert sweeps(operator) == len(ELSEWHERE)
         assert f"cluster {cluster.namespace}/far: Secret one--away-slow-tls deleted" in operator.log
 
 
-def test_the_last_job_deleted_while_no_operator_ran_is_swept(cluster: Cluster, far: Far, start: Start) -> None:
+def test_what_the_last_job_left_is_swept_when_another_names_the_cluster(
+    cluster: Cluster, far: Far, start: Start
+) -> None:
     with start() as first:
         is_made(cluster, far, "one")
         first.stop()
     delete_by_force(cluster, "one")
     with start() as operator:
-        eventually("it is swept", lambda: not there(far, "one"))
+        wait_until(lambda: operator.works, "it works")
+        assert sorted(there(far, "one")) == ELSEWHERE
+        is_made(cluster, far, "two")
+        wait_until(lambda: not there(far, "one"), "it is swept")
         assert sweeps(operator) == len(ELSEWHERE)
         assert "Traceback" not in operator.log
 
@@ -91,12 +96,12 @@ def test_nothing_is_swept_while_jobs_cannot_be_listed(
     lists = "GET .*dilocojobs[?].*limit=500"
     proxy.fault(lists, times=-1, code=503)
     with start(proxy.kubeconfig) as blind:
-        eventually("it lists jobs in vain", lambda: proxy.asked(lists) >= 4)
+        wait_until(lambda: proxy.asked(lists) >= 4, "it lists jobs in vain")
         assert sorted(there(far, "one")) == ELSEWHERE
         assert sweeps(blind) == 0
     proxy.mend()
     with start() as operator:
-        eventually("it is swept", lambda: not there(far, "one"))
+        wait_until(lambda: not there(far, "one"), "it is swept")
         assert there(far, "kept") == dict.fromkeys(ELSEWHERE, uid)
         assert sweeps(operator) == len(ELSEWHERE)
 
@@ -111,7 +116,7 @@ def test_a_home_that_is_restored_gets_its_names_back(cluster: Cluster, far: Far,
     new = str(cluster.get("dilocojob", "one")["metadata"]["uid"])
     assert there(far, "one") == dict.fromkeys(ELSEWHERE, old)
     with start() as operator:
-        eventually("its own objects are there", lambda: there(far, "one") == dict.fromkeys(ELSEWHERE, new))
+        wait_until(lambda: there(far, "one") == dict.fromkeys(ELSEWHERE, new), "its own objects are there")
         assert sweeps(operator) == len(ELSEWHERE)
-        eventually("no name is taken", lambda: cluster.condition("one", "Degraded").get("reason") != "NameTaken")
+        wait_until(lambda: cluster.condition("one", "Degraded").get("reason") != "NameTaken", "no name is taken")
         assert far.has(SECRET, "one--away-slow-tls")

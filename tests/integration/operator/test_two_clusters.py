@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from diloco_operator.cluster.kinds import CONFIG_MAP, REMOTE_CHILDREN, SECRET, STATEFUL_SET
+from diloco_operator.api_server.kinds import CONFIG_MAP, EVENT, REMOTE_CHILDREN, SECRET, STATEFUL_SET
 from diloco_operator.decide.clusters import FINALIZER
 from testbed.api_server.server import ApiServer
-from testbed.operator_process import eventually
+from testbed.kind.waiting import wait_until
 from tests.support.operator_scene import Cluster, Start, manifest
 from tests.support.remote_scene import Far
 from tests.support.spread_job import ELSEWHERE, give_kubeconfig, spread
@@ -42,21 +42,21 @@ def there_is(cluster: Cluster, job: str) -> bool:
 def is_made(cluster: Cluster, far: Far, job: str = "one") -> None:
     give_kubeconfig(cluster, far)
     cluster.apply(spread(job))
-    eventually("its objects are in the other cluster", lambda: kinds_there(far) == ELSEWHERE)
+    wait_until(lambda: kinds_there(far) == ELSEWHERE, "its objects are in the other cluster")
 
 
 def test_a_job_has_its_objects_in_both_clusters_until_it_is_deleted(cluster: Cluster, far: Far, start: Start) -> None:
     with start() as operator:
         is_made(cluster, far)
         assert finalizers(cluster, "one") == [FINALIZER]
-        eventually("the status names the cluster", lambda: region(cluster, "one").get("cluster") == "far")
+        wait_until(lambda: region(cluster, "one").get("cluster") == "far", "the status names the cluster")
         at_home = {key.split("/")[0] for key in cluster.children()}
         assert "Deployment" in at_home
         assert sum(key.startswith("StatefulSet/") for key in cluster.children()) == 1
         far.server.request("DELETE", CONFIG_MAP.path(far.namespace, "one-job"))
-        eventually("it is made anew", lambda: kinds_there(far) == ELSEWHERE)
+        wait_until(lambda: kinds_there(far) == ELSEWHERE, "it is made anew")
         delete(cluster, "one")
-        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
         # Nothing collects garbage here: what is gone there was deleted by the operator.
         assert kinds_there(far) == []
         assert operator.metric("jobs_left_behind_total") == 0
@@ -71,12 +71,12 @@ def test_a_job_is_deleted_without_a_cluster_that_hangs_in_bounded_time(
         try:
             delete(cluster, "one")
             cluster.apply(manifest("beside", {"here": {"cpu": 1}}))
-            eventually("another job has its objects", lambda: "StatefulSet/beside--here-cpu" in cluster.children())
-            eventually("the job is gone", lambda: not there_is(cluster, "one"))
+            wait_until(lambda: "StatefulSet/beside--here-cpu" in cluster.children(), "another job has its objects")
+            wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
         finally:
             far.server.resume()
         assert operator.metric("jobs_left_behind_total", 'cluster="far"') == 1
-        (told,) = [one for one in cluster.get("events.events.k8s.io")["items"] if one["reason"] == "ChildrenLeft"]
+        (told,) = [one for one in cluster.items(EVENT) if one["reason"] == "ChildrenLeft"]
         assert "left in cluster far (ClusterUnreachable)" in told["note"]
         assert told["type"] == "Warning"
 
@@ -87,31 +87,31 @@ def test_an_operator_that_is_killed_in_a_deletion_goes_on_with_it(cluster: Clust
         far.server.stop()
         try:
             delete(cluster, "one")
-            eventually("it is noticed", lambda: "ClusterUnreachable" in first.log)
+            wait_until(lambda: "ClusterUnreachable" in first.log, "it is noticed")
             first.kill()
         finally:
             far.server.start()
     assert kinds_there(far) == ELSEWHERE
     assert finalizers(cluster, "one") == [FINALIZER]
     with start():
-        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
         assert kinds_there(far) == []
 
 
 def test_a_job_whose_cluster_has_no_secret_says_so_and_can_be_deleted(cluster: Cluster, far: Far, start: Start) -> None:
     with start() as operator:
         cluster.apply(spread("one"))
-        eventually("it is said", lambda: region(cluster, "one").get("reason") == "KubeconfigUnusable")
+        wait_until(lambda: region(cluster, "one").get("reason") == "KubeconfigUnusable", "it is said")
         assert "Secret far" in region(cluster, "one")["message"]
         assert cluster.condition("one", "Degraded")["status"] == "True"
         give_kubeconfig(cluster, far)
-        eventually("it goes on", lambda: kinds_there(far) == ELSEWHERE)
+        wait_until(lambda: kinds_there(far) == ELSEWHERE, "it goes on")
         cluster.kubectl("delete", "secret", "far")
-        eventually("it is said", lambda: region(cluster, "one").get("reason") == "KubeconfigUnusable")
+        wait_until(lambda: region(cluster, "one").get("reason") == "KubeconfigUnusable", "it is said")
         assert kinds_there(far) == ELSEWHERE
         give_kubeconfig(cluster, far)
         delete(cluster, "one")
-        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
         assert kinds_there(far) == []
         assert "reconcile failed" not in operator.log
 
@@ -119,7 +119,7 @@ def test_a_job_whose_cluster_has_no_secret_says_so_and_can_be_deleted(cluster: C
 def test_without_the_right_to_finalizers_a_job_is_made_at_home_only(
     cluster: Cluster, far: Far, start: Start, server: ApiServer
 ) -> None:
-    """As with a chart of an earlier version and an operator of this one."""
+    """As with a chart of another version and an operator of this one."""
     name = f"old-{cluster.namespace}"
     body = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
     server.kubectl("apply", "--filename=-", text=json.dumps({**body, "rules": OLD_RULES}))
@@ -127,8 +127,8 @@ def test_without_the_right_to_finalizers_a_job_is_made_at_home_only(
     give_kubeconfig(cluster, far)
     with start(server.kubeconfig_for(name)) as operator:
         cluster.apply(spread("one"))
-        eventually("it is said", lambda: "nothing is created in other clusters" in operator.log)
-        eventually("it has a status", lambda: cluster.status("one").get("phase") == "Pending")
+        wait_until(lambda: "nothing is created in other clusters" in operator.log, "it is said")
+        wait_until(lambda: cluster.status("one").get("phase") == "Pending", "it has a status")
         assert "Deployment/one-syncer" in cluster.children()
         assert kinds_there(far) == []
 
@@ -149,20 +149,19 @@ OLD_RULES = [
 
 def test_objects_of_another_home_are_not_touched(cluster: Cluster, far: Far, start: Start) -> None:
     give_kubeconfig(cluster, far)
-    theirs = {"name": "one--away-slow", "namespace": far.namespace, "labels": {"whose": "theirs"}}
+    theirs = {"name": "one--away-slow", "labels": {"whose": "theirs"}}
     set_spec = {
         "serviceName": "x",
         "replicas": 0,
         "selector": {"matchLabels": {"a": "b"}},
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
     }
-    made = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": theirs, "spec": set_spec}
-    assert far.server.request("POST", STATEFUL_SET.path(far.namespace), made)[0] < 300
+    far.server.put(STATEFUL_SET.path(far.namespace), {"metadata": theirs, "spec": set_spec})
     with start():
         cluster.apply(spread("one"))
-        eventually("it is said", lambda: cluster.condition("one", "Degraded").get("reason") == "NameTaken")
+        wait_until(lambda: cluster.condition("one", "Degraded").get("reason") == "NameTaken", "it is said")
         assert "in cluster far" in cluster.condition("one", "Degraded")["message"]
         delete(cluster, "one")
-        eventually("the job is gone", lambda: not there_is(cluster, "one"))
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
     assert far.has(STATEFUL_SET, "one--away-slow")
     assert not far.has(SECRET, "one--away-slow-tls")

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from diloco.wire.client import ClientOptions, SyncClient
-from diloco.wire.server import ServerOptions
-from tests.integration.wire.calls import JOIN, PAYLOAD, STALL_SECONDS
-from tests.support.raw_wire import RawClient, push_header
+from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.server.server import ServerOptions
+from tests.integration.wire.calls import CONNECTIONS, JOIN, PAYLOAD, STALL_SECONDS, push
+from tests.support.raw_wire import RawClient
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
 
 
@@ -27,10 +28,10 @@ def server(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> Iterator[Running
         yield running
         with SyncClient(ClientOptions(running.address)) as client, client.open_session(JOIN) as session:
             next(iter(session))
-            assert client.push(push_header(4, fragment=9), memoryview(b"1234"), deadline_seconds=30).accepted
+            push(client, b"1234", fragment=9)
     assert running.loop_complaints == []
     assert keeper.buffers_in_use == 0
-    for record in caplog.records:
+    for record in caplog.get_records("call") + caplog.records:
         assert record.exc_info is None, record
         assert "\n" not in record.getMessage()
         assert record.levelno < logging.ERROR, record
@@ -45,4 +46,22 @@ def raw(server: RunningServer) -> Iterator[RawClient]:
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[SyncClient]:
     with SyncClient(ClientOptions(server.address)) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(keeper: Keeper, server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TcpProxy]:
+    """A relay to the server, over which transfers have several connections."""
+    keeper.connections = CONNECTIONS
+    monkeypatch.setattr("diloco.wire.parts._ROUND_TRIP_SECONDS", 1e-9)  # as over a long link
+    with TcpProxy(server.address) as made:
+        yield made
+
+
+@pytest.fixture
+def joined(proxy: TcpProxy) -> Iterator[SyncClient]:
+    """A client by way of the relay. It has been welcomed, which holds for transfers with or without a session."""
+    with SyncClient(ClientOptions(proxy.address)) as made:
+        with made.open_session(JOIN) as session:
+            next(iter(session))
         yield made

@@ -1,53 +1,29 @@
 """Each thing that can stand between a learner and the syncer has its own line. Every one is caused for real."""
 
-import contextlib
 import datetime as dt
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diloco.spec.syncer_name import syncer_name
-from diloco.wire.certificates import Authority
-from diloco.wire.client import ClientOptions, SyncClient
-from diloco.wire.diagnosis import Finding, diagnose
+from diloco.wire.client.diagnosis import Finding, diagnose
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Welcome
-from diloco.wire.server import ServerOptions
-from diloco.wire.tls import ClientTls, ServerTls
+from diloco.wire.server.server import ServerOptions
+from diloco.wire.tls.certificates import Authority
+from diloco.wire.tls.tls import ClientTls
 from tests.integration.wire.calls import JOIN
-from tests.support.tls_proxies import SniProxy
+from tests.support.relays import Relay, SniProxy
+from tests.support.wire_place import NAME, Place
 from tests.support.wire_syncer import Keeper, RunningServer
-
-NAME = syncer_name("job", "team")
-
-
-class Job:
-    """A job's authority, its learner's certificate, and syncers with certificates of it."""
-
-    def __init__(self, folder: Path, job: str = "job", namespace: str = "team") -> None:
-        folder.mkdir()
-        self.job, self.name = job, syncer_name(job, namespace)
-        self.authority = Authority(folder, f"diloco {job} {folder.name}")
-        self.learner = self.tls(self.authority.learner(job, "a/b"))
-
-    def tls(self, made: ClientTls) -> ClientTls:
-        return replace(made, ca=self.authority.certificate_path, server_name=self.name)
-
-    @contextlib.contextmanager
-    def syncer(self, tls: ServerTls | None = None) -> Iterator[str]:
-        own = tls or self.authority.server("syncer", self.name)
-        with RunningServer(Keeper(), ServerOptions("127.0.0.1:0", tls=own, job=self.job)) as server:
-            yield server.address
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path / "job")
+def job(tmp_path: Path) -> Place:
+    return Place(tmp_path / "job")
 
 
 def told(address: str, tls: ClientTls | None) -> str:
@@ -57,46 +33,31 @@ def told(address: str, tls: ClientTls | None) -> str:
     return finding.text
 
 
-@contextlib.contextmanager
-def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that does this with each connection, on its first bytes."""
-    listener = socket.create_server(("127.0.0.1", 0))
+class Listening(Relay):
+    """A server that does this with each connection."""
 
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.recv(1 << 16)
-                answer(connection)
+    def __init__(self, answer: Callable[[socket.socket], None]) -> None:
+        super().__init__()
+        self._answer = answer
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
+    def _target(self, near: socket.socket) -> None:
+        self._answer(near)
 
 
-def test_nothing_is_found_where_nothing_is_wrong(job: Job) -> None:
-    with job.syncer() as address:
-        assert diagnose(address, job.learner) == Finding(None, by_host=False)
-        with SniProxy({NAME: address}) as proxy:
+def test_nothing_is_found_where_nothing_is_wrong(job: Place) -> None:
+    with job.server as server:
+        assert diagnose(server.address, job.learner) == Finding(None, by_host=False)
+        with SniProxy({NAME: server.address}) as proxy:
             assert diagnose(proxy.address, job.learner) == Finding(None, by_host=False)
 
 
-def test_a_name_that_does_not_resolve(job: Job) -> None:
+def test_a_name_that_does_not_resolve(job: Place) -> None:
     line = told("no-such-host.invalid:443", job.learner)
     assert line.startswith("no-such-host.invalid:443: the name no-such-host.invalid does not resolve (")
     assert "does not resolve" in told(f"{'a' * 64}.invalid:443", None)
 
 
-def test_a_port_where_nothing_listens(job: Job) -> None:
+def test_a_port_where_nothing_listens(job: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     assert told(address, job.learner) == f"{address}: nothing listens there (connection refused)"
@@ -106,63 +67,59 @@ def test_a_port_where_nothing_listens(job: Job) -> None:
 @pytest.mark.parametrize(
     "says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", bytes(64)], ids=["http", "ssh", "zeros"]
 )
-def test_something_that_speaks_no_tls(job: Job, says: bytes) -> None:
-    with listening(lambda connection: connection.sendall(says)) as address:
-        assert told(address, job.learner) == f"{address}: what listens there speaks no TLS"
+def test_something_that_speaks_no_tls(job: Place, says: bytes) -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(says)
+
+    with Listening(answer) as other:
+        assert told(other.address, job.learner) == f"{other.address}: what listens there speaks no TLS"
 
 
-def test_a_syncer_without_certificates_speaks_no_tls(job: Job) -> None:
+def test_a_syncer_without_certificates_speaks_no_tls(job: Place) -> None:
     with RunningServer(Keeper(), ServerOptions("127.0.0.1:0")) as server:
         assert told(server.address, job.learner) == f"{server.address}: what listens there speaks no TLS"
 
 
-def test_something_that_never_answers(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diloco.wire.diagnosis.STEP_SECONDS", 0.2)
+def test_something_that_never_answers(job: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.wire.client.diagnosis.STEP_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert "accepts the connection, but does not answer a TLS handshake within 0.2 s" in told(address, job.learner)
 
 
-def test_the_address_of_another_job(job: Job, tmp_path: Path) -> None:
-    with Job(tmp_path / "other", "other").syncer() as address:
+def test_the_address_of_another_job(job: Place, tmp_path: Path) -> None:
+    with Place(tmp_path / "other", "other").server as other:
         expected = (
             "leads to the syncer of job other in namespace team; this learner belongs to job job in namespace team"
         )
-        assert told(address, job.learner) == f"{address}: {expected}"
+        assert told(other.address, job.learner) == f"{other.address}: {expected}"
 
 
-def test_a_syncer_of_the_same_name_with_another_authority(job: Job, tmp_path: Path) -> None:
-    with Job(tmp_path / "again").syncer() as address:
-        assert "a syncer of job job in namespace team with another authority" in told(address, job.learner)
+def test_a_syncer_of_the_same_name_with_another_authority(job: Place, tmp_path: Path) -> None:
+    with Place(tmp_path / "again").server as again:
+        assert "a syncer of job job in namespace team with another authority" in told(again.address, job.learner)
 
 
-def test_a_proxy_that_ends_tls(job: Job, tmp_path: Path) -> None:
+def test_a_proxy_that_ends_tls(job: Place, tmp_path: Path) -> None:
     (tmp_path / "proxy").mkdir()
     shown = Authority(tmp_path / "proxy", "proxy's authority").server("proxy", "gateway.example.com")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(shown.certificate, shown.key)
 
     def end_tls(connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+        with context.wrap_socket(connection, server_side=True) as secured:
             secured.recv(1)
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{listener.getsockname()[1]}"
-
-    def serve() -> None:
-        for _ in range(2):
-            end_tls(listener.accept()[0])
-
-    threading.Thread(target=serve, daemon=True).start()
-    with listener:
-        line = told(address, job.learner)
+    with Listening(end_tls) as proxy:
+        line = told(proxy.address, job.learner)
     assert line.startswith(
-        f"{address}: shows the certificate of gateway.example.com, which this job's authority has not"
+        f"{proxy.address}: shows the certificate of gateway.example.com, which this job's authority has not"
     )
     assert "something on the way ends TLS" in line
 
 
-def test_a_proxy_without_a_route_for_the_name(job: Job) -> None:
+def test_a_proxy_without_a_route_for_the_name(job: Place) -> None:
     with SniProxy({}) as proxy:
         line = told(proxy.address, job.learner)
     assert line.endswith(
@@ -170,53 +127,51 @@ def test_a_proxy_without_a_route_for_the_name(job: Job) -> None:
     )
 
 
-def test_a_learners_certificate_that_has_expired(job: Job, tmp_path: Path) -> None:
+def test_a_learners_certificate_that_has_expired(job: Place, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     old = Authority(tmp_path / "old", "old", valid=dt.timedelta(hours=-1)).learner("job", "a/b")
-    with job.syncer() as address:
-        line = told(address, job.tls(old))
+    with job.server as server:
+        line = told(server.address, job.tls(old))
     assert line.startswith("this learner's own certificate cannot be used: ")
     assert "the certificate is valid from " in line
 
 
-def test_a_learners_certificate_of_another_job(job: Job, tmp_path: Path) -> None:
-    other = Job(tmp_path / "other", "other")
-    with job.syncer() as address:
-        line = told(address, job.tls(other.learner))
-    assert line.startswith(f"{address}: the syncer does not accept this learner's certificate (it ends the conn")
+def test_a_learners_certificate_of_another_job(job: Place, tmp_path: Path) -> None:
+    other = Place(tmp_path / "other", "other")
+    with job.server as server:
+        line = told(server.address, job.tls(other.learner))
+    assert line.startswith(f"{server.address}: the syncer does not accept this learner's certificate (it ends the conn")
     assert "it is of another job" in line
 
 
-def test_a_syncers_certificate_that_has_expired(job: Job, tmp_path: Path) -> None:
+def test_a_syncers_certificate_that_has_expired(job: Place, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     old = Authority(tmp_path / "old", "old", valid=dt.timedelta(hours=-1))
-    with job.syncer(old.server("syncer", NAME)) as address:
+    with job.serving(old.server("syncer", NAME)) as server:
         tls = replace(job.learner, ca=_bundle(tmp_path, old.certificate_path, job.authority.certificate_path))
-        assert told(address, tls) == f"{address}: the syncer's certificate has expired"
+        assert told(server.address, tls) == f"{server.address}: the syncer's certificate has expired"
 
 
-def test_no_certificate_at_all_is_a_line_and_no_traceback(job: Job, tmp_path: Path) -> None:
-    with job.syncer() as address:
-        line = told(address, replace(job.learner, key=tmp_path / "missing.key"))
+def test_no_certificate_at_all_is_a_line_and_no_traceback(job: Place, tmp_path: Path) -> None:
+    with job.server as server:
+        line = told(server.address, replace(job.learner, key=tmp_path / "missing.key"))
     assert line.startswith("this learner's certificate cannot be used: private key ")
 
 
-def test_the_certificate_of_an_earlier_version_is_checked_for_its_host(job: Job) -> None:
+def test_the_certificate_of_an_earlier_version_is_checked_for_its_host(job: Place) -> None:
     earlier = job.authority.server("earlier")  # localhost and loopback alone
-    with job.syncer(earlier) as address:
-        options = ClientOptions(address, tls=job.learner)
-        with SyncClient(options) as client:
-            with client.open_session(JOIN) as session, pytest.raises(UnavailableError):
-                list(session)
-            line = client.why_unreachable()
-            assert line is not None
-            assert line.startswith(
-                f"{address}: the syncer's certificate is for localhost, 127.0.0.1, ::1, not for {NAME}"
-            )
-            with client.open_session(JOIN) as session:
-                assert isinstance(next(iter(session)), Welcome)
+    with job.serving(earlier) as server, job.client(server.address) as client:
+        with client.open_session(JOIN) as session, pytest.raises(UnavailableError):
+            list(session)
+        line = client.why_unreachable()
+        assert line is not None
+        assert line.startswith(
+            f"{server.address}: the syncer's certificate is for localhost, 127.0.0.1, ::1, not for {NAME}"
+        )
+        with client.open_session(JOIN) as session:
+            assert isinstance(next(iter(session)), Welcome)
     # Once the syncer has a certificate with the fixed name alone, the learner finds back.
-    with job.syncer() as address, SyncClient(ClientOptions(address, tls=job.learner)) as client:
+    with job.server as server, job.client() as client:
         client._route.check_host(by_host=True)  # as the syncer before would have had it
         with client.open_session(JOIN) as session, pytest.raises(UnavailableError):
             list(session)

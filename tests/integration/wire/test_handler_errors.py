@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from diloco.wire.client import ClientOptions, SyncClient
-from diloco.wire.convert import pack, pack_learner
+from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.convert import pack_learner
 from diloco.wire.errors import InvalidMessageError, RefusedError
-from diloco.wire.handler import Send
 from diloco.wire.messages import Join, LearnerMessage, PullHeader
-from diloco.wire.tls import Peer
-from tests.integration.wire.calls import JOIN, REQUEST
+from diloco.wire.server.handler import Send
+from diloco.wire.tls.tls import Peer
+from tests.integration.wire.calls import JOIN, PULL
 from tests.support.raw_wire import RawClient, ending
 from tests.support.wire_syncer import Keeper, RunningServer
 
@@ -25,7 +25,7 @@ def test_a_fault_of_the_handler_is_an_error_of_one_line_for_the_learner(caplog: 
             raise KeyError("secret internals")
 
     with RunningServer(Broken()) as running, RawClient(running.address) as raw:
-        ended = ending(raw.pull(pack(REQUEST)))
+        ended = ending(raw.parts(PULL, "PullParts"))
     assert ended == (grpc.StatusCode.INTERNAL, "the syncer failed; see its log")
     assert "secret internals" in caplog.text  # here a traceback is wanted: the fault is ours
 
@@ -68,7 +68,7 @@ def test_a_refused_learner_is_logged_but_a_fragment_that_is_late_is_not(
     caplog.set_level(logging.INFO)
     with RunningServer(Refusing()) as running:
         with RawClient(running.address) as raw:
-            assert ending(raw.pull(pack(REQUEST))) == (grpc.StatusCode.FAILED_PRECONDITION, "too late")
+            assert ending(raw.parts(PULL, "PullParts")) == (grpc.StatusCode.FAILED_PRECONDITION, "too late")
         with (
             SyncClient(ClientOptions(running.address)) as client,
             client.open_session(JOIN) as session,

@@ -1,19 +1,18 @@
-"""A region's limit is asked for every byte of a fragment, both ways, of old calls and of those in parts."""
+"""A region's limit is asked for every byte of a fragment, both ways."""
 
 import asyncio
-import dataclasses
 from collections.abc import Iterator
 
 import pytest
 
-from diloco.wire.bandwidth import Limit
-from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.convert import pack
 from diloco.wire.messages import Progress, Welcome
 from diloco.wire.part_messages import Holds, unpack_from_receiver
-from diloco.wire.server import ServerOptions
-from tests.integration.wire.calls import PAYLOAD, REQUEST
-from tests.support.raw_wire import RawClient, chunk, ending, push_header
+from diloco.wire.server.bandwidth import Limit
+from diloco.wire.server.server import ServerOptions
+from tests.integration.wire.calls import PAYLOAD, pull, push
+from tests.support.raw_wire import RawClient, ending, part_at, push_header
 from tests.support.wire_syncer import Keeper, RunningServer
 
 WELCOME = Welcome(1, "epoch", (), (), 0, 0, Progress(0, 1, 0), connections=8, bytes_per_second=1 << 40)
@@ -56,18 +55,15 @@ def limited(keeper: Keeper, limit: CountingLimit) -> Iterator[RunningServer]:
     assert keeper.buffers_in_use == 0
 
 
-@pytest.mark.parametrize("in_parts", [True, False], ids=["parts", "old calls"])
 def test_every_byte_is_asked_for_in_both_directions(
-    keeper: Keeper, limited: RunningServer, limit: CountingLimit, in_parts: bool
+    keeper: Keeper, limited: RunningServer, limit: CountingLimit
 ) -> None:
-    buffer = bytearray(len(PAYLOAD))
     with SyncClient(ClientOptions(limited.address)) as client:
-        if in_parts:
-            client._welcomed(WELCOME)
-        assert client.push(push_header(len(PAYLOAD)), memoryview(PAYLOAD), deadline_seconds=30).accepted
-        client.pull(REQUEST, lambda _: memoryview(buffer), deadline_seconds=30)
+        client._welcomed(WELCOME)
+        push(client)
+        assert pull(client) == PAYLOAD
     ((_, received),) = keeper.pushes
-    assert received == buffer == PAYLOAD
+    assert received == PAYLOAD
     for asked in (limit.came, limit.went):
         assert len(PAYLOAD) <= asked <= len(PAYLOAD) * 1.01
 
@@ -76,7 +72,7 @@ def test_a_learner_that_waits_sends_no_more_than_is_granted(
     keeper: Keeper, limited: RunningServer, limit: CountingLimit
 ) -> None:
     limit.granted_at_most = 3 * PART
-    header = dataclasses.replace(push_header(8 * PART), part_bytes=PART)
+    header = push_header(8 * PART, part_bytes=PART)
     with RawClient(limited.address) as raw:
         call = raw.parts([pack(header)])
         said = [Holds([], 0)]
@@ -93,8 +89,8 @@ def test_a_learner_that_does_not_wait_is_read_no_faster(
     keeper: Keeper, limited: RunningServer, limit: CountingLimit
 ) -> None:
     limit.granted_at_most = 2 * PART
-    header = dataclasses.replace(push_header(8 * PART), part_bytes=PART)
-    parts = [chunk(number * PART, bytes(PART)) for number in range(8)]
+    header = push_header(8 * PART, part_bytes=PART)
+    parts = [part_at(number * PART, bytes(PART)) for number in range(8)]
     with RawClient(limited.address) as raw:
         call = raw.parts([pack(header), *parts])
         granted, held = 0, 0

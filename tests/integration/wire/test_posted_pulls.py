@@ -8,13 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.posting import Posting
 from diloco.wire.errors import ClosedError, DeadlineError, UnavailableError
 from diloco.wire.messages import PullHeader, PullRequest
-from diloco.wire.posting import Posting
-from diloco.wire.server import ServerOptions
-from diloco.wire.tls import Peer
-from tests.support.raw_wire import push_header
+from diloco.wire.server.server import ServerOptions
+from diloco.wire.tls.tls import Peer
+from tests.support.raw_wire import RawClient, ending, push_header
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
 
@@ -61,7 +61,7 @@ class Waiter:
         self._buffer: bytearray | None = None
         request = PullRequest("a/b/0", 1, 7, 3, "epoch", posted=True)
         self.header: Future[PullHeader] = pool.submit(
-            client.pull_posted, request, self._allocate, deadline_seconds=deadline_seconds, posting=self.posting
+            client.pull, request, self._allocate, deadline_seconds=deadline_seconds, posting=self.posting
         )
 
     @property
@@ -122,22 +122,12 @@ def test_neither_sides_patience_with_a_transfer_counts_the_wait(
     # A call with an equally short deadline of its own ends; so the time is over for the two that wait as well.
     with pytest.raises(DeadlineError):
         client.pull(PullRequest("a/b/0", 1, 8, 3, "epoch"), lambda _: memoryview(b""), deadline_seconds=0.1)
-    with pytest.raises(DeadlineError, match="no header came"):
-        stalled_push(server)
+    with RawClient(server.address) as raw:
+        assert ending(raw.parts([]))[1] == f"no header came within {STALL_SECONDS:g} s"
     keeper.make()
     for one in (waiter, hasty):
         assert one.header.result(WAIT_SECONDS).version == 3
         assert one.received == PAYLOAD
-
-
-def stalled_push(server: RunningServer) -> None:
-    """A push that sends nothing, until the server's time limit ends it."""
-    silence = threading.Event()
-    with SyncClient(ClientOptions(server.address)) as client, client._errors(), client._connections.bulk() as channel:
-        try:
-            channel.push(iter(lambda: silence.wait(WAIT_SECONDS) or b"", b""), timeout=WAIT_SECONDS)
-        finally:
-            silence.set()
 
 
 def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor) -> None:
@@ -154,16 +144,18 @@ def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: SyncClient
     assert waiter.received is again.received is None
 
 
-def test_a_cut_connection_ends_what_waits_on_both_sides(
+def test_a_pull_whose_connection_is_cut_waits_again(
     keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
 ) -> None:
     with TcpProxy(server.address) as proxy, SyncClient(ClientOptions(proxy.address)) as client:
         waiter = Waiter(pool, client)
         waits(keeper)
         proxy.cut()
-        with pytest.raises(UnavailableError):
-            waiter.header.result(WAIT_SECONDS)
         ended(keeper)
+        waits(keeper)
+        keeper.make()
+        waiter.header.result(WAIT_SECONDS)
+        assert waiter.received == PAYLOAD
 
 
 @pytest.mark.parametrize(
@@ -187,13 +179,9 @@ def test_what_waits_leaves_every_connection_to_the_transfers(
     keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
 ) -> None:
     waiting = 16
-    with SyncClient(ClientOptions(server.address, bulk_channels=2)) as client:
+    with SyncClient(ClientOptions(server.address)) as client:
         waiters = [Waiter(pool, client) for _ in range(waiting)]
         waits(keeper, waiting)
-        newest = client._connections._newest
-        assert newest is not None
-        bulk = newest.bulk
-        assert [(channel.waiting, channel.under_way) for channel in bulk] == [(waiting // 2, 0)] * 2
         buffer = bytearray(len(PAYLOAD))
         request = PullRequest("a/b/0", 1, 7, 3, "epoch")
         client.pull(request, lambda _: memoryview(buffer), deadline_seconds=WAIT_SECONDS)
@@ -203,39 +191,3 @@ def test_what_waits_leaves_every_connection_to_the_transfers(
         for waiter in waiters:
             waiter.header.result(WAIT_SECONDS)
             assert waiter.received == PAYLOAD
-        assert [(channel.waiting, channel.under_way) for channel in bulk] == [(0, 0)] * 2
-
-
-def test_a_pull_posted_to_a_server_that_is_not_there_fails_at_once(pool: ThreadPoolExecutor) -> None:
-    with SyncClient(ClientOptions("127.0.0.1:1")) as client:
-        waiter = Waiter(pool, client)
-        with pytest.raises(UnavailableError):
-            waiter.header.result(WAIT_SECONDS)
-
-
-def test_connections_are_kept_while_a_pull_waits_on_them(
-    keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor
-) -> None:
-    waiter = Waiter(pool, client)
-    waits(keeper)
-    generation = client._connections._newest
-    assert generation is not None
-    assert generation.in_use
-    keeper.make()
-    waiter.header.result(WAIT_SECONDS)
-    assert not generation.in_use
-
-
-def test_a_connection_on_which_a_pull_waits_is_not_silent(
-    keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
-) -> None:
-    # Pings pass although no message is sent, which keeps NATs and balancers from dropping the connection.
-    with TcpProxy(server.address) as proxy:
-        with SyncClient(ClientOptions(proxy.address, keepalive_seconds=0.5)) as client:
-            waiter = Waiter(pool, client)
-            waits(keeper)
-            proxy.cut_after_bytes(100)
-            assert proxy.was_cut.wait(WAIT_SECONDS)
-            with pytest.raises(UnavailableError):
-                waiter.header.result(WAIT_SECONDS)
-        ended(keeper)

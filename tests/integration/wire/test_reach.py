@@ -10,14 +10,14 @@ import pytest
 from cryptography import x509
 
 from diloco.runtime.files import write_atomically
-from diloco.wire.certificates import Authority
-from diloco.wire.client import SyncClient
 from diloco.wire.errors import UnavailableError, WireError
-from diloco.wire.messages import Alive, PullRequest, Welcome
-from diloco.wire.tls import ServerTls
-from tests.integration.wire.calls import JOIN
+from diloco.wire.messages import Alive, Welcome
+from diloco.wire.tls.certificates import Authority
+from diloco.wire.tls.tls import ServerTls
+from testbed.kind.waiting import wait_until
+from tests.integration.wire.calls import JOIN, pull
+from tests.support.relays import IdleProxy, SniProxy
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.tls_proxies import IdleProxy, SniProxy
 from tests.support.wire_place import NAME, PAYLOAD, Place
 
 
@@ -27,12 +27,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with made.server:
         yield made
     assert made.server.loop_complaints == []
-
-
-def pull(client: SyncClient) -> bytearray:
-    buffer = bytearray(len(PAYLOAD))
-    client.pull(PullRequest("a/b/0", 1, 7, 3, "epoch"), lambda _: memoryview(buffer), deadline_seconds=30)
-    return buffer
 
 
 def names_in(certificate: ServerTls) -> list[str]:
@@ -132,6 +126,44 @@ def test_a_transfer_that_finds_nobody_looks_for_a_new_address(place: Place, tmp_
         assert second.connections >= 1
 
 
+def test_a_new_session_takes_all_connections_to_the_new_address(place: Place, tmp_path: Path) -> None:
+    place.keeper.connections = 8
+    file = tmp_path / "endpoint"
+    first, second = TcpProxy(place.server.address), TcpProxy(place.server.address)
+    with first, second, place.client(file) as client:
+        write_atomically(file, first.address)
+        with client.open_session(JOIN) as session:
+            next(iter(session))
+            pull(client)
+            write_atomically(file, second.address)
+            pull(client)  # what works stays where it is
+            wait_until(lambda: (first.connections, second.connections) == (9, 0), "all are open")
+        with client.open_session(JOIN) as session:
+            next(iter(session))
+            pull(client)
+            assert (first.connections, second.connections) == (9, 2)
+            pull(client)
+            assert first.empty.wait(30), "those to the old address are closed"
+
+
+def test_renewed_certificates_make_new_connections_for_transfers(place: Place) -> None:
+    place.keeper.connections = 8
+    with (
+        TcpProxy(place.server.address) as proxy,
+        place.client(proxy.address) as client,
+        client.open_session(JOIN) as session,
+    ):
+        next(iter(session))
+        pull(client)
+        # The last ones may still be on their way when the pull, over the first ones, has ended.
+        wait_until(lambda: proxy.connections == 9, "all are open")
+        made = place.authority.learner("job", "a/b")
+        write_atomically(place.learner.key, made.key.read_bytes())
+        write_atomically(place.learner.certificate, made.certificate.read_bytes())
+        pull(client)
+        assert proxy.connections == 10
+
+
 def test_a_dead_address_ends_the_session_by_keepalive(place: Place, tmp_path: Path) -> None:
     file = tmp_path / "endpoint"
     with TcpProxy(place.server.address) as first, TcpProxy(place.server.address) as second:
@@ -159,7 +191,8 @@ def test_the_first_attempt_to_connect_has_time_for_a_far_handshake(place: Place)
 
 
 def test_keepalives_outlast_the_idle_timeout_of_a_load_balancer(place: Place) -> None:
-    # A load balancer's 60 s against the learner's 10 s, scaled.
+    # A load balancer's 60 s against the learner's 10 s, scaled. Connections for parts are as idle as the session's.
+    place.keeper.connections = 8
     with IdleProxy(place.server.address, idle_seconds=1.2) as proxy:
         with place.client(proxy.address, keepalive_seconds=600) as client, client.open_session(JOIN) as session:
             said = iter(session)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from diloco.syncer.peers.load_places import MOST_PLACES
-from diloco.wire.errors import RefusedError, UnavailableError
+from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError
 from diloco.wire.messages import PullHeader, Welcome
 from tests.support.scripted_learner import ScriptedLearner
 from tests.support.syncer_process import SmallJob, SyncerProcess
@@ -36,7 +36,7 @@ class Returning(ScriptedLearner):
     def returns(self, over: threading.Event) -> None:
         """Get the model and say so."""
         while not over.is_set():
-            with contextlib.suppress(UnavailableError):
+            with contextlib.suppress(UnavailableError, DeadlineError):
                 self.begin()
                 return
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.convert import pack, pack_learner
 from diloco.wire.messages import Alive
-from diloco.wire.server import ServerOptions
-from tests.integration.wire.calls import JOIN, PAYLOAD, REQUEST, STALL_SECONDS, WHOLE
-from tests.support.raw_wire import RawClient, ending, push_header
+from diloco.wire.server.server import ServerOptions
+from tests.integration.wire.calls import HEADER, JOIN, PARTS, PULL, STALL_SECONDS, push
+from tests.support.raw_wire import RawClient, ending
 from tests.support.wire_syncer import Keeper, RunningServer
 
 
@@ -28,19 +28,20 @@ def test_a_session_that_never_begins_is_ended(raw: RawClient) -> None:
     assert ended == (grpc.StatusCode.DEADLINE_EXCEEDED, f"no Join came within {STALL_SECONDS:g} s")
 
 
-@pytest.mark.parametrize("sent", [0, 1, 2], ids=["before the header", "after the header", "after a chunk"])
-def test_a_push_that_stops_moving_is_ended(keeper: Keeper, raw: RawClient, sent: int) -> None:
-    release = threading.Event()
-
-    def some() -> Iterator[bytes]:
-        yield from WHOLE[:sent]
-        release.wait()
-
-    ended = raw.push(some())
-    release.set()
-    assert isinstance(ended, tuple)
-    assert ended[0] is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert len(keeper.failed) == (1 if sent else 0)
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        ([], f"no header came within {STALL_SECONDS:g} s"),
+        ([pack(HEADER)], f"nothing arrived for {STALL_SECONDS:g} s; 4 of 4 parts are missing"),
+        ([pack(HEADER), PARTS[0]], f"nothing arrived for {STALL_SECONDS:g} s; 3 of 4 parts are missing"),
+    ],
+    ids=["before the header", "after the header", "after a part"],
+)
+def test_a_push_that_stops_moving_is_ended(keeper: Keeper, raw: RawClient, sent: list[bytes], text: str) -> None:
+    assert ending(raw.parts(sent)) == (grpc.StatusCode.DEADLINE_EXCEEDED, text)
+    if sent:
+        assert keeper.push_ended.wait(30), "no other call went on with it"
+        assert len(keeper.failed) == 1
 
 
 class LineLogged(logging.Handler):
@@ -66,19 +67,19 @@ def test_a_reader_that_does_not_read_is_ended_and_holds_up_nobody(
     keeper: Keeper, server: RunningServer, raw: RawClient
 ) -> None:
     keeper.fragments[7] = payload = bytes(64 << 20)
-    ended = LineLogged("pull of")
-    slow = raw.pull(pack(REQUEST))
+    ended = LineLogged("pull_parts of")
+    slow = raw.parts(PULL, "PullParts")
     next(slow)
     with SyncClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
         said = iter(session)
         next(said)
         session.send(Alive(1))
         next(said)
-        assert client.push(push_header(len(PAYLOAD)), memoryview(PAYLOAD), deadline_seconds=30).accepted
+        push(client)
     assert ended.wait(30)
     # Nothing is buffered beyond what flow control lets through.
     (region,) = server.traffic.read()
-    assert 0 < region.down.again < len(payload)
+    assert 0 < region.down.bulk < len(payload)
     assert ending(slow) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"the learner read nothing for {STALL_SECONDS:g} s")
 
 

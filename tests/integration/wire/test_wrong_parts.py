@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import os
 import struct
 import threading
 
@@ -11,33 +10,24 @@ import pytest
 
 from diloco.wire.convert import pack
 from diloco.wire.part_messages import Holds, pack_holds, unpack_from_receiver
-from tests.integration.wire.calls import REQUEST, STALL_SECONDS
-from tests.support.raw_wire import RawClient, chunk, ending, push_header
+from tests.integration.wire.calls import DATA, HEADER, PART, PARTS, PULL, REQUEST, STALL_SECONDS, part
+from tests.support.raw_wire import RawClient, ending, part_at, push_header
 from tests.support.wire_syncer import Keeper, RunningServer
-
-PART = 64 << 10
-DATA = os.urandom(4 * PART)
-HEADER = dataclasses.replace(push_header(len(DATA)), part_bytes=PART)
-PULL = dataclasses.replace(REQUEST, transfer="mine")
-
-
-def part(number: int, data: bytes = DATA) -> bytes:
-    return chunk(number * PART, data[number * PART : (number + 1) * PART])
 
 
 @pytest.mark.parametrize(
     ("message", "status", "text"),
     [
-        (chunk(1, DATA[:PART]), grpc.StatusCode.INVALID_ARGUMENT, "65536 bytes at offset 1 are not one of 4 parts"),
-        (chunk(PART // 2, DATA[:PART]), grpc.StatusCode.INVALID_ARGUMENT, "at offset 32768 are not one of 4 parts"),
-        (chunk(4 * PART, DATA[:PART]), grpc.StatusCode.INVALID_ARGUMENT, "at offset 262144 are not one of 4 parts"),
-        (chunk((1 << 64) - PART, DATA[:PART]), grpc.StatusCode.INVALID_ARGUMENT, "are not one of 4 parts"),
-        (chunk(0, DATA[: PART - 1]), grpc.StatusCode.INVALID_ARGUMENT, "65535 bytes at offset 0 are not one"),
-        (chunk(0, DATA[: 2 * PART]), grpc.StatusCode.INVALID_ARGUMENT, "131072 bytes at offset 0 are not one"),
-        (chunk(0, bytes((1 << 20) + 1)), grpc.StatusCode.RESOURCE_EXHAUSTED, "at most 1048576 are allowed"),
+        (part_at(1, DATA[:PART]), grpc.StatusCode.INVALID_ARGUMENT, "65536 bytes at offset 1 are not one of 4 parts"),
+        (part_at(4 * PART, DATA[:PART]), grpc.StatusCode.INVALID_ARGUMENT, "at offset 262144 are not one of 4 parts"),
+        (part_at((1 << 64) - PART, DATA[:PART]), grpc.StatusCode.INVALID_ARGUMENT, "are not one of 4 parts"),
+        (part_at(0, DATA[: PART - 1]), grpc.StatusCode.INVALID_ARGUMENT, "65535 bytes at offset 0 are not one"),
+        (part_at(0, DATA[: 2 * PART]), grpc.StatusCode.INVALID_ARGUMENT, "131072 bytes at offset 0 are not one"),
+        (part_at(0, bytes((1 << 20) + 1)), grpc.StatusCode.RESOURCE_EXHAUSTED, "at most 1048576 are allowed"),
         (bytes(16), grpc.StatusCode.INVALID_ARGUMENT, "a part of 16 bytes"),
         (b"", grpc.StatusCode.INVALID_ARGUMENT, "a part of 0 bytes"),
-        (chunk(0, DATA[:PART], checksum=1), grpc.StatusCode.DATA_LOSS, "the checksum of part 0 does not hold"),
+        (part_at(0, DATA[:PART], checksum=1), grpc.StatusCode.DATA_LOSS, "the checksum of part 0 does not hold"),
+        (PARTS[2][:8] + PARTS[0][8:], grpc.StatusCode.DATA_LOSS, "the checksum of part 2 does not hold"),
         (part(1), grpc.StatusCode.INVALID_ARGUMENT, "part 1 of 4 came twice on one connection"),
     ],
 )
@@ -50,14 +40,21 @@ def test_a_message_that_is_no_part_ends_the_call_by_name(
         assert keeper.push_ended.wait(30)
         assert keeper.buffers_in_use == 0
     else:
-        ending(raw.parts([pack(HEADER), *(part(number) for number in range(4))]))
+        ending(raw.parts([pack(HEADER), *PARTS]))
         assert keeper.push_ended.wait(30)
         assert keeper.pushes[-1][1] == DATA
 
 
 @pytest.mark.parametrize(
     ("payload_bytes", "part_bytes"),
-    [(1 << 62, 1 << 20), (1 << 62, 1), (len(DATA), 1), (len(DATA), 0), (len(DATA), 1 << 62), (0, PART)],
+    [
+        (1 << 62, 1),
+        (len(DATA), 1),
+        (len(DATA), 0),
+        (len(DATA), PART + 1),
+        (len(DATA), 1 << 62),
+        (0, PART),
+    ],
 )
 def test_a_header_of_too_many_or_too_small_parts_takes_no_memory(
     keeper: Keeper, raw: RawClient, payload_bytes: int, part_bytes: int
@@ -96,7 +93,7 @@ def test_a_second_header_for_one_push_is_refused_and_the_first_goes_on(keeper: K
 def test_more_calls_than_any_transfer_has_are_refused(
     keeper: Keeper, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diloco.wire.server_push_parts.MOST_CALLS", 2)
+    monkeypatch.setattr("diloco.wire.server.pushes.MOST_CALLS", 2)
     with RawClient(server.address) as raw:
         calls = [raw.parts([pack(HEADER)]) for _ in range(2)]
         for call in calls:
@@ -141,21 +138,21 @@ def test_a_push_whose_connections_are_gone_is_given_up_after_a_while(keeper: Kee
 )
 def test_a_learner_that_holds_what_does_not_exist_is_refused(keeper: Keeper, raw: RawClient, said: bytes) -> None:
     keeper.fragments[7] = DATA
-    status, text = ending(raw.parts([pack(PULL), said], "PullParts"))
+    status, text = ending(raw.parts([PULL[0], said], "PullParts"))
     assert status is grpc.StatusCode.INVALID_ARGUMENT, text
 
 
-def test_a_pull_in_parts_without_a_name_is_refused(keeper: Keeper, raw: RawClient) -> None:
+def test_a_pull_without_a_name_is_refused(keeper: Keeper, raw: RawClient) -> None:
     keeper.fragments[7] = DATA
     status, text = ending(raw.parts([pack(REQUEST), pack_holds(Holds([]))], "PullParts"))
-    assert (status, text) == (grpc.StatusCode.INVALID_ARGUMENT, "a pull in parts without the name of its transfer")
+    assert (status, text) == (grpc.StatusCode.INVALID_ARGUMENT, "a pull without the name of its transfer")
 
 
 def test_a_late_call_of_a_pull_that_is_whole_begins_no_other(keeper: Keeper, raw: RawClient) -> None:
     keeper.fragments[7] = DATA
-    status, _ = ending(raw.parts([pack(PULL), pack_holds(Holds([])), pack_holds(Holds([(0, 4)]))], "PullParts"))
+    status, _ = ending(raw.parts([*PULL, pack_holds(Holds([(0, 1)]))], "PullParts"))
     assert status is grpc.StatusCode.OK
-    assert ending(raw.parts([pack(PULL), pack_holds(Holds([]))], "PullParts")) == (grpc.StatusCode.OK, "")
+    assert ending(raw.parts(PULL, "PullParts")) == (grpc.StatusCode.OK, "")
     assert len(keeper.asked) == 1
 
 
@@ -164,13 +161,13 @@ def test_a_learner_that_acknowledges_nothing_is_ended(
 ) -> None:
     caplog.set_level(logging.INFO)
     keeper.fragments[7] = DATA
-    status, text = ending(raw.parts([pack(PULL), pack_holds(Holds([]))], "PullParts"))
+    status, text = ending(raw.parts(PULL, "PullParts"))
     assert (status, text) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"the learner read nothing for {STALL_SECONDS:g} s")
 
 
 def test_a_learner_that_says_nothing_of_what_it_holds_is_ended(keeper: Keeper, raw: RawClient) -> None:
     keeper.fragments[7] = DATA
-    status, _ = ending(raw.parts([pack(PULL)], "PullParts"))
+    status, _ = ending(raw.parts(PULL[:1], "PullParts"))
     assert status is grpc.StatusCode.DEADLINE_EXCEEDED
 
 

@@ -1,6 +1,5 @@
 """Helm, and the chart as it is without any values."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,7 @@ import pytest
 
 from testbed.kind import tools
 from testbed.kind.cache import Cache
-from tests.support.rendered_chart import Rendered, helm_template
-
-Render = Callable[..., Rendered]
+from tests.support.rendered_chart import Render, Rendered, helm_template
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,13 @@
 """Values: wrong ones are refused by name, and values.yaml, its schema and its comments agree."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.support.rendered_chart import CHART, ChartRefusedError, Rendered
+from tests.support.rendered_chart import CHART, ChartRefusedError, Render
 
-Render = Callable[..., Rendered]
 SET_BY_HELM = {"global"}
 
 
@@ -49,7 +47,6 @@ def test_what_cannot_be_is_refused_and_named(render: Render, values: dict[str, A
     "values",
     [
         {"image": {"repository": "r.example:5000/team/op"}},
-        {"podSecurityContext": {"runAsUser": None, "runAsGroup": None}},
         {"global": {"shared": True}},
         {"podDisruptionBudget": {"enabled": True, "maxUnavailable": "100%"}},
         {"extraEnv": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},

@@ -1,6 +1,5 @@
 """What the chart renders: pods, images, the operator's settings, and optional objects."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,10 +10,8 @@ from diloco.spec import parse_job
 from diloco_operator import labels
 from diloco_operator.options import OperatorOptions
 from tests.support import rendered_chart
-from tests.support.pod_security import violations
-from tests.support.rendered_chart import CHART, COMPONENT, NAMESPACE, Rendered
+from tests.support.rendered_chart import CHART, COMPONENT, NAMESPACE, Render, Rendered
 
-Render = Callable[..., Rendered]
 DIGEST = "sha256:" + "0" * 64
 MONITORS = {"ServiceMonitor", "PodMonitor"}
 
@@ -37,11 +34,13 @@ def test_nothing_is_taken_for_an_object_of_a_job(plain: Rendered) -> None:
     assert managers == {"Helm"}
 
 
-def test_every_pod_meets_the_restricted_pod_security_standard(plain: Rendered) -> None:
+def test_every_pod_is_restricted(plain: Rendered) -> None:
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    restricted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     assert len(plain.pods) == 2
-    assert [violations(pod) for pod in plain.pods] == [[], []]
-    contexts = [one["securityContext"] for pod in plain.pods for one in pod["containers"]]
-    assert all(context["readOnlyRootFilesystem"] for context in contexts)
+    for pod in plain.pods:
+        assert pod["securityContext"] == {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, **seccomp}
+        assert [one["securityContext"] for one in pod["containers"]] == [restricted]
 
 
 def test_every_container_says_what_it_needs(plain: Rendered) -> None:

@@ -4,14 +4,20 @@ import io
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from diloco.cli.frames import LocalSource
+from diloco.cli.live.frames import LocalSource
 from diloco.cli.main import execute
 from diloco.cli.top import NewLines, follow
-from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
+from diloco.core.fragments import TensorSpec, partition
+from diloco.local.journal import Entry
+from diloco.local.report.summary import summarize
+from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK
+from diloco.spec import parse_job
+from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of
 from tests.support.seen_jobs import syncer_account
 from tests.support.status_page import status_page
 
@@ -31,14 +37,36 @@ def test_a_syncer_whose_job_failed_ends_the_watching(capsys: pytest.CaptureFixtu
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-SUMMARY = {"job": "small", "complete": True, "phase": "Complete", "tokens": 10, "learners": [], "eval_loss": 1.5}
+@pytest.fixture
+def summary() -> dict[str, Any]:
+    """Of a run with one learner, which is over."""
+    tensors = [TensorSpec(name, (4,), embedding=False) for name in "ab"]
+    job, layout = parse_job(JOB), partition(tensors, 2)
+    run = OneLearner(job, layout)
+    run.train(12)
+    journal = [Entry("run", "", START), Entry("end", "", START + 30, {"ending": "finished"})]
+    return summarize(history_of(job, layout, [run.tape], journal))
 
 
-def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path) -> None:
+def test_a_run_that_is_over_has_the_view_of_one_that_goes_on(
+    tmp_path: Path, summary: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert execute(["status", str(tmp_path)]) == EXIT_OK
+    head, *rest = capsys.readouterr().out.splitlines()
+    assert head.startswith("small  syncer complete  step ")
+    (learner,) = (line.split() for line in rest if line.startswith(LEARNER))
+    assert learner[1:3] == ["ended", "12"]
+    assert execute(["status", str(tmp_path), "--json"]) == EXIT_OK
+    assert json.loads(capsys.readouterr().out) == summary
+    (tmp_path / "summary.json").write_text(json.dumps({**summary, "phase": "Failed"}))
+    assert execute(["top", str(tmp_path)]) == EXIT_JOB_FAILED
+
+
+def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path, summary: dict[str, Any]) -> None:
     (tmp_path / "syncer").mkdir()
-    console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file
+    lines = io.StringIO()
+    console = Console(file=lines, width=80, force_terminal=False)
     with ExitStack() as while_it_runs:
         port = while_it_runs.enter_context(status_page(syncer_account()))
         (tmp_path / "syncer" / "endpoint.json").write_text(json.dumps({"http": f"127.0.0.1:{port}"}))
@@ -46,10 +74,10 @@ def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path) -> None:
         def go_on() -> None:
             while_it_runs.close()  # the syncer ends...
             if "retrying" in lines.getvalue():
-                (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))  # ...and then the run
+                (tmp_path / "summary.json").write_text(json.dumps(summary))  # ...and then the run
 
         assert follow(LocalSource(str(tmp_path)), NewLines(console), rows=None, once=False, wait=go_on) == EXIT_OK
-    first, remark, *summary = lines.getvalue().splitlines()
+    first, remark, last = lines.getvalue().splitlines()
     assert first.startswith(" 25%")
     assert remark.endswith("; retrying")
-    assert json.loads("".join(summary)) == SUMMARY
+    assert last.startswith("100%")

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from diloco.cli.cluster_access import AwayError, ClusterError
-from diloco.cli.frames import Frame
+from diloco.cli.live.cluster_access import AwayError, ClusterError
+from diloco.cli.live.frames import Frame
 from diloco.cli.top import FrameWriter, JsonFrames, LiveFrames, NewLines, follow
-from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK
+from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK
 
 
 class Played:
@@ -20,7 +20,7 @@ class Played:
     def __init__(self, looks: Sequence[Frame | BaseException]) -> None:
         self._looks = list(looks)
 
-    def look(self, rows: int | None) -> Frame:
+    def read(self, rows: int | None) -> Frame:
         del rows
         look = self._looks.pop(0)
         if isinstance(look, BaseException):
@@ -48,12 +48,9 @@ def test_in_a_pipe_a_line_comes_when_it_is_new() -> None:
     assert file.getvalue().splitlines() == ["news", "10%", "20%", "done"]
 
 
-def test_a_job_that_fails_ends_it_with_the_exit_code_of_a_failed_job() -> None:
-    assert played([frame("bad", over=True, exit_code=EXIT_JOB_FAILED)], NewLines(pipe()[0])) == EXIT_JOB_FAILED
-
-
-def test_a_single_look_is_well_however_the_job_stands() -> None:
+def test_a_failed_job_gives_the_exit_code_except_of_a_single_look() -> None:
     failed = frame("bad", over=True, exit_code=EXIT_JOB_FAILED)
+    assert played([failed], NewLines(pipe()[0])) == EXIT_JOB_FAILED
     assert played([failed], NewLines(pipe()[0]), once=True) == EXIT_OK
 
 

@@ -2,15 +2,12 @@
 
 import hashlib
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
-from diloco.core.proof import Pass, proof_of
+from diloco.core.proof import proof_of
 from diloco.core.sizes import BLOCK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from tests.support.fragment_merge import backwards
 
 _BYTES = 4 * BLOCK
 
@@ -24,12 +21,6 @@ def test_it_is_a_tree_of_two_levels_over_the_blocks(size: int) -> None:
 
 def test_the_order_of_the_blocks_and_their_threads_do_not_matter() -> None:
     data = memoryview(random.Random(1).randbytes(5 * _BYTES + 8))
-
-    def backwards(one_pass: Pass, blocks: range) -> None:
-        parts: list[Iterable[int]] = [reversed(blocks[1::2]), blocks[::2]]
-        for part in parts:
-            one_pass(part)
-
     assert proof_of(data, backwards) == proof_of(data)
 
 

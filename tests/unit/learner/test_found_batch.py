@@ -12,16 +12,15 @@ from diloco.learner.options import LearnerOptions
 from diloco.learner.training import memory
 from diloco.learner.training.fitting_batch import BatchError
 from diloco.model import build_model, layout_of
-from tests.support.learner_process import make_job
+from tests.support.small_learner import learner_options
 
 CPU = torch.device("cpu")
 
 
 def options_of(folder: Path, pool: dict[str, object]) -> LearnerOptions:
+    (folder / "learner").mkdir(exist_ok=True)
     regions = [{"name": "here", "pools": [{"name": "cpu", "learners": 2, **pool}]}]
-    directory = folder / "learner"
-    directory.mkdir(exist_ok=True)
-    return LearnerOptions(make_job(folder, regions=regions), "here/cpu/0", "127.0.0.1:1", directory, threads=1)
+    return learner_options(folder, {"regions": regions})
 
 
 def started(options: LearnerOptions) -> FoundBatch:
@@ -83,12 +82,9 @@ def test_what_was_found_is_kept_for_the_next_process(auto: LearnerOptions, caplo
 def test_with_other_memory_it_is_found_anew(auto: LearnerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     proven(auto)
     keep(auto, found=2)
-    much = memory.ProcessMemory().limit_bytes
-
-    class Twice(memory.ProcessMemory):
-        limit_bytes = 2 * much
-
-    monkeypatch.setattr("diloco.learner.found_batch.memory_of", lambda _: Twice())
+    twice = memory.ProcessMemory()
+    twice.limit_bytes *= 2
+    monkeypatch.setattr("diloco.learner.found_batch.memory_of", lambda _: twice)
     assert found(auto) == 4
     assert kept(auto)["found"] == 4
 

@@ -1,29 +1,29 @@
 """How the inner loop spends its time: steps, pauses, reports; with a counting trainer and a manual clock."""
 
 import logging
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import pytest
 
-from diloco.core.time_spent import TimeSpent
+from diloco.core.account.time_spent import TimeSpent
 from diloco.learner.mailboxes.orders import Ending, EndKind
-from diloco.learner.mailboxes.outbox import FinishedStep
-from diloco.wire.messages import Progress
+from diloco.wire.messages import Progress, StepReport
 from tests.support.hand_clock import HandClock
 from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
 
+Lines = Callable[..., list[str]]
 STOPPED = Ending(EndKind.STOPPED, "the steps are made")
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    made = HandClock()
-    monkeypatch.setattr("diloco.learner.inner_loop.time", SimpleNamespace(monotonic=made))
-    return made
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    """The lines of the log that begin so."""
+    caplog.set_level(logging.INFO)
 
+    def found(*beginnings: str) -> list[str]:
+        return [text for record in caplog.records if (text := record.getMessage()).startswith(beginnings)]
 
-def lines(caplog: pytest.LogCaptureFixture, *beginnings: str) -> list[str]:
-    return [text for record in caplog.records if (text := record.getMessage()).startswith(beginnings)]
+    return found
 
 
 def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
@@ -36,9 +36,9 @@ def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
     reports = [call[1] for call in bench.said.of("step")]
     # Its order is: copy in, report, post. The time of posting is in the next report.
     assert reports == [
-        FinishedStep(1, 16, 1.0, 1.625, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125)),
-        FinishedStep(2, 32, 2.0, 0.125, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125)),
-        FinishedStep(3, 48, 8.0, 0.25, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125)),
+        StepReport(0, 1, 16, 1.0, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125)),
+        StepReport(0, 2, 32, 2.0, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125)),
+        StepReport(0, 3, 48, 8.0, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125)),
     ]
     assert bench.loop.news == reports[-1]
     assert bench.loop.step_seconds() == 8.0
@@ -74,14 +74,13 @@ def test_a_learner_that_is_asked_to_stop_does_not_act_slow(clock: HandClock) -> 
 
 class TestStalenessBound:
     def test_it_pauses_at_the_bound_until_the_fragment_that_waited_is_here(
-        self, clock: HandClock, caplog: pytest.LogCaptureFixture
+        self, clock: HandClock, lines: Lines
     ) -> None:
-        caplog.set_level(logging.INFO)
         bench = LoopBench(clock, staleness_bound_steps=2)
         seen: list[tuple[int, bool, int]] = []
 
         def event(seconds: float, *received: int) -> None:
-            seen.append((bench.steps, bench.loop.paused, len(lines(caplog, "paused"))))
+            seen.append((bench.steps, bench.loop.paused, len(lines("paused"))))
             bench.passes(seconds)
             for fragment in received:
                 bench.receive(fragment, 1)
@@ -98,17 +97,14 @@ class TestStalenessBound:
         assert seen == [(2, True, 0), (2, True, 0), (2, True, 1), (2, True, 1)]
         assert bench.wakeup.waits == [1.0] * 4
         assert (bench.steps, bench.loop.paused) == (3, False)
-        assert lines(caplog, "paused", "resumed") == [
+        assert lines("paused", "resumed") == [
             "paused: 2 steps without receiving a fragment, sync.maxStalenessSteps is 2",
             "resumed after a pause of 5.5 s",
         ]
         spent = bench.activity.spent()
         assert (spent.paused, spent.copying) == (4.0, 3.0)
 
-    def test_a_pause_of_less_than_two_seconds_is_not_mentioned(
-        self, clock: HandClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO)
+    def test_a_pause_of_less_than_two_seconds_is_not_mentioned(self, clock: HandClock, lines: Lines) -> None:
         bench = LoopBench(clock, staleness_bound_steps=1)
 
         def arrive() -> None:
@@ -119,10 +115,9 @@ class TestStalenessBound:
         bench.wakeup.events = [arrive]
         bench.run((1.0, False), (1.0, False))
         assert bench.steps == 2
-        assert lines(caplog, "paused", "resumed") == []
+        assert lines("paused", "resumed") == []
 
-    def test_an_end_is_heard_in_a_pause(self, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
+    def test_an_end_is_heard_in_a_pause(self, clock: HandClock, lines: Lines) -> None:
         bench = LoopBench(clock, staleness_bound_steps=1)
         bench.wakeup.events = [
             lambda: bench.passes(2.0),
@@ -130,35 +125,28 @@ class TestStalenessBound:
         ]
         assert bench.run((1.0, False), (1.0, False)) == Ending(EndKind.FINISHED, "enough")
         assert (bench.steps, bench.loop.paused) == (1, False)
-        assert lines(caplog, "paused", "resumed") == [
+        assert lines("paused", "resumed") == [
             "paused: 1 steps without receiving a fragment, sync.maxStalenessSteps is 1"
         ]
 
 
 class TestProgress:
-    def test_a_line_comes_every_thirty_seconds(self, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
+    def test_a_line_comes_every_thirty_seconds(self, clock: HandClock, lines: Lines) -> None:
         bench = LoopBench(clock, checkpoint_every_steps=1)
         bench.boxes.orders.progressed(Progress(25, 100, 0))
         # Three swap-ins of 0.5 s before the first step; a checkpoint of 0.25 s after each.
         bench.run((9.5, False), (18.25, False), (0.0, False), (29.5, False), (1.0, False))
         # Over 30 s: of 48 tokens 1.6 a second; of 32 tokens in 31 s 1.03.
-        assert lines(caplog, "step ") == [
+        assert lines("step ") == [
             "step 2, loss 2.0000, 2 tokens/s, job 25.0 %, blocked 5.00 %, evaluations and snapshots 2.50 %",
             "step 4, loss 2.0000, 1 tokens/s, job 25.0 %, blocked 2.46 %, evaluations and snapshots 2.05 %",
         ]
 
-    def test_nothing_is_said_before_a_step_is_reported(
-        self, clock: HandClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO)
+    def test_nothing_is_said_before_a_step_is_reported(self, clock: HandClock, lines: Lines) -> None:
         LoopBench(clock).run((60.0, False))
-        assert lines(caplog, "step ") == []
+        assert lines("step ") == []
 
-    def test_tokens_of_before_this_process_are_not_counted_in_its_rate(
-        self, clock: HandClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO)
+    def test_tokens_of_before_this_process_are_not_counted_in_its_rate(self, clock: HandClock, lines: Lines) -> None:
         bench = LoopBench(clock, steps_before=1000, staleness_bound_steps=2000)
         bench.run((10.0, False), (22.0, False))
-        assert "1 tokens/s" in lines(caplog, "step ")[0]
+        assert "1 tokens/s" in lines("step ")[0]

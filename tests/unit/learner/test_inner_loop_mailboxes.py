@@ -1,25 +1,17 @@
 """How the inner loop handles the mailboxes: it loads, swaps in, answers and evaluates."""
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 
+from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder
-from diloco.learner.syncer_link import Position
 from diloco.wire.messages import EvaluationWanted
 from tests.support.hand_clock import HandClock
 from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
 
 REJOINED, RESTARTED = Membership("1", 8), Membership("2", 1)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    made = HandClock()
-    monkeypatch.setattr("diloco.learner.inner_loop.time", SimpleNamespace(monotonic=made))
-    return made
 
 
 @pytest.fixture
@@ -34,6 +26,18 @@ def bench(clock: HandClock) -> LoopBench:
 def sent(bench: LoopBench) -> list[tuple[int, int, int]]:
     """Fragment, version and steps of each outer gradient that the workers got."""
     return [(one.request.fragment, one.request.version, one.capture.steps) for one in bench.offered]
+
+
+def asked(bench: LoopBench, fragment: int, version: int, membership: Membership = NOW) -> None:
+    """An outer gradient is requested, and the loop sees it."""
+    bench.request(fragment, version, membership)
+    bench.loop.between_steps()
+
+
+def told_to_evaluate(bench: LoopBench, *versions: int, final: bool = False) -> None:
+    """An evaluation is ordered, and the loop sees it."""
+    bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, versions, final)))
+    bench.loop.between_steps()
 
 
 class TestLoading:
@@ -122,29 +126,24 @@ class TestSwapIn:
 class TestAnswers:
     def test_an_ask_is_answered_with_the_steps_since_the_fragment_came(self, bench: LoopBench) -> None:
         bench.make(1)
-        bench.request(1, 3)
-        bench.loop.between_steps()
+        asked(bench, 1, 3)
         assert sent(bench) == [(1, 3, 1)]
         assert bench.said.calls == [("post",)]
 
     def test_who_has_made_no_step_since_declines(self, bench: LoopBench) -> None:
-        bench.request(1, 3)
-        bench.loop.between_steps()
+        asked(bench, 1, 3)
         assert sent(bench) == []
         assert bench.said.calls == [("declined", NOW, 1, 3, 1), ("post",)]
 
     def test_an_ask_of_another_admission_is_passed_over(self, bench: LoopBench) -> None:
         bench.make(1)
-        bench.request(1, 3, REJOINED)
-        bench.loop.between_steps()
+        asked(bench, 1, 3, REJOINED)
         assert (sent(bench), bench.said.calls) == ([], [("post",)])
 
     def test_of_one_version_received_no_two_are_answered(self, bench: LoopBench) -> None:
         bench.make(2)
-        bench.request(1, 3)
-        bench.loop.between_steps()
-        bench.request(1, 4)
-        bench.loop.between_steps()
+        asked(bench, 1, 3)
+        asked(bench, 1, 4)
         assert sent(bench) == [(1, 3, 2)]
         bench.receive(1, 3)
         bench.loop.between_steps()
@@ -152,8 +151,7 @@ class TestAnswers:
         bench.loop.between_steps()
         # As soon as the version has arrived, which is before there is a step to send.
         assert bench.said.of("declined") == [("declined", NOW, 1, 4, 1)]
-        bench.request(1, 5)
-        bench.loop.between_steps()
+        asked(bench, 1, 5)
         assert sent(bench) == [(1, 3, 2), (1, 5, 1)]
 
     def test_the_next_fragment_is_staged_after_a_step_and_answered_at_once(self, clock: HandClock) -> None:
@@ -198,8 +196,7 @@ class TestEvaluation:
     ) -> None:
         for fragment in range(FRAGMENTS):
             bench.receive(fragment, 1)
-        bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, wanted, final)))
-        bench.loop.between_steps()
+        told_to_evaluate(bench, *wanted, final=final)
         assert bench.said.of("evaluated") == ([] if exact is None else [("evaluated", NOW, 4, 2.5, exact)])
         if exact is None:
             for fragment, version in enumerate(wanted):
@@ -212,8 +209,7 @@ class TestEvaluation:
 
     def test_a_final_one_waits_for_a_fragment_that_is_not_held_at_all(self, bench: LoopBench) -> None:
         bench.boxes.holdings.admitted(NOW, [1])
-        bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, (0, 0, 0), final=True)))
-        bench.loop.between_steps()
+        told_to_evaluate(bench, 0, 0, 0, final=True)
         assert bench.said.of("evaluated") == []
 
     @pytest.mark.parametrize("membership", [REJOINED, None])
@@ -221,13 +217,11 @@ class TestEvaluation:
         self, bench: LoopBench, membership: Membership | None
     ) -> None:
         bench.membership = membership
-        bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, (0, 0, 0), final=False)))
-        bench.loop.between_steps()
+        told_to_evaluate(bench, 0, 0, 0)
         assert bench.said.calls == [("post",)]
 
     def test_how_long_it_took_is_told(self, bench: LoopBench, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
-        bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, (0, 0, 0), final=False)))
-        bench.loop.between_steps()
+        told_to_evaluate(bench, 0, 0, 0)
         (line,) = [record.getMessage() for record in caplog.records]
         assert line == "evaluated the global model in 3.0 s: loss 2.5000"

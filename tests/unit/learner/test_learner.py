@@ -13,17 +13,15 @@ from typing import Any, cast
 import pytest
 import torch
 
-from diloco.learner.activity import Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.learner import Learner
+from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.options import LearnerOptions
-from diloco.learner.syncer_link import Position
-from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
-from tests.support.hand_clock import HandClock
+from tests.support.hand_clock import clock_of
 from tests.support.inner_loop import ScriptedBell
-from tests.support.small_job import small_job, write_text
+from tests.support.small_learner import learner_options
 
 NOW = Membership("1", 7)
 STOPPED = Ending(EndKind.STOPPED, "SIGTERM")
@@ -53,13 +51,12 @@ class Scene:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        self.clock = HandClock()
+        self.clock = clock_of("learner", monkeypatch)
         self.calls: list[tuple[object, ...]] = []
         self.takes: dict[str, float] = {}
         """Seconds, by call."""
         self.wakeup = ScriptedBell()
         self.orders = Orders(self.wakeup)
-        monkeypatch.setattr("diloco.learner.learner.time", SimpleNamespace(monotonic=self.clock))
         monkeypatch.setattr("diloco.learner.learner.start_worker", self._start)
 
     def _start(self, name: str, _body: object, _on_failure: object) -> Part:
@@ -67,12 +64,8 @@ class Scene:
         return Part("thread", self)
 
     def options(self, *, hand_in_seconds: float = 20.0, **sync: Any) -> LearnerOptions:
-        spec = small_job(write_text(self.folder), sync={"fragments": 6, "interval": 6} | sync)
-        job = DiLoCoJob(api_version=API_VERSION, kind=KIND, metadata=Metadata(name="small"), spec=spec)
-        directory = self.folder / "learner"
-        return LearnerOptions(
-            job, "here/cpu/0", "127.0.0.1:1", directory, threads=1, device="cpu", hand_in_seconds=hand_in_seconds
-        )
+        spec = {"sync": {"fragments": 6, "interval": 6} | sync}
+        return learner_options(self.folder, spec, device="cpu", hand_in_seconds=hand_in_seconds)
 
     def learner(self, **changes: Any) -> Learner:
         return Learner(self.options(**changes), self.orders, self.wakeup)
@@ -103,7 +96,7 @@ class Scene:
             recovery_orders=Part("recovery_orders", self),
             control=Part("control", self, flush=told),
         )
-        learner._trainer._steps = steps
+        learner._trainer.steps = steps
         return cast("Learner", learner)
 
 
@@ -160,7 +153,7 @@ def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
     before = scene.learner(**changes)
     state = replace(before._snapshot().state, steps=7, tokens=448, data_position=28)
     identity = CheckpointIdentity(
-        "small", "here/cpu/0", before._link._identity.layout_digest, before._trainer.optimizer_identity
+        "small", "here/cpu/0", before._link._who.layout_digest, before._trainer.optimizer_identity
     )
     store = CheckpointStore(scene.folder / "learner" / "checkpoints", identity)
     store.save(LearnerCheckpoint(state, {2: torch.ones(3)}))
@@ -171,12 +164,6 @@ def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
     kept = again._snapshot()
     assert (kept.state.steps, kept.state.tokens, kept.state.data_position) == (7, 448, 28)
     assert list(kept.residuals) == [2] * feeds_back
-
-
-def test_without_a_checkpoint_it_begins_anew(scene: Scene) -> None:
-    kept = scene.learner(compression="Int8", errorFeedback=True)._snapshot()
-    assert (kept.state.steps, kept.residuals) == (0, {})
-    assert scene.learner().checkpoint_written
 
 
 def test_a_full_disk_keeps_no_learner_from_beginning(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,12 +190,6 @@ def test_it_trains_on_the_device_it_is_told_or_on_the_best_there_is(
     assert seen == [asked_for]
 
 
-def test_one_that_never_ran_is_closed(scene: Scene) -> None:
-    learner = scene.learner()
-    learner.close()
-    assert learner._stopped.is_set()
-
-
 class TestEnds:
     @pytest.mark.parametrize(
         ("kind", "parts", "written"),
@@ -217,10 +198,14 @@ class TestEnds:
     def test_only_who_is_stopped_hands_in_and_only_who_was_let_in_counts(
         self, scene: Scene, kind: EndKind, *, parts: bool, written: bool
     ) -> None:
-        ending = Ending(kind, "why")
+        ending, file = Ending(kind, "why"), scene.folder / "learner" / "activity.json"
         assert scene.scripted(ending).run() == ending
         assert (("control.leave", NOW, "why") in scene.calls) is parts
-        assert (scene.folder / "learner" / "activity.json").exists() is written
+        assert file.exists() is written
+        if written:
+            told = json.loads(file.read_text())
+            account = [told[name] for name in ("learner", "ending", "reason", "steps", "sessions")]
+            assert account == ["here/cpu/0", kind, "why", 40, 2]
 
     @pytest.mark.parametrize(
         ("hand_in_seconds", "finish", "idle", "flush"),
@@ -233,7 +218,7 @@ class TestEnds:
         scene.takes = {"writer.finish": 4.0, "push_queue.wait_until_idle": 10.0}
         learner._shut_down(STOPPED)
         assert scene.calls == [
-            ("loop.answer",),
+            ("loop.answer_waiting",),
             ("writer.finish", finish),
             ("link.current",),
             ("push_queue.wait_until_idle", idle),
@@ -242,12 +227,6 @@ class TestEnds:
             ("control.flush", flush),
             ("writer.close", 60.0),
         ]
-
-    def test_what_parting_takes_is_no_time_between_steps(self, scene: Scene) -> None:
-        learner = scene.scripted()
-        learner._activity.switch_to(Kind.LOOKING)
-        learner._shut_down(STOPPED)
-        assert learner._activity._kind is Kind.LOADING
 
     def test_who_has_made_no_step_keeps_none(self, scene: Scene) -> None:
         learner = scene.scripted(steps=0)
@@ -288,32 +267,14 @@ class TestEnds:
 
     def test_without_a_session_nothing_is_handed_in(self, scene: Scene) -> None:
         scene.scripted(membership=None)._shut_down(STOPPED)
-        assert [call[0] for call in scene.calls] == ["loop.answer", "writer.finish", "link.current", "writer.close"]
+        called = [call[0] for call in scene.calls]
+        assert called == ["loop.answer_waiting", "writer.finish", "link.current", "writer.close"]
 
-    def test_where_its_time_went_is_written(self, scene: Scene) -> None:
+    def test_an_account_that_cannot_be_written_is_a_line(self, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+        file = scene.folder / "learner" / "activity.json"
+        file.mkdir(parents=True)
         scene.scripted(Ending(EndKind.FINISHED, "enough")).run()
-        written = json.loads((scene.folder / "learner" / "activity.json").read_text())
-        told = [written[name] for name in ("learner", "ending", "reason", "steps", "sessions")]
-        assert told == ["here/cpu/0", "Finished", "enough", 40, 2]
-
-    @pytest.mark.parametrize(
-        ("error", "words"), [(OSError(errno.ENOSPC, "No space left"), "No space left"), (OSError("odd"), "odd")]
-    )
-    def test_an_account_that_cannot_be_written_is_a_line(
-        self,
-        scene: Scene,
-        caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
-        error: OSError,
-        words: str,
-    ) -> None:
-        def fails(*_: object) -> None:
-            raise error
-
-        monkeypatch.setattr("diloco.learner.learner.write_json_atomically", fails)
-        scene.scripted(Ending(EndKind.FINISHED, "enough")).run()
-        line = f"cannot write {scene.folder / 'learner' / 'activity.json'}: {words}"
-        assert caplog.records[-1].getMessage() == line
+        assert caplog.records[-1].getMessage() == f"cannot write {file}: Is a directory"
 
     def test_closing_ends_every_part_and_waits_five_seconds_for_all_threads(self, scene: Scene) -> None:
         learner = scene.scripted()
@@ -344,7 +305,3 @@ class TestEnds:
         assert scene.wakeup.waits == [1.0, 1.0]
         assert learner._figures().over()
         assert ("client.close",) in scene.calls
-
-    @pytest.mark.parametrize("membership", [NOW, None])
-    def test_it_is_joined_while_it_has_a_session(self, scene: Scene, membership: Membership | None) -> None:
-        assert scene.scripted(membership=membership)._figures().joined() is (membership is not None)

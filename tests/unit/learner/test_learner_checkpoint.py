@@ -1,10 +1,8 @@
 import errno
 import json
 import os
-import resource
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,16 +12,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from diloco.learner.checkpoint import (
-    CheckpointIdentity,
-    CheckpointStore,
-    CheckpointWriteError,
-    LearnerCheckpoint,
-)
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.training.trainer import TrainerState
+from tests.support.damage import DAMAGES
+from tests.support.machine_limits import files_of_at_most
 from tests.support.watched_disk import watch_disk
 
-IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef")
+IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef.base", "AdamW")
 
 
 def checkpoint(steps: int, numel: int = 5) -> LearnerCheckpoint:
@@ -32,24 +27,14 @@ def checkpoint(steps: int, numel: int = 5) -> LearnerCheckpoint:
     return LearnerCheckpoint(state, {3: torch.arange(float(numel))})
 
 
-def steps_found(directory: Path) -> int | None:
-    found = CheckpointStore(directory, IDENTITY).load()
+def steps_found(store: CheckpointStore) -> int | None:
+    """By the next process."""
+    found = CheckpointStore(store._directory, IDENTITY).load()
     return None if found is None else found.state.steps
 
 
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
-@contextmanager
-def files_no_larger_than(limit_bytes: int) -> Iterator[None]:
-    """Limit the size of files: writing more fails as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+def names(store: CheckpointStore) -> list[str]:
+    return sorted(path.name for path in store._directory.iterdir())
 
 
 @pytest.fixture
@@ -58,10 +43,11 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 def test_what_was_saved_is_loaded(store: CheckpointStore) -> None:
-    saved = checkpoint(7)
+    saved = replace(checkpoint(7), training="0011223344556677")
     store.save(saved)
     loaded = store.load()
     assert loaded is not None
+    assert loaded.training == "0011223344556677"
     assert replace(loaded.state, tensors={}) == replace(saved.state, tensors={})
     assert loaded.state.tensors.keys() == saved.state.tensors.keys()
     assert all(torch.equal(loaded.state.tensors[name], tensor) for name, tensor in saved.state.tensors.items())
@@ -69,37 +55,29 @@ def test_what_was_saved_is_loaded(store: CheckpointStore) -> None:
     assert torch.equal(loaded.residuals[3], saved.residuals[3])
 
 
-def test_where_nothing_was_saved_there_is_nothing(tmp_path: Path) -> None:
-    assert steps_found(tmp_path) is None
-    assert steps_found(tmp_path / "missing") is None
+def test_where_nothing_was_saved_there_is_nothing(store: CheckpointStore, tmp_path: Path) -> None:
+    assert steps_found(store) is None
+    assert steps_found(CheckpointStore(tmp_path / "missing", IDENTITY)) is None
 
 
-def test_the_newest_is_used_and_two_are_kept(store: CheckpointStore, tmp_path: Path) -> None:
+def test_the_newest_is_used_and_two_are_kept(store: CheckpointStore) -> None:
     for steps in (1, 2, 3):
         store.save(checkpoint(steps))
-    assert names(tmp_path) == ["00000002", "00000003"]
-    assert steps_found(tmp_path) == 3
+    assert names(store) == ["00000002", "00000003"]
+    assert steps_found(store) == 3
 
 
-def test_a_learner_that_made_no_step_yet_can_be_kept(store: CheckpointStore, tmp_path: Path) -> None:
-    store.save(LearnerCheckpoint(TrainerState({}, 0, 0, 0, 0), {}))
-    assert steps_found(tmp_path) == 0
+UNUSABLE: dict[str, Callable[[Path], object]] = DAMAGES | {"no object": lambda path: path.write_bytes(b"[]")}
 
 
 @pytest.mark.parametrize("file", ["state.safetensors", "manifest.json"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "remove"])
+@pytest.mark.parametrize("damage", UNUSABLE.values(), ids=UNUSABLE)
 def test_a_damaged_newest_falls_back_to_the_one_before(
-    store: CheckpointStore, tmp_path: Path, file: str, damage: str, caplog: pytest.LogCaptureFixture
+    store: CheckpointStore, file: str, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     store.save(checkpoint(1))
-    path = store.save(checkpoint(2)) / file
-    content = bytearray(path.read_bytes())
-    if damage == "remove":
-        path.unlink()
-    else:
-        content[len(content) // 2] ^= 1
-        path.write_bytes({"flip": bytes(content), "cut": bytes(content[:-3]), "empty": b""}[damage])
-    assert steps_found(tmp_path) == 1
+    damage(store.save(checkpoint(2)) / file)
+    assert steps_found(store) == 1
     (record,) = caplog.records
     assert "ignoring checkpoint" in record.getMessage()
     assert "00000002: " in record.getMessage()
@@ -110,9 +88,9 @@ def test_a_half_written_one_is_not_seen_and_is_cleared_away(store: CheckpointSto
     aside = tmp_path / ".part-crashed"
     aside.mkdir()
     (aside / "state.safetensors").write_bytes(b"half")
-    assert steps_found(tmp_path) == 1
+    assert steps_found(store) == 1
     store.save(checkpoint(2))
-    assert names(tmp_path) == ["00000001", "00000002"]
+    assert names(store) == ["00000001", "00000002"]
 
 
 def test_a_damaged_one_is_dropped_before_a_whole_one(tmp_path: Path) -> None:
@@ -122,21 +100,21 @@ def test_a_damaged_one_is_dropped_before_a_whole_one(tmp_path: Path) -> None:
     restarted = CheckpointStore(tmp_path, IDENTITY)
     assert restarted.load() is not None
     restarted.save(checkpoint(3))
-    assert names(tmp_path) == ["00000001", "00000003"]
+    assert names(store) == ["00000001", "00000003"]
 
 
-def test_a_full_disk_is_reported_and_leaves_the_one_before(store: CheckpointStore, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_the_one_before(store: CheckpointStore) -> None:
     store.save(checkpoint(1))
     with (
-        files_no_larger_than(10_000),
+        files_of_at_most(10_000),
         pytest.raises(CheckpointWriteError, match="cannot write the checkpoint") as raised,
     ):
         store.save(checkpoint(2, numel=100_000))
     assert "\n" not in str(raised.value)
-    assert names(tmp_path) == ["00000001"]
-    assert steps_found(tmp_path) == 1
+    assert names(store) == ["00000001"]
+    assert steps_found(store) == 1
     store.save(checkpoint(3))
-    assert steps_found(tmp_path) == 3
+    assert steps_found(store) == 3
 
 
 def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
@@ -146,58 +124,63 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "message", "kept"),
+    ("change", "message", "kept"),
     [
-        ("job", "it is of job job, this is job other", True),
-        ("learner", "it is of learner here/cpu/0, this is learner other", True),
-        ("optimizer", "it is of inner optimizer AdamW, this is inner optimizer other", False),
-        ("layout_digest", "it is of another model (layout 0123456789ab, this one is other)", False),
+        ({"job": "other"}, "it is of job job, this is job other", True),
+        ({"learner": "other"}, "it is of learner here/cpu/0, this is learner other", True),
+        ({"optimizer": "other"}, "it is of inner optimizer AdamW, this is inner optimizer other", False),
+        ({"layout_digest": "other"}, "it is of another model (layout 0123456789ab, this one is other)", False),
+        (
+            {"layout_digest": "0123456789abcdef.other"},
+            "it is of a model with other frozen parameters or buffers",
+            False,
+        ),
     ],
 )
 def test_those_of_another_identity_are_ignored_with_one_line(
-    store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, field: str, message: str, *, kept: bool
+    store: CheckpointStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, str],
+    message: str,
+    *,
+    kept: bool,
 ) -> None:
     theirs = [store.save(checkpoint(step)).name for step in (1, 2)]
-    other = CheckpointStore(tmp_path, replace(IDENTITY, **{field: "other"}))
+    other = CheckpointStore(store._directory, replace(IDENTITY, **change))
     assert other.load() is None
     assert [record.getMessage() for record in caplog.records] == [
         f"ignoring checkpoint {tmp_path / '00000002'}: {message}"
     ]
     # Those of another job or learner are not ours to remove; the others only take room.
     ours = [other.save(checkpoint(step)).name for step in (3, 4, 5)][-2:]
-    assert names(tmp_path) == sorted([*(theirs if kept else ()), *ours])
+    assert names(store) == sorted([*(theirs if kept else ()), *ours])
     found = other.load()
     assert found is not None
     assert found.state.steps == 5
-    assert steps_found(tmp_path) == (2 if kept else None)
+    assert steps_found(store) == (2 if kept else None)
 
 
-def test_one_of_another_learner_hides_none_of_its_own(store: CheckpointStore, tmp_path: Path) -> None:
+def test_one_of_another_learner_hides_none_of_its_own(store: CheckpointStore) -> None:
     store.save(checkpoint(1))
-    CheckpointStore(tmp_path, replace(IDENTITY, learner="here/cpu/1")).save(checkpoint(2))
-    assert steps_found(tmp_path) == 1
+    CheckpointStore(store._directory, replace(IDENTITY, learner="here/cpu/1")).save(checkpoint(2))
+    assert steps_found(store) == 1
 
 
 class TestTrainings:
-    def test_the_id_is_kept_with_the_checkpoint(self, store: CheckpointStore) -> None:
-        store.save(replace(checkpoint(1), training="0011223344556677"))
-        found = store.load()
-        assert found is not None
-        assert found.training == "0011223344556677"
-
     @pytest.mark.parametrize(
         ("before", "now", "removed"), [("a", "b", True), ("a", "a", False), ("", "b", False), ("a", "", False)]
     )
     def test_only_those_known_to_be_of_another_are_removed(
-        self, store: CheckpointStore, tmp_path: Path, before: str, now: str, *, removed: bool
+        self, store: CheckpointStore, before: str, now: str, *, removed: bool
     ) -> None:
         store.save(replace(checkpoint(1), training=before))
         store.save(replace(checkpoint(2), training=now))
         # The number of one that is removed is free again.
-        assert names(tmp_path) == (["00000001"] if removed else ["00000001", "00000002"])
+        assert names(store) == (["00000001"] if removed else ["00000001", "00000002"])
 
     def test_those_of_another_make_room_for_the_first_of_this_one(
-        self, store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for step in (1, 2):
             store.save(replace(checkpoint(step), training="a"))
@@ -205,7 +188,7 @@ class TestTrainings:
         make: Callable[..., str] = tempfile.mkdtemp
 
         def made(**named: Any) -> str:
-            there.extend(names(tmp_path))
+            there.extend(names(store))
             return make(**named)
 
         monkeypatch.setattr(tempfile, "mkdtemp", made)
@@ -213,43 +196,11 @@ class TestTrainings:
         assert there == []
 
 
-def test_a_manifest_that_is_nested_too_deeply_falls_back_to_the_one_before(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
-    store.save(checkpoint(4))
-    (store.save(checkpoint(5)) / "manifest.json").write_text('{"a":' * 50_000)
-    assert steps_found(tmp_path) == 4
-
-
-def test_one_of_another_base_is_ignored_and_one_of_before_is_taken(
-    store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    digest = IDENTITY.layout_digest
-    ours = CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.base"))
-    store.save(checkpoint(4))  # as from an earlier version, which names only the cut
-    found = ours.load()
-    assert found is not None
-    assert found.state.steps == 4
-    ours.save(checkpoint(5))
-    assert CheckpointStore(tmp_path, replace(IDENTITY, layout_digest=f"{digest}.other")).load() is None
-    assert "it is of a model with other frozen parameters or buffers" in caplog.text
-
-
-def test_one_that_names_no_optimizer_is_of_adamw(store: CheckpointStore, tmp_path: Path) -> None:
-    # As they were written when there was only one optimizer.
-    path = store.save(checkpoint(4)) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    del manifest["optimizer"], manifest["digest"]
-    manifest["digest"] = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    path.write_text(json.dumps(manifest))
-    assert steps_found(tmp_path) == 4
-    assert CheckpointStore(tmp_path, replace(IDENTITY, optimizer="Muon on 18 matrices (0123456789ab)")).load() is None
-
-
-def test_a_manifest_of_another_format_is_not_used(store: CheckpointStore, tmp_path: Path) -> None:
+def test_a_manifest_of_another_format_is_not_used(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
     path = store.save(checkpoint(1)) / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
-    assert steps_found(tmp_path) is None
+    assert steps_found(store) is None
+    assert "format is 2; this version of diloco reads 1; use the version that wrote it" in caplog.text
 
 
 def rewrite_manifest(path: Path, **changes: object) -> None:
@@ -278,33 +229,22 @@ def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monke
 @pytest.mark.parametrize("counter", ["optimizer_steps", "steps", "tokens", "data_position"])
 @pytest.mark.parametrize(("value", "used"), [(0, 2), (-1, 1), ("7", 1), (None, 1)])
 def test_counters_that_cannot_be_make_a_checkpoint_unusable(
-    store: CheckpointStore, tmp_path: Path, counter: str, value: object, used: int
+    store: CheckpointStore, counter: str, value: object, used: int
 ) -> None:
     for residual in (1, 2):
         newest = store.save(LearnerCheckpoint(checkpoint(9).state, {residual: torch.zeros(1)}))
     rewrite_manifest(newest, **{counter: value})
-    loaded = CheckpointStore(tmp_path, IDENTITY).load()
+    loaded = CheckpointStore(store._directory, IDENTITY).load()
     assert loaded is not None
     assert list(loaded.residuals) == [used]
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "null"])
-def test_a_manifest_that_is_no_object_falls_back_to_the_one_before(
-    store: CheckpointStore, tmp_path: Path, text: str
-) -> None:
-    store.save(checkpoint(1))
-    (store.save(checkpoint(2)) / "manifest.json").write_text(text)
-    assert steps_found(tmp_path) == 1
-
-
 @pytest.mark.parametrize(("size_bytes", "steps"), [(1 << 20, 2), ((1 << 20) + 1, 1)])
-def test_a_manifest_of_more_than_a_mebibyte_is_not_read(
-    store: CheckpointStore, tmp_path: Path, size_bytes: int, steps: int
-) -> None:
+def test_a_manifest_of_more_than_a_mebibyte_is_not_read(store: CheckpointStore, size_bytes: int, steps: int) -> None:
     store.save(checkpoint(1))
     manifest = store.save(checkpoint(2)) / "manifest.json"
     manifest.write_text(manifest.read_text().ljust(size_bytes))
-    assert steps_found(tmp_path) == steps
+    assert steps_found(store) == steps
 
 
 def test_what_cannot_be_removed_stops_no_checkpoint(
@@ -318,15 +258,15 @@ def test_what_cannot_be_removed_stops_no_checkpoint(
         store.save(checkpoint(steps))
     monkeypatch.setattr(os, "rmdir", busy)
     store.save(checkpoint(3))
-    assert steps_found(tmp_path) == 3
+    assert steps_found(store) == 3
 
 
-def test_a_tensor_of_an_impossible_name_makes_a_checkpoint_unusable(store: CheckpointStore, tmp_path: Path) -> None:
+def test_a_tensor_of_an_impossible_name_makes_a_checkpoint_unusable(store: CheckpointStore) -> None:
     store.save(checkpoint(4))
     newest = store.save(checkpoint(5))
     save_file({"residual.first": torch.ones(1)}, newest / "state.safetensors")
     rewrite_manifest(newest, sha256=sha256((newest / "state.safetensors").read_bytes()).hexdigest())
-    assert steps_found(tmp_path) == 4
+    assert steps_found(store) == 4
 
 
 def test_a_directory_that_cannot_be_listed_has_no_checkpoints(
@@ -338,7 +278,7 @@ def test_a_directory_that_cannot_be_listed_has_no_checkpoints(
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(Path, "iterdir", broken)
-    assert steps_found(tmp_path) is None
+    assert steps_found(store) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"ignoring the checkpoints in {tmp_path}: OSError: [Errno 5] Input/output error"
     ]

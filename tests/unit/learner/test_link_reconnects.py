@@ -2,17 +2,13 @@
 
 import logging
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
 from diloco.learner.mailboxes.orders import EndKind
 from diloco.wire.errors import RevokedError, UnavailableError
-from diloco.wire.messages import (
-    Join,
-    SyncerMessage,
-)
-from tests.support.hand_clock import HandClock
+from diloco.wire.messages import Join, SyncerMessage
+from tests.support.hand_clock import clock_of
 from tests.support.scripted_link import OVER, Bench, Script, welcome
 
 
@@ -28,9 +24,8 @@ def test_the_delay_before_it_joins_again_doubles_until_it_is_let_in(monkeypatch:
 def test_it_tells_once_that_the_syncer_is_lost_and_how_long_it_was(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "diloco.learner.syncer_link")
-    clock, broken = HandClock(), UnavailableError("nobody there")
-    monkeypatch.setattr("diloco.learner.syncer_link.time", SimpleNamespace(monotonic=clock))
+    caplog.set_level(logging.DEBUG, "diloco.learner.link.syncer_link")
+    clock, broken = clock_of("link.syncer_link", monkeypatch), UnavailableError("nobody there")
     sessions = [Script(welcome(7, load=(1,))), Script(welcome(8)), Script(welcome(9), OVER)]
     bench = Bench(broken, broken, *sessions)
     opens = bench._open
@@ -91,8 +86,7 @@ def test_a_closed_link_opens_no_session() -> None:
 def test_what_stands_in_the_way_is_said_once_and_again_when_it_changes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = HandClock()
-    monkeypatch.setattr("diloco.learner.syncer_link.time.monotonic", clock)
+    clock = clock_of("link.syncer_link", monkeypatch)
     away = [UnavailableError("gRPC's own words") for _ in range(5)]
     bench = Bench(*away, Script(welcome(), OVER))
     found = iter(["nothing listens there", "nothing listens there", "shows another job's certificate"])

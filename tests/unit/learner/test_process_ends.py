@@ -14,10 +14,9 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.process import run_learner
 from diloco.learner.training.torch_threads import set_torch_threads, start_worker
-from diloco.runtime.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED
 from diloco.runtime.http import HttpServer, Response, Route
-from diloco.spec import API_VERSION, KIND, DiLoCoJob, Metadata
-from tests.support.small_job import small_job, write_text
+from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED
+from tests.support.small_learner import learner_options
 
 LINES = {
     EndKind.FINISHED: ["the job is over: why"],
@@ -78,14 +77,6 @@ def life(monkeypatch: pytest.MonkeyPatch) -> type[Life]:
     return Mine
 
 
-def options(folder: Path, *, stay: bool = False, http_address: str | None = None) -> LearnerOptions:
-    spec = small_job(write_text(folder))
-    job = DiLoCoJob(api_version=API_VERSION, kind=KIND, metadata=Metadata(name="small"), spec=spec)
-    return LearnerOptions(
-        job, "here/cpu/0", "127.0.0.1:1", folder / "learner", threads=3, stay=stay, http_address=http_address
-    )
-
-
 @pytest.mark.parametrize("stay", [True, False])
 @pytest.mark.parametrize(
     ("kind", "kept", "code"),
@@ -109,7 +100,7 @@ def test_how_it_ends_is_told_and_its_exit_code_says_so(
 ) -> None:
     caplog.set_level("INFO")
     life.ending, life.checkpoint_written = Ending(kind, "why"), kept
-    assert run_learner(options(tmp_path, stay=stay)) == code
+    assert run_learner(learner_options(tmp_path, threads=3, stay=stay)) == code
     stays = stay and kind is EndKind.FINISHED
     assert life.calls == ["made", "run", *["stay"] * stays, "close"]
     assert [record.getMessage() for record in caplog.records] == LINES[kind]
@@ -118,7 +109,7 @@ def test_how_it_ends_is_told_and_its_exit_code_says_so(
 def test_its_pages_take_the_place_of_those_of_loading(tmp_path: Path, life: type[Life]) -> None:
     with HttpServer("127.0.0.1:0", {}) as server:
         address = server.address
-    run_learner(options(tmp_path, http_address=address))
+    run_learner(learner_options(tmp_path, http_address=address))
     assert life.calls == ["made", "pages", "run", "close"]
 
 
@@ -126,7 +117,7 @@ def test_signals_stop_it_and_everything_is_as_before_when_it_has_ended(tmp_path:
     signals = (signal.SIGTERM, signal.SIGINT)
     sys.setswitchinterval(0.005)  # Python's own
     before = ([signal.getsignal(number) for number in signals], sys.getswitchinterval())
-    run_learner(options(tmp_path))
+    run_learner(learner_options(tmp_path, threads=3))
     assert life.stopped_by == Ending(EndKind.STOPPED, "SIGTERM")
     assert life.switch_seconds == pytest.approx(0.0005)
     assert life.torch_threads == 3
@@ -135,7 +126,7 @@ def test_signals_stop_it_and_everything_is_as_before_when_it_has_ended(tmp_path:
 
 def test_beside_the_main_thread_it_leaves_signals_alone(tmp_path: Path, life: type[Life]) -> None:
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(run_learner(options(tmp_path))))
+    thread = threading.Thread(target=lambda: codes.append(run_learner(learner_options(tmp_path, threads=3))))
     thread.start()
     thread.join()
     assert (codes, life.stopped_by) == ([EXIT_OK], None)

@@ -8,29 +8,20 @@ import pytest
 import torch
 
 from diloco.learner.checkpoint import LearnerCheckpoint
-from diloco.learner.data import open_data
+from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.resume import Resume
-from diloco.learner.syncer_link import Position
-from diloco.learner.training.trainer import InnerTrainer, TrainerState
-from diloco.model import build_model, layout_of
+from diloco.learner.training.trainer import TrainerState
 from tests.support.small_job import small_job, write_text
+from tests.support.small_learner import trainer_of
 
 OURS, OTHER = "0011223344556677", "8899aabbccddeeff"
-
-
-def trainer(folder: Path) -> InnerTrainer:
-    spec = small_job(write_text(folder))
-    module = build_model(spec)
-    return InnerTrainer(
-        spec, module, layout_of(module, spec.sync.fragments), open_data(spec, "here/cpu/0"), torch.device("cpu")
-    )
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> LearnerCheckpoint:
     """After three steps, in training `OURS`."""
-    before = trainer(tmp_path)
+    before = trainer_of(small_job(write_text(tmp_path)))
     for _ in range(3):
         before.step(0.0)
     return LearnerCheckpoint(before.state(), {1: torch.ones(4)}, OURS)
@@ -47,7 +38,7 @@ def of(checkpoint: LearnerCheckpoint, **changes: Any) -> LearnerCheckpoint:
 def test_the_state_is_taken_up_bit_for_bit(
     tmp_path: Path, checkpoint: LearnerCheckpoint, theirs: str, said: str
 ) -> None:
-    again, feedback = trainer(tmp_path), Residuals()
+    again, feedback = trainer_of(small_job(write_text(tmp_path))), Residuals()
     own = Resume(again, feedback, LearnerCheckpoint(checkpoint.state, checkpoint.residuals, theirs))
     assert own.position() == Position(3, checkpoint.state.data_position, theirs)
     own.take_up(said)
@@ -62,7 +53,7 @@ def test_the_state_is_taken_up_bit_for_bit(
 def test_that_of_another_training_is_ignored_with_one_line(
     tmp_path: Path, checkpoint: LearnerCheckpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    again, feedback = trainer(tmp_path), Residuals()
+    again, feedback = trainer_of(small_job(write_text(tmp_path))), Residuals()
     own = Resume(again, feedback, checkpoint)
     own.take_up(OTHER)
     own.take_up(OURS)
@@ -85,7 +76,7 @@ def test_a_state_that_does_not_fit_is_ignored_with_one_line(
     name = max(tensors)
     value = tensors.pop(name)
     tensors |= {"exp_avg.nobody": value} if what == "unknown" else {name: torch.zeros(*value.shape, 2)}
-    again = trainer(tmp_path)
+    again = trainer_of(small_job(write_text(tmp_path)))
     Resume(again, None, of(checkpoint, tensors=tensors)).take_up(OURS)
     assert (again.state().tensors, again.steps) == ({}, 0)
     again.step(0.0)
@@ -94,7 +85,7 @@ def test_a_state_that_does_not_fit_is_ignored_with_one_line(
 
 
 def test_without_one_it_begins_anew(tmp_path: Path) -> None:
-    again = trainer(tmp_path)
+    again = trainer_of(small_job(write_text(tmp_path)))
     own = Resume(again, None, None)
     assert own.position() == Position(0, 0)
     own.take_up(OURS)

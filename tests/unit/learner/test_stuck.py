@@ -8,7 +8,7 @@ import pytest
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.stuck import ended_if_stuck
-from diloco.runtime.exits import EXIT_STUCK
+from diloco.runtime.process.exits import EXIT_STUCK
 
 WAIT_SECONDS = 60.0
 

@@ -9,15 +9,15 @@ from cryptography import x509
 
 from diloco.local.certificates import issue_certificates, learner_flags, syncer_flags
 from diloco.local.directory import RunDirectory
-from diloco.spec import parse_job
-from diloco.wire.tls import ClientTls, ServerTls, identity_of
-from tests.support.local_run import JOB
+from diloco.spec import load_job
+from diloco.wire.tls.tls import ClientTls, ServerTls, identity_of
+from tests.support.local_run import write_job
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     made = RunDirectory(tmp_path)
-    issue_certificates(made, parse_job(JOB.replace("TOKENS", "1000"), "job"))
+    issue_certificates(made, load_job(write_job(tmp_path)))
     return made
 
 
@@ -45,10 +45,10 @@ def test_nobody_else_can_read_the_keys_and_the_authoritys_is_kept_nowhere(direct
     assert all(stat.S_IMODE(key.stat().st_mode) == 0o600 for key in keys)
 
 
-def test_they_outlast_every_run_and_a_resumed_one_gets_new_ones(directory: RunDirectory) -> None:
+def test_they_outlast_every_run_and_a_resumed_one_gets_new_ones(directory: RunDirectory, tmp_path: Path) -> None:
     authority = directory.certificates / "ca.pem"
     before = authority.read_bytes()
     expires = x509.load_pem_x509_certificate(before).not_valid_after_utc
     assert expires > dt.datetime.now(dt.UTC) + dt.timedelta(days=3000)
-    issue_certificates(directory, parse_job(JOB.replace("TOKENS", "1000"), "job"))
+    issue_certificates(directory, load_job(write_job(tmp_path)))
     assert authority.read_bytes() != before

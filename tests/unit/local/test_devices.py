@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,12 +6,12 @@ from rich.console import Console
 
 from diloco.local.devices import DevicesError, assign_devices, devices_text
 from diloco.local.directory import RunDirectory
-from diloco.local.launch import RunRequest, continuation
-from diloco.local.run_plan import RunPlan, learner_arguments
+from diloco.local.launch import continuation
+from diloco.local.run_plan import RunPlan, RunRequest, learner_arguments
 from diloco.local.supervisor import Supervisor
 from diloco.local.view.screen import PlainRunView
-from diloco.spec import DiLoCoJob, Metadata
-from tests.support.small_job import small_job
+from diloco.plan.world import World
+from tests.support.small_job import named_job, small_job
 
 EAST, WEST = ("east/a/0", "east/a/1"), ("west/b/0", "west/b/1", "west/b/2")
 ALL = (*EAST, *WEST)
@@ -63,19 +64,12 @@ def test_what_cannot_be_is_one_line_that_names_it(text: str, message: str) -> No
     assert message in str(raised.value)
 
 
-def test_cuda_without_any_is_refused() -> None:
-    with pytest.raises(DevicesError, match="cuda is not available; this machine has 0 CUDA devices"):
-        assign_devices(("cuda",), ALL, lambda: 0)
-
-
 def test_learners_are_told_their_device_and_people_see_it(tmp_path: Path) -> None:
-    job = DiLoCoJob(
-        api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="small"), spec=small_job()
-    )
+    job, request = named_job("small", small_job()), RunRequest(Path("job.yaml"), tmp_path)
     devices = assign_devices((), job.spec.learner_ids, lambda: 8)
-    plan = RunPlan(job, RunDirectory(tmp_path), 1, 2, {}, devices=devices)
+    plan = RunPlan(request, job, RunDirectory(tmp_path), 1, 2, {}, World(), (), devices)
     assert learner_arguments(plan, "here/cpu/1", {})[-2:] == ["--device", "cuda:1"]
-    assert "--device" not in learner_arguments(RunPlan(job, RunDirectory(tmp_path), 1, 2, {}), "here/cpu/1", {})
+    assert "--device" not in learner_arguments(replace(plan, devices={}), "here/cpu/1", {})
     console = Console(record=True, width=100)
     Supervisor(plan, PlainRunView(console))
     assert "cuda:0: 1 learner, cuda:1: 1 learner" in console.export_text()

@@ -8,20 +8,13 @@ import pytest
 from diloco.local.child import Child
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal
+from tests.support.hand_clock import HandClock
 from tests.support.machine_limits import no_file_left
 
 pytestmark = pytest.mark.processes
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def fleet(folder: Path, told: list[str], clock: Clock) -> Fleet:
+def fleet(folder: Path, told: list[str], clock: HandClock) -> Fleet:
     def managed(name: str) -> Managed:
         return Managed(name, Child(["--version"], folder / "logs" / f"{name}.log", {}))
 
@@ -36,7 +29,7 @@ def ended(fleet: Fleet) -> None:
 
 
 def test_a_log_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = HandClock()
     few = fleet(tmp_path, [], clock)
     few.start_due()
     ended(few)
@@ -49,14 +42,14 @@ def test_a_log_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_had_costs_its_lines_only(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
-    few = fleet(tmp_path, [], Clock())
+    few = fleet(tmp_path, [], HandClock())
     few.start_due()
     ended(few)
     assert few.learners["a"].child.poll() is not None
 
 
 def test_a_process_that_cannot_be_restarted_is_retried_and_reported_once(tmp_path: Path) -> None:
-    clock, told = Clock(), list[str]()
+    clock, told = HandClock(), list[str]()
     few = fleet(tmp_path, told, clock)
     few.start_due()
     ended(few)
@@ -74,6 +67,6 @@ def test_a_process_that_cannot_be_restarted_is_retried_and_reported_once(tmp_pat
 
 
 def test_a_process_that_cannot_be_started_at_all_is_an_error(tmp_path: Path) -> None:
-    few = fleet(tmp_path, [], Clock())
+    few = fleet(tmp_path, [], HandClock())
     with no_file_left(), pytest.raises(OSError, match="Too many open files"):
         few.start_due()

@@ -25,9 +25,11 @@ def test_entries_wait_while_the_disk_is_full_and_none_is_lost(tmp_path: Path) ->
     assert told == ["supervisor.jsonl cannot be written (No space left on device); the run continues"]
     path.unlink()
     (tmp_path / "before").rename(path)
-    journal.write("end")
+    journal.write("end", key="k", seconds=0.0)
     journal.close()
+    path.write_text(path.read_text() + '{"event": "sta')  # torn by a kill
     assert events(path) == ["run", "alive", "exit", "end"]
+    assert read_journal(path)[-1].details == {"key": "k", "seconds": 0.0}
     assert told[1:] == ["supervisor.jsonl can be written again"]
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from diloco.core.time_class import TimeClass
+from diloco.core.account.time_class import TimeClass
 from diloco.local.time_classes import WORDS, goodput_of, largest_losses, losses_text, shares_of
 
-OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+MEASUREMENTS = Path(__file__).parents[3] / "docs/reference/measurements.md"
 
 
 def test_shares_have_every_class_and_are_one_together() -> None:
@@ -42,6 +42,6 @@ def test_goodput_is_every_inner_step_whatever_became_of_it() -> None:
 
 
 def test_the_documentation_tells_every_class_by_the_name_it_is_shown_as() -> None:
-    rows = [line.split("|")[1:3] for line in OPERATIONS.read_text().splitlines() if line.startswith("| `")]
+    rows = [line.split("|")[1:3] for line in MEASUREMENTS.read_text().splitlines() if line.startswith("| `")]
     told = {name.strip(" `"): shown.strip() for name, shown in rows if name.strip(" `") in set(TimeClass)}
     assert told == {one.value: WORDS[one].title for one in TimeClass}

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ def info(job: JobSpec, tokens: int = 123) -> ModelInfo:
     return ModelInfo("some-job", job.model, 257, job.training.sequence_length, "digest", tokens)
 
 
-def test_an_exported_model_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_an_exported_model_comes_back_to_the_bit_and_stands_alone(tmp_path: Path) -> None:
     job = small_job()
     model = build_model(job)
     export_model(model, tmp_path / "model.safetensors", info(job))
@@ -23,11 +24,6 @@ def test_an_exported_model_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert loaded.info == info(job)
     for name, parameter in model.named_parameters():
         assert torch.equal(loaded.module.get_parameter(name), parameter)
-
-
-def test_tied_weights_are_stored_once_and_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
-    job = small_job()
-    export_model(build_model(job), tmp_path / "model.safetensors", info(job))
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert "output.weight" not in file.keys()  # noqa: SIM118  # no mapping
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
@@ -44,50 +40,36 @@ def test_an_entrypoint_model_needs_the_manifest_and_keeps_frozen_weights(tmp_pat
     assert load_model(path, job.model).module.get_parameter("scale").tolist() == [7.0] * 8
 
 
-def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
-    job = small_job()
-    path = tmp_path / "model.safetensors"
-    export_model(build_model(job), path, info(job))
-    other = small_job(model={"builtin": {"preset": "nano"}})
-    with pytest.raises(ModelError, match=r"is of another model: the file has no tensor blocks.3"):
-        load_model(path, other.model)
+def described(text: str) -> Callable[[Path], object]:
+    return lambda path: save_file({"a": torch.zeros(1)}, path, metadata={"diloco": text})
 
 
 @pytest.mark.parametrize(
-    "described",
+    ("write", "message"),
     [
-        '{"job":"","model":{"builtin":{}},"vocabularySize":9,"sequenceLength":2,"layoutDigest":"","tokens":Infinity}',
-        "[" * 50_000,
+        (lambda _: None, "cannot be read: no such file or directory"),
+        (os.mkfifo, "cannot be read: is not a regular file"),
+        (lambda path: path.write_bytes(b"\xff" * 100), "cannot be read as safetensors"),
+        (lambda path: save_file({"a": torch.zeros(1)}, path), "was not written by diloco"),
+        (described('{"job": "x"}'), "its metadata is not diloco's"),
+        (
+            described(
+                '{"job":"","model":{"builtin":{}},"vocabularySize":9,"sequenceLength":2,"layoutDigest":"",'
+                '"tokens":Infinity}'
+            ),
+            "its metadata is not diloco's",
+        ),
+        (described("[" * 50_000), "its metadata is not diloco's"),
     ],
+    ids=["missing", "pipe", "garbage", "foreign", "incomplete", "infinite", "nested"],
 )
-def test_metadata_that_cannot_be_is_one_line(tmp_path: Path, described: str) -> None:
-    path = tmp_path / "model.safetensors"
-    save_file({"a": torch.zeros(1)}, path, metadata={"diloco": described})
-    with pytest.raises(ModelError, match="its metadata is not diloco's") as raised:
-        load_model(path)
+def test_a_file_that_is_none_of_ours_is_refused_in_one_line(
+    tmp_path: Path, write: Callable[[Path], object], message: str
+) -> None:
+    write(tmp_path / "file")
+    with pytest.raises(ModelError, match=message) as raised:
+        load_model(tmp_path / "file")
     assert "\n" not in str(raised.value)
-
-
-def test_a_pipe_is_no_model_and_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ModelError, match=r"pipe: cannot be read: is not a regular file"):
-        load_model(tmp_path / "pipe")
-
-
-def test_files_that_are_none_of_ours_are_refused_in_one_line(tmp_path: Path) -> None:
-    missing, foreign, strange, garbage = (tmp_path / name for name in ("missing", "foreign", "strange", "garbage"))
-    save_file({"a": torch.zeros(1)}, foreign)
-    save_file({"a": torch.zeros(1)}, strange, metadata={"diloco": '{"job": "x"}'})
-    garbage.write_bytes(b"\xff" * 100)
-    for path, message in [
-        (missing, "cannot be read: no such file or directory"),
-        (foreign, "was not written by diloco"),
-        (strange, "its metadata is not diloco's"),
-        (garbage, "cannot be read as safetensors"),
-    ]:
-        with pytest.raises(ModelError, match=message) as raised:
-            load_model(path)
-        assert "\n" not in str(raised.value)
 
 
 def test_a_failed_export_leaves_what_was_there(tmp_path: Path) -> None:

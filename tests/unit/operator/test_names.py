@@ -47,11 +47,6 @@ def test_a_stateful_set_leaves_room_for_its_pods_revision_and_index(job: str, po
     assert len(f"{name}-9999") <= 63
 
 
-@given(LABELS, POOLS)
-def test_names_do_not_change(job: str, pool: PoolKey) -> None:
-    assert all_names(job, pool) == all_names(job, PoolKey(*pool))
-
-
 @given(st.sampled_from(["job", "a" * 63, "1st"]), st.sets(st.one_of(CLOSE_POOLS, POOLS), min_size=2, max_size=8))
 def test_no_two_pools_of_a_job_share_a_name(job: str, pools: set[PoolKey]) -> None:
     assert len({names.stateful_set(job, pool) for pool in pools}) == len(pools)
@@ -67,19 +62,6 @@ def test_no_two_jobs_share_a_stateful_set_or_a_secret(all_pools: set[tuple[str, 
     jobs = {job for job, _ in all_pools} | {name for name in sets if len(name) <= 63}
     of_syncers = {names.syncer_secret(job) for job in jobs}
     assert of_syncers.isdisjoint(names.learner_secret(name) for name in sets)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (("train", PoolKey("us-east", "a")), ("train-us", PoolKey("east", "a"))),
-        (("train", PoolKey("us--east", "a")), ("train--us", PoolKey("east", "a"))),
-    ],
-)
-def test_a_hyphen_in_a_jobs_name_or_a_regions_makes_no_two_names_one(
-    one: tuple[str, PoolKey], other: tuple[str, PoolKey]
-) -> None:
-    assert names.stateful_set(*one) != names.stateful_set(*other)
 
 
 @given(st.sets(LABELS, min_size=2, max_size=8))
@@ -120,8 +102,6 @@ def test_what_is_unclear_or_too_long_ends_in_a_digest(job: str, pool: PoolKey, e
 
 def test_names_of_running_jobs_stay_what_they_are() -> None:
     # A name that changed with a release would leave the old object behind and start a second one.
-    assert names.earlier_stateful_set("job", PoolKey("a", "b-c")) == "job-a-b-c-2baa5533"
-    assert names.earlier_stateful_set("job", PoolKey("a", "b")) == "job-a-b"
     assert names.stateful_set("job", PoolKey("a", "b-c")) == "job--a-b-c-2baa5533"
     assert names.syncer("1st") == "job-1st-syncer-aa39c2ef"
     assert names.learners("a" * 63) == f"{'a' * 54}-61ec52cd"

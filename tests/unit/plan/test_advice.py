@@ -44,7 +44,7 @@ def test_the_best_that_was_measured_is_recommended_where_links_carry_it() -> Non
     assert found.row == WIDE
     assert found.fit.fits
     # With that interval, averaging is the outer optimizer unless another one is given.
-    assert told(found) == ["training.optimizer.kind: Muon", "sync.interval: 6"]
+    assert told(found) == ["training.optimizer.type: Muon", "sync.interval: 6"]
 
 
 def test_a_thinner_link_gets_what_it_carries() -> None:

@@ -8,7 +8,7 @@ from diloco.core.fragments import LayoutError
 from diloco.model import layout_of
 from diloco.model.build import vocabulary_of_builtin
 from diloco.model.gpt import GPT, GPTConfig
-from diloco.plan.errors import PlanError
+from diloco.plan import PlanError
 from diloco.plan.model_size import gpt_tensors, model_size
 from diloco.spec import JobSpec
 from diloco.spec.presets import PRESETS

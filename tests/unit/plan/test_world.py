@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.plan.errors import PlanError
+from diloco.plan import PlanError
 from diloco.plan.world import RegionLink, World, read_world
 from diloco.spec import JobSpec
 from diloco.spec.quantities import QuantityError
@@ -46,15 +46,10 @@ def test_a_star_means_all_and_the_last_one_counts() -> None:
         (["east"], [], "--link east: 'east' is not NAME=VALUE; use REGION=RATE"),
         (["=1Mbit/s"], [], "--link =1Mbit/s: '=1Mbit/s' is not NAME=VALUE"),
         (["east=1"], [], "--link east=1: '1' is a rate without a unit"),
-        (["east=1Mbit/s,"], [], "--link east=1Mbit/s,: '' is not a duration"),
-        (["east=1Mbit/s,5"], [], "'5' is a duration without a unit"),
-        (["east=1Mbit/s,5ms,6ms"], [], "has the unit 'ms,6ms'"),
-        (["east=nan,5ms"], [], "'nan' is not a rate"),
         (["syncer=1Mbit/s,5ms"], [], "has a round trip, which only links of regions have; use syncer=RATE"),
         ([], ["east=1"], "--step: is missing for west/new; use it for every pool, as in --step '*=0.5', or for none"),
         ([], ["east/odd=1"], "'east/odd' is not in this job; use east, west, east/new, east/old, west/new or '*'"),
         ([], ["west/empty=1"], "'west/empty' is not in this job"),
-        ([], ["east=0"], "--step east=0: '0' is not above 0"),
         ([], ["east=fast"], "--step east=fast: 'fast' is not a duration"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What docs/api.md shows runs: its model and data train a job, its tokenizer makes a file, its model is loaded."""
+"""What the page of the Python API shows runs: a job trains its model on its data, its tokenizer makes a file."""
 
 import importlib
 import re
@@ -12,7 +12,7 @@ from diloco.learner.data import open_token_file
 from diloco.model import ModelInfo, build_model, export_model, vocabulary_size_of
 from diloco.spec import parse_job
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "api.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/api.md"
 JOB = """
 apiVersion: diloco.dev/v1alpha1
 kind: DiLoCoJob
@@ -53,9 +53,9 @@ def test_what_the_page_lists_can_be_imported() -> None:
 def test_the_pages_model_and_data_train_and_load(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = parse_job((folder / "job.yaml").read_text(encoding="utf-8"))
     module = build_model(job.spec)
-    (folder / "run").mkdir()
+    (folder / "runs/mine").mkdir(parents=True)
     info = ModelInfo("mine", job.spec.model, vocabulary_size_of(module), 8, "", 0)
-    export_model(module, folder / "run" / "model.safetensors", info)
+    export_model(module, folder / "runs/mine/model.safetensors", info)
     names: dict[str, object] = {}
     model, _, _, loading, simulating = blocks("python")
     for text in (model, loading, simulating):

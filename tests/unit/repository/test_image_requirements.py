@@ -1,6 +1,5 @@
 """What is installed into the images: the operator's own list; for the trainer nothing that replaces its torch."""
 
-import subprocess
 import sys
 import tomllib
 from importlib import util
@@ -50,22 +49,11 @@ def test_without_a_bases_torch_the_tested_one_is_installed(script: ModuleType) -
     assert (lines.kept, lines.constraints) == ([], TESTED)
 
 
-def test_names_are_compared_as_package_indexes_do(script: ModuleType) -> None:
-    assert script.named("Typing_Extensions>=4; python_version < '3.13'") == "typing-extensions"
-    assert script.named("prometheus.client[twisted]") == "prometheus-client"
-
-
 def test_the_operators_list_agrees_with_the_dependencies_it_shares() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     shared = {line.partition(">")[0]: line for line in project["dependencies"]}
     operator = project["optional-dependencies"]["operator"]
     assert [line for line in operator if shared.get(line.partition(">")[0], line) != line] == []
-
-
-def test_a_wrong_call_is_told_how_to_do_it() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "both"], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: ")
 
 
 def test_everything_that_the_dockerfile_copies_reaches_the_builder() -> None:

@@ -1,4 +1,4 @@
-"""What docs/links.md shows of ``diloco plan`` is what it prints."""
+"""What docs/how-to/links.md shows of ``diloco plan`` is what it prints."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 from diloco.cli.main import execute
 from tests.support.golden import REWRITE_VARIABLE
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "links.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/links.md"
 JOB = """
 apiVersion: diloco.dev/v1alpha1
 kind: DiLoCoJob

@@ -1,4 +1,4 @@
-"""docs/multi-cluster.md: its commands and manifests are those of this version, and it leaves out no state."""
+"""docs/how-to/multi-cluster.md: its commands and manifests are those of this version."""
 
 import re
 from pathlib import Path
@@ -8,19 +8,16 @@ import pytest
 import typer
 import yaml
 
-from diloco.cli.cluster_commands import app
 from diloco.spec import JobSpec, parse_job
-from diloco.spec.syncer_name import syncer_name
+from diloco.spec.names.syncer_name import syncer_name
 from diloco_operator import names
 from diloco_operator.clusters.rules import RULES
-from diloco_operator.clusters.state import ClusterState
-from diloco_operator.decide.reasons import Reason
+from diloco_operator.commands import app
 from tests.support.made_objects import made, with_pool
 from tests.support.small_manifest import SMALL_MANIFEST
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PAGE = (REPOSITORY / "docs" / "multi-cluster.md").read_text(encoding="utf-8")
-OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs/how-to/multi-cluster.md").read_text(encoding="utf-8")
 JOB, NAMESPACE = "spread", "training"
 """The job of the page's examples."""
 
@@ -59,13 +56,14 @@ def test_the_page_uses_every_command_of_the_group() -> None:
     assert {words[2] for words in commands()} == set(group.commands)
 
 
-def test_the_job_is_a_valid_manifest() -> None:
+def test_the_job_is_a_valid_manifest_with_any_of_the_pages_parts() -> None:
     assert [region.cluster is not None for region in spec_with().regions] == [False, True]
-
-
-def test_each_way_to_the_syncer_is_shown_and_valid() -> None:
     shown = [spec_with(**yaml.safe_load(block)).syncer.expose for block in blocks("yaml", "syncer:")]
     assert {one.type for one in shown} == {"NodePort", "LoadBalancer", "External"}
+    (regions,) = blocks("yaml", "regions:")
+    assert spec_with(**yaml.safe_load(regions)).regions[0].cluster is not None
+    (template,) = blocks("yaml", "podTemplate:")
+    assert made(with_pool(yaml.safe_load(template)))
 
 
 def test_what_leads_to_the_syncer_uses_its_service_and_its_name() -> None:
@@ -80,29 +78,6 @@ def test_what_leads_to_the_syncer_uses_its_service_and_its_name() -> None:
     assert f"-L0.0.0.0:29400:{service}.{NAMESPACE}.svc:29400" in tunnel
 
 
-def test_the_terms_of_a_link_are_valid() -> None:
-    (shown,) = blocks("yaml", "regions:")
-    assert spec_with(**yaml.safe_load(shown)).regions[0].cluster is not None
-
-
-def test_the_sizes_of_tcps_buffers_are_accepted() -> None:
-    (shown,) = blocks("yaml", "podTemplate:")
-    assert made(with_pool(yaml.safe_load(shown)))
-
-
 def test_every_right_that_home_gets_is_named() -> None:
     (table,) = re.findall(r"\| resource \| rights .*?\n\n", PAGE, re.DOTALL)
     assert [rule.resource for rule in RULES if f"`{rule.resource}`" not in table] == []
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        *(Reason(state) for state in ClusterState if state is not ClusterState.READY),
-        *(Reason.DUPLICATE_CLUSTER, Reason.TOKEN_EXPIRING, Reason.CLIENT_CERTIFICATE_EXPIRING),
-        *(Reason.NAME_TAKEN, Reason.CHILDREN_LEFT),
-    ],
-)
-def test_each_state_of_a_cluster_has_a_row_and_an_entry_in_operations(reason: Reason) -> None:
-    assert PAGE.count(f"\n| `{reason}` |") == 1
-    assert OPERATIONS.count(f"\n| `{reason}`") == 1

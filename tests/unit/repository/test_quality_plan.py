@@ -2,10 +2,10 @@
 
 import pytest
 
-from quality_plan import due, neighbours, walk
-from quality_report import half_width
-from quality_runs import Setting
-from quality_variants import CHOICE_SEED, LADDERS, VARIANTS, Rates, Stage
+from support.quality.figures import half_width
+from support.quality.plan import due, neighbours, walk
+from support.quality.runs import Setting
+from support.quality.variants import CHOICE_SEED, LADDERS, VARIANTS, Rates, Stage
 
 
 def test_a_walk_ends_where_both_neighbours_of_every_part_are_worse() -> None:

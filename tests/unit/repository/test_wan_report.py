@@ -1,15 +1,15 @@
 """What the benchmark `wan` makes of its cells: bytes against arithmetic, speeds, losses at equal tokens and time."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diloco.spec import DiLoCoJob
-from wan import cells, key, read_cache
-from wan_cells import FULL, LINKS, METHODS, SMALL, Cell
-from wan_report import byte_ratio, bytes_an_interval, figures, loss_at, ratios
+from support.report import append_entry, read_entries
+from support.wan.cells import FULL, LINKS, METHODS, SMALL, Cell
+from support.wan.figures import byte_ratio, bytes_an_interval, figures, loss_at, ratios
+from wan import cells, key
 
 LINK = "100mbit-20ms"
 PARAMETERS = 1000
@@ -26,7 +26,6 @@ def result(seconds: float, **changes: Any) -> dict[str, Any]:
         "tokens": 100,
         "blocked_share": 0.0,
         "evaluations": evaluations,
-        "parameters": PARAMETERS,
         "up_bytes": [0] * 4,
         "down_bytes": [0] * 4,
         "commit": "abc",
@@ -47,8 +46,7 @@ def test_bytes_as_they_should_be_measure_what_the_arithmetic_says() -> None:
     # 48 merges are two synchronizations of the whole model: 2 bytes a parameter up and 4 down, of four learners.
     ours = result(4.0, steady_rounds=48, steady_bytes=2 * 4 * 6 * PARAMETERS)
     assert bytes_an_interval(OURS, ours) == 6 * PARAMETERS
-    found, against = ratios({RING: ring, OURS: ours, FREE: result(3.9)})
-    assert found.keys() == against.keys()
+    found = {name: ratio.value for name, ratio in ratios({RING: ring, OURS: ours, FREE: result(3.9)}).items()}
     assert found[f"bytes_{LINK}_data_parallel_over_ours_f32"] == pytest.approx(48)
     assert found[f"bytes_{LINK}_data_parallel_over_ours_f32_measured"] == pytest.approx(1)
     assert found[f"speed_{LINK}_ours_f32"] == pytest.approx(3.9 / 4)
@@ -66,7 +64,7 @@ def test_losses_are_compared_where_every_method_has_been() -> None:
 
 def test_a_run_that_is_too_short_has_no_ratio_of_bytes() -> None:
     short = result(4.0, steady_rounds=0, steady_bytes=0)
-    found, _ = ratios({RING: result(4.0), OURS: short})
+    found = ratios({RING: result(4.0), OURS: short})
     assert f"time_{LINK}_data_parallel_over_ours_f32" in found
     assert not any(name.endswith("_measured") for name in found)
 
@@ -81,9 +79,10 @@ def test_every_cell_is_a_job_and_has_a_key_of_its_own(size: Any) -> None:
     assert {cell.method for cell in planned} == set(METHODS)
 
 
-def test_a_torn_line_of_the_cache_is_passed_over_and_the_last_one_counts(tmp_path: Path) -> None:
+def test_a_torn_line_of_what_was_finished_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
-    lines = [json.dumps({"key": "a", "result": {"seconds": one}}) for one in (1, 2)]
-    path.write_text("\n".join([*lines, '{"key": "b", "res']))
-    assert read_cache(path) == {"a": {"seconds": 2}}
-    assert read_cache(tmp_path / "none") == {}
+    assert list(read_entries(path)) == []
+    for key_of in ("a", "b"):
+        append_entry(path, {"key": key_of})
+    path.write_text(path.read_text()[:-4])
+    assert list(read_entries(path)) == [{"key": "a"}]

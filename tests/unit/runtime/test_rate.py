@@ -24,22 +24,16 @@ def test_a_rate_counts_what_came_after_the_window_began(jump_at: int, jumps: int
     assert rate.per_second == jumps * 60.0 / 30.0
 
 
-def test_a_rate_forgets_what_was_before_a_long_silence() -> None:
+@pytest.mark.parametrize(
+    ("samples", "per_second"),
+    [
+        ([(0.0, 0.0), (100.0, 50.0), (200.0, 60.0)], 0.1),  # what was before a long silence is forgotten
+        ([(5.0, 1.0), (5.0, 2.0)], 0.0),  # two samples of one moment
+        ([(0.0, 10.0), (1.0, 5.0)], 0.0),  # a count that falls back
+    ],
+)
+def test_odd_samples_give_no_odd_rate(samples: list[tuple[float, float]], per_second: float) -> None:
     rate = Rate(30.0)
-    for second, count in ((0.0, 0.0), (100.0, 50.0), (200.0, 60.0)):
+    for second, count in samples:
         rate.add(second, count)
-    assert rate.per_second == 0.1
-
-
-def test_two_samples_of_one_moment_are_no_rate() -> None:
-    rate = Rate(30.0)
-    rate.add(5.0, 1.0)
-    rate.add(5.0, 2.0)
-    assert rate.per_second == 0.0
-
-
-def test_a_count_that_falls_back_has_no_negative_rate() -> None:
-    rate = Rate(30.0)
-    rate.add(0.0, 10.0)
-    rate.add(1.0, 5.0)
-    assert rate.per_second == 0.0
+    assert rate.per_second == per_second

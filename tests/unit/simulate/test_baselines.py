@@ -6,8 +6,8 @@ import pytest
 from diloco.learner.data import open_data, open_source
 from diloco.simulate import alone, data_parallel
 from diloco.simulate.baselines import AllShards
-from diloco.spec import DiLoCoJob, Metadata
-from tests.support.small_job import small_job, write_text
+from diloco.spec import DiLoCoJob
+from tests.support.small_job import named_job, small_job, write_text
 
 STEP_TOKENS = 4 * 16
 
@@ -21,7 +21,7 @@ def job(folder: Path, learners: int, steps: int, **changes: Any) -> DiLoCoJob:
         "evaluation": {"sequences": 6},
     }
     spec = small_job(write_text(folder), learners, training=training, **changes)
-    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="base"), spec=spec)
+    return named_job("base", spec)
 
 
 def test_data_parallel_trains_on_the_whole_budget_in_a_learners_steps(tmp_path: Path) -> None:

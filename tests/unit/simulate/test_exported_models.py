@@ -10,9 +10,9 @@ from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
 from diloco.simulate import Scenario, simulate
-from diloco.spec import DiLoCoJob, JobSpec, Metadata
+from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
-from tests.support.small_job import small_job, write_text
+from tests.support.small_job import named_job, small_job, write_text
 
 
 def spec_of(name: str, folder: Path, **arguments: object) -> JobSpec:
@@ -41,7 +41,7 @@ def spec_of(name: str, folder: Path, **arguments: object) -> JobSpec:
 )
 def test_the_exported_model_has_the_loss_of_the_final_evaluation(name: str, tmp_path: Path) -> None:
     spec = spec_of(name, tmp_path)
-    job = DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="made"), spec=spec)
+    job = named_job("made", spec)
     outcome = simulate(job, Scenario())
     assert outcome.loss != outcome.loss_start
     path = tmp_path / "model.safetensors"

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from diloco.core.link_fit import Fit, FitKind, fit
-from diloco.core.links import Exchange, LearnerGroup, Situation
+from diloco.plan.fit.fit import Fit, FitKind, fit
+from diloco.plan.fit.situation import Exchange, LearnerGroup, Situation
 from diloco.simulate import Course, Link, Profile, Scenario, layout_of_sizes, simulate_course
-from diloco.spec import DiLoCoJob, Metadata
 from tests.support.situations import EVEN, NEEDED, link
-from tests.support.small_job import small_job
+from tests.support.small_job import named_job, small_job
 
 SHORT, LONG = 200, 400
 """Inner steps of two runs: what the longer one adds has neither a beginning nor an end."""
@@ -58,9 +57,7 @@ class World:
         tokens = steps * len(self.steps) * 64
         training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
         spec = small_job(regions=regions, sync=sync, training=training)
-        job = DiLoCoJob(
-            api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="planned"), spec=spec
-        )
+        job = named_job("planned", spec)
         profiles = {
             f"r{index}/p/0": Profile(step, link=Link(round_trip / 2, min(rate, 1e12)))
             for index, (step, rate, round_trip) in enumerate(zip(self.steps, self.rates, self.round_trips, strict=True))

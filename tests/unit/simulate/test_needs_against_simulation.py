@@ -2,7 +2,7 @@
 
 import pytest
 
-from diloco.core.link_fit import fit
+from diloco.plan.fit.fit import fit
 from diloco.plan.needs import needs
 from tests.unit.simulate.test_fit_against_simulation import GOOD, World
 

@@ -12,12 +12,10 @@ from diloco.simulate import (
     Outcome,
     Profile,
     Scenario,
-    ScenarioError,
     SimulationError,
     simulate,
 )
-from diloco.spec import DiLoCoJob, Metadata
-from tests.support.small_job import small_job, write_text
+from tests.support.small_job import named_job, small_job, write_text
 
 STEP_TOKENS = 4 * 16
 STEPS = 60
@@ -44,10 +42,7 @@ def run(tmp_path: Path) -> Run:
             "checkpointEverySteps": 10,
         }
         spec = small_job(text, learners, training=training, sync=SYNC | sync)
-        job = DiLoCoJob(
-            api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="simulated"), spec=spec
-        )
-        return simulate(job, scenario or Scenario())
+        return simulate(named_job("simulated", spec), scenario or Scenario())
 
     return simulated
 
@@ -68,21 +63,13 @@ def test_a_run_merges_its_budget_and_learns(run: Run) -> None:
     assert outcome.counts.merges == outcome.view.syncer_step > 0
 
 
-def test_the_same_run_is_the_same_to_the_bit(run: Run) -> None:
-    faults = (Kill(FIRST, 7.3), Cut(SECOND, 11.0, 4.0))
-    one, other = run(Scenario(faults=faults, seed=3)), run(Scenario(faults=faults, seed=3))
-    assert one.trace_digest == other.trace_digest
-    assert one.loss == other.loss
-    assert same_bits(one, other)
-
-
-@pytest.mark.parametrize("downlink", ["BF16", "Int8"])
-def test_a_run_whose_way_back_is_encoded_learns_and_is_the_same_to_the_bit(run: Run, downlink: str) -> None:
+@pytest.mark.parametrize("downlink", ["F32", "Int8"])
+def test_the_same_run_is_the_same_to_the_bit(run: Run, downlink: str) -> None:
     faults = (Kill(FIRST, 7.3), Cut(SECOND, 11.0, 4.0))
     one, other = (run(Scenario(faults=faults, seed=3), downlink=downlink) for _ in range(2))
-    assert one.loss < 0.8 * one.loss_start
+    assert one.trace_digest == other.trace_digest
+    assert one.loss == other.loss < 0.8 * one.loss_start
     assert same_bits(one, other)
-    assert not same_bits(one, run(Scenario(faults=faults, seed=3)))
 
 
 def test_a_link_too_thin_for_whole_fragments_carries_updates(run: Run) -> None:
@@ -118,16 +105,12 @@ def test_another_seed_of_the_scenario_is_another_course(run: Run) -> None:
     assert run(Scenario(seed=0)).trace_digest != run(Scenario(seed=1)).trace_digest
 
 
-def test_lock_step_merges_every_learner_every_time(run: Run) -> None:
-    outcome = run(quorum=LEARNERS, maxStalenessSteps=8)
-    assert outcome.counts.members_per_merge == LEARNERS
-
-
 def test_lock_step_waits_for_the_slowest_and_decoupled_training_does_not(run: Run) -> None:
     slow = Scenario({THIRD: Profile(step_seconds=1.5)}, deadline_seconds=500.0)
     lock_step, decoupled = run(slow, quorum=LEARNERS, maxStalenessSteps=8), run(slow)
-    assert learner(lock_step, FIRST).blocked_seconds > 0.4 * lock_step.virtual_seconds
-    assert learner(decoupled, FIRST).blocked_seconds == 0.0
+    assert lock_step.counts.members_per_merge == LEARNERS
+    assert learner(lock_step, FIRST).blocked_fraction > 0.4
+    assert learner(decoupled, FIRST).blocked_fraction == 0.0
     assert decoupled.virtual_seconds < 0.7 * lock_step.virtual_seconds
 
 
@@ -142,7 +125,7 @@ def test_a_killed_learner_resumes_from_its_checkpoint_while_others_train(run: Ru
     assert killed.restarts == 1
     assert killed.merged_tokens > 0
     assert learner(outcome, SECOND).steps > killed.steps
-    assert learner(outcome, SECOND).blocked_seconds == 0.0
+    assert learner(outcome, SECOND).blocked_fraction == 0.0
 
 
 def test_a_learner_that_never_comes_back_does_not_stop_the_job(run: Run) -> None:
@@ -157,18 +140,6 @@ def test_a_cut_link_costs_no_restart_and_no_steps(run: Run) -> None:
     assert cut.restarts == 0
     assert abs(cut.steps - other.steps) <= 3
     assert cut.merged_tokens < other.merged_tokens
-
-
-def test_a_learner_cut_off_for_long_pauses_at_the_staleness_bound(run: Run) -> None:
-    outcome = run(Scenario(faults=(Cut(FIRST, 10.0, seconds=10.0),)), maxStalenessSteps=9)
-    assert learner(outcome, FIRST).blocked_seconds > 3.0
-
-
-def test_a_slow_link_delays_only_its_own_learner(run: Run) -> None:
-    link = Link(latency_seconds=0.3, bytes_per_second=2e5)
-    outcome = run(Scenario({FIRST: Profile(link=link)}))
-    assert learner(outcome, SECOND).blocked_seconds == 0.0
-    assert learner(outcome, FIRST).merged_tokens <= learner(outcome, SECOND).merged_tokens
 
 
 @pytest.mark.parametrize(
@@ -192,7 +163,7 @@ def test_every_choice_of_the_algorithm_trains_through_faults(run: Run, sync: dic
 
 def test_muon_trains_through_faults_to_the_same_bits_and_lower_than_adamw(run: Run) -> None:
     faults = Scenario(faults=(Kill(FIRST, 15.2, restart_after_seconds=2.0), Cut(SECOND, 11.0, seconds=4.0)))
-    muon = ADAMW | {"kind": "Muon", "muon": {"learningRate": 0.02}}
+    muon = ADAMW | {"type": "Muon", "muon": {"learningRate": 0.02}}
     one, other = run(faults, muon), run(faults, muon)
     assert same_bits(one, other)
     assert one.loss < 0.8 * one.loss_start
@@ -200,8 +171,9 @@ def test_muon_trains_through_faults_to_the_same_bits_and_lower_than_adamw(run: R
     assert learner(one, FIRST).restarts == 1
 
 
-def test_error_feedback_changes_the_course_of_a_run(run: Run) -> None:
-    assert not same_bits(run(compression="Int4"), run(compression="Int4", errorFeedback=False))
+@pytest.mark.parametrize("change", [{"errorFeedback": False}, {"downlink": "Int8"}], ids=str)
+def test_a_choice_changes_the_course_of_a_run(run: Run, change: dict[str, Any]) -> None:
+    assert not same_bits(run(compression="Int4"), run(compression="Int4", **change))
 
 
 def test_a_run_without_learners_left_ends_with_one_line(run: Run) -> None:
@@ -213,8 +185,3 @@ def test_a_run_without_learners_left_ends_with_one_line(run: Run) -> None:
 def test_a_run_that_takes_too_long_is_given_up(run: Run) -> None:
     with pytest.raises(SimulationError, match=r"had not finished after 10 virtual seconds.*: the scenario's deadline"):
         run(Scenario(deadline_seconds=10.0))
-
-
-def test_a_scenario_for_another_job_is_refused(run: Run) -> None:
-    with pytest.raises(ScenarioError, match="names learner 'there/cpu/0'"):
-        run(Scenario(faults=(Kill("there/cpu/0", 1.0),)))

@@ -36,7 +36,6 @@ def test_fragments_follow_one_another_and_control_overtakes_them() -> None:
     connection.send(lambda: seen.append(("control", clock.now)))
     drain(clock)
     assert seen == [("control", 0.5), ("one", 1.5), ("back", 1.5), ("two", 2.5)]
-    assert connection.bytes_moved == {Way.UP: 200, Way.DOWN: 100}
 
 
 def test_what_is_under_way_on_a_broken_connection_never_arrives() -> None:

@@ -1,9 +1,7 @@
 """Learners that a pool leaves out by index."""
 
-import pytest
-
-from diloco.spec import JobSpec, SpecError
-from diloco.spec.load import job_from
+from diloco.spec import JobSpec
+from diloco.spec.reading.load import job_from
 from tests.support.operator_scene import manifest
 
 
@@ -23,22 +21,6 @@ def test_the_others_keep_their_indices() -> None:
 def test_a_pool_is_elastic_by_the_learners_it_has() -> None:
     assert not spec_with(3, [1], minimumLearners=2).regions[0].pools[0].elastic
     assert spec_with(3, [1], minimumLearners=1).regions[0].pools[0].elastic
-
-
-@pytest.mark.parametrize(
-    ("learners", "excluded", "told"),
-    [
-        (3, [1, 3], "excludedIndices[1]: 3 is no index of the pool, which has learners: 3; use 0 to 2"),
-        (1, [1], "excludedIndices[0]: 1 is no index of the pool, which has learners: 1; use 0"),
-        (0, [0], "excludedIndices[0]: 0 is no index of the pool, which has learners: 0; remove it"),
-        (3, [1, 2, 1], "excludedIndices[2]: 1 is listed twice; remove one"),
-    ],
-)
-def test_a_wrong_index_is_one_error_with_the_field(learners: int, excluded: list[int], told: str) -> None:
-    with pytest.raises(SpecError) as refused:
-        spec_with(learners, excluded)
-    assert f"spec.regions[0].pools[0].{told}" in str(refused.value)
-    assert str(refused.value).count("excludedIndices") == 1
 
 
 def test_all_may_be_left_out_but_not_of_all_pools() -> None:

@@ -86,4 +86,4 @@ def test_a_job_with_its_optimizer_put_in_chooses_no_other() -> None:
 def test_the_reference_has_the_bounds() -> None:
     described = " ".join(str(SyncSpec.model_fields["outer_optimizer"].description).split())
     assert f"interval is at least {LONG_INTERVAL} and" in described
-    assert f"are at least {MANY_MERGES};" in described
+    assert f"at least {MANY_MERGES} merges of each fragment are expected," in described

@@ -1,54 +1,45 @@
-"""A recorded run made in this process and in virtual time: what a syncer leaves on its disk, without the syncer."""
+"""A run made in this process and in virtual time: what a syncer leaves on its disk, without the syncer."""
 
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from diloco.core.actions import Action, Admit, AskFragment, Broadcast, Evaluate, Merge
-from diloco.core.codec import codec_named
-from diloco.core.engine import Engine, EngineOptions
-from diloco.core.events import (
+from diloco.core.engine.actions import Action, Admit, AskFragment, Broadcast, Evaluate, Merge
+from diloco.core.engine.engine import Engine, EngineOptions
+from diloco.core.engine.events import (
     Evaluated,
     Event,
     FragmentApplied,
     FragmentArrived,
     LearnerJoined,
     LearnerReady,
-    Merged,
     StepReported,
 )
-from diloco.core.options import CURRENT_RULES
+from diloco.core.merge.codec import codec_named
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
 from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
-from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.prepare import prepare
 from diloco.syncer.replay import ReplayReport
 from diloco.syncer.store import digest_of
-from diloco.tape.limits import TapeLimits
-from diloco.tape.reader import TapeHeader
+from diloco.tape.keeper import TapeLimits
 from diloco.tape.writer import TapeWriter
+from diloco.wire.messages import PushKey
+from tests.support.small_job import named_job, small_job
+from tests.support.tape_headers import tape_header
 
 TOKENS_PER_STEP = 64
 
 
-def small_job(**sync: str) -> DiLoCoJob:
-    return DiLoCoJob.model_validate(
-        {
-            "apiVersion": "diloco.dev/v1alpha1",
-            "kind": "DiLoCoJob",
-            "metadata": {"name": "small"},
-            "spec": {
-                "model": {"builtin": {"preset": "pico"}},
-                "data": {"text": {}},
-                "training": {"tokens": 6_000, "sequenceLength": 16, "batchSize": 4},
-                "sync": {"fragments": 4, "interval": 4, "compression": "Int8"} | sync,
-                "regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 2}]}],
-            },
-        }
+def recorded_job(**sync: Any) -> DiLoCoJob:
+    training = {"tokens": 6_000, "sequenceLength": 16, "batchSize": 4}
+    return named_job(
+        "small", small_job(training=training, sync={"fragments": 4, "interval": 4, "compression": "Int8"} | sync)
     )
 
 
@@ -61,23 +52,29 @@ def only_problem(report: ReplayReport) -> str:
 class RecordedRun:
     """One epoch of a syncer whose learners push noise."""
 
-    def __init__(self, directory: Path, job: DiLoCoJob, *, epoch: int = 1, limits: TapeLimits | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        job: DiLoCoJob,
+        *,
+        epoch: int = 1,
+        limits: TapeLimits | None = None,
+        record: bool = True,
+    ) -> None:
         self.directory = directory
         beginning = prepare(job, directory / "checkpoints")
         self.layout, self.store = beginning.layout, beginning.store
-        self.job, self.epoch = job, epoch
+        self.job, self.epoch, self._record = job, epoch, record
         self.engine = Engine(EngineOptions.from_job(job, self.layout), epoch, beginning.engine)
         self.now = 0.0
         base = beginning.checkpoint or self.checkpoint()
-        header = TapeHeader(
+        header = tape_header(
             job=job.model_dump(mode="json", by_alias=True),
             layout=self.layout.digest,
             epoch=epoch,
             base_checkpoint=base,
-            record=True,
+            record=record,
             engine=beginning.engine or {},
-            started_at=0.0,
-            rules=int(CURRENT_RULES),
             tensors=self.layout.table,
         )
         self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits(), self.engine.image)
@@ -91,27 +88,25 @@ class RecordedRun:
         """How many times too much."""
         self.spoilt_fragments = len(self.layout.fragments)
         """Of which the first are spoilt."""
-        self.proves = True
-        """Its tape has proofs, as earlier versions' tapes have not."""
         self._events: deque[Event] = deque()
-        self._incarnations: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
 
     @property
     def parameters(self) -> list[torch.Tensor]:
         """The global model, fragment by fragment."""
         return [self.store.current(fragment.index).parameters for fragment in self.layout.fragments]
 
-    def train(self, steps: int) -> None:
-        """Every learner joins and makes ``steps`` inner steps."""
-        for learner in self.job.spec.learner_ids:
+    def train(self, steps: int, after: int = 0) -> None:
+        """Every learner joins if it is the first time, and makes ``steps`` inner steps ``after`` those before."""
+        for learner in () if after else self.job.spec.learner_ids:
             self.tell(LearnerJoined(learner, f"{learner} of {self.epoch}", (), 0, 0))
-            self.tell(LearnerReady(learner, self._incarnations[learner]))
-        for step in range(1, steps + 1):
+            self.tell(LearnerReady(learner, self.incarnations[learner]))
+        for step in range(after + 1, after + steps + 1):
             for learner in self.job.spec.learner_ids:
                 loss = float("nan") if step == 2 else 5.0 / step
                 tokens = step * TOKENS_PER_STEP
-                incarnation = self._incarnations[learner]
-                self.tell(StepReported(learner, incarnation, step, tokens, 0.1, 0.0, loss, step * 4))
+                incarnation = self.incarnations[learner]
+                self.tell(StepReported(learner, incarnation, step, tokens, 0.1, loss, step * 4))
 
     def tell(self, event: Event) -> None:
         """Tell the engine, and carry out what follows until nothing does."""
@@ -138,7 +133,7 @@ class RecordedRun:
     def _carry_out(self, action: Action) -> None:
         match action:
             case Admit(learner, _, incarnation):
-                self._incarnations[learner] = incarnation
+                self.incarnations[learner] = incarnation
             case AskFragment(learner, incarnation, fragment, version, attempt):
                 values = 0.01 * torch.randn(self.layout.fragments[fragment].numel, generator=self._random)
                 if (
@@ -150,7 +145,8 @@ class RecordedRun:
                 payload = self._codec.encode(values)
                 self._payloads[PushKey(learner, incarnation, fragment, version, attempt)] = payload
                 digest = digest_of(payload).hex()
-                keep_payload(self.directory / "payloads", digest, payload)
+                if self._record:
+                    keep_payload(self.directory / "payloads", digest, payload)
                 # Now and then from a version that is one behind.
                 base = max(0, version - 1 - (self.tape.seq % 3 == 0))
                 self._events.append(
@@ -161,12 +157,8 @@ class RecordedRun:
             case Merge():
                 prepared = self._merging.prepare(action, self.store, self._payloads.__getitem__)
                 result = self._merging.run(prepared)
-                self.store.commit(result.fragment, result.version, result.made, result.digest, result.update)
-                failed = bool(result.problem)
-                proof = result.proof if self.proves else ""
-                self._events.append(
-                    Merged(result.fragment, result.version, result.digest.hex(), 0.01, failed, result.left_out, proof)
-                )
+                self.store.commit(action.fragment, action.version, result.made, result.digest, result.update)
+                self._events.append(replace(result.event, seconds=0.01))
             case Broadcast(fragment, version, learners):
                 self._events += [
                     FragmentApplied(learner, incarnation, fragment, version) for learner, incarnation, _ in learners

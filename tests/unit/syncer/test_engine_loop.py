@@ -3,19 +3,19 @@
 import asyncio
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from diloco.core.actions import Action, CancelTimer, Note, SetTimer
-from diloco.core.events import Event, LearnerAlive, SnapshotAsked, TimerFired
+import pytest
+
+from diloco.core.engine.actions import Action, CancelTimer, Checkpoint, Note, NoteKind, SetTimer
+from diloco.core.engine.events import Event, LearnerAlive, SnapshotAsked, TimerFired
 from diloco.syncer.engine_loop import EngineLoop
-from diloco.tape.limits import TapeLimits
-from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader
+from diloco.tape.keeper import TapeLimits
+from diloco.tape.reader import TapeEntry, TapeReader
 from diloco.tape.segments import find_tapes
 from diloco.tape.writer import TapeWriter
-
-HEADER = TapeHeader(job={}, layout="", epoch=1, base_checkpoint="", record=False, engine={}, started_at=0.0)
+from tests.support.tape_headers import tape_header
 
 
 class ScriptedEngine:
@@ -40,11 +40,11 @@ class Executor:
         self.idle = asyncio.Event()
 
     async def ends(self) -> None:
-        """Wait until it is told ``Note("last", ...)``."""
+        """Wait until it is told ``Checkpoint("last")``."""
         async with asyncio.timeout(30):
             await self.idle.wait()
 
-    def before(self, event: Event) -> bool:
+    def commit(self, event: Event) -> bool:
         return not isinstance(event, self.dropped)
 
     def carry_out(self, action: Action, now: float) -> None:
@@ -52,9 +52,9 @@ class Executor:
         self.done.append(action)
         # The header is a line too.
         self.on_tape_then.append((self.directory / "000001.jsonl").read_bytes().count(b"\n") - 1)
-        if isinstance(action, Note) and action.subject == "last":
+        if action == Checkpoint("last"):
             self.idle.set()
-        if isinstance(action, Note) and action.subject == "bad":
+        if action == Checkpoint("bad"):
             raise RuntimeError("a fault")
 
 
@@ -69,208 +69,172 @@ LAST = SnapshotAsked("last")
 def echo(event: Event) -> list[Action]:
     match event:
         case SnapshotAsked(reason):
-            return [Note(reason, "")]
+            return [Checkpoint(reason)]
         case LearnerAlive(learner):
-            return [Note("alive", learner), Note("again", learner)]
+            return [Note(NoteKind.LEARNER_TRAINS, learner), Note(NoteKind.REPEATED, learner)]
     return []
 
 
-@contextmanager
-def looping(
-    directory: Path, script: Callable[[Event], list[Action]] = echo, *, start: bool = True
-) -> Iterator[tuple[ScriptedEngine, EngineLoop, Executor]]:
-    tape = TapeWriter(directory, HEADER, TapeLimits())
-    engine, executor = ScriptedEngine(script), Executor(directory)
-    engine_loop = EngineLoop(engine, tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
-    if start:
-        engine_loop.start(executor)
-    yield engine, engine_loop, executor
-    engine_loop.stop()
-    tape.close()
+class Loop(EngineLoop):
+    """Drives a scripted engine and an executor that does nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.tape = TapeWriter(directory, tape_header(), TapeLimits())
+        self.scripted, self.executor = ScriptedEngine(echo), Executor(directory)
+        super().__init__(self.scripted, self.tape, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+
+    @property
+    def told(self) -> list[Event]:
+        return self.scripted.told
+
+    def post_all(self, *events: Event) -> None:
+        for event in events:
+            self.post(event)
 
 
-def run(directory: Path, script: Callable[[Event], list[Action]], *events: Event) -> tuple[Executor, EngineLoop]:
-    """Drive a scripted engine until it says ``Note("last", ...)`` or fails."""
+@pytest.fixture
+def idle(tmp_path: Path, runner: asyncio.Runner) -> Iterator[Loop]:
+    """One that is not started."""
 
-    async def main() -> tuple[Executor, EngineLoop]:
-        with looping(directory, script) as (_, engine_loop, executor):
-            for event in events:
-                engine_loop.post(event)
-            idle = asyncio.ensure_future(executor.ends())
-            ends: set[asyncio.Future[Any]] = {idle, engine_loop.failed}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            idle.cancel()
-            return executor, engine_loop
+    async def made() -> Loop:
+        return Loop(tmp_path)
 
-    return asyncio.run(main())
+    loop = runner.run(made())
+    yield loop
+    loop.stop()
+    loop.tape.close()
 
 
-def test_order_is_kept_and_decisions_are_on_the_tape_before_they_are_done(tmp_path: Path) -> None:
-    executor, engine_loop = run(tmp_path, echo, *(LearnerAlive(f"a/b/{i}", 1) for i in range(600)), LAST)
-    alive = [action.reason for action in executor.done if isinstance(action, Note) and action.subject == "alive"]
-    assert alive == [f"a/b/{i}" for i in range(600)]
-    assert all(written >= index // 2 + 1 for index, written in enumerate(executor.on_tape_then))
-    assert engine_loop.events == 601
+@pytest.fixture
+def loop(idle: Loop, runner: asyncio.Runner) -> Loop:
+    async def start() -> None:
+        idle.start(idle.executor)
+
+    runner.run(start())
+    return idle
 
 
-def test_a_timer_fires_once_under_its_name(tmp_path: Path) -> None:
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_order_is_kept_and_decisions_are_on_the_tape_before_they_are_done(loop: Loop) -> None:
+    loop.post_all(*(LearnerAlive(f"a/b/{i}", 1) for i in range(600)), LAST)
+    await loop.executor.ends()
+    told = [action.reason for action in loop.executor.done if isinstance(action, Note)]
+    assert told[::2] == told[1::2] == [f"a/b/{i}" for i in range(600)]
+    assert all(written >= index // 2 + 1 for index, written in enumerate(loop.executor.on_tape_then))
+    assert loop.events == 601
+
+
+async def test_a_timer_fires_once_under_its_name(loop: Loop) -> None:
     def script(event: Event) -> list[Action]:
         if isinstance(event, TimerFired):
-            return [Note("last", event.name)]
+            return [Note(NoteKind.REPEATED, event.name), Checkpoint("last")]
         return [SetTimer("one", 0.0), SetTimer("never", 1e9)]
 
-    executor, _ = run(tmp_path, script, LAST)
-    assert executor.done == [Note("last", "one")]
+    loop.scripted.script = script
+    loop.post(LAST)
+    await loop.executor.ends()
+    assert loop.executor.done == [Note(NoteKind.REPEATED, "one"), Checkpoint("last")]
 
 
-def test_a_timer_that_is_replaced_or_cancelled_does_not_fire_even_when_due(tmp_path: Path) -> None:
-    fired: list[str] = []
-
-    def script(event: Event) -> list[Action]:
-        match event:
-            case TimerFired(name):
-                fired.append(name)
-                return [Note("last", "")] if name == "end" else []
-            case SnapshotAsked("set"):
-                return [SetTimer("replaced", 0.0), SetTimer("cancelled", 0.0)]
-        return [SetTimer("replaced", 1e9), CancelTimer("cancelled"), SetTimer("end", 0.0)]
-
-    run(tmp_path, script, SnapshotAsked("set"), SnapshotAsked("change"))
-    assert fired == ["end"]
+SET, CHANGE, END = SnapshotAsked("set"), SnapshotAsked("change"), TimerFired("end")
+TIMERS: dict[Event, list[Action]] = {
+    SET: [SetTimer("replaced", 0.0), SetTimer("cancelled", 0.0)],
+    CHANGE: [SetTimer("replaced", 1e9), CancelTimer("cancelled"), SetTimer("end", 0.0)],
+    END: [Checkpoint("last")],
+}
 
 
-def test_a_fired_timer_that_is_replaced_or_cancelled_is_ignored(tmp_path: Path) -> None:
-    async def main() -> list[Event]:
-        with looping(tmp_path) as (engine, engine_loop, executor):
-            answers: dict[Event, list[Action]] = {
-                SnapshotAsked("set"): [SetTimer("replaced", 0.0), SetTimer("cancelled", 0.0)],
-                SnapshotAsked("change"): [SetTimer("replaced", 1e9), CancelTimer("cancelled"), SetTimer("end", 0.0)],
-                TimerFired("end"): [Note("last", "")],
-            }
-            engine.script = lambda event: answers.get(event, [])
-            engine_loop.post(SnapshotAsked("set"))
-            # After the timers are set, and before what the next turn of the loop finds due: they come after it.
-            asyncio.get_running_loop().call_soon(
-                lambda: asyncio.get_running_loop().call_soon(engine_loop.post, SnapshotAsked("change"))
-            )
-            await executor.ends()
-            return engine.told
-
-    assert asyncio.run(main()) == [SnapshotAsked("set"), SnapshotAsked("change"), TimerFired("end")]
+async def test_a_timer_that_is_replaced_or_cancelled_does_not_fire_even_when_due(loop: Loop) -> None:
+    loop.scripted.script = lambda event: TIMERS.get(event, [])
+    loop.post_all(SET, CHANGE)
+    await loop.executor.ends()
+    assert loop.told == [SET, CHANGE, END]
 
 
-def test_a_timer_that_is_overdue_fires_at_once(tmp_path: Path) -> None:
-    def script(event: Event) -> list[Action]:
-        return [Note("last", "")] if isinstance(event, TimerFired) else [SetTimer("one", 0.0)]
-
-    async def main() -> list[str]:
-        with looping(tmp_path, script) as (_, engine_loop, executor):
-            later: list[str] = []
-            engine_loop.post(SnapshotAsked("set"))
-            asyncio.get_running_loop().call_later(0.5, later.append, "half a second")
-            await executor.ends()
-            return later
-
-    assert asyncio.run(main()) == []
+async def test_a_fired_timer_that_is_replaced_or_cancelled_is_ignored(loop: Loop) -> None:
+    loop.scripted.script = lambda event: TIMERS.get(event, [])
+    loop.post(SET)
+    # After the timers are set, and before what the next turn of the loop finds due: they come after it.
+    call_soon = asyncio.get_running_loop().call_soon
+    call_soon(call_soon, loop.post, CHANGE)
+    await loop.executor.ends()
+    assert loop.told == [SET, CHANGE, END]
 
 
-def test_timers_that_are_replaced_do_not_pile_up(tmp_path: Path) -> None:
-    def script(event: Event) -> list[Action]:
-        return [Note("last", "")] if event == LAST else [SetTimer("lease", 1e9)]
+async def test_a_timer_that_is_overdue_fires_at_once(loop: Loop) -> None:
+    loop.scripted.script = lambda event: (
+        [Checkpoint("last")] if isinstance(event, TimerFired) else [SetTimer("one", 0.0)]
+    )
+    later: list[str] = []
+    loop.post(SET)
+    asyncio.get_running_loop().call_later(0.5, later.append, "half a second")
+    await loop.executor.ends()
+    assert later == []
 
+
+async def test_timers_that_are_replaced_do_not_pile_up(loop: Loop) -> None:
     def waiting() -> int:
         found = (one for one in gc.get_objects() if type(one) is asyncio.TimerHandle)
         return sum(not one.cancelled() for one in found)
 
-    async def main() -> int:
-        with looping(tmp_path, script) as (_, engine_loop, executor):
-            gc.collect()
-            before = waiting()
-            for _ in range(100):
-                engine_loop.post(SnapshotAsked("again"))
-            engine_loop.post(LAST)
-            await executor.ends()
-            return waiting() - before
-
-    assert asyncio.run(main()) == 1
+    loop.scripted.script = lambda event: [Checkpoint("last")] if event == LAST else [SetTimer("lease", 1e9)]
+    gc.collect()
+    before = waiting()
+    loop.post_all(*[SnapshotAsked("again")] * 100, LAST)
+    await loop.executor.ends()
+    assert waiting() - before == 1
 
 
-def test_others_get_a_turn_after_256_events(tmp_path: Path) -> None:
-    async def main() -> tuple[int, int]:
-        with looping(tmp_path) as (engine, engine_loop, executor):
-            for _ in range(257):
-                engine_loop.post(SnapshotAsked("one"))
-            await asyncio.sleep(0)
-            first = len(engine.told)
-            engine_loop.post(LAST)
-            await executor.ends()
-            return first, len(engine.told)
-
-    assert asyncio.run(main()) == (256, 258)
+async def test_others_get_a_turn_after_256_events(loop: Loop) -> None:
+    loop.post_all(*[SnapshotAsked("one")] * 257)
+    await asyncio.sleep(0)
+    assert len(loop.told) == 256
+    loop.post(LAST)
+    await loop.executor.ends()
+    assert len(loop.told) == 258
 
 
-def test_events_before_the_start_wait_for_it_and_later_ones_do_not(tmp_path: Path) -> None:
-    async def main() -> list[Event]:
-        with looping(tmp_path, start=False) as (engine, engine_loop, executor):
-            engine_loop.post(SnapshotAsked("early"))
-            await asyncio.sleep(0)
-            assert engine.told == []
-            engine_loop.start(executor)
-            await asyncio.sleep(0)
-            assert engine.told == [SnapshotAsked("early")]
-            engine_loop.post(LAST)
-            await asyncio.sleep(0)
-            return engine.told
-
-    assert asyncio.run(main()) == [SnapshotAsked("early"), LAST]
+async def test_events_before_the_start_wait_for_it_and_later_ones_do_not(idle: Loop) -> None:
+    idle.post(SET)
+    await asyncio.sleep(0)
+    assert idle.told == []
+    idle.start(idle.executor)
+    await asyncio.sleep(0)
+    assert idle.told == [SET]
+    idle.post(LAST)
+    await asyncio.sleep(0)
+    assert idle.told == [SET, LAST]
 
 
-def test_after_the_stop_no_event_is_processed_and_no_timer_fires(tmp_path: Path) -> None:
-    async def main() -> list[Event]:
-        with looping(tmp_path) as (engine, engine_loop, _):
-            engine.script = lambda _: [SetTimer("due", 0.0)]
-            engine_loop.post(SnapshotAsked("set"))
-            await asyncio.sleep(0)
-            engine_loop.post(LAST)
-            engine_loop.stop()
-            engine_loop.post(LAST)
-            for _ in range(10):
-                await asyncio.sleep(0)
-            return engine.told
-
-    assert asyncio.run(main()) == [SnapshotAsked("set")]
+async def test_after_the_stop_no_event_is_processed_and_no_timer_fires(loop: Loop) -> None:
+    loop.scripted.script = lambda _: [SetTimer("due", 0.0)]
+    loop.post(SET)
+    await asyncio.sleep(0)
+    loop.post(LAST)
+    loop.stop()
+    loop.post(LAST)
+    await turns()
+    assert loop.told == [SET]
 
 
-def test_an_event_that_the_executor_drops_is_neither_told_nor_on_the_tape(tmp_path: Path) -> None:
-    async def main() -> list[Event]:
-        with looping(tmp_path) as (engine, engine_loop, executor):
-            executor.dropped = LearnerAlive
-            engine_loop.post(LearnerAlive("a/b/0", 1))
-            engine_loop.post(LAST)
-            await executor.ends()
-            return engine.told
-
-    assert asyncio.run(main()) == [LAST]
+async def test_an_event_that_the_executor_drops_is_neither_told_nor_on_the_tape(loop: Loop, tmp_path: Path) -> None:
+    loop.executor.dropped = LearnerAlive
+    loop.post_all(LearnerAlive("a/b/0", 1), LAST)
+    await loop.executor.ends()
+    assert loop.told == [LAST]
     assert [type(entry.event).__name__ for entry in entries(tmp_path)] == ["SnapshotAsked"]
 
 
-def test_a_fault_ends_it_and_is_there_for_whoever_waits(tmp_path: Path) -> None:
-    executor, engine_loop = run(tmp_path, echo, SnapshotAsked("bad"), LAST)
-    assert isinstance(engine_loop.failed.exception(), RuntimeError)
-    assert executor.done == [Note("bad", "")]
-
-
-def test_after_a_fault_nothing_goes_on_and_the_first_one_stays(tmp_path: Path) -> None:
-    async def main() -> tuple[list[Event], BaseException | None]:
-        with looping(tmp_path) as (engine, engine_loop, _):
-            engine_loop.post(SnapshotAsked("bad"))
-            await asyncio.sleep(0)
-            engine_loop.fail(OSError("a later one"))
-            engine_loop.post(LAST)
-            for _ in range(10):
-                await asyncio.sleep(0)
-            return engine.told, engine_loop.failed.exception()
-
-    told, fault = asyncio.run(main())
-    assert told == [SnapshotAsked("bad")]
-    assert isinstance(fault, RuntimeError)
+async def test_after_a_fault_nothing_goes_on_and_the_first_one_stays(loop: Loop) -> None:
+    loop.post(SnapshotAsked("bad"))
+    await asyncio.sleep(0)
+    loop.fail(OSError("a later one"))
+    loop.post(LAST)
+    await turns()
+    assert loop.told == [SnapshotAsked("bad")]
+    assert loop.executor.done == [Checkpoint("bad")]
+    assert isinstance(loop.failed.exception(), RuntimeError)

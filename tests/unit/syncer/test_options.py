@@ -7,10 +7,5 @@ from diloco_operator.manifests import syncer
 from tests.support.syncer_process import SmallJob
 
 
-def test_it_records_nothing_and_goes_on_unless_it_was_asked(tmp_path: Path) -> None:
-    options = SyncerOptions(SmallJob(tmp_path).job, tmp_path)
-    assert (options.record, options.exit_when_finished) == (False, False)
-
-
 def test_it_waits_twice_as_long_as_its_pod_may_take_to_end(tmp_path: Path) -> None:
     assert SyncerOptions(SmallJob(tmp_path).job, tmp_path).lock_patience_seconds == 2 * syncer.GRACE_SECONDS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diloco.core.events import LearnerReadmitted
-from diloco.spec.learner_orders import MAXIMUM_BYTES, READMITTED_FILE
+from diloco.core.engine.events import LearnerReadmitted
+from diloco.spec.names.learner_orders import MAXIMUM_BYTES, READMITTED_FILE
 from diloco.syncer.order_file import OrderFile
 
 EPOCH = 4

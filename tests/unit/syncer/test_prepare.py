@@ -1,40 +1,37 @@
-"""What a syncer's start costs: a new job builds its model, a restart reads files."""
+"""What a syncer begins with: the model's values, or the newest checkpoint that it can go on from."""
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from diloco.core.engine import Engine
-from diloco.core.options import EngineOptions
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.options import EngineOptions
 from diloco.model import build_model, read_fragment
-from diloco.spec import DiLoCoJob, Metadata
-from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
+from diloco.spec import DiLoCoJob
+from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, write_checkpoint
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare, recorded_bases
-from diloco.tape.limits import TapeLimits
-from diloco.tape.reader import TapeHeader
+from diloco.tape.keeper import TapeLimits
 from diloco.tape.writer import TapeWriter
 from tests.support import models_with_buffers
-from tests.support.small_job import small_job
+from tests.support.small_job import named_job, small_job
+from tests.support.tape_headers import tape_header
 
 
-def job_of(name: str, module: str = "models_with_buffers", sync: Mapping[str, object] = {}) -> DiLoCoJob:
-    spec = small_job(
-        model={"entrypoint": f"tests.support.{module}:{name}"}, sync={"fragments": 2, "interval": 2, **sync}
-    )
-    return DiLoCoJob(api_version="diloco.dev/v1alpha1", kind="DiLoCoJob", metadata=Metadata(name="made"), spec=spec)
+def job_of(name: str, **sync: object) -> DiLoCoJob:
+    model = {"entrypoint": f"tests.support.models_with_buffers:{name}"}
+    return named_job("made", small_job(model=model, sync={"fragments": 2, "interval": 2} | sync))
 
 
-def begun(job: DiLoCoJob, folder: Path, *, tell_of_constants: bool = True) -> StartState:
-    """A job that has begun and has a checkpoint."""
+def begun(job: DiLoCoJob, folder: Path, *changes: dict[str, Any]) -> StartState:
+    """A job that has begun and has a checkpoint for each of these changes to the engine's snapshot; default: one."""
     beginning = prepare(job, folder)
     layout = beginning.layout
-    if not tell_of_constants:
-        layout = type(layout)(layout.fragments)
     image, engine = beginning.store.hold(), Engine(EngineOptions.from_job(job, layout), 1).snapshot(0.0)
-    write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine, beginning.outer, "test"))
+    for change in changes or ({},):
+        write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine | change, beginning.outer, "test"))
     return beginning
 
 
@@ -64,15 +61,6 @@ def test_a_restart_builds_no_model(tmp_path: Path, built_whole: list[str]) -> No
     assert torch.equal(second.store.current(1).parameters, first.store.current(1).parameters)
 
 
-def test_a_restart_from_an_earlier_versions_checkpoint_looks_at_the_base(
-    tmp_path: Path, built_whole: list[str]
-) -> None:
-    job = job_of("lora")
-    first = begun(job, tmp_path, tell_of_constants=False)
-    assert prepare(job, tmp_path).layout == first.layout
-    assert built_whole == ["lora", "lora"]
-
-
 def test_an_entrypoint_that_is_cut_otherwise_without_values_goes_on(tmp_path: Path) -> None:
     job = job_of("wider_with_values")
     first = begun(job, tmp_path)
@@ -95,7 +83,7 @@ def test_a_new_job_begins_with_the_models_values_at_version_0(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("anchor", "kept"), [("Received", 0), ("Current", 3)])
 def test_as_many_versions_are_kept_as_the_anchor_looks_back(tmp_path: Path, anchor: str, kept: int) -> None:
-    store = prepare(job_of("lora", sync={"anchor": anchor, "maxVersionLag": 3}), tmp_path).store
+    store = prepare(job_of("lora", anchor=anchor, maxVersionLag=3), tmp_path).store
     for version in range(1, 9):
         store.commit(0, version, store.target(0), b"")
     assert [store.base(0, version) is not None for version in range(8)] == [version >= 8 - kept for version in range(8)]
@@ -103,11 +91,11 @@ def test_as_many_versions_are_kept_as_the_anchor_looks_back(tmp_path: Path, anch
 
 @pytest.mark.parametrize(("downlink", "kept"), [("F32", False), ("Int8", True)])
 def test_residuals_are_kept_where_updates_are_encoded(tmp_path: Path, downlink: str, *, kept: bool) -> None:
-    assert (prepare(job_of("lora", sync={"downlink": downlink}), tmp_path).store.residual(0) is not None) == kept
+    assert (prepare(job_of("lora", downlink=downlink), tmp_path).store.residual(0) is not None) == kept
 
 
 def record_of(folder: Path, epoch: int, base: str, *, record: bool) -> None:
-    header = TapeHeader({}, "", epoch, base, record, {}, 0.0)
+    header = tape_header(epoch=epoch, base_checkpoint=base, record=record)
     TapeWriter(folder, header, TapeLimits()).close()
 
 
@@ -130,3 +118,27 @@ def test_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(SyncerError, match=r"a checkpoint of another model .* than the job's") as raised:
         prepare(job_of("tied"), tmp_path)
     assert "\n" not in str(raised.value)
+
+
+def test_an_engine_that_cannot_be_read_sends_it_to_the_checkpoint_before(tmp_path: Path) -> None:
+    begun(job_of("lora"), tmp_path, {"elapsed_seconds": 7.0}, {"elapsed_seconds": "soon"}, {"versions": [1]})
+    beginning = prepare(job_of("lora"), tmp_path)
+    assert beginning.checkpoint == "000001"
+    assert beginning.engine is not None
+    assert beginning.engine["elapsed_seconds"] == 7.0
+    assert checkpoint_names(tmp_path) == ["000001"]
+    assert (tmp_path / "000003.broken").is_dir()
+
+
+def test_where_no_engine_can_be_read_nothing_begins_anew(tmp_path: Path) -> None:
+    begun(job_of("lora"), tmp_path, {"elapsed_seconds": "soon"})
+    with pytest.raises(SyncerError, match="no checkpoint is usable"):
+        prepare(job_of("lora"), tmp_path)
+    assert checkpoint_names(tmp_path) == ["000001"]
+
+
+def test_the_engine_of_a_later_version_is_refused_and_left_where_it_is(tmp_path: Path) -> None:
+    begun(job_of("lora"), tmp_path, {}, {"surprise": 1})
+    with pytest.raises(SyncerError, match=r"000002: EngineState\.surprise is 1: .*; use the version of diloco that"):
+        prepare(job_of("lora"), tmp_path)
+    assert checkpoint_names(tmp_path) == ["000001", "000002"]

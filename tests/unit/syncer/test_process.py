@@ -7,20 +7,18 @@ import os
 import signal
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.process import run_syncer
-from diloco.wire.errors import UnavailableError, WireError
+from tests.support.http_pages import page
 from tests.support.scripted_learner import ScriptedLearner
 from tests.support.syncer_process import SmallJob
 
@@ -101,15 +99,6 @@ def lives(chosen: SyncerOptions, during: Callable[[dict[str, Any]], None], numbe
     return code
 
 
-def page(address: str, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=WAIT_SECONDS) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def free_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"127.0.0.1:{free.getsockname()[1]}"
@@ -145,33 +134,6 @@ def test_a_learner_trains_with_it_and_its_bytes_are_counted(tmp_path: Path) -> N
             assert here["up"]["bulk"] > 4 * min(fragment.numel for fragment in job.layout.fragments)
 
     assert lives(options(tmp_path, job), during) == EXIT_OK
-
-
-def test_a_pull_that_waits_is_told_that_the_syncer_stops(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path)
-    ends: list[WireError] = []
-
-    def pull(learner: ScriptedLearner) -> None:
-        with learner:
-            try:
-                learner.pull(0, 1, posted=True)
-            except WireError as error:
-                ends.append(error)
-
-    def during(endpoint: dict[str, Any]) -> None:
-        waiting.append(
-            threading.Thread(target=pull, args=[ScriptedLearner(endpoint["sync"], job, "here/cpu/0").begin()])
-        )
-        waiting[0].start()
-        while "diloco_posted_pulls 1.0" not in page(endpoint["http"], "/metrics")[1]:
-            assert waiting[0].is_alive()
-
-    waiting: list[threading.Thread] = []
-    assert lives(options(tmp_path, job), during) == EXIT_OK
-    waiting[0].join()
-    (end,) = ends
-    assert isinstance(end, UnavailableError)
-    assert "the syncer stops" in str(end)
 
 
 def test_it_serves_without_its_endpoint_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

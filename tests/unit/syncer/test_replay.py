@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from diloco.core.events import Merged
+from diloco.core.engine.events import Merged
 from diloco.runtime.files import sha256_bytes
 from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, replay
-from diloco.tape.limits import TapeLimits
+from diloco.tape.keeper import TapeLimits
 from diloco.tape.reader import TapeReader, seal
 from diloco.tape.segments import find_tapes
-from tests.unit.syncer.recorded_run import RecordedRun, only_problem, small_job
+from tests.unit.syncer.recorded_run import RecordedRun, only_problem, recorded_job
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -31,15 +31,10 @@ def two_lives(directory: Path, job: DiLoCoJob) -> Path:
     return directory
 
 
-@pytest.fixture(
-    scope="module",
-    params=[("Received", "F32"), ("Current", "F32"), ("Received", "BF16"), ("Received", "Int8"), ("Current", "Int8")],
-    ids="-".join,
-)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of two epochs of a syncer."""
-    anchor, downlink = request.param
-    return two_lives(tmp_path_factory.mktemp("made") / "syncer", small_job(anchor=anchor, downlink=downlink))
+    return two_lives(tmp_path_factory.mktemp("made") / "syncer", recorded_job(downlink="Int8"))
 
 
 @pytest.fixture
@@ -66,7 +61,9 @@ def rewrite(segments: Iterable[Path], change: Callable[[dict[str, Any]], None]) 
         path.write_bytes(b"".join(lines))
 
 
-def test_every_decision_and_every_merge_comes_out_the_same(run: Path) -> None:
+@pytest.mark.parametrize(("anchor", "downlink"), [("Received", "F32"), ("Received", "BF16"), ("Current", "Int8")])
+def test_every_decision_and_every_merge_comes_out_the_same(tmp_path: Path, anchor: str, downlink: str) -> None:
+    run = two_lives(tmp_path / "syncer", recorded_job(anchor=anchor, downlink=downlink))
     report = replay(run)
     assert report.ok, report.problems
     first, second = report.epochs
@@ -78,32 +75,13 @@ def test_every_decision_and_every_merge_comes_out_the_same(run: Path) -> None:
     assert list(report.explanation) == []
 
 
-def test_merges_are_redone_with_what_was_left_over_at_the_checkpoint(tmp_path: Path) -> None:
-    run = two_lives(tmp_path / "syncer", small_job(downlink="Int8"))
+def test_merges_are_redone_with_what_was_left_over_at_the_checkpoint(run: Path) -> None:
     manifest = run / "checkpoints" / "000002" / "manifest.json"
-    plain = json.loads(manifest.read_text())["manifest"] | {"format": 1}
+    plain = json.loads(manifest.read_text())["manifest"]
     del plain["files"]["residuals.safetensors"]
     digest = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     manifest.write_text(json.dumps({"sha256": digest, "manifest": plain}))
     assert "comes out as" in only_problem(replay(run))
-
-
-def test_a_tape_from_before_learners_told_of_their_time_comes_out_the_same(run: Path) -> None:
-    def age(body: dict[str, Any]) -> None:
-        event = body.get("event", {})
-        if event.get("type") == "StepReported":
-            del event["spent"]
-        elif event.get("type") == "FragmentApplied":
-            del event["step"]
-        for learner in body.get("header", {}).get("engine", {}).get("learners", {}).values():
-            del learner["account"]
-
-    for files in find_tapes(run / "tape"):
-        rewrite(files.segments, age)
-    assert "account" not in find_tapes(run / "tape")[1].segments[0].read_text()
-    report = replay(run)
-    assert report.ok, report.problems
-    assert sum(epoch.merges_redone for epoch in report.epochs) > 13
 
 
 def test_the_folder_of_a_run_that_holds_the_syncers_will_do(run: Path) -> None:
@@ -144,7 +122,7 @@ def test_a_decision_that_was_forged_together_with_its_hashes_is_found(run: Path)
 @pytest.fixture
 def short(tmp_path: Path) -> Path:
     """A run of some merges."""
-    RecordedRun(tmp_path, small_job()).train(6)
+    RecordedRun(tmp_path, recorded_job()).train(6)
     return tmp_path
 
 
@@ -180,7 +158,7 @@ def test_a_decision_that_was_taken_away_or_added_is_found(
 
 
 def test_a_merge_that_was_not_ordered_is_found_and_not_redone(tmp_path: Path) -> None:
-    recorded = RecordedRun(tmp_path, small_job())
+    recorded = RecordedRun(tmp_path, recorded_job())
     recorded.train(6)
     recorded.tell(Merged(0, 9, "0" * 32, 0.01))
     report = replay(tmp_path)
@@ -200,29 +178,12 @@ def test_a_merge_with_another_result_is_found_and_none_after_it_is_redone(short:
     assert report.epochs[0].merges > 3
 
 
-def test_a_changed_payload_is_found_and_the_merge_that_needs_it_is_named(run: Path) -> None:
-    payload = min((run / "payloads").glob("*/*.bin"))
-    content = bytearray(payload.read_bytes())
-    content[100] ^= 1
-    payload.write_bytes(content)
-    found = only_problem(replay(run))
-    assert f"{payload}: its content is not what was pushed" in found
-    assert "seq" in found
-
-
-def test_a_missing_or_short_payload_is_found(run: Path) -> None:
+def test_a_changed_payload_is_named_with_the_merge_that_needs_it(run: Path) -> None:
     payload = min((run / "payloads").glob("*/*.bin"))
     payload.write_bytes(payload.read_bytes()[:-1])
-    assert "bytes, not the" in only_problem(replay(run))
-    payload.unlink()
-    assert f"{payload}: No such file" in only_problem(replay(run))
-
-
-def test_without_payloads_the_first_merge_is_named_and_none_redone(short: Path) -> None:
-    shutil.rmtree(short / "payloads")
-    report = replay(short)
-    assert "No such file" in only_problem(report)
-    assert (report.epochs[0].merges_redone, report.epochs[0].merges > 3) == (0, True)
+    report = replay(run)
+    assert re.search(rf"seq \d+: {payload}: .* bytes, not the", only_problem(report))
+    assert any(epoch.merges > epoch.merges_redone for epoch in report.epochs)
 
 
 def test_decisions_still_replay_where_merges_cannot_be_redone(run: Path) -> None:
@@ -231,14 +192,6 @@ def test_decisions_still_replay_where_merges_cannot_be_redone(run: Path) -> None
     assert only_problem(report).startswith(f"{first_tape(run)} seq 0: merges cannot be redone without their checkpoint")
     assert report.epochs[0].merges_redone == 0
     assert report.epochs[0].events == len(list(TapeReader(find_tapes(run / "tape")[0])))
-
-
-def test_a_changed_checkpoint_is_found(run: Path) -> None:
-    path = run / "checkpoints" / "000001" / "momentum.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    assert f"{path}: its digest does not match" in only_problem(replay(run))
 
 
 def test_a_torn_tail_is_told_and_is_no_problem(run: Path) -> None:
@@ -258,7 +211,7 @@ def test_a_folder_without_a_tape_is_named(tmp_path: Path) -> None:
 
 
 def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None:
-    recorded = RecordedRun(tmp_path, small_job())
+    recorded = RecordedRun(tmp_path, recorded_job())
     recorded.spoilt = frozenset({2, 5})
     recorded.train(30)
     spoiler = recorded.engine.view(recorded.now).learners[-1]
@@ -272,16 +225,12 @@ def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None
 
 
 def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Path) -> None:
-    recorded = RecordedRun(tmp_path, small_job())
-    recorded.train(2)
-    tape = tmp_path / "tape" / "000001.jsonl"
-    header, *_ = tape.read_bytes().splitlines(keepends=True)
-    body = json.loads(header)
-    del body["chain"]
-    body["header"]["rules"] = 99
-    tape.write_bytes(seal(body, "")[0])
+    RecordedRun(tmp_path, recorded_job()).train(2)
+    rewrite([first_tape(tmp_path)], lambda body: body.get("header", {}).update(rules=99))
     report = replay(tmp_path)
-    assert "99 is not a valid Rules" in only_problem(report)
+    assert only_problem(report).endswith(
+        "engine rules: 99 is not 1, which this version of diloco reads; use the version that wrote the tape"
+    )
     (epoch,) = report.epochs
     assert (epoch.events, epoch.decisions, epoch.merges, epoch.merges_redone) == (0, 0, 0, 0)
     assert not epoch.recorded

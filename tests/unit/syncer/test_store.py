@@ -1,12 +1,10 @@
 import pytest
 import torch
-import xxhash
 
-from diloco.core.fragments import TensorSpec, partition
-from diloco.core.merge import MergeTarget
-from diloco.syncer.store import FragmentStore, check_complete
-
-LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
+from diloco.core.merge.fragment_merge import MergeTarget
+from diloco.syncer.store import FragmentStore, check_complete, digest_of
+from diloco.wire.part_messages import payload_digest
+from tests.support.syncer_peers import LAYOUT
 
 
 def filled(older_versions: int = 0, *, residuals: bool = False) -> FragmentStore:
@@ -24,7 +22,7 @@ def merge(store: FragmentStore, fragment: int, value: float) -> MergeTarget:
     if made.rest is not None:
         made.rest.fill_(value / 4)
     version = store.current(fragment).version + 1
-    store.commit(fragment, version, made, xxhash.xxh3_128_digest(made.merge.parameters.numpy().tobytes()))
+    store.commit(fragment, version, made, digest_of(made.merge.parameters))
     return made.merge
 
 
@@ -41,7 +39,7 @@ def test_a_pull_under_way_keeps_reading_the_old_version() -> None:
 
 def test_the_digest_is_that_of_the_bytes_a_pull_sends() -> None:
     current = filled().current(0)
-    assert current.digest == xxhash.xxh3_128_digest(bytes(current.view))
+    assert current.digest == payload_digest(current.view)
     assert len(current.view) == 40
 
 
@@ -75,22 +73,11 @@ def test_residuals_are_kept_like_momentum_where_updates_are_encoded() -> None:
     assert store.residual(0) is residual
 
 
-def test_nothing_is_kept_beside_the_fragments_unless_it_is_asked_for() -> None:
-    store = FragmentStore(LAYOUT)
-    for fragment in LAYOUT.fragments:
-        store.put(fragment.index, 3, torch.zeros(fragment.numel))
-    merge(store, 0, 2.0)
-    assert store.base(0, 3) is None
-    assert store.residual(0) is None
-    assert store.target(0).rest is None
-    assert store.hold().residuals == ()
-
-
 def test_the_rest_is_added_to_a_fragment_that_is_sent_whole_from_now_on() -> None:
     store = filled()
     store.put(0, 3, torch.ones(10), torch.zeros(10), torch.full((10,), 0.25))
     assert torch.equal(store.current(0).parameters, torch.full((10,), 1.25))
-    assert store.current(0).digest == xxhash.xxh3_128_digest(bytes(store.current(0).view))
+    assert store.current(0).digest == payload_digest(store.current(0).view)
 
 
 @pytest.mark.parametrize(("older_versions", "there"), [(0, [6]), (2, [4, 5, 6])])

@@ -6,25 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from diloco.core.events import TimerFired
-from diloco.tape.keeper import TapeKeeper
-from diloco.tape.limits import TapeLimits
-from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn
+from diloco.core.engine.events import TimerFired
+from diloco.tape.keeper import TapeKeeper, TapeLimits
+from diloco.tape.reader import TapeEntry, TapeError, TapeReader, Torn
 from diloco.tape.segments import compressed_path, find_tapes
-from diloco.tape.writer import TapeWriter, kept_tape
+from diloco.tape.writer import TapeWriter
 from tests.support.machine_limits import files_of_at_most
+from tests.support.tape_headers import tape_header
 
 ALL = TapeLimits(segment_bytes=2000, kept_bytes=None)
 FEW = TapeLimits(segment_bytes=2000, kept_bytes=8000)
 
 
-def header(epoch: int = 1) -> TapeHeader:
-    return TapeHeader({}, "ab" * 32, epoch, "000001", record=False, engine={}, started_at=1.5)
-
-
 def write(directory: Path, epoch: int = 1, events: int = 100) -> Path:
     """A tape of several segments that no keeper has seen; returns its last segment."""
-    writer = TapeWriter(directory, header(epoch), ALL, lambda: {"events": 1})
+    writer = TapeWriter(directory, tape_header(epoch=epoch), ALL, lambda: {"events": 1})
     for index in range(events):
         writer.append(float(index), TimerFired(f"timer {index}"), [])
         writer.flush()
@@ -69,7 +65,7 @@ def test_the_oldest_segments_of_all_epochs_go_first(tmp_path: Path) -> None:
 
 
 def test_a_tape_that_is_written_for_long_stays_within_its_bound(tmp_path: Path) -> None:
-    writer = kept_tape(tmp_path, header(), FEW, lambda: {"events": 1})
+    writer = TapeWriter(tmp_path, tape_header(), FEW, lambda: {"events": 1}, TapeKeeper(tmp_path, FEW))
     for index in range(3000):
         writer.append(float(index), TimerFired(f"timer {index}"), [])
         writer.flush()

@@ -9,6 +9,7 @@ from testbed.kind.cache import Cache, ClusterRecord, State
 
 
 def test_state_is_read_as_it_was_written(cache: Cache) -> None:
+    assert cache.state == State()
     state = State(engine_pid=17).with_cluster("diloco-a", ClusterRecord("x", complete=True, kept=True))
     cache.write(state)
     assert cache.state == state
@@ -19,10 +20,6 @@ def test_state_of_a_newer_version_is_read_as_far_as_it_is_known(cache: Cache) ->
     written = {"clusters": {"diloco-a": {"identity": "x", "complete": True, "mood": "good"}}, "weather": "fine"}
     (cache.root / "state.json").write_text(json.dumps(written))
     assert cache.state == State().with_cluster("diloco-a", ClusterRecord("x", complete=True))
-
-
-def test_nothing_is_ours_in_an_empty_cache(cache: Cache) -> None:
-    assert cache.state == State()
 
 
 def test_it_is_where_caches_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A digest changes exactly if something that matters changes."""
+"""A digest changes exactly if something that matters changes, and images of other code are older."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from testbed.kind.digests import contents, digest_of
-from testbed.kind.project_images import INPUTS, REPOSITORY
+from testbed.kind.project_images import INPUTS, REPOSITORY, others
 
 
 def test_order_does_not_count_and_borders_do() -> None:
@@ -34,3 +34,12 @@ def test_what_the_dockerfile_copies_into_an_image_counts_for_its_tag(target: str
     assert [
         path for path in copied if not any(path == known or path.startswith(f"{known}/") for known in counted)
     ] == []
+
+
+NAMES = ("localhost/diloco-operator:new", "localhost/diloco-trainer:new")
+
+
+def test_only_the_projects_images_of_other_code_are_older() -> None:
+    old = "localhost/diloco-trainer:old"
+    not_ours = ["diloco-trainer:old", "localhost/diloco-trainer-mine:old", "sha256:0a1b", "registry.example/pause:3"]
+    assert others(NAMES, [*NAMES, old, *not_ours]) == [old]

@@ -34,11 +34,6 @@ def test_another_name_is_refused(name: str) -> None:
         check_name(name)
 
 
-def test_its_own_kubeconfig_is_accepted() -> None:
-    check_name("diloco-test")
-    check_kubeconfig(kubeconfig(), "diloco-test")
-
-
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
@@ -63,16 +58,17 @@ def test_nodes_that_it_did_not_make_are_refused(labels: list[dict[str, str]]) ->
         check_nodes(nodes, "diloco-test", RECORD)
 
 
-def test_nodes_that_it_made_are_accepted() -> None:
-    nodes = {"items": [{"metadata": {"labels": {IDENTITY_LABEL: "a1b2"}}}] * 2}
-    check_nodes(nodes, "diloco-test", RECORD)
+def test_a_cluster_that_it_made_is_accepted() -> None:
+    check_name("diloco-test")
+    check_kubeconfig(kubeconfig(), "diloco-test")
+    check_nodes({"items": [{"metadata": {"labels": {IDENTITY_LABEL: "a1b2"}}}] * 2}, "diloco-test", RECORD)
+    check_record("diloco-test", {"diloco-test": RECORD}, there=True)
 
 
 def test_a_cluster_of_its_name_that_somebody_else_made_is_refused() -> None:
     with pytest.raises(NotOursError, match="was not made by this test bed"):
         check_record("diloco-test", {}, there=True)
     check_record("diloco-test", {}, there=False)
-    check_record("diloco-test", {"diloco-test": RECORD}, there=True)
 
 
 @pytest.mark.parametrize("state", [State(), State({"diloco-test": ClusterRecord("a1b2")})], ids=["none", "unfinished"])

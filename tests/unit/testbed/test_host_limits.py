@@ -15,14 +15,6 @@ def limit(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_is_raised_and_put_back(cache: Cache, limit: Path) -> None:
-    raise_for_clusters(cache, limit)
-    raise_for_clusters(cache, limit)
-    assert limit.read_text() == "1024\n"
-    put_back(cache, limit)
-    assert limit.read_text() == "128\n"
-
-
 def test_it_stays_while_there_are_clusters(cache: Cache, limit: Path) -> None:
     raise_for_clusters(cache, limit)
     cache.write(cache.state.with_cluster("diloco-a", ClusterRecord("x")))
@@ -30,18 +22,21 @@ def test_it_stays_while_there_are_clusters(cache: Cache, limit: Path) -> None:
     assert limit.read_text() == "1024\n"
 
 
-def test_a_higher_one_is_left_alone(cache: Cache, limit: Path) -> None:
-    limit.write_text("4096\n")
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "after"),
+    [("128", "1024", "128"), ("4096", "4096", "4096"), ("128", "512", "512")],
+    ids=["raised", "high enough", "changed by somebody"],
+)
+def test_it_is_put_back_unless_somebody_else_has_set_it(
+    cache: Cache, limit: Path, before: str, meanwhile: str, after: str
+) -> None:
+    limit.write_text(f"{before}\n")
     raise_for_clusters(cache, limit)
-    put_back(cache, limit)
-    assert limit.read_text() == "4096\n"
-
-
-def test_one_that_somebody_changed_meanwhile_is_left_alone(cache: Cache, limit: Path) -> None:
     raise_for_clusters(cache, limit)
-    limit.write_text("512\n")
+    assert limit.read_text() == f"{max(before, '1024', key=int)}\n"
+    limit.write_text(f"{meanwhile}\n")
     put_back(cache, limit)
-    assert limit.read_text() == "512\n"
+    assert limit.read_text() == f"{after}\n"
 
 
 def test_another_kind_of_host_has_none(cache: Cache, tmp_path: Path) -> None:

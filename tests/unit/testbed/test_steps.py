@@ -15,6 +15,8 @@ from testbed.kind.waiting import wait_until
 MAKEFILE = """\
 first second: ; @echo $@ $$DILOCO_CLUSTERS_UNAVAILABLE >> made; echo "  some test: no device" > build/skipped.txt
 broken: ; @false
+said whispered: ; @echo $@ at $$(nice)
+group: ; @sleep 0.2; cat /proc/self/autogroup > group
 long: ; @echo $$$$ > long.pid; sleep 1000
 """
 
@@ -67,6 +69,22 @@ def test_a_step_that_fails_is_the_last_one(ended: list[str]) -> None:
     assert steps.run(["broken", "second"], {"diloco-a": 1}) != 0
     assert not Path("made").exists()
     assert ended == ["diloco-a"]
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_step_beside_another_is_shown_after_it_and_may_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    assert steps.run(["said+whispered"], {"diloco-a": 1}) == 0
+    ours, lines = os.nice(0), capfd.readouterr().out.splitlines()
+    assert lines[:2] == [f"said at {ours}", f"whispered at {min(ours + 10, 19)}"]
+    assert steps.run(["first+broken", "second"], {"diloco-a": 1}) != 0
+    assert Path("made").read_text(encoding="utf-8").split() == ["first"]
+
+
+@pytest.mark.usefixtures("ended")
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions are no scheduling groups here")
+def test_a_step_beside_another_leaves_the_cores_to_other_sessions() -> None:
+    assert steps.run(["first+group"], {"diloco-a": 1}) == 0
+    assert Path("group").read_text(encoding="utf-8").split()[1:] == ["nice", "10"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

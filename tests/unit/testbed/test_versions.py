@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from testbed.kind.tools import users
-from testbed.kind.versions import HELM_ALLOWED, KIND_ALLOWED, KUBECTL_ALLOWED, Allowed, Version, version_in
+from testbed.kind.versions import HELM_ALLOWED, Version, version_in
 
 
 @pytest.mark.parametrize(
@@ -20,20 +20,6 @@ from testbed.kind.versions import HELM_ALLOWED, KIND_ALLOWED, KUBECTL_ALLOWED, A
 )
 def test_a_version_is_found_in_what_a_program_says(text: str, version: Version | None) -> None:
     assert version_in(text) == version
-
-
-@pytest.mark.parametrize(
-    ("allowed", "inside", "outside"),
-    [
-        (KIND_ALLOWED, (0, 33, 0), (0, 32, 9)),
-        (HELM_ALLOWED, (3, 99, 0), (4, 0, 0)),
-        (KUBECTL_ALLOWED, (1, 37, 9), (1, 38, 0)),
-        (KUBECTL_ALLOWED, (1, 35, 0), (1, 34, 9)),
-    ],
-)
-def test_borders_of_what_is_allowed(allowed: Allowed, inside: Version, outside: Version) -> None:
-    assert inside in allowed
-    assert outside not in allowed
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,28 @@
 """Ranges of a payload, and what its sender and receiver note about them."""
 
+import random
+
 import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from diloco.wire.errors import CorruptedError, InvalidMessageError, TooLargeError
 from diloco.wire.messages import PushReceipt
 from diloco.wire.part_messages import (
     MOST_RANGES,
     Holds,
-    check_part,
+    PartsReceiver,
     pack_holds,
     pack_receipt,
+    part_checksum,
     part_message,
-    read_part,
+    payload_digest,
     unpack_from_receiver,
 )
 from diloco.wire.parts import (
+    BLOCK_BYTES,
     LARGEST_PART_BYTES,
-    LEAST_PART_BYTES,
     Grid,
     PartsHeld,
     PartsToSend,
@@ -29,6 +35,10 @@ from diloco.wire.parts import (
 KIB = 1 << 10
 GRID = Grid(200 * KIB, 64 * KIB)
 """Three parts of 64 KiB and one of 8."""
+
+
+def message_of(payload: memoryview, grid: Grid, part: int) -> bytes:
+    return part_message(payload, grid, part, part_checksum(payload, grid, part))
 
 
 def sender(count: int, *connections: int) -> PartsToSend:
@@ -70,25 +80,38 @@ def test_bytes_that_are_not_exactly_one_part_are_refused(offset: int, size: int)
 
 @pytest.mark.parametrize(
     ("payload_bytes", "part_bytes"),
-    [(1 << 20, 1), (1 << 20, LEAST_PART_BYTES - 1), (1 << 30, LARGEST_PART_BYTES + 1), (100, 99), (0, 1), (100, 0)],
+    [
+        (1 << 20, 1),
+        (1 << 20, BLOCK_BYTES - 1),
+        (1 << 30, LARGEST_PART_BYTES + 1),
+        (1 << 20, BLOCK_BYTES + 1),
+        (0, 1),
+        (100, 0),
+    ],
 )
 def test_parts_of_a_forbidden_size_are_refused_by_name(payload_bytes: int, part_bytes: int) -> None:
     with pytest.raises(InvalidMessageError, match=f"^part_bytes {part_bytes} for a payload of {payload_bytes} bytes"):
         Grid(payload_bytes, part_bytes)
 
 
-@pytest.mark.parametrize("payload_bytes", [1, LEAST_PART_BYTES, LEAST_PART_BYTES + 1, 3 << 20, 1 << 30, 16 << 30])
+@pytest.mark.parametrize("payload_bytes", [1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 << 20, 1 << 30, 16 << 30])
 @pytest.mark.parametrize("connections", [1, 8, 64])
 def test_every_payload_has_a_grid_of_whole_steps(payload_bytes: int, connections: int) -> None:
     grid = grid_for(payload_bytes, connections)
-    assert grid.part_bytes % LEAST_PART_BYTES == 0
+    assert grid.part_bytes % BLOCK_BYTES == 0
     assert sum(grid.size(part) for part in (0, grid.count - 1)[: grid.count]) <= payload_bytes
     assert grid.bounds(grid.count - 1)[1] == payload_bytes
-    assert grid.count <= max(16 * connections, -(-payload_bytes // LARGEST_PART_BYTES))
+    assert grid.count <= max(8 * connections, -(-payload_bytes // LARGEST_PART_BYTES))
 
 
 def test_small_payloads_use_few_connections() -> None:
-    assert [connections_for(size, 8) for size in (1, 255 * KIB, 512 * KIB, 2 << 20, 1 << 30)] == [1, 1, 2, 8, 8]
+    assert [connections_for(size, 8) for size in (1, 1 << 20, (1 << 20) + 1, 2 << 20, 1 << 30)] == [1, 1, 4, 8, 8]
+
+
+@pytest.mark.parametrize("payload_bytes", [1, BLOCK_BYTES, 300 * KIB, 1 << 20])
+def test_what_fits_into_one_part_goes_as_one(payload_bytes: int) -> None:
+    assert grid_for(payload_bytes, 8).count == 1
+    assert grid_for(payload_bytes, 8, bytes_per_second=1.0).part_bytes == BLOCK_BYTES, "a limit is kept part by part"
 
 
 def test_short_links_use_few_connections() -> None:
@@ -96,14 +119,6 @@ def test_short_links_use_few_connections() -> None:
     assert used == [1, 1, 2, 4, 8, 8]
     assert connections_for(1 << 30, 64, 0.15) == 60
     assert connections_for(1 << 30, 64) == 64
-
-
-def test_each_part_is_sent_once_over_all_connections() -> None:
-    parts = sender(4, 1, 2)
-    assert [parts.take(connection, 0.0) for connection in (1, 2, 1, 2, 1)] == [0, 1, 2, 3, None]
-    parts.acknowledged([(0, 4)], 0.1)
-    assert parts.whole
-    assert parts.sent_again == 0
 
 
 def test_a_lost_connections_parts_wait_for_what_the_receiver_says() -> None:
@@ -199,10 +214,9 @@ def test_a_receiver_counts_each_part_once() -> None:
     for connection, part in ((1, 2), (2, 0), (1, 0)):
         assert held.check(connection, part) == ((connection, part) != (1, 0))
         held.add(connection, part)
-    assert (held.ranges, held.prefix, held.left, held.came_again) == ([(0, 1), (2, 3)], 1, 1, 1)
+    assert (held.ranges, held.left, held.came_again) == ([(0, 1), (2, 3)], 1, 1)
     held.add(2, 1)
     assert held.whole
-    assert held.prefix == 3
 
 
 def test_a_part_twice_on_one_connection_is_refused() -> None:
@@ -222,27 +236,70 @@ def test_parts_do_not_come_again_without_end() -> None:
         held.check(3, 0)
 
 
-def test_a_part_is_read_as_it_was_sent() -> None:
+def receiver_of(grid: Grid = GRID) -> tuple[bytearray, PartsReceiver]:
+    buffer = bytearray(grid.payload_bytes)
+    return buffer, PartsReceiver(memoryview(buffer), grid)
+
+
+@given(st.integers(1, 5 * BLOCK_BYTES), st.sampled_from((1, 2, 3)), st.integers(0, 1 << 32))
+def test_a_payload_arrives_whole_in_any_order_with_the_digest_of_its_bytes(
+    payload_bytes: int, blocks: int, seed: int
+) -> None:
+    drawn = random.Random(seed)
+    payload, grid = drawn.randbytes(payload_bytes), Grid(payload_bytes, blocks * BLOCK_BYTES)
+    buffer, receiver = receiver_of(grid)
+    for part in drawn.sample(range(grid.count), grid.count):
+        assert receiver.add(1, message_of(memoryview(payload), grid, part)) == part
+    assert buffer == payload
+    digest = payload_digest(memoryview(payload))
+    assert receiver.finish(b"") == receiver.finish(digest) == digest
+    sums = [xxhash.xxh3_64_digest(payload[i : i + BLOCK_BYTES]) for i in range(0, payload_bytes, BLOCK_BYTES)]
+    assert digest == xxhash.xxh3_128_digest(b"".join(sums))
+    with pytest.raises(CorruptedError, match="digest"):
+        receiver.finish(bytes(16))
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 2 * BLOCK_BYTES))
+def test_any_flipped_bit_is_found(seed: int, payload_bytes: int) -> None:
+    drawn = random.Random(seed)
+    buffer, receiver = receiver_of(Grid(payload_bytes, 2 * BLOCK_BYTES))
+    message = bytearray(message_of(memoryview(drawn.randbytes(payload_bytes)), receiver.grid, 0))
+    bit = drawn.randrange(len(message) * 8)
+    message[bit // 8] ^= 1 << bit % 8
+    with pytest.raises((CorruptedError, InvalidMessageError)):
+        receiver.add(1, bytes(message))
+    assert buffer == bytes(payload_bytes)
+    assert receiver.held.left == 1
+
+
+def test_a_part_at_the_place_of_another_is_found() -> None:
+    buffer, receiver = receiver_of()
     payload = memoryview(bytes(range(256)) * 800)
-    for part in range(GRID.count):
-        number, data, checksum = read_part(part_message(payload, GRID, part), GRID)
-        check_part(number, data, checksum)
-        begin, end = GRID.bounds(part)
-        assert (number, data) == (part, payload[begin:end])
-
-
-def test_a_part_that_was_changed_is_told() -> None:
-    message = bytearray(part_message(memoryview(bytes(200 * KIB)), GRID, 1))
-    message[-1] ^= 1
+    first, second = (message_of(payload, GRID, part) for part in (0, 1))
     with pytest.raises(CorruptedError, match="the checksum of part 1 does not hold"):
-        check_part(*read_part(bytes(message), GRID))
+        receiver.add(1, second[:8] + first[8:])
+    assert not any(buffer)
 
 
 def test_a_part_too_short_or_too_long_is_refused_at_its_length() -> None:
+    _, receiver = receiver_of()
     with pytest.raises(InvalidMessageError, match="a part of 16 bytes"):
-        read_part(bytes(16), GRID)
+        receiver.add(1, bytes(16))
     with pytest.raises(TooLargeError, match="a part of 1048577 bytes of data; at most 1048576 are allowed"):
-        read_part(bytes(16 + LARGEST_PART_BYTES + 1), GRID)
+        receiver.add(1, bytes(16 + LARGEST_PART_BYTES + 1))
+
+
+def test_what_has_arrived_moves_to_another_buffer() -> None:
+    payload = memoryview(bytes(range(256)) * 800)
+    _, receiver = receiver_of()
+    receiver.add(1, message_of(payload, GRID, 2))
+    receiver.held.closed(1)
+    buffer = bytearray(len(payload))
+    receiver.move_to(memoryview(buffer))
+    for part in (0, 1, 3):
+        receiver.add(2, message_of(payload, GRID, part))
+    assert buffer == payload
+    assert receiver.finish(payload_digest(payload))
 
 
 def test_what_a_receiver_says_is_read_as_it_was_sent() -> None:

@@ -6,32 +6,16 @@ from diloco.wire.errors import (
     ClosedError,
     CorruptedError,
     DeadlineError,
-    IdentityError,
-    InvalidMessageError,
     PeerFailedError,
-    ProtocolVersionError,
     RefusedError,
     RevokedError,
-    TooLargeError,
     UnavailableError,
     WireError,
     error_of,
     one_line,
 )
 
-CLASSES = [
-    ClosedError,
-    CorruptedError,
-    DeadlineError,
-    IdentityError,
-    InvalidMessageError,
-    PeerFailedError,
-    ProtocolVersionError,
-    RefusedError,
-    RevokedError,
-    TooLargeError,
-    UnavailableError,
-]
+CLASSES = sorted(WireError.__subclasses__(), key=lambda cls: cls.__name__)
 
 
 def test_a_connection_that_cannot_be_written_to_is_broken() -> None:
@@ -53,7 +37,6 @@ def test_a_call_that_somebody_else_cancelled_is_tried_again(text: str | None) ->
 
 
 def test_every_class_has_a_status_of_its_own() -> None:
-    assert set(CLASSES) == set(WireError.__subclasses__())
     assert len({cls.status for cls in CLASSES}) == len(CLASSES)
 
 

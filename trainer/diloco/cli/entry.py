@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from diloco.runtime.exits import EXIT_INTERRUPTED, EXIT_OK
+from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK
 
 _PROCESSES = ("learner", "syncer")
 

@@ -26,20 +26,20 @@ def evaluate(
     from diloco.learner.training.device import choose_device
     from diloco.learner.training.exported import exported_loss
 
-    found = exported_loss(manifest.spec, model, choose_device(device))
-    finite = math.isfinite(found.loss)
+    result = exported_loss(manifest.spec, model, choose_device(device))
+    finite = math.isfinite(result.loss)
     if as_json:
-        told = {
+        document = {
             "job": manifest.metadata.name,
             "model": str(model),
-            "tokens": found.info.tokens,
-            "sequences": found.sequences,
-            "loss": found.loss if finite else None,
+            "tokens": result.info.tokens,
+            "sequences": result.sequences,
+            "loss": result.loss if finite else None,
         }
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(document))
         return
-    loss = f"loss {found.loss:.4f} nats per token" if finite else "no finite loss: the model has diverged"
+    loss = f"loss {result.loss:.4f} nats per token" if finite else "no finite loss: the model has diverged"
     typer.echo(
-        f"{model}: {loss}, on {found.sequences} held-out sequences of job {manifest.metadata.name}; "
-        f"trained on {found.info.tokens:,} tokens"
+        f"{model}: {loss}, on {result.sequences} held-out sequences of job {manifest.metadata.name}; "
+        f"trained on {result.info.tokens:,} tokens"
     )

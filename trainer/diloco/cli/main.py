@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from diloco import __version__
-from diloco.cli import chaos, cluster_commands, evaluate, plan, processes, render, replay, run, tokens, top, validate
+from diloco.cli import evaluate, plan, processes, render, replay, run, tokens, top, validate
+from diloco.cli.chaos import command as chaos
+from diloco.cli.live.target import KUBECTL_PROGRAM
+from diloco.cli.needs_operator import add_cluster_commands
 from diloco.cli.program import new_app, run_command
-from diloco.cli.target import KUBECTL_PROGRAM
 
 app = new_app()
 
@@ -47,7 +49,7 @@ app.command("chaos", rich_help_panel=_WORK)(chaos.chaos)
 app.command("evaluate", rich_help_panel=_WORK)(evaluate.evaluate)
 app.command("replay", rich_help_panel=_WORK)(replay.replay)
 app.command("tokens", rich_help_panel=_WORK)(tokens.tokens)
-app.add_typer(cluster_commands.app, name="cluster", rich_help_panel=_WORK)
+add_cluster_commands(app, _WORK)
 app.command("syncer", rich_help_panel=_PROCESSES)(processes.syncer)
 app.command("learner", rich_help_panel=_PROCESSES)(processes.learner)
 

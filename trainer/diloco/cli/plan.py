@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from diloco.cli.console import new_console
 from diloco.cli.plan_view import plan_view
 from diloco.plan.document import document
 from diloco.plan.plan import make_plan
 from diloco.plan.world import read_world
-from diloco.runtime.exits import EXIT_DOES_NOT_FIT, EXIT_OK
+from diloco.runtime.console import new_console
+from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_OK
 from diloco.spec import load_job
 from diloco.spec.quantities import parse_count
 

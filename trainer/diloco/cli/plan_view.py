@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diloco.cli.plan_needs_view import needs_table, needs_words
-from diloco.core.link_fit import Fit, FitKind, GroupFit, LinkUse
-from diloco.core.links import LearnerGroup, Link
-from diloco.core.remedies import SHORTEST_STEP_SECONDS, rate_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text, short_duration_text
 from diloco.plan.advice import Advice
+from diloco.plan.fit.fit import Fit, FitKind, GroupFit, LinkUse
+from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS, rate_text
+from diloco.plan.fit.situation import LearnerGroup, Link
+from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
 from diloco.plan.plan import Plan
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.words import listed
@@ -31,14 +31,14 @@ def plan_view(plan: Plan) -> RenderableType:
 
 
 def _parts(plan: Plan) -> Iterator[RenderableType]:
-    told, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
-    yield Text.assemble((plan.job.metadata.name, "bold"), "  ", (told, style))
+    verdict, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
+    yield Text.assemble((plan.job.metadata.name, "bold"), "  ", (verdict, style))
     yield from _indented([plan.fit.reason, _exchange(plan), f"Outer optimizer: {OuterChoice.of(plan.job.spec)}"])
     yield Text()
     yield _links(plan)
     yield Text()
     yield _learners(plan)
-    yield Text(f"\n{needs_words(plan.needs)}")
+    yield Text(f"\n{_needs_words(plan.needs)}")
     yield needs_table(plan.needs)
     if plan.remedies:
         yield Text("\nRemedies, each enough alone:")
@@ -56,12 +56,12 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
 
 
 def _exchange(plan: Plan) -> str:
-    exchange, found = plan.situation.exchange, plan.fit
+    exchange, fit = plan.situation.exchange, plan.fit
     up, down = (sum(sizes) / len(sizes) for sizes in (exchange.up_bytes, exchange.down_bytes))
     every = exchange.interval / len(exchange.numels)
     overlap = "Auto" if exchange.overlap is None else str(exchange.overlap)
-    if exchange.overlap is None and found.overlap is not None:
-        overlap += f" ({found.overlap})"
+    if exchange.overlap is None and fit.overlap is not None:
+        overlap += f" ({fit.overlap})"
     return (
         f"{count_text(plan.model.parameters)} parameters in {len(exchange.numels)} fragments, one every "
         f"{every:.3g} step(s): {bytes_text(up)} up ({exchange.compression}), {bytes_text(down)} down "
@@ -88,8 +88,8 @@ def _use(use: LinkUse | None) -> tuple[Text | str, ...]:
     load = _NONE if use.load_seconds == 0 else duration_text(use.load_seconds)
     style = "bold red" if use.too_thin else ""
     return (
-        Text(_percent(use.up), style=style if use.up >= use.down else ""),
-        Text(_percent(use.down), style=style if use.down >= use.up else ""),
+        Text(_percent(use.up_share), style=style if use.up_share >= use.down_share else ""),
+        Text(_percent(use.down_share), style=style if use.down_share >= use.up_share else ""),
         bytes_text(use.up_bytes_per_hour),
         bytes_text(use.down_bytes_per_hour),
         load,
@@ -98,24 +98,61 @@ def _use(use: LinkUse | None) -> tuple[Text | str, ...]:
 
 def _learners(plan: Plan) -> Table:
     table = _table("learners", "number", "step", "asked ahead", "in flight", "work merged")
-    found = {one.name: one for one in plan.fit.groups}
+    fits = {one.name: one for one in plan.fit.groups}
     for group in plan.situation.groups:
         step = _NONE if group.step_seconds is None else short_duration_text(group.step_seconds)
-        table.add_row(group.name, str(group.learners), step, *_taking_part(group, found.get(group.name)))
+        table.add_row(group.name, str(group.learners), step, *_taking_part(group, fits.get(group.name)))
     return table
 
 
-def _taking_part(group: LearnerGroup, found: GroupFit | None) -> tuple[Text | str, ...]:
-    if found is None:
+def _taking_part(group: LearnerGroup, fit: GroupFit | None) -> tuple[Text | str, ...]:
+    if fit is None:
         return (_NONE,) * 3
-    if not found.carried or found.in_flight_seconds is None or group.step_seconds is None:
+    if not fit.carried or fit.in_flight_seconds is None or group.step_seconds is None:
         return (_NONE, _NONE, Text("not carried", style="bold red"))
-    steps = found.in_flight_seconds / group.step_seconds
+    steps = fit.in_flight_seconds / group.step_seconds
     return (
-        f"{found.lead_steps} step(s)",
-        f"{short_duration_text(found.in_flight_seconds)}, {steps:.1f} steps",
-        percent_text(found.merged_share),
+        f"{fit.lead_steps} step(s)",
+        f"{short_duration_text(fit.in_flight_seconds)}, {steps:.1f} steps",
+        percent_text(fit.merged_share),
     )
+
+
+def _needs_words(needs: Needs) -> str:
+    """How long the job is."""
+    rounds = f"{'at least ' if needs.at_least else ''}{needs.rounds} merges"
+    seconds = "" if needs.seconds is None else f", about {duration_text(needs.seconds)}"
+    return f"The whole job, {rounds}{seconds}; times of a fragment are mean and longest:"
+
+
+def needs_table(needs: Needs) -> Table:
+    """A row for each region."""
+    columns = ("up", "down", "rate needed", "connections", "fragment up", "fragment down", "hidden by computing")
+    table = _table("region", *columns)
+    for one in needs.regions:
+        table.add_row(one.region, bytes_text(one.up_bytes), bytes_text(one.down_bytes), *_of_the_schedule(one))
+    return table
+
+
+def _of_the_schedule(one: RegionNeeds) -> tuple[str, ...]:
+    if one.bytes_per_second_needed is None or one.connections_needed is None or not one.fragments:
+        return (_NONE,) * 5
+    return (
+        rate_text(one.bytes_per_second_needed),
+        _connections(one.connections_needed, one.connections),
+        _times(one.fragments, [fragment.up_seconds for fragment in one.fragments]),
+        _times(one.fragments, [fragment.down_seconds for fragment in one.fragments]),
+        f"{one.hidden} of {len(one.fragments)}",
+    )
+
+
+def _connections(needed: int, given: int | None) -> str:
+    more = f" (it has {given})" if given is not None and needed > given else ""
+    return f"{needed} a learner{more}"
+
+
+def _times(fragments: tuple[FragmentTimes, ...], seconds: list[float]) -> str:
+    return f"{short_duration_text(sum(seconds) / len(fragments))}, {short_duration_text(max(seconds))}"
 
 
 def _remedies(plan: Plan) -> Table:
@@ -139,14 +176,14 @@ def _step_times(plan: Plan) -> Iterator[RenderableType]:
         return
     table = _table("step", "busiest link", "round", "overlap", "work merged", "verdict")
     for one in plan.step_times:
-        fullest = max(max(use.up, use.down) for use in one.fit.links)
+        fullest = max(max(use.up_share, use.down_share) for use in one.fit.links)
         table.add_row(short_duration_text(one.seconds), _percent(fullest), *_round(one.fit), Text(one.fit.kind.value))
     yield table
 
 
-def _round(found: Fit) -> tuple[str, ...]:
-    seconds = _NONE if found.round_seconds is None else short_duration_text(found.round_seconds)
-    return (seconds, str(found.overlap), percent_text(found.merged_share))
+def _round(fit: Fit) -> tuple[str, ...]:
+    seconds = _NONE if fit.round_seconds is None else short_duration_text(fit.round_seconds)
+    return (seconds, str(fit.overlap), percent_text(fit.merged_share))
 
 
 def _advice(advice: Advice) -> str:
@@ -160,7 +197,7 @@ def _advice(advice: Advice) -> str:
     return (
         f"A run of about {advice.steps} steps a learner {changes}: these links carry it, {merged} of the work merged. "
         f"Measured at {row.steps} steps: loss {row.loss_percent:g} % above data-parallel with Muon ({row.seeds} seeds, "
-        "a small model; docs/quality.md)."
+        "a small model; docs/explanation/quality.md)."
     )
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from diloco.cli.program import new_app, run_command
-from diloco.runtime.die_with_parent import die_with_parent
 from diloco.runtime.log import set_up_logging
+from diloco.runtime.process.die_with_parent import die_with_parent
 from diloco.spec import load_job
 
 _Tls = TypeVar("_Tls")
@@ -67,7 +67,7 @@ def syncer(
     manifest = load_job(job)
     from diloco.syncer.options import SyncerOptions
     from diloco.syncer.process import run_syncer
-    from diloco.wire.tls import ServerTls
+    from diloco.wire.tls.tls import ServerTls
 
     set_up_logging(json=log_json, process="syncer")
     options = SyncerOptions(
@@ -132,13 +132,13 @@ def learner(
     _tie_to(parent)
     address = syncer if syncer_address_file is None else syncer_address_file
     if address is None or (syncer is not None and syncer_address_file is not None):
-        found = "both are given" if address is not None else "none is given"
-        raise typer.BadParameter(f"--syncer, --syncer-address-file: {found}; use one of them")
+        given = "both are given" if address is not None else "none is given"
+        raise typer.BadParameter(f"--syncer, --syncer-address-file: {given}; use one of them")
     manifest = load_job(job)
     from diloco.learner.options import LearnerOptions
     from diloco.learner.process import run_learner
-    from diloco.spec.syncer_name import syncer_name
-    from diloco.wire.tls import ClientTls
+    from diloco.spec.names.syncer_name import syncer_name
+    from diloco.wire.tls.tls import ClientTls
 
     set_up_logging(json=log_json, process=learner)
     at = manifest.metadata.name, manifest.metadata.namespace

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diloco.cli.yaml_text import yaml_documents
+from diloco.runtime.yaml_text import yaml_documents
 from diloco.spec import DiLoCoJob, load_job
-from diloco.spec.load import located
+from diloco.spec.reading.load import located
 from diloco.spec.words import listed
 
 if TYPE_CHECKING:
@@ -172,12 +172,11 @@ def _built(job: DiLoCoJob, file: Path, image: str | None, operator_namespace: st
     """
     # Imported here, as no other command needs them.
     from diloco_operator import names
-    from diloco_operator.decide.endpoint import endpoint
+    from diloco_operator.decide.objects.endpoint import endpoint
     from diloco_operator.manifests import (
         Inputs,
         InvalidSpecError,
         ManifestError,
-        ObservedImages,
         Remote,
         Scale,
         all_children,
@@ -190,10 +189,10 @@ def _built(job: DiLoCoJob, file: Path, image: str | None, operator_namespace: st
     options = OperatorOptions(operator_namespace=operator_namespace)
     others = [where for where in names.clusters(job.spec).values() if where]
     remote = Remote("", _HOME_ID, endpoint(job.spec.syncer.expose, None).address or _ENDPOINT)
-    # Objects elsewhere have the uid in labels; those of home would have an owner with it, which nobody could apply.
+    # Objects elsewhere have the uid in labels; those of home would have an owner with it, which cannot be applied.
     with_uid = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": _JOB_UID})})
     try:
-        images = choose_images(job.spec, ObservedImages(), image)
+        images = choose_images(job.spec, image)
         inputs = Inputs(images, Scale(learners, int(running)), _placeholders(job))
         found: Built = {"": [_readable(one.body) for one in all_children(job, options, inputs)]}
         for one in all_children(with_uid, options, replace(inputs, remotes=dict.fromkeys(others, remote))):

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diloco.cli.local_runs import run_directory
-from diloco.runtime.exits import EXIT_OK, EXIT_UNEXPECTED
+from diloco.cli.live.local_runs import run_directory
+from diloco.runtime.process.exits import EXIT_OK, EXIT_UNEXPECTED
 
 if TYPE_CHECKING:
     from diloco.syncer.replay import EpochReplay
@@ -15,15 +15,11 @@ if TYPE_CHECKING:
 def replay(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.", show_default=False)],
     explain: Annotated[bool, typer.Option("--explain", help="Print every decision with its reason.")] = False,
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Import the model that a tape of an earlier version names. This runs its code."),
-    ] = False,
 ) -> None:
     """Replay a run: the same events must lead to the same decisions; a run made with --record, to the same bits.
 
     The tape's hashes detect damage, not forgery: a forged tape has matching
-    hashes. Code that a tape names is not imported without --trust.
+    hashes. Code that a tape names is never imported.
 
     \b
     Examples:
@@ -32,19 +28,19 @@ def replay(
     """
     from diloco.syncer.replay import replay as run_again
 
-    report = run_again(run_directory(directory), explain=explain, trust=trust)
+    report = run_again(run_directory(directory), explain=explain)
     for line in report.explanation:
         typer.echo(line)
     if report.missing:
         typer.echo(report.missing)
     for epoch in report.epochs:
-        typer.echo(_told(epoch))
+        typer.echo(_text(epoch))
     for problem in report.problems:
         typer.echo(f"diloco: {problem}", err=True)
     raise typer.Exit(EXIT_OK if report.ok else EXIT_UNEXPECTED)
 
 
-def _told(epoch: "EpochReplay") -> str:
+def _text(epoch: "EpochReplay") -> str:
     merges = f"{epoch.merges_redone} of {epoch.merges} merges redone to the bit"
     if not epoch.recorded:
         merges = f"{epoch.merges} merges not redone (the run was made without --record)"

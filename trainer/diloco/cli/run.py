@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from diloco.cli.console import lasting_output
-from diloco.local.launch import RunRequest, run_job
+from diloco.local.launch import run_job
+from diloco.local.run_plan import RunRequest
+from diloco.runtime.console import lasting_output
 from diloco.spec import load_job
 
 _CAUSE = "Fault injection"

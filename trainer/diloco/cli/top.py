@@ -13,15 +13,15 @@ from typing import Annotated, Protocol
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
-from diloco.cli.cluster_access import AwayError, connect
-from diloco.cli.cluster_jobs import Jobs
-from diloco.cli.console import new_console
-from diloco.cli.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
-from diloco.cli.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
+from diloco.cli.live.cluster_access import AwayError, connect
+from diloco.cli.live.cluster_jobs import Jobs
+from diloco.cli.live.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
+from diloco.cli.live.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.local.status_poll import StatusError
-from diloco.runtime.exits import EXIT_OK
+from diloco.local.view.screen import say
+from diloco.runtime.console import new_console
+from diloco.runtime.process.exits import EXIT_OK
 
 _ROWS_BESIDE_LEARNERS = 24
 """Lines of the live view besides learners' (ours): those of a job with a dozen pools."""
@@ -70,11 +70,11 @@ def status(
       kubectl diloco status two-regions -n training
     """
     flags = ClusterFlags(namespace, all_namespaces, kube_context, kubeconfig)
-    frame = _source(what, flags, context).look(None)
+    frame = _source(what, flags, context).read(None)
     if as_json:
         typer.echo(json.dumps(frame.document, indent=2))
     else:
-        _print(frame, new_console())
+        new_console().print(frame.drawn)
 
 
 def top(
@@ -111,7 +111,7 @@ def top(
     source = _source(what, flags, context)
     console = new_console()
     if once and not as_json:
-        _print(source.look(None), console)
+        console.print(source.read(None).drawn)
         return
     writer: FrameWriter = JsonFrames() if as_json else LiveFrames(console) if console.is_terminal else NewLines(console)
     rows = max(8, console.height - _ROWS_BESIDE_LEARNERS) if isinstance(writer, LiveFrames) else None
@@ -129,7 +129,7 @@ def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool,
     try:
         while True:
             try:
-                frame = source.look(rows)
+                frame = source.read(rows)
             except (AwayError, StatusError) as error:
                 if not shown:
                     raise
@@ -185,7 +185,7 @@ class NewLines:
 
     def remark(self, line: str) -> None:
         """Print it."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self._console, line)
 
     def close(self) -> None:
         """Nothing to do."""
@@ -204,10 +204,6 @@ class JsonFrames:
 
     def close(self) -> None:
         """Nothing to do."""
-
-
-def _print(frame: Frame, console: Console) -> None:
-    console.print(frame.drawn, soft_wrap=isinstance(frame.drawn, Text))  # a summary's JSON must not be wrapped
 
 
 def _source(what: str | None, flags: ClusterFlags, context: typer.Context) -> Source:

@@ -8,7 +8,10 @@ import yaml
 
 from diloco.cli.render import check_for_operator
 from diloco.spec import DiLoCoJob, load_job
+from diloco.spec.errors import Problem
 from diloco.spec.outer_choice import OuterChoice
+from diloco.spec.reading.load import located
+from diloco.spec.training import DataSpec
 from diloco.spec.words import listed
 
 
@@ -18,6 +21,8 @@ def validate(
 ) -> None:
     """Check a manifest: every field, whether fields go together, what the operator refuses. Nothing is started.
 
+    Texts or a token file that are not on this machine are a warning.
+
     \b
     Examples:
       diloco validate job.yaml
@@ -25,14 +30,24 @@ def validate(
     """
     manifest = load_job(job)
     check_for_operator(manifest, job)
+    if missing := _missing_data(manifest.spec.data):
+        typer.echo(f"diloco: {located([missing], job)}", err=True)
     if full:
         typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
     else:
-        typer.echo(f"{job}: valid. {_told(manifest)}")
+        typer.echo(f"{job}: valid. {_summary(manifest)}")
         typer.echo(f"Outer optimizer: {OuterChoice.of(manifest.spec)}")
 
 
-def _told(job: DiLoCoJob) -> str:
+def _missing_data(data: DataSpec) -> Problem | None:
+    """The path that ``diloco run`` would not find. It is no error, as pods have files of their own."""
+    field, source = ("text", data.text) if data.text is not None else ("tokens", data.tokens)
+    if source is None or source.path is None or Path(source.path).exists():
+        return None
+    return Problem(f"spec.data.{field}.path", f"{source.path} does not exist here, where 'diloco run' would need it")
+
+
+def _summary(job: DiLoCoJob) -> str:
     spec = job.spec
     kind = spec.model.builtin.preset if spec.model.builtin else spec.model.entrypoint
     sync = spec.sync
@@ -46,11 +61,11 @@ def _told(job: DiLoCoJob) -> str:
 def _elsewhere(job: DiLoCoJob) -> str:
     """Which regions are in other clusters, and what only the operator can check of them; empty: none are."""
     secrets = {
-        region.name: region.cluster.kubeconfig_secret for region in job.spec.regions if region.cluster is not None
+        region.name: region.cluster.kubeconfig_secret_ref for region in job.spec.regions if region.cluster is not None
     }
     if not secrets:
         return ""
-    told = listed([f"{region} (Secret {one.name}, key {one.key})" for region, one in secrets.items()], "and")
+    places = listed([f"{region} (Secret {one.name}, key {one.key})" for region, one in secrets.items()], "and")
     several = len({(one.name, one.key) for one in secrets.values()}) > 1
     also = ". No two of these may lead to the same namespace of the same cluster" if several else ""
-    return f". In other clusters: {told}; check each Secret with 'diloco cluster check'{also}"
+    return f". In other clusters: {places}; check each Secret with 'diloco cluster check'{also}"

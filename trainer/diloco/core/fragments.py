@@ -110,8 +110,6 @@ class Match(StrEnum):
     """How two layouts' digests compare."""
 
     SAME = "same"
-    UNKNOWN = "unknown"
-    """Cut alike; the other, made by an earlier version, has no digest of constants."""
     OTHER_CONSTANTS = "other constants"
     """Cut alike, with other frozen parameters or buffers."""
     OTHER_CUT = "other cut"
@@ -121,10 +119,7 @@ def match_digests(ours: str, theirs: str) -> Match:
     """Compare a model's ``Layout.digest`` with one that a file or a peer names."""
     if ours == theirs:
         return Match.SAME
-    our_cut, (their_cut, _, their_constants) = ours.partition(".")[0], theirs.partition(".")
-    if our_cut != their_cut:
-        return Match.OTHER_CUT
-    return Match.OTHER_CONSTANTS if their_constants else Match.UNKNOWN
+    return Match.OTHER_CONSTANTS if ours.partition(".")[0] == theirs.partition(".")[0] else Match.OTHER_CUT
 
 
 def layout_from_table(table: Sequence[FragmentTable]) -> Layout:

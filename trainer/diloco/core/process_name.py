@@ -1,7 +1,7 @@
 """Names of learner processes: random, and in a cluster with the pod that the process runs in.
 
 The name tells a process that reconnects from another one with its learner's id, and a container that was started again
-in its pod from a new pod. Earlier versions, and tapes and checkpoints of theirs, have names without a pod.
+in its pod from a new pod.
 """
 
 _BETWEEN = "/"

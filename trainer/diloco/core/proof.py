@@ -6,28 +6,20 @@ value. The digest is a tree of two levels over the merge's grid of blocks, so th
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
+from diloco.core.merge.fragment_merge import BlockRunner, in_this_thread
 from diloco.core.sizes import BLOCK
 
 _BLOCK_BYTES: Final = 4 * BLOCK
 
-Pass = Callable[[Iterable[int]], None]
 
+def proof_of(values: memoryview, run: BlockRunner = in_this_thread) -> str:
+    """SHA-256 over the SHA-256 of each block of a fragment's f32 bytes (contiguous), hexadecimal.
 
-def _in_this_thread(one_pass: Pass, blocks: range) -> None:
-    one_pass(blocks)
-
-
-def proof_of(values: memoryview, run: Callable[[Pass, range], None] = _in_this_thread) -> str:
-    """SHA-256 over the SHA-256 of each block of a fragment's f32 bytes, hexadecimal.
-
-    Two fragments of one size have the same proof only if they have the same bytes.
-
-    Args:
-        values: The bytes, contiguous.
-        run: Runs the pass over all blocks, in any order and threads; the result does not depend on it.
+    Two fragments of one size have the same proof only if they have the same bytes. ``run`` may run the pass over all
+    blocks in any order and threads: the result does not depend on it.
     """
     data = values.cast("B")
     digests = [b""] * max(1, -(-len(data) // _BLOCK_BYTES))

@@ -20,7 +20,6 @@ class Encoding:
     name: str
     """Its name in a job's ``sync.compression``."""
     bits: int
-    """Bits per element."""
     group: int = 0
     """Elements that share a scale; 0: there are no scales."""
 

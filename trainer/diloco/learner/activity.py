@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from diloco.core.time_spent import TimeSpent
+from diloco.core.account.time_spent import TimeSpent
 
 
 class Kind(StrEnum):

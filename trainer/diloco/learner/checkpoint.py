@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +29,7 @@ from diloco.learner.training.trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
     UnusableFileError,
-    fsync_directory,
-    fsync_file,
+    fsync,
     read_json,
     sha256_bytes,
     sha256_file,
@@ -45,8 +44,6 @@ _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES: Final = 1 << 20
 _TENSORS: Final = "state.safetensors"
 _COUNTERS: Final = ("optimizer_steps", "steps", "tokens", "data_position")
-_ADAMW: Final = "AdamW"
-"""The inner optimizer of checkpoints that name none, written before there was a choice."""
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +70,7 @@ class CheckpointIdentity:
     job: str
     learner: str
     layout_digest: str
-    optimizer: str = _ADAMW
+    optimizer: str
     """What the moments belong to."""
 
 
@@ -115,7 +112,7 @@ class CheckpointStore:
             aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._directory))
             self._write(aside, checkpoint)
             aside.replace(place)
-            fsync_directory(self._directory)
+            fsync(self._directory)
             self._prune(place)
         except (OSError, SafetensorError) as error:
             raise CheckpointWriteError(
@@ -159,12 +156,12 @@ class CheckpointStore:
         tensors = {f"optimizer.{name}": tensor for name, tensor in checkpoint.state.tensors.items()}
         tensors |= {f"residual.{fragment}": tensor for fragment, tensor in checkpoint.residuals.items()}
         save_file(tensors, aside / _TENSORS)
-        fsync_file(aside / _TENSORS)
+        fsync(aside / _TENSORS)
         manifest = {
             "format": _FORMAT,
             **asdict(self._identity),
             **{name: getattr(checkpoint.state, name) for name in _COUNTERS},
-            **({"training": checkpoint.training} if checkpoint.training else {}),
+            "training": checkpoint.training,
             "sha256": sha256_file(aside / _TENSORS),
         }
         manifest["digest"] = _digest(manifest)
@@ -200,7 +197,7 @@ class CheckpointStore:
                 )
             case Match.OTHER_CONSTANTS:
                 raise _ForeignError("it is of a model with other frozen parameters or buffers")
-            case Match.SAME | Match.UNKNOWN:
+            case Match.SAME:
                 pass
 
     def _remove_leftovers(self) -> None:
@@ -241,17 +238,16 @@ class CheckpointStore:
 
 
 def is_other_training(one: str, another: str) -> bool:
-    """Whether two ids are of two trainings. Of an empty one, from before there were ids, it is not known."""
+    """Whether two ids are of two trainings. An empty id stands for an unknown one."""
     return bool(one and another) and one != another
 
 
 def _identity(manifest: dict[str, Any]) -> CheckpointIdentity:
-    job, learner, digest = (str(manifest.get(name)) for name in ("job", "learner", "layout_digest"))
-    return CheckpointIdentity(job, learner, digest, str(manifest.get("optimizer", _ADAMW)))
+    return CheckpointIdentity(*(str(manifest.get(one.name)) for one in fields(CheckpointIdentity)))
 
 
 def _training(manifest: dict[str, Any]) -> str:
-    return str(manifest.get("training", ""))
+    return str(manifest.get("training"))
 
 
 def _whole_manifest(path: Path) -> dict[str, Any] | None:
@@ -270,8 +266,10 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 
 def _counters(manifest: Any) -> dict[str, int]:
-    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise _DamagedError(f"{_MANIFEST} is not of format {_FORMAT}")
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != _FORMAT:
+        text = f"{_MANIFEST}: format is {escaped(str(found))}; this version of diloco reads {_FORMAT}"
+        raise _DamagedError(f"{text}; use the version that wrote it")
     counters = {name: manifest.get(name) for name in _COUNTERS}
     if manifest.get("digest") != _digest(manifest):
         raise _DamagedError(f"{_MANIFEST} is not what was written")

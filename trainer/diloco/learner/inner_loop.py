@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from diloco.learner.activity import Activity, Kind
+from diloco.learner.link.syncer_link import Mailboxes, Position
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.orders import Ending, EvaluationOrder
-from diloco.learner.mailboxes.outbox import FinishedStep
+from diloco.learner.mailboxes.orders import Ending
 from diloco.learner.mailboxes.push_queue import OuterGradient
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.syncer_link import Mailboxes, Position
 from diloco.learner.training.trainer import InnerTrainer, StepResult
+from diloco.wire.messages import StepReport
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ class LoopWiring:
     membership: Callable[[], Membership | None]
     """The current admission; None: there is no session."""
     known_position: Callable[[], Position | None]
-    """The position that the syncer has recorded for this learner."""
     checkpoint: Callable[[], object]
     """Takes a snapshot and has it written."""
     take_up: Callable[[], object] = lambda: None
@@ -63,13 +62,12 @@ class InnerLoop:
         self._boxes = wiring.mailboxes
         self._settings = settings
         self._activity = activity
-        self._reported_blocked_seconds = 0.0
         self._logged_at = time.monotonic()
         self._logged_tokens = trainer.tokens
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration, until it is reported."""
         self._took_up = False
-        self.news: FinishedStep | None = None
+        self.news: StepReport | None = None
         """The latest step of this process."""
         self.paused = False
 
@@ -98,7 +96,7 @@ class InnerLoop:
         if why := self._boxes.orders.take_start_over():
             self._start_over(why)
         self._swap_in()
-        self.answer()
+        self.answer_waiting()
         self._stage()
         self._report()
         self._boxes.control.post()
@@ -173,8 +171,8 @@ class InnerLoop:
             if ready is not None:
                 boxes.control.ready(ready)
 
-    def answer(self) -> None:
-        """Copy out the fragments that are requested."""
+    def answer_waiting(self) -> None:
+        """Copy out requested fragments. Most requests never wait: `Link` answers them from a staged copy."""
         boxes = self._boxes
         for request in boxes.requests.take():
             if request.membership != self._wiring.membership():
@@ -199,21 +197,16 @@ class InnerLoop:
         order = boxes.orders.take_evaluation()
         if order is None or order.membership != self._wiring.membership():
             return
-        if order.wanted.final and self._is_missing(order):
-            boxes.orders.put_back(order)
+        held, wanted = boxes.holdings.versions(), order.wanted.versions
+        if order.wanted.final and any(have is None or have < one for have, one in zip(held, wanted, strict=False)):
+            boxes.orders.put_back(order)  # a version has not arrived yet
             return
-        exact = boxes.holdings.versions() == order.wanted.versions
         with self._activity.at(Kind.EVALUATING):
             began = time.monotonic()
             loss = self._trainer.evaluate()
         _log.info("evaluated the global model in %.1f s: loss %.4f", time.monotonic() - began, loss)
-        boxes.control.evaluated(order.membership, order.wanted.evaluation, loss, exact=exact)
+        boxes.control.evaluated(order.membership, order.wanted.evaluation, loss, exact=held == wanted)
         boxes.control.post()
-
-    def _is_missing(self, order: EvaluationOrder) -> bool:
-        """Whether a version that the evaluation needs has not arrived yet."""
-        held = self._boxes.holdings.versions()
-        return any(have is None or have < wanted for have, wanted in zip(held, order.wanted.versions, strict=False))
 
     def _pause_while_stale(self) -> Ending | None:
         """At the staleness bound, wait until the most stale fragment has arrived."""
@@ -267,18 +260,15 @@ class InnerLoop:
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
-        spent = self._activity.spent()
-        blocked_seconds = spent.blocked_seconds
-        self.news = FinishedStep(
+        self.news = StepReport(
+            incarnation=0,
             step=self._trainer.steps,
             tokens=self._trainer.tokens,
             step_seconds=step_seconds,
-            blocked_seconds=max(0.0, blocked_seconds - self._reported_blocked_seconds),
             loss=result.loss,
             data_position=self._trainer.data_position,
-            spent=spent,
+            spent=self._activity.spent(),
         )
-        self._reported_blocked_seconds = blocked_seconds
         self._boxes.control.step(self.news)
 
     def _log_progress(self) -> None:

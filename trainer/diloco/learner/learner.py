@@ -8,19 +8,24 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from diloco.core.codec import codec_named
-from diloco.core.downlink import downlink_codec
+from diloco.core.engine.rounds.schedule import Schedule
+from diloco.core.merge.codec import codec_named
+from diloco.core.merge.downlink import downlink_codec
 from diloco.core.process_name import process_name
-from diloco.core.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.data import open_data, open_source
 from diloco.learner.found_batch import found_batch
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.link.puller import Puller, ReceiveOptions
+from diloco.learner.link.pusher import PushEncoding, Pusher
+from diloco.learner.link.recovery_sender import RecoverySender
+from diloco.learner.link.syncer_link import Link, Mailboxes
+from diloco.learner.link.transfers import TransferContext, TransferCounts
+from diloco.learner.mailboxes.control_outbox import ControlOutbox
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullQueue
 from diloco.learner.mailboxes.push_queue import PushQueue
 from diloco.learner.mailboxes.recovery_orders import HeldFragments
@@ -29,18 +34,15 @@ from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
-from diloco.learner.puller import Puller, ReceiveOptions
-from diloco.learner.recovery_sender import RecoverySender
 from diloco.learner.resume import Resume
-from diloco.learner.syncer_link import Identity, Link, Mailboxes
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
-from diloco.learner.transfers import PushEncoding, Pusher, TransferContext, TransferCounts
 from diloco.model import build_model, layout_of
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.runtime.http import Route
-from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.messages import Join
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +116,7 @@ class Learner:
         self._workers = min(_WORKERS, max(2, most), fragments)
         self._pushers = min(_PUSHERS, max(2, most), fragments)
         self._post_threads = min(_POST_THREADS, most)
-        self._client = SyncClient(ClientOptions(options.syncer_address, options.tls, bulk_channels=self._workers))
+        self._client = SyncClient(ClientOptions(options.syncer_address, options.tls))
         # Jitter need not be secret.
         uniform = random.Random().random  # noqa: S311
         self._loop = InnerLoop(
@@ -130,7 +132,7 @@ class Learner:
             LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
             self._activity,
         )
-        who = Identity(
+        who = Join(
             options.job.metadata.name, options.learner, process_name(secrets.token_hex(8), options.pod), layout.digest
         )
         self._link = Link(who, self._client.open_session, self._boxes, self._resume.position, uniform)
@@ -243,7 +245,7 @@ class Learner:
         self._activity.switch_to(Kind.LOADING)
         until = time.monotonic() + self._options.hand_in_seconds
         _log.info("stopping after step %d (%s)", self._trainer.steps, ending.reason)
-        self._loop.answer()
+        self._loop.answer_waiting()
         # The checkpoint is written while the pushes go out: the process was asked to stop and should end soon.
         if self._trainer.steps:
             self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))

@@ -12,10 +12,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from diloco.core.time_spent import TimeSpent
-from diloco.learner.mailboxes.outbox import FinishedStep
-from diloco.learner.transfers import TransferCounts
+from diloco.core.account.time_spent import TimeSpent
+from diloco.learner.link.transfers import TransferCounts
 from diloco.runtime.http import Response, Route
+from diloco.wire.messages import StepReport
 
 _PREFIX = "diloco_learner_"
 
@@ -25,7 +25,7 @@ class LearnerFigures:
     """The functions that /metrics reads a learner's values from. Any thread may call any of them."""
 
     spent: Callable[[], TimeSpent]
-    news: Callable[[], FinishedStep | None]
+    news: Callable[[], StepReport | None]
     staleness_steps: Callable[[], int]
     sessions: Callable[[], int]
     """Number of times the syncer has accepted it."""

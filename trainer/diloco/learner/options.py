@@ -7,7 +7,7 @@ from typing import Final
 
 from diloco.runtime.addresses import parse_address
 from diloco.spec import DiLoCoJob
-from diloco.wire.tls import ClientTls
+from diloco.wire.tls.tls import ClientTls
 
 LEAST_SPEED: Final = 0.001
 """Slowest simulated hardware (ours): a step takes a thousand times as long."""

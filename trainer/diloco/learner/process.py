@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 
 from diloco.core.fragments import LayoutError
@@ -25,11 +25,11 @@ from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError
 from diloco.runtime.http import HttpServer, HttpServerError
-from diloco.runtime.loading import Loading
-from diloco.wire.tls import TlsFileError
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED
+from diloco.runtime.process.loading import Loading
+from diloco.wire.tls.tls import TlsFileError
 
 _log = logging.getLogger(__name__)
 
@@ -81,21 +81,13 @@ def run_learner(options: LearnerOptions) -> int:
 
 
 def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
-    with _http(options) as http:
-        return _run_to_end(options, orders, wakeup, http)
-
-
-def _run_to_end(options: LearnerOptions, orders: Orders, wakeup: Wakeup, http: HttpServer | None) -> int:
-    learner = Learner(options, orders, wakeup)
-    try:
+    with _http(options) as http, closing(Learner(options, orders, wakeup)) as learner:
         if http is not None:
             http.serve(learner.pages())
         ending = learner.run()
         _log_ending(ending)
         if options.stay and ending.kind is EndKind.FINISHED:
             learner.stay()
-    finally:
-        learner.close()
     if ending.kind is EndKind.STOPPED and not learner.checkpoint_written:
         return EXIT_UNEXPECTED
     return _EXITS[ending.kind]

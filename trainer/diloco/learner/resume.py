@@ -7,8 +7,8 @@ may have lost its volume. The optimizer's state of another training, and the pla
 import logging
 
 from diloco.learner.checkpoint import LearnerCheckpoint, is_other_training
+from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.residuals import Residuals
-from diloco.learner.syncer_link import Position
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.entrypoint import one_line
 from diloco.runtime.output import escaped

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from diloco.learner.mailboxes.orders import Ending, Orders
-from diloco.runtime.exits import EXIT_STUCK
+from diloco.runtime.process.exits import EXIT_STUCK
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from diloco.local.directory import RunDirectory
 from diloco.local.targets import SYNCER
 from diloco.spec import DiLoCoJob
-from diloco.spec.syncer_name import syncer_name
+from diloco.spec.names.syncer_name import syncer_name
 
 _VALID = dt.timedelta(days=3650)
 """Longer than any run, as these are not renewed. A resumed run gets new ones."""
@@ -25,7 +25,7 @@ def issue_certificates(directory: RunDirectory, job: DiLoCoJob) -> None:
         OSError: they cannot be written.
     """
     # Imported here, as only ``diloco run`` itself needs it: its child processes start faster without.
-    from diloco.wire.certificates import Authority  # noqa: PLC0415
+    from diloco.wire.tls.certificates import Authority  # noqa: PLC0415
 
     folder = directory.certificates
     if folder.exists():

@@ -1,6 +1,6 @@
 """One child process: its program, its log, its process group.
 
-Start children from the program's main thread only (see ``runtime.die_with_parent``).
+Start children from the program's main thread only (see ``runtime.process.die_with_parent``).
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import BinaryIO
 from diloco.runtime.last_error import VARIABLE, read_last_error
 
 LOG_BYTES = 16 << 20
-"""When a log exceeds this, it begins anew, and what it had is kept once (ours)."""
+"""A log that exceeds this is moved aside, in place of the log that was moved before (ours)."""
 _TAIL_BYTES = 1 << 16
 
 

@@ -28,12 +28,8 @@ def assign_devices(texts: Sequence[str], learner_ids: Sequence[str], count: Call
 
     A text is ``DEVICES`` or ``TARGET=DEVICES``, with devices ``cpu``, ``cuda:N``, or ``cuda`` for all there are,
     separated by commas; they are assigned in turn to the learners of the target. If several texts name a learner, the
-    last counts. All CUDA devices are assigned in turn to the learners that no text names.
-
-    Args:
-        texts: The values of ``--device``.
-        learner_ids: All learners, in the job's order.
-        count: Returns the number of CUDA devices of this machine; called at most once, and only if needed.
+    last counts. All CUDA devices are assigned in turn to the learners that no text names. ``count`` returns their
+    number on this machine; it is called at most once, and only if needed.
 
     Raises:
         DevicesError: a text cannot be parsed, or names no learner or a device that does not exist.
@@ -71,8 +67,8 @@ def cuda_devices() -> int:
     # Another process asks torch, which takes 200 MB, and CUDA, which keeps a context until its process ends.
     command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COUNT_SECONDS)  # noqa: S603  # our own interpreter and arguments
-        return int(told.stdout.split()[-1])
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COUNT_SECONDS)  # noqa: S603  # our own interpreter and arguments
+        return int(answer.stdout.split()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return 0
 

@@ -21,7 +21,7 @@ from diloco.local.restarts import (
     how_it_ended,
 )
 from diloco.local.targets import SYNCER
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
 
 
 class ProcessState(StrEnum):
@@ -29,7 +29,6 @@ class ProcessState(StrEnum):
 
     RUNNING = "running"
     WAITING = "waiting"
-    """It ended and is restarted at ``restart_at``."""
     DONE = "done"
     GIVEN_UP = "given up"
 
@@ -48,12 +47,9 @@ class Managed:
     proven: bool = False
     """Since it was last started it has served (syncer) or made a step (learner)."""
     has_served: bool = False
-    """It was proven at least once."""
     by_chaos: bool = False
-    """Fault injection has ended it."""
     started_at: float = 0.0
     ended_well: bool = False
-    """Its latest exit code was 0."""
     not_started: int = 0
     """Failed attempts in a row to start it, because the machine has no process or file left."""
     reason: str = ""
@@ -94,11 +90,6 @@ class Fleet:
     def find(self, name: str) -> Managed:
         """The process of that name."""
         return self.syncer if name == SYNCER else self.learners[name]
-
-    def bound_logs(self) -> None:
-        """Keep every process's log within its size."""
-        for process in self.everyone:
-            process.child.bound_log()
 
     def start_due(self) -> None:
         """Start every waiting process that is due.

@@ -110,29 +110,19 @@ def older_part(path: Path) -> Path:
     return path.with_suffix(f".older{path.suffix}")
 
 
-def read_journal(path: Path, start: int = 0) -> list[Entry]:
+def read_journal(path: Path) -> list[Entry]:
     """The entries of a journal, oldest first; none if there is no file. A truncated or invalid line is skipped.
-
-    ``start``: if it is not 0, those from this byte of the file on, also if the file became the older part since.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
     """
-    lines = _lines(path, start) if start and _size(path) >= start else _lines(older_part(path), start) + _lines(path)
+    lines = _lines(older_part(path)) + _lines(path)
     return [entry for line in lines if (entry := _entry(line)) is not None]
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-
-
-def _lines(path: Path, start: int = 0) -> list[str]:
+def _lines(path: Path) -> list[str]:
     try:
         with open_regular(path) as file:
-            file.seek(start)
             return file.read(LIMIT_BYTES).decode(errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -4,7 +4,7 @@ import os
 import shlex
 import socket
 import sys
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -16,43 +16,21 @@ from diloco.local.chaos.spec import parse_faults
 from diloco.local.devices import assign_devices, cuda_devices
 from diloco.local.directory import DirectoryClaim, RunDirectory, begin, resume
 from diloco.local.report.summary import closing_table
-from diloco.local.run_plan import LOOPBACK, RunPlan, default_learner_threads
+from diloco.local.run_plan import LOOPBACK, RunPlan, RunRequest
 from diloco.local.supervisor import Ending, Outcome, Supervisor
 from diloco.local.targets import parse_speeds
-from diloco.local.view.screen import LiveRunView, PlainRunView, RunView
+from diloco.local.view.screen import LiveRunView, PlainRunView, RunView, say
 from diloco.plan.world import read_world
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.runtime.output import LastingOutput
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec import DiLoCoJob, load_job, parse_job
-from diloco.spec.load import read_manifest
+from diloco.spec.reading.load import read_manifest
 from diloco.spec.words import listed
 
 
 class RequestError(ValueError):
     """Flags that cannot be combined; the text is one line that names them."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """The user's request, with one field per flag."""
-
-    job: Path
-    output: Path
-    resume: bool = False
-    overwrite: bool = False
-    record: bool = False
-    slow: tuple[str, ...] = ()
-    chaos: tuple[str, ...] = ()
-    link: tuple[str, ...] = ()
-    relays: bool = False
-    seed: int | None = None
-    """Replaces ``training.seed``."""
-    threads: int | None = None
-    """Threads of each learner."""
-    device: tuple[str, ...] = ()
-    port: int | None = None
-    http_port: int | None = None
 
 
 def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
@@ -70,13 +48,13 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     plan = make_plan(request, job, text)
     claim = DirectoryClaim(plan.directory)
     if elsewhere := [region.name for region in job.spec.regions if region.cluster is not None]:
-        told = (
-            f"the manifest puts {listed(elsewhere, 'and')} into other clusters; here every region runs on this machine"
-        )
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        regions = listed(elsewhere, "and")
+        say(console, f"the manifest puts {regions} into other clusters; here every region runs on this machine")
     try:
         issue_certificates(plan.directory, job)
-        outcome = _supervised(plan, PlainRunView(console) if plain else LiveRunView(console))
+        view: RunView = PlainRunView(console) if plain else LiveRunView(console)
+        with closing(view):
+            outcome = Supervisor(plan, view).run()
         return _conclude(request, plan, outcome, console)
     finally:
         claim.release()
@@ -89,8 +67,7 @@ def _already_complete(request: RunRequest, directory: RunDirectory, job: DiLoCoJ
             f"--resume: the run in {request.output} is complete: it has merged its spec.training.tokens of {trained}; "
             "for a larger budget, start a new run in another directory"
         )
-    told = f"the run in {request.output} is complete; its report is {directory.report}"
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    say(console, f"the run in {request.output} is complete; its report is {directory.report}")
     return EXIT_OK
 
 
@@ -137,21 +114,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
         http_port = check_free(request.http_port, "--http-port")
     root = request.output.absolute()
     directory = resume(root, text, job) if request.resume else begin(root, text, overwrite=request.overwrite)
-    return RunPlan(
-        job=job,
-        directory=directory,
-        sync_port=sync_port,
-        http_port=http_port,
-        speeds=speeds,
-        world=world,
-        faults=faults,
-        seed=job.spec.training.seed,
-        relays=request.relays,
-        record=request.record,
-        learner_threads=request.threads or default_learner_threads(len(learners)),
-        resumed=request.resume,
-        devices=devices,
-    )
+    return RunPlan(request, job, directory, sync_port, http_port, speeds, world, faults, devices)
 
 
 def is_complete(directory: RunDirectory) -> bool:
@@ -165,10 +128,13 @@ def is_complete(directory: RunDirectory) -> bool:
 def continuation(request: RunRequest) -> str:
     """The command line that resumes an interrupted run."""
     words = ["diloco", "run", str(request.job), "--output", str(request.output), "--resume"]
-    words += [word for slow in request.slow for word in ("--slow", slow)]
-    words += [word for chaos in request.chaos for word in ("--chaos", chaos)]
-    words += [word for link in request.link for word in ("--emulate-link", link)]
-    words += [word for device in request.device for word in ("--device", device)]
+    repeated = {
+        "--slow": request.slow,
+        "--chaos": request.chaos,
+        "--emulate-link": request.link,
+        "--device": request.device,
+    }
+    words += [word for flag, values in repeated.items() for value in values for word in (flag, value)]
     words += ["--relays"] * request.relays
     words += ["--record"] * request.record
     for flag, value in (("--seed", request.seed), ("--threads", request.threads)):
@@ -176,18 +142,9 @@ def continuation(request: RunRequest) -> str:
     return shlex.join(words)
 
 
-def _supervised(plan: RunPlan, view: RunView) -> Outcome:
-    try:
-        return Supervisor(plan, view).run()
-    finally:
-        view.close()
-
-
 def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Console) -> int:
     if outcome.ending is Ending.INTERRUPTED:
-        console.print(
-            f"stopped; to continue, run: {continuation(request)}", markup=False, highlight=False, soft_wrap=True
-        )
+        say(console, f"stopped; to continue, run: {continuation(request)}")
         return EXIT_INTERRUPTED
     if outcome.ending is Ending.FAILED:
         _complain(console, outcome.reason, request.output)
@@ -203,8 +160,7 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
         _complain(console, f"{what}; free some space, then run: {continuation(request)}", request.output)
         return EXIT_UNEXPECTED
     console.print(closing_table(history))
-    where = request.output / plan.directory.report.name
-    console.print(f"\nreport: {where}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"\nreport: {request.output / plan.directory.report.name}")
     if history.complete:
         return EXIT_OK
     _complain(console, f"the job failed: {history.phase_reason}", request.output)
@@ -213,7 +169,7 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
 
 def _complain(console: Console, reason: str, output: Path) -> None:
     errors = Console(file=cast("TextIO", LastingOutput(sys.stderr)), width=console.width)
-    errors.print(f"diloco: {reason} (logs: {output / 'logs'})", markup=False, highlight=False, soft_wrap=True)
+    say(errors, f"diloco: {reason} (logs: {output / 'logs'})")
 
 
 _HIGHEST_PORT = 65535

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from diloco.runtime.backoff import Backoff, no_jitter
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
 
 BACKOFF: Final = Backoff(first_seconds=0.5, most_seconds=30.0, random=no_jitter)
 """Before a process is started again: one supervisor does it, for all of them."""
@@ -21,12 +21,10 @@ class Verdict(StrEnum):
     """What to do about the process."""
 
     DONE = "done"
-    """It ended as it should."""
     RESTART = "restart"
     GIVE_UP = "give_up"
     """It is not restarted; the run goes on without it."""
     FAIL = "fail"
-    """The run cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,7 @@ class EndedProcess:
     exit_code: int
     """Negative: the signal that ended it."""
     last_line: str
-    """The last line it wrote."""
     restarts: int
-    """Number of its restarts in this run."""
     early_exits: int
     """Ends in a row, including this one, before it served or made a step."""
     by_chaos: bool = False
@@ -68,10 +64,10 @@ def after_learner_exit(record: EndedProcess, maximum_restarts: int | None) -> De
     if record.exit_code == EXIT_REFUSED:
         return Decision(Verdict.GIVE_UP, record.last_line or "the syncer refused it")
     if record.early_exits >= _EARLY_EXITS_LIMIT:
-        return Decision(Verdict.GIVE_UP, f"it ended {record.early_exits} times before its first step: {_told(record)}")
+        return Decision(Verdict.GIVE_UP, f"it ended {record.early_exits} times before its first step: {_text(record)}")
     if maximum_restarts is not None and record.restarts > maximum_restarts:
-        return Decision(Verdict.GIVE_UP, f"failurePolicy.maxRestartsPerLearner is {maximum_restarts}: {_told(record)}")
-    return Decision(Verdict.RESTART, _told(record), _delay(record))
+        return Decision(Verdict.GIVE_UP, f"failurePolicy.maxRestartsPerLearner is {maximum_restarts}: {_text(record)}")
+    return Decision(Verdict.RESTART, _text(record), _delay(record))
 
 
 def after_syncer_exit(record: EndedProcess) -> Decision:
@@ -84,8 +80,8 @@ def after_syncer_exit(record: EndedProcess) -> Decision:
     if record.exit_code in (EXIT_BAD_INPUT, EXIT_REFUSED) and not record.restarts:
         return Decision(Verdict.FAIL, record.last_line or "its input is wrong")
     if record.early_exits >= _EARLY_EXITS_LIMIT:
-        return Decision(Verdict.FAIL, f"the syncer ended {record.early_exits} times before it served: {_told(record)}")
-    return Decision(Verdict.RESTART, _told(record), _delay(record))
+        return Decision(Verdict.FAIL, f"the syncer ended {record.early_exits} times before it served: {_text(record)}")
+    return Decision(Verdict.RESTART, _text(record), _delay(record))
 
 
 def how_it_ended(exit_code: int) -> str:
@@ -104,7 +100,7 @@ def _ended_well(record: EndedProcess) -> Decision:
     return Decision(Verdict.DONE, "it ended normally")
 
 
-def _told(record: EndedProcess) -> str:
+def _text(record: EndedProcess) -> str:
     how = how_it_ended(record.exit_code)
     return f"{how}, {record.last_line}" if record.last_line and record.exit_code > 0 else how
 

@@ -3,7 +3,8 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from diloco.local.certificates import learner_flags, syncer_flags
@@ -11,15 +12,38 @@ from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.directory import RunDirectory
 from diloco.plan.world import World
 from diloco.spec import DiLoCoJob
-from diloco.spec.learner_ids import region_of
+from diloco.spec.names.learner_ids import region_of
 
 LOOPBACK: Final = "127.0.0.1"
+SYNCER_THREADS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What the user asked for, with one field per flag."""
+
+    job: Path
+    output: Path
+    resume: bool = False
+    overwrite: bool = False
+    record: bool = False
+    slow: tuple[str, ...] = ()
+    chaos: tuple[str, ...] = ()
+    link: tuple[str, ...] = ()
+    relays: bool = False
+    seed: int | None = None
+    """Replaces ``training.seed``."""
+    threads: int | None = None
+    device: tuple[str, ...] = ()
+    port: int | None = None
+    http_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One ``diloco run``."""
+    """One ``diloco run``: the request, checked against the job and the machine."""
 
+    request: RunRequest
     job: DiLoCoJob
     directory: RunDirectory
     sync_port: int
@@ -27,18 +51,9 @@ class RunPlan:
     http_port: int
     speeds: Mapping[str, float]
     """By learner; 1.0 is as fast as the machine allows."""
-    world: World = field(default_factory=World)
-    """Rates and round trips of links."""
-    faults: tuple[Fault, ...] = ()
-    seed: int = 0
-    """Seed of the faults by rate."""
-    relays: bool = False
-    """Every region's link has a relay, so that ``diloco chaos`` can cut it."""
-    record: bool = False
-    learner_threads: int = 1
-    syncer_threads: int = 1
-    resumed: bool = False
-    devices: Mapping[str, str] = field(default_factory=dict)
+    world: World
+    faults: tuple[Fault, ...]
+    devices: Mapping[str, str]
     """By learner, if there is a choice."""
 
     @property
@@ -55,14 +70,14 @@ class RunPlan:
     def relayed_regions(self) -> tuple[str, ...]:
         """Regions that reach the syncer through a relay, because a fault cuts their link or it has a rate or delay."""
         cut = {victim for fault in self.faults if fault.kind is FaultKind.CUT for victim in fault.victims}
-        every = self.relays or math.isfinite(self.world.syncer_bytes_per_second)
+        every = self.request.relays or math.isfinite(self.world.syncer_bytes_per_second)
         names = (region.name for region in self.job.spec.regions)
         return tuple(name for name in names if every or name in cut or name in self.world.links)
 
-
-def default_learner_threads(learners: int) -> int:
-    """Threads of each learner, so that all of them together do not exceed the cores."""
-    return max(1, (os.cpu_count() or 1) // max(1, learners))
+    @property
+    def learner_threads(self) -> int:
+        """Threads of each learner. Default: as many as let all of them together not exceed the cores."""
+        return self.request.threads or max(1, (os.cpu_count() or 1) // len(self.job.spec.learner_ids))
 
 
 def syncer_arguments(plan: RunPlan) -> list[str]:
@@ -73,10 +88,10 @@ def syncer_arguments(plan: RunPlan) -> list[str]:
         *("--directory", str(plan.directory.syncer)),
         *("--listen", plan.sync_address),
         *("--http", plan.http_address),
-        *("--threads", str(plan.syncer_threads)),
+        *("--threads", str(SYNCER_THREADS)),
         *syncer_flags(plan.directory),
         "--exit-when-finished",
-        *(["--record"] if plan.record else []),
+        *(["--record"] if plan.request.record else []),
     ]
 
 

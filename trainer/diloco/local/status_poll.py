@@ -9,7 +9,7 @@ from http import HTTPStatus
 from pydantic import ValidationError
 
 from diloco.runtime.addresses import parse_address
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.spec.status.syncer import SyncerStatus
 
 _LIMIT_BYTES = 64 << 20
 
@@ -58,7 +58,8 @@ class StatusWatch:
         self._address = address
         self._every_seconds = every_seconds
         self._stopped = threading.Event()
-        self._seen: Seen | None = None
+        self.seen: Seen | None = None
+        """The last answer; None before the first."""
         self._thread = threading.Thread(target=self._run, name="status-watch", daemon=True)
 
     def start(self) -> None:
@@ -71,18 +72,13 @@ class StatusWatch:
         if self._thread.is_alive():
             self._thread.join()
 
-    @property
-    def seen(self) -> Seen | None:
-        """The last answer; None before the first."""
-        return self._seen
-
     def _run(self) -> None:
         while not self._stopped.wait(self._every_seconds):
             try:
                 status = fetch_status(self._address, timeout_seconds=2.0)
             except StatusError:
                 continue
-            self._seen = Seen(status, time.monotonic())
+            self.seen = Seen(status, time.monotonic())
 
 
 def _plain(error: Exception) -> str:

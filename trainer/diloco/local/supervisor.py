@@ -15,21 +15,20 @@ from enum import StrEnum
 from types import FrameType
 
 from diloco.local.chaos.injector import FaultInjector
-from diloco.local.chaos.order_file import OrderReader
 from diloco.local.chaos.region_link import RegionLink
+from diloco.local.chaos.run_socket import ChaosListener, RunFacts
 from diloco.local.chaos.schedule import ChaosPlan, RunState
 from diloco.local.chaos.shaping import Pipe, Shape
 from diloco.local.child import Child
 from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal, read_journal
-from diloco.local.report.region_bytes import details
-from diloco.local.run_plan import RunPlan, learner_arguments, syncer_arguments, thread_environment
+from diloco.local.run_plan import SYNCER_THREADS, RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
-from diloco.spec.syncer_status import PRESENT, LearnerState, Phase
+from diloco.spec.status.syncer import PRESENT, LearnerState, Phase
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25
@@ -38,7 +37,6 @@ _ALIVE_SECONDS = 10.0
 _ALIVE_SHARE = 1 / 5000
 """The same as a share of the run's length so far, so that a month adds some megabytes (ours)."""
 _LOGS_SECONDS = 10.0
-"""Time between looks at how long the logs are."""
 _LEARNERS_STOP_SECONDS = 60.0
 """Time for a learner to finish its step, push what is due and write its checkpoint."""
 _SYNCER_STOP_SECONDS = 60.0
@@ -55,7 +53,6 @@ class Ending(StrEnum):
     FINISHED = "finished"
     """The syncer says that the job is over; its tape says whether it is complete or failed."""
     FAILED = "failed"
-    """It could not go on."""
     INTERRUPTED = "interrupted"
     """It was asked to stop, and can be resumed."""
 
@@ -81,8 +78,8 @@ class Supervisor:
         self._drawn_at = 0.0
         self._began = self._attended_at = time.monotonic()
         self._steps_at_start: dict[tuple[str, int], int] = {}
-        if told := devices_text(plan.devices):
-            view.announce(told)
+        if devices := devices_text(plan.devices):
+            view.announce(devices)
 
     def run(self) -> Outcome:
         """Run the job to its end, until it fails, or until SIGINT or SIGTERM.
@@ -90,26 +87,27 @@ class Supervisor:
         Raises:
             OSError: the output directory cannot be written at the start, or a process cannot be started at all.
         """
-        earlier = read_journal(self._plan.directory.journal)
+        plan, announce = self._plan, self._view.announce
+        earlier = read_journal(plan.directory.journal)
         injected = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
-        journal = Journal(self._plan.directory.journal, self._view.announce)
+        journal = Journal(plan.directory.journal, announce)
         links = self._links()
-        watch = StatusWatch(self._plan.http_address)
+        watch = StatusWatch(plan.http_address)
         fleet = self._fleet(journal, links)
-        injector = FaultInjector(
-            ChaosPlan(self._plan.faults, seed=self._plan.seed, injected=injected), fleet, links, journal
-        )
-        orders = OrderReader(self._plan.directory.orders, self._view.announce)
-        relayed = list(self._plan.relayed_regions)
-        journal.write("run", learners=list(fleet.learners), resumed=self._plan.resumed, relayed=relayed)
+        faults = ChaosPlan(plan.faults, seed=plan.job.spec.training.seed, injected=injected)
+        injector = FaultInjector(faults, fleet, links, journal)
+        facts = RunFacts(plan.job.metadata.name, plan.job.spec.learner_ids, plan.relayed_regions, plan.http_address)
+        chaos = ChaosListener(plan.directory, facts, announce)
+        journal.write("run", learners=list(fleet.learners), resumed=plan.request.resume)
         try:
             with self._signals():
                 watch.start()
                 ending = Ending.FAILED  # if something raises, processes are still given time to write checkpoints
                 try:
-                    outcome = self._supervise(fleet, injector, watch, orders)
+                    outcome = self._supervise(fleet, injector, watch, chaos)
                     ending = outcome.ending
                 finally:
+                    chaos.close()
                     injector.stop()
                     self._stop(fleet, injector, watch, ending)
             journal.write("end", ending=outcome.ending, reason=outcome.reason)
@@ -144,7 +142,7 @@ class Supervisor:
     def _fleet(self, journal: Journal, links: dict[str, RegionLink]) -> Fleet:
         plan, policy = self._plan, self._plan.job.spec.failure_policy
         relays = {region: link.address for region, link in links.items()}
-        syncer = Child(syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(plan.syncer_threads))
+        syncer = Child(syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(SYNCER_THREADS))
         learners = {
             learner: Managed(
                 learner,
@@ -172,22 +170,24 @@ class Supervisor:
             return None
         return f"{directory.syncer} no longer has a checkpoint: it was removed, and the global model with it"
 
-    def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, orders: OrderReader) -> Outcome:
+    def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, chaos: ChaosListener) -> Outcome:
         """Loop until there is an outcome."""
         alive_at = logs_at = time.monotonic()
         while True:
             fleet.start_due()
             fleet.reap()
             self._note_progress(fleet, watch)
-            injector.obey(orders.new())
+            chaos.serve(injector)
             injector.apply_due(self._run_state(fleet, injector, watch))
             self._draw(fleet, injector, watch)
             now = time.monotonic()
             if now - alive_at >= max(_ALIVE_SECONDS, _ALIVE_SHARE * (now - self._began)):
-                fleet.journal.write("alive", **details(watch.seen.status.bytes_by_region if watch.seen else ()))
+                moved = watch.seen.status.bytes_by_region if watch.seen else ()
+                fleet.journal.write("alive", bytes_by_region=[one.model_dump() for one in moved])
                 alive_at = now
             if now - logs_at >= _LOGS_SECONDS:
-                fleet.bound_logs()
+                for process in fleet.everyone:
+                    process.child.bound_log()
                 logs_at = now
             if (outcome := self._outcome(fleet)) is not None:
                 return outcome
@@ -218,14 +218,14 @@ class Supervisor:
         fleet.job_over = seen.status.phase in (Phase.COMPLETE, Phase.FAILED)
         if fleet.syncer.child.running and seen.monotonic > fleet.syncer.started_at:
             fleet.syncer.proven = True
-        for told in seen.status.learners:
-            process = fleet.learners.get(told.id)
+        for learner in seen.status.learners:
+            process = fleet.learners.get(learner.id)
             if process is None or process.proven or process.state is not ProcessState.RUNNING:
                 continue
             if seen.monotonic > process.started_at:
                 # It joins with the steps of its checkpoint: only a change from the first number seen is a new step.
-                start = self._steps_at_start.setdefault((told.id, process.restarts), told.steps)
-                process.proven = told.steps != start and told.state == LearnerState.TRAINING
+                start = self._steps_at_start.setdefault((learner.id, process.restarts), learner.steps)
+                process.proven = learner.steps != start and learner.state == LearnerState.TRAINING
 
     def _run_state(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
         seen = watch.seen
@@ -298,4 +298,4 @@ def _has_session(process: Managed, watch: StatusWatch) -> bool:
     seen = watch.seen
     if seen is None or seen.monotonic <= process.started_at:
         return False
-    return any(told.id == process.name and told.state in PRESENT for told in seen.status.learners)
+    return any(one.id == process.name and one.state in PRESENT for one in seen.status.learners)

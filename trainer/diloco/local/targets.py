@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from diloco.learner.options import LEAST_SPEED
-from diloco.spec.learner_ids import pool_of, region_of
+from diloco.spec.names.learner_ids import pool_of, region_of
 
 EVERY = "*"
 
@@ -23,10 +23,10 @@ def learners_named(target: str, learner_ids: Sequence[str]) -> tuple[str, ...]:
     """
     if target == EVERY:
         return tuple(learner_ids)
-    found = tuple(learner for learner in learner_ids if learner == target or learner.startswith(f"{target}/"))
-    if not found:
+    named = tuple(learner for learner in learner_ids if learner == target or learner.startswith(f"{target}/"))
+    if not named:
         raise TargetError(f"{target!r} matches no learner of this job; use {_choices(learner_ids)}")
-    return found
+    return named
 
 
 def regions_named(target: str, learner_ids: Sequence[str]) -> tuple[str, ...]:

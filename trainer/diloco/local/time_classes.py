@@ -1,6 +1,6 @@
 """Names and meanings of the classes of a learner's time, and their shares of the allotted time. Pure.
 
-``core.time_class`` defines the classes; the texts here are for people.
+``core.account.time_class`` defines the classes; the texts here are for people.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Final
 
-from diloco.core.time_class import COMPUTING, TimeClass
+from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.local.view.units import percent_text
 
 TimeShares = Mapping[TimeClass, float]
@@ -28,23 +28,17 @@ WORDS: Final[Mapping[TimeClass, Words]] = {
     TimeClass.OVERWRITTEN: Words(
         "overwritten", "steps made between the capture of an outer gradient and the swap-in of its merge"
     ),
-    TimeClass.LATE: Words("too late", "steps left out of a merge: they were asked for and did not arrive in time"),
-    TimeClass.OUTDATED: Words(
-        "too old", "steps left out: measured from a version older than sync.maxVersionLag allows"
+    TimeClass.LATE: Words(
+        "too late", "steps left out of a merge: they came too late, or were older than sync.maxVersionLag allows"
     ),
-    TimeClass.MISSED: Words("missed", "steps left out: the fragment was merged while the learner had no session"),
-    TimeClass.UNUSABLE: Words("unusable", "steps left out: the outer gradient was not finite, or its merge failed"),
-    TimeClass.LOST: Words("lost", "steps lost when a process ended or the syncer restarted"),
-    TimeClass.SKIPPED: Words("skipped", "inner steps whose loss or gradient was not finite"),
+    TimeClass.UNUSABLE: Words("unusable", "steps left out: their values were not finite, or the merge failed"),
+    TimeClass.LOST: Words("lost", "steps lost when a process or session ended or the syncer restarted"),
     TimeClass.PENDING: Words("pending", "steps not synchronized yet; at the end of a job, its tail"),
     TimeClass.WAITING: Words("waiting", "paused at sync.maxStalenessSteps"),
-    TimeClass.COPYING: Words("copying", "copied fragments to and from host memory between two steps"),
-    TimeClass.BETWEEN_STEPS: Words("between steps", "looked at requests and waited for locks between two steps"),
-    TimeClass.EVALUATING: Words("evaluating", "evaluated the global model"),
-    TimeClass.CHECKPOINTING: Words("checkpointing", "took snapshots for its own checkpoints"),
+    TimeClass.BETWEEN_STEPS: Words("between steps", "copied fragments and looked at requests between two steps"),
+    TimeClass.OVERHEAD: Words("overhead", "evaluated the global model, and took snapshots for its own checkpoints"),
     TimeClass.LOADING: Words("loading", "started up and received the model, for its first session"),
-    TimeClass.REJOINING: Words("rejoining", "the same for a later session, after it was lost"),
-    TimeClass.AWAY: Words("away", "had no session, and has not reported this time since"),
+    TimeClass.AWAY: Words("away", "had no session, or loaded the model again after it had lost one"),
     TimeClass.UNEXPLAINED: Words("unexplained", "time that no report covers"),
 }
 

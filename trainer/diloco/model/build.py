@@ -20,7 +20,7 @@ from diloco.model.probe import check_model
 from diloco.model.randomness import seeded
 from diloco.spec import JobSpec
 from diloco.spec.presets import PRESETS
-from diloco.spec.training import BuiltinModel, ModelSpec
+from diloco.spec.training import ModelSpec
 
 TEXT_VOCABULARY_SIZE = 257
 """Number of token ids of byte-level text: 256 bytes, and id 256, which ends a document."""
@@ -120,7 +120,7 @@ def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tens
 
 def _make(model: ModelSpec, vocabulary_size: int) -> nn.Module:
     if model.builtin is not None:
-        return _gpt(model.builtin, vocabulary_size)
+        return GPT(GPTConfig(PRESETS[model.builtin.preset], vocabulary_size, model.builtin.tie_embeddings))
     assert model.entrypoint is not None, "ModelSpec holds exactly one of the two"
     field = "model.entrypoint"
     try:
@@ -130,7 +130,3 @@ def _make(model: ModelSpec, vocabulary_size: int) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ModelError(f"{field}: {model.entrypoint} returned a {type(made).__name__}, not a torch.nn.Module")
     return made
-
-
-def _gpt(builtin: BuiltinModel, vocabulary_size: int) -> GPT:
-    return GPT(GPTConfig(PRESETS[builtin.preset], vocabulary_size, builtin.tie_embeddings))

@@ -14,16 +14,6 @@ from torch import Tensor, nn
 from diloco.model.errors import ModelError
 
 
-def frozen_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters that are not trained, by name; tied ones once."""
-    return {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
-
-
-def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers that are in the state dict (``persistent=True``), by name; one with two names under the first."""
-    return {name: buffer for name, buffer, persistent in _buffers(module) if persistent}
-
-
 def constants_digest(module: nn.Module) -> str | None:
     """XXH3-128 over names, types, shapes and values of frozen parameters and saved buffers, hexadecimal.
 
@@ -32,7 +22,9 @@ def constants_digest(module: nn.Module) -> str | None:
     Raises:
         ModelError: a tensor is not a plain, strided one; the text names it.
     """
-    constants = frozen_parameters(module) | saved_buffers(module)
+    # Tied parameters once; a buffer with two names under the first.
+    constants: dict[str, Tensor] = {name: one for name, one in module.named_parameters() if not one.requires_grad}
+    constants |= {name: buffer for name, buffer, saved in _buffers(module) if saved}
     if not constants:
         return ""
     if any(tensor.is_meta for tensor in constants.values()):

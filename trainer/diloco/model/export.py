@@ -19,7 +19,7 @@ from diloco.model.build import make_model
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
-from diloco.runtime.files import fsync_directory, fsync_file, open_regular
+from diloco.runtime.files import fsync, open_regular
 from diloco.runtime.json_text import parse_json
 from diloco.spec.training import ModelSpec
 
@@ -36,7 +36,6 @@ class ModelInfo:
     model: ModelSpec
     vocabulary_size: int
     sequence_length: int
-    """Tokens in a training sequence."""
     layout_digest: str
     tokens: int
     """Merged tokens it was trained on."""
@@ -71,14 +70,14 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         save_file(tensors, partial, metadata={"format": "pt", _METADATA_KEY: described})
-        fsync_file(partial)
+        fsync(partial)
         partial.chmod(0o644)  # safetensors makes it readable by its owner only
         partial.replace(path)
     except SafetensorError as error:
         raise OSError(f"{path}: {one_line(error)}") from error
     finally:
         partial.unlink(missing_ok=True)
-    fsync_directory(path.parent)
+    fsync(path.parent)
 
 
 def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:

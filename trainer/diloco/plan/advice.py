@@ -1,10 +1,10 @@
-"""Recommends the measured training settings (docs/quality.md) that suit the budget and the links best."""
+"""Recommends the measured training settings (docs/explanation/quality.md) that suit the budget and the links best."""
 
 from dataclasses import dataclass, replace
 
-from diloco.core.link_fit import Fit, fit
-from diloco.core.links import Situation
-from diloco.core.remedies import Setting
+from diloco.plan.fit.fit import Fit, fit
+from diloco.plan.fit.remedies import Setting
+from diloco.plan.fit.situation import Situation
 from diloco.spec import JobSpec
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.recommendations import Recommendation, ranked
@@ -21,9 +21,7 @@ class Advice:
     steps: int
     """Inner steps that a learner of this job makes, approximately."""
     changes: tuple[Setting, ...]
-    """What the job sets differently."""
     fit: Fit
-    """The fit with these changes."""
 
 
 def advice(spec: JobSpec, situation: Situation) -> Advice | None:
@@ -35,17 +33,17 @@ def advice(spec: JobSpec, situation: Situation) -> Advice | None:
     if situation.quorum_step_seconds is None:
         return None
     steps = _steps(spec, situation)
-    ways = [(row, found) for row in ranked(steps) if (found := fit(_as_measured(situation, row))).fits]
+    ways = [(row, result) for row in ranked(steps) if (result := fit(_as_measured(situation, row))).fits]
     alike = [way for way in ways if _merged_as_measured(way) >= COMPARABLE_SHARE]
     if not ways:
         return None
-    row, found = alike[0] if alike else max(ways, key=_merged_as_measured)
-    return Advice(row, steps, tuple(_changes(spec, row)), found)
+    row, result = alike[0] if alike else max(ways, key=_merged_as_measured)
+    return Advice(row, steps, tuple(_changes(spec, row)), result)
 
 
 def _merged_as_measured(way: tuple[Recommendation, Fit]) -> float:
-    row, found = way
-    return (found.merged_share or 0.0) / row.merged_share
+    row, result = way
+    return (result.merged_share or 0.0) / row.merged_share
 
 
 def _steps(spec: JobSpec, situation: Situation) -> int:
@@ -73,7 +71,7 @@ def _changes(spec: JobSpec, row: Recommendation) -> list[Setting]:
     sync, optimizer = spec.sync, spec.training.optimizer
     overlap_stands = sync.overlap == "Auto" or sync.overlap < row.interval
     settings: list[tuple[str, str | int | float, str | int | float]] = [
-        ("training.optimizer.kind", optimizer.kind, row.optimizer),
+        ("training.optimizer.type", optimizer.type, row.optimizer),
         ("sync.interval", sync.interval, row.interval),
         ("sync.overlap", sync.overlap, sync.overlap if overlap_stands else "Auto"),
         ("sync.compression", sync.compression, row.compression),

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from diloco.core.links import Situation
+from diloco.plan.fit.situation import Situation
 
 GRADIENT_BYTES: Final = 2
 """Bytes of a parameter's gradient: bf16, half of the default, in favor of data-parallel."""

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diloco.core.fragments import TensorSpec, partition
-from diloco.plan.errors import PlanError
+from diloco.plan import PlanError
 from diloco.spec import JobSpec
 from diloco.spec.checks import TEXT_VOCABULARY
 from diloco.spec.presets import PRESETS, GPTSize
 from diloco.spec.training import BuiltinModel
 
 MAXIMUM_PARAMETERS = 10**15
-"""Largest model that can be planned for (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,6 @@ class ModelSize:
     """The fragments of a model."""
 
     numels: tuple[int, ...]
-    """Parameters of each fragment."""
     assumed: str = ""
     """What had to be assumed, as text; empty: nothing."""
 

@@ -1,7 +1,7 @@
 """What a job needs of its links: bytes by region and direction, rate, connections, and time for each fragment. Pure.
 
 Bytes are exact for a number of rounds: every learner pushes every fragment and receives the result. How many rounds a
-budget takes follows from the share of work that is merged, which `link_fit` computes.
+budget takes follows from the share of work that is merged, which `plan.fit.fit` computes.
 """
 
 import math
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from diloco.core.link_fit import FULL, Fit, LinkUse
-from diloco.core.links import Exchange, Situation
-from diloco.core.transit import Transit, transits
+from diloco.plan.fit.fit import FULL, Fit
+from diloco.plan.fit.situation import Exchange, Situation
+from diloco.plan.fit.transit import Transit, transits
 
 CONNECTION_BYTES: Final = 2 << 20
 """What one connection keeps under way on a long link (ours): of Linux's largest receive buffer, 6 MiB, TCP offers about
@@ -46,12 +46,12 @@ class RegionNeeds:
     """Of the whole job: outer gradients."""
     down_bytes: int
     """Of the whole job: the model for each learner when it joins, then merged fragments."""
-    bytes_per_second: float | None
+    bytes_per_second_needed: float | None
     """The lowest rate, each way, of a link that is not too thin. None: no step time is known."""
-    connections: int | None
+    connections_needed: int | None
     """Connections of each learner that carry its part of that rate over the round trip. None: the same."""
-    connections_given: int | None = None
-    """Connections that each learner has."""
+    connections: int | None = None
+    """Those that it has."""
     fragments: tuple[FragmentTimes, ...] = ()
     """In the order in which they are due; empty: no step time is known."""
 
@@ -66,7 +66,6 @@ class Needs:
     """What a job needs."""
 
     rounds: int
-    """Merges until the budget is merged."""
     at_least: bool
     """The share of work that is merged is not known, so there may be more rounds, and bytes."""
     seconds: float | None
@@ -74,19 +73,19 @@ class Needs:
     regions: tuple[RegionNeeds, ...]
 
 
-def needs(situation: Situation, found: Fit, budget_tokens: int, connections: Mapping[str, int] | None = None) -> Needs:
-    """What a job with this budget of merged tokens needs; ``found``: its fit; ``connections``: given, by region."""
+def needs(situation: Situation, result: Fit, budget_tokens: int, connections: Mapping[str, int] | None = None) -> Needs:
+    """What a job with this budget of merged tokens needs; ``result``: its fit; ``connections``: given, by region."""
     given = connections or {}
     exchange = situation.exchange
-    rounds = rounds_until(situation, found, budget_tokens)
+    rounds = rounds_until(situation, result, budget_tokens)
     up, down = job_bytes(exchange, rounds)
-    ways = () if found.step_seconds is None else transits(situation, found.step_seconds)
-    uses = {use.name: use for use in found.links}
-    thin = {use.name for use in found.links if use.too_thin}
+    ways = () if result.step_seconds is None else transits(situation, result.step_seconds)
+    uses = {use.name: use for use in result.links}
+    thin = {use.name for use in result.links if use.too_thin}
     regions = []
     for link, learners in situation.links[:-1]:  # without the syncer's own
         use = uses.get(link.name)
-        rate = None if use is None else _rate(use)
+        rate = None if use is None else max(use.up_bytes_per_hour, use.down_bytes_per_hour) / 3600 / FULL
         mine = [way for way in ways if way.groups[0].link.name == link.name]
         carried = not thin & {link.name, situation.syncer.name}
         regions.append(
@@ -95,14 +94,15 @@ def needs(situation: Situation, found: Fit, budget_tokens: int, connections: Map
                 learners=learners,
                 up_bytes=learners * up,
                 down_bytes=learners * down,
-                bytes_per_second=rate,
-                connections=None if rate is None else connections_for(rate / learners, link.round_trip_seconds),
-                connections_given=given.get(link.name),
-                fragments=tuple(_fragments(situation, mine, found.step_seconds, carried=carried)),
+                bytes_per_second_needed=rate,
+                connections_needed=None if rate is None else connections_for(rate / learners, link.round_trip_seconds),
+                connections=given.get(link.name),
+                fragments=tuple(_fragments(situation, mine, result.step_seconds, carried=carried)),
             )
         )
-    seconds = None if found.step_seconds is None else rounds * exchange.interval / _count(exchange) * found.step_seconds
-    return Needs(rounds, not found.merged_share, seconds, tuple(regions))
+    steps = rounds * exchange.interval / _count(exchange)
+    seconds = None if result.step_seconds is None else steps * result.step_seconds
+    return Needs(rounds, not result.merged_share, seconds, tuple(regions))
 
 
 def job_bytes(exchange: Exchange, rounds: int) -> tuple[int, int]:
@@ -123,7 +123,7 @@ def bytes_per_second_of(connections: int, round_trip_seconds: float) -> float:
     return connections * CONNECTION_BYTES / round_trip_seconds if round_trip_seconds else math.inf
 
 
-def rounds_until(situation: Situation, found: Fit, budget_tokens: int) -> int:
+def rounds_until(situation: Situation, result: Fit, budget_tokens: int) -> int:
     """Merges until ``budget_tokens`` are merged: fragment by fragment, each by its share of the model.
 
     A fragment's first merge takes in what was trained until it is due, each later one an interval, less what is lost.
@@ -132,14 +132,14 @@ def rounds_until(situation: Situation, found: Fit, budget_tokens: int) -> int:
     exchange = situation.exchange
     interval, total = exchange.interval, sum(exchange.numels)
     by_fragment = []
-    shares = {one.name: one for one in found.groups}
+    shares = {one.name: one for one in result.groups}
     for numel, due in zip(exchange.numels, exchange.due_steps, strict=True):
         first = later = 0.0
         for group in situation.groups:
             taken = shares.get(group.name)
             merged = None if taken is None else taken.merged_share
             lead = 0 if taken is None or taken.lead_steps is None else taken.lead_steps
-            speed = group.learners * group.tokens_per_step * _pace(found.step_seconds, group.step_seconds)
+            speed = group.learners * group.tokens_per_step * _pace(result.step_seconds, group.step_seconds)
             first += speed * max(0.0, due - lead)
             later += speed * (interval * merged if merged else interval - _HALF_STEP)
         by_fragment.append((first * numel / total, later * numel / total))
@@ -163,10 +163,6 @@ def _rounds_within(tokens: Sequence[float], budget_tokens: float) -> int:
 def _pace(quorum_step_seconds: float | None, step_seconds: float | None) -> float:
     """Steps of a learner in a step of the quorum's slowest; 1 if they are not known."""
     return 1.0 if quorum_step_seconds is None or step_seconds is None else quorum_step_seconds / step_seconds
-
-
-def _rate(use: LinkUse) -> float:
-    return max(use.up_bytes_per_hour, use.down_bytes_per_hour) / 3600 / FULL
 
 
 def _fragments(

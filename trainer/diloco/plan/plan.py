@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import floor, isinf, log10
 from typing import Final
 
-from diloco.core.link_fit import Fit, fit
-from diloco.core.links import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
-from diloco.core.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
 from diloco.core.sizes import F32
 from diloco.plan.advice import Advice, advice
 from diloco.plan.data_parallel import DataParallel, data_parallel
+from diloco.plan.fit.fit import Fit, fit
+from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
+from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.needs import Needs, bytes_per_second_of, needs
 from diloco.plan.world import RegionLink, World
@@ -23,7 +23,6 @@ from diloco.spec.words import listed
 MERGE_BYTES_PER_SECOND: Final = 5e9
 """f32 bytes per second, over all learners, of a merge on two cores, measured (`benchmarks/merge.py`)."""
 UNEVEN: Final = 4.0
-"""The largest fragment is mentioned if it is at least this many times the mean one (ours)."""
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""
 
@@ -54,7 +53,6 @@ class Plan:
     smallest_step_seconds: float | None = None
     """If no step time was given: the shortest that fits, the same for all learners; None: there is none."""
     step_times: tuple[StepTime, ...] = ()
-    """If no step time was given: the fit with several."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -91,16 +89,16 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
     situation = situation_of(job.spec, world, model)
     unknown = not world.step_seconds
     smallest = smallest_step_seconds(situation) if unknown else None
-    found = fit(situation)
+    result = fit(situation)
     return Plan(
         job=job,
         model=model,
         world=world,
         situation=situation,
-        fit=found,
+        fit=result,
         remedies=remedies(situation),
         needs=needs(
-            situation, found, job.spec.training.tokens, {one.name: one.connections for one in job.spec.regions}
+            situation, result, job.spec.training.tokens, {one.name: one.connections for one in job.spec.regions}
         ),
         unlimited=tuple(
             region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
@@ -113,7 +111,7 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
 
 
 def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
-    """The job and the world as input for `link_fit`."""
+    """The job and the world as input for `plan.fit.fit`."""
     exchange = Exchange.of(spec.sync, model.numels)
     groups = tuple(_groups(spec, world))
     syncer = Link(SYNCER_LINK, world.syncer_bytes_per_second, world.syncer_bytes_per_second)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from diloco.plan.errors import PlanError
+from diloco.plan import PlanError
 from diloco.spec import JobSpec
 from diloco.spec.quantities import parse_duration, parse_rate
 from diloco.spec.words import listed
@@ -25,7 +25,6 @@ class RegionLink:
     """The link between a region and the syncer; the region's learners share it."""
 
     bytes_per_second: float = math.inf
-    """Each way. Infinite: unlimited."""
     round_trip_seconds: float = 0.0
 
 

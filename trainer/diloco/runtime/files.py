@@ -10,6 +10,8 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,37 +53,29 @@ def signature_of(path: Path) -> FileSignature | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def fsync_directory(directory: Path) -> None:
-    """Make the names in ``directory`` durable: a rename survives a power failure only after this."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def fsync(*paths: Path) -> None:
+    """Make files durable that other code has written, or names in directories: a rename needs that."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def fsync_file(path: Path) -> None:
-    """Make the content of a file durable that other code has written."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+@contextmanager
+def written_atomically(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write, which is at ``path`` once complete: a reader sees the old content or the new, never a part.
 
-
-def write_atomically(path: Path, data: bytes | memoryview | str, *, durable: bool = True) -> None:
-    """Write ``data`` to ``path`` so that a reader sees the old content or the new, never a part.
-
-    Text is written as UTF-8. ``durable`` also waits until it is on disk.
+    ``durable`` also waits until it is on disk.
 
     Raises:
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
-    content = data.encode() if isinstance(data, str) else data
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fchmod(file.fileno(), 0o644)
             if durable:
@@ -91,15 +85,17 @@ def write_atomically(path: Path, data: bytes | memoryview | str, *, durable: boo
         Path(name).unlink(missing_ok=True)
         raise
     if durable:
-        fsync_directory(path.parent)
+        fsync(path.parent)
+
+
+def write_atomically(path: Path, data: bytes | memoryview | str, *, durable: bool = True) -> None:
+    """Write ``data``, text as UTF-8, as ``written_atomically`` does."""
+    with written_atomically(path, durable=durable) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
 
 
 def write_json_atomically(path: Path, value: object, *, durable: bool = True) -> None:
-    """``write_atomically`` of ``value`` as indented JSON.
-
-    Raises:
-        OSError: it could not be written.
-    """
+    """``write_atomically`` of ``value`` as indented JSON."""
     write_atomically(path, json.dumps(value, indent=2) + "\n", durable=durable)
 
 

@@ -7,9 +7,8 @@ waiting takes no time; only the training itself is computed.
 
 from diloco.simulate.baselines import Baseline, alone, data_parallel
 from diloco.simulate.counted import layout_of_sizes
-from diloco.simulate.outcome import Course, Outcome
 from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, faults_every
-from diloco.simulate.world import RunOptions, SimulationError, simulate, simulate_course
+from diloco.simulate.world import Course, Outcome, SimulationError, simulate, simulate_course
 
 __all__ = [
     "Baseline",
@@ -20,7 +19,6 @@ __all__ = [
     "Link",
     "Outcome",
     "Profile",
-    "RunOptions",
     "Scenario",
     "ScenarioError",
     "SimulationError",

@@ -27,9 +27,7 @@ class Baseline:
     """A finished run."""
 
     loss_start: float
-    """Evaluation loss of the initial model, nats a token."""
     loss: float
-    """Evaluation loss of the final model."""
     steps: int
     trained_tokens: int
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from diloco.core.actions import Merge
-from diloco.core.codec import codec_named
+from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
-from diloco.core.links import DOWNLINKS
+from diloco.core.merge.codec import codec_named
 from diloco.core.sizes import F32
 from diloco.learner.data import batch_size_of
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import StepResult, TrainerState
+from diloco.plan.fit.situation import DOWNLINKS
 from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 
@@ -116,14 +116,13 @@ class CountedTrainer:
 
 
 class CountedEncoder:
-    """See `work.Encoder`."""
+    """See `work.Encoder`. It encodes nothing, and so loses nothing."""
 
     def __init__(self, spec: JobSpec, layout: Layout) -> None:
         codec = codec_named(spec.sync.compression)
         self._payload_bytes = [codec.payload_bytes(fragment.numel) for fragment in layout.fragments]
 
     def encode(self, capture: Capture, version: int) -> Payload:
-        """See `work.Encoder`."""
         del version
         return Payload(self._payload_bytes[capture.fragment], "", None)
 
@@ -137,7 +136,6 @@ class CountedEncoder:
         """See `work.Encoder`."""
 
     def residuals(self) -> Mapping[int, Tensor]:
-        """See `work.Encoder`."""
         return {}
 
 
@@ -150,18 +148,15 @@ class CountedModel:
         self._versions = [0] * len(layout.fragments)
 
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
-        """See `work.GlobalModel`."""
         del payloads
         self._versions[order.fragment] = order.version
         return MergeOutcome("")
 
     def values(self, fragment: int) -> Tensor:
-        """See `work.GlobalModel`."""
         del fragment
         return _NOTHING
 
     def pull_bytes(self, fragment: int, held_version: int | None) -> int:
-        """See `work.GlobalModel`."""
         has_the_one_before = held_version is not None and held_version == self._versions[fragment] - 1
         encoding = self._downlink if has_the_one_before else F32
         return encoding.payload_bytes(self._layout.fragments[fragment].numel)

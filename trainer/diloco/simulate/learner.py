@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from diloco.core.actions import Admit, AskFragment, Evaluate
-from diloco.core.events import (
+from diloco.core.engine.actions import Admit, AskFragment, Evaluate
+from diloco.core.engine.events import (
     Evaluated,
     FragmentApplied,
     FragmentArrived,
@@ -21,7 +21,7 @@ from diloco.core.events import (
     LearnerReady,
     StepReported,
 )
-from diloco.core.schedule import Schedule
+from diloco.core.engine.rounds.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
@@ -39,7 +39,6 @@ class Disk:
 
     trainer: TrainerState | None = None
     residuals: dict[int, Tensor] = field(default_factory=dict)
-    """Of error feedback, by fragment."""
 
 
 @dataclass
@@ -73,9 +72,8 @@ class SimulatedLearner:
         schedule = Schedule(len(trainer.versions), sync.interval, sync.least_overlap)
         self._requests = Requests(Wakeup(), schedule.fragments, schedule.in_flight(schedule.overlap))
         self._inbox = Inbox()
-        self._session = SimulatedSession(
-            environment, identity, SessionCallbacks(self._make_join, self._handle_order, self._over, self._received)
-        )
+        callbacks = SessionCallbacks(self._make_join, self._handle_order, self._over, self._received)
+        self.session = SimulatedSession(environment, identity, callbacks)
         self._posted: dict[int, int] = {}
         """Fragment -> version whose pull waits at the syncer."""
         self._loading: set[int] = set()
@@ -86,25 +84,9 @@ class SimulatedLearner:
         self._in_step = False
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration in seconds, until it is reported."""
-        self._waits_since: float | None = None
-        self._blocked_seconds = 0.0
         self._activity = Activity(lambda: environment.clock.now)
         if disk.trainer is not None:
             trainer.load_state(copy.deepcopy(disk.trainer))
-
-    def start(self) -> None:
-        """Open a session; everything else follows from that."""
-        self._session.open()
-
-    def kill(self) -> None:
-        """End it without notice."""
-        self._session.end()
-
-    def cut(self, seconds: float) -> None:
-        """Break its link for this time."""
-        self._session.cut(seconds)
-
-    # Messages from the syncer
 
     def _make_join(self) -> LearnerJoined:
         trainer = self._trainer
@@ -141,9 +123,9 @@ class SimulatedLearner:
         for fragment, version in enumerate(order.versions):
             # Include fragments that are only a little behind: their notices went to the previous session.
             if fragment in self._loading or version > self._trainer.versions[fragment]:
-                self._session.pull(fragment, self._held(fragment))
+                self.session.pull(fragment, self._held(fragment))
         if not order.load:
-            self._session.send(LearnerReady(self._id, self._session.incarnation))
+            self.session.send(LearnerReady(self._id, self.session.incarnation))
         self._wake()
 
     def _asked(self, order: AskFragment) -> None:
@@ -158,9 +140,9 @@ class SimulatedLearner:
         if not news.merged:
             self._requests.not_merged(news.fragment, news.version)
         self._encoder.outcome(news.fragment, news.version, merged=news.merged)
-        self._session.round_over(news.fragment)
+        self.session.round_over(news.fragment)
         if self._posted.pop(news.fragment, None) != news.version:
-            self._session.pull(news.fragment, self._held(news.fragment))
+            self.session.pull(news.fragment, self._held(news.fragment))
 
     def _held(self, fragment: int) -> int | None:
         """The version that it tells the syncer it holds, so that an update can be added to it."""
@@ -172,14 +154,12 @@ class SimulatedLearner:
         self._inbox.received[fragment] = (version, values)
         self._wake()
 
-    # The inner loop
-
     def _wake(self) -> None:
         if not self._in_step:
             self._between_steps()
 
     def _between_steps(self) -> None:
-        if not self._session.alive:
+        if not self.session.alive:
             return
         self._swap_in()
         for request in self._requests.take():
@@ -188,14 +168,9 @@ class SimulatedLearner:
         self._evaluate()
         if not self._loaded:
             return
-        now = self._environment.clock.now
         if self._trainer.staleness >= self._staleness_bound:
-            self._waits_since = now if self._waits_since is None else self._waits_since
             self._activity.switch_to(Kind.PAUSED)
             return
-        if self._waits_since is not None:
-            self._blocked_seconds += now - self._waits_since
-            self._waits_since = None
         self._in_step = True
         self._activity.switch_to(Kind.TRAINING)
         profile = self._identity.profile
@@ -205,7 +180,7 @@ class SimulatedLearner:
 
     def _step_done(self, seconds: float) -> None:
         self._in_step = False
-        if not self._session.alive:
+        if not self.session.alive:
             return
         trainer = self._trainer
         self._activity.switch_to(Kind.LOOKING)
@@ -227,40 +202,38 @@ class SimulatedLearner:
         self._finished = None
         expected = [fragment for fragment in self._requests.expected() if trainer.fragment_steps(fragment) > 0]
         self._requests.stage([trainer.capture(fragment) for fragment in expected])
-        self._session.send(
+        self.session.send(
             StepReported(
                 self._id,
-                self._session.incarnation,
+                self.session.incarnation,
                 trainer.steps,
                 trainer.tokens,
                 seconds,
-                self._blocked_seconds,
                 result.loss,
                 trainer.data_position,
                 self._activity.spent(),
             )
         )
-        self._blocked_seconds = 0.0
 
     def _answer(self, request: GradientRequest) -> None:
-        mine = (self._id, self._session.incarnation, request.fragment, request.version, request.attempt)
-        if request.membership.incarnation != self._session.incarnation:
+        mine = (self._id, self.session.incarnation, request.fragment, request.version, request.attempt)
+        if request.membership.incarnation != self.session.incarnation:
             return
         if self._trainer.fragment_steps(request.fragment) == 0:
-            self._session.send(FragmentDeclined(*mine))
+            self.session.send(FragmentDeclined(*mine))
             return
         self._requests.sent(request)
         self._push(request, self._trainer.capture(request.fragment))
 
     def _push(self, request: GradientRequest, capture: Capture) -> None:
-        mine = (self._id, self._session.incarnation, request.fragment, request.version, request.attempt)
+        mine = (self._id, self.session.incarnation, request.fragment, request.version, request.attempt)
         payload = self._encoder.encode(capture, request.version)
         event = FragmentArrived(
             *mine, capture.base_version, capture.steps, capture.tokens, payload.size_bytes, payload.digest
         )
-        self._session.push(event, payload)
+        self.session.push(event, payload)
         self._posted[request.fragment] = request.version
-        self._session.post_pull(request.fragment, request.version, self._held(request.fragment))
+        self.session.post_pull(request.fragment, request.version, self._held(request.fragment))
 
     def _swap_in(self) -> None:
         for fragment, (version, values) in self._inbox.received.items():
@@ -268,14 +241,14 @@ class SimulatedLearner:
                 continue
             self._trainer.apply(fragment, version, values)
             self._requests.received(fragment)
-            self._session.send(
-                FragmentApplied(self._id, self._session.incarnation, fragment, version, self._trainer.steps)
+            self.session.send(
+                FragmentApplied(self._id, self.session.incarnation, fragment, version, self._trainer.steps)
             )
             if fragment in self._loading:
                 self._loading.discard(fragment)
                 if not self._loading:
                     self._loaded = True
-                    self._session.send(LearnerReady(self._id, self._session.incarnation))
+                    self.session.send(LearnerReady(self._id, self.session.incarnation))
         self._inbox.received.clear()
 
     def _evaluate(self) -> None:
@@ -286,5 +259,5 @@ class SimulatedLearner:
                 later.append(order)
                 continue
             loss = self._trainer.evaluate()
-            self._session.send(Evaluated(self._id, self._session.incarnation, order.evaluation, loss, exact))
+            self.session.send(Evaluated(self._id, self.session.incarnation, order.evaluation, loss, exact))
         self._inbox.evaluations = later

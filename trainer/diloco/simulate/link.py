@@ -16,9 +16,7 @@ class Way(Enum):
     """Direction of a transfer."""
 
     UP = "up"
-    """Learner to syncer."""
     DOWN = "down"
-    """Syncer to learner."""
 
 
 Transfer = Callable[[], tuple[int, Callable[[], None]]]
@@ -34,7 +32,6 @@ class Connection:
         self._waiting: dict[Way, dict[int, Transfer]] = {way: {} for way in Way}
         self._busy = dict.fromkeys(Way, False)
         self.open = True
-        self.bytes_moved = dict.fromkeys(Way, 0)
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Deliver a control message."""
@@ -58,7 +55,6 @@ class Connection:
             return
         fragment = next(iter(waiting)) if way == Way.UP else next(reversed(waiting))
         size_bytes, deliver = waiting.pop(fragment)()
-        self.bytes_moved[way] += size_bytes
         sent_at = self._clock.now + size_bytes / self._link.bytes_per_second
         self._clock.at(sent_at, lambda: self._next(way))
         self._arrive(sent_at + self._link.latency_seconds, deliver)

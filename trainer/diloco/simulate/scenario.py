@@ -22,7 +22,6 @@ class Link:
     """A learner's connection to the syncer. Each direction carries one fragment at a time."""
 
     latency_seconds: float = 0.005
-    """One way."""
     bytes_per_second: float = 1e9
 
     def __post_init__(self) -> None:
@@ -40,7 +39,6 @@ class Profile:
     jitter: float = 0.05
     """Standard deviation of that duration, as a share of it."""
     start_seconds: float = 0.0
-    """When its process starts."""
     link: Link = Link()
 
     def __post_init__(self) -> None:
@@ -57,7 +55,6 @@ class Kill:
     learner: str
     at_seconds: float
     restart_after_seconds: float | None = 5.0
-    """None: never again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +78,11 @@ class Scenario:
     default: Profile = Profile()
     faults: tuple[Fault, ...] = ()
     merge_seconds: float = 0.005
-    """How long the syncer takes for a merge."""
     reconnect_seconds: float = 1.0
     """How long a learner waits before it tries a broken link again."""
     deadline_seconds: float = 1e5
     """Virtual time after which an unfinished run is given up."""
     seed: int = 0
-    """Seed of the step durations."""
 
     def __post_init__(self) -> None:
         _check("merge_seconds", self.merge_seconds, at_least=0)

@@ -6,8 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
-from diloco.core.actions import Admit, Fence, Finish, Refusal, Refuse
-from diloco.core.events import Event, FragmentArrived, LearnerAlive, LearnerJoined
+from diloco.core.engine.actions import Admit, Fence, Finish, Refusal, Refuse
+from diloco.core.engine.events import Event, FragmentArrived, LearnerAlive, LearnerJoined
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection, Way
 from diloco.simulate.scenario import Profile
@@ -25,7 +25,6 @@ class Environment:
     syncer: SimulatedSyncer
     reconnect_seconds: float
     seed: int
-    """Seed of the step durations."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class SessionCallbacks:
     """Functions that the session calls."""
 
     make_join: Callable[[], LearnerJoined]
-    """Returns the Join to send now."""
     handle_order: Callable[[Order, float], None]
     """Receives an order, with the job's progress, 0 to 1."""
     over: Callable[[], None]
@@ -61,7 +59,6 @@ class SimulatedSession:
         self._link: tuple[Connection, LearnerLine] | None = None
         self._reachable = True
         self.alive = True
-        """The process is running."""
         self.incarnation = 0
 
     def open(self) -> None:

@@ -4,14 +4,13 @@ It makes no decisions, and has no sockets, disk or threads; a message is a callb
 delivers.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import xxhash
 from torch import Tensor
 
-from diloco.core.actions import (
+from diloco.core.engine.actions import (
     Action,
     Admit,
     AskFragment,
@@ -22,15 +21,15 @@ from diloco.core.actions import (
     Fence,
     Finish,
     Merge,
-    Note,
     Refuse,
     SetTimer,
 )
-from diloco.core.engine import Engine, EngineOptions, EngineView
-from diloco.core.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
+from diloco.core.engine.engine import Engine, EngineOptions
+from diloco.core.engine.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection
 from diloco.simulate.work import GlobalModel, Payload
+from diloco.spec.status.syncer import EngineStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,6 @@ class FragmentNews:
 
 
 Order = Admit | Refuse | Fence | AskFragment | FragmentNews | Evaluate | Finish
-"""What a learner can be sent."""
 
 
 class LearnerLine:
@@ -70,8 +68,6 @@ class Counts:
     """Number of these measured from an older version than the one they were merged into."""
     discarded: int = 0
     """Outer gradients that arrived and were dropped."""
-    notes: Counter[str] = field(default_factory=Counter)
-    """Decisions to do nothing, by subject."""
 
     @property
     def members_per_merge(self) -> float:
@@ -90,7 +86,6 @@ class SimulatedSyncer:
         self._payloads: dict[tuple[str, int, int, int, int], Payload] = {}
         """By learner, incarnation, fragment, version and attempt, as in the real syncer's inbox."""
         self._posted: dict[tuple[int, int], list[Callable[[], None]]] = {}
-        """Pulls of versions that are not made yet."""
         self._timers: dict[str, int] = {}
         self._timers_set = 0
         self._joining: dict[tuple[str, str], LearnerLine] = {}
@@ -105,7 +100,7 @@ class SimulatedSyncer:
         """Digest over every event, its time and the resulting actions: equal for runs that took the same course."""
         return self._trace.hexdigest()
 
-    def view(self) -> EngineView:
+    def view(self) -> EngineStatus:
         """The engine's current state."""
         return self._engine.view(self._clock.now)
 
@@ -181,9 +176,7 @@ class SimulatedSyncer:
                 self.finish = action
                 for line in self._lines.values():
                     line.tell(action, self._progress)
-            case Note():
-                self.counts.notes[action.subject] += 1
-            case _:  # Checkpoint: nothing outlives this process
+            case _:  # Checkpoint: nothing outlives this process; Note: nothing is to be done
                 pass
 
     def _tell(self, learner: str, incarnation: int, order: Order) -> None:

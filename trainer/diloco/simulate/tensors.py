@@ -6,14 +6,14 @@ import torch
 import xxhash
 from torch import Tensor
 
-from diloco.core.actions import Merge
-from diloco.core.codec import Codec, codec_named
-from diloco.core.downlink import Update, downlink_codec, encode_update
-from diloco.core.events import LeftOut
-from diloco.core.feedback import encode_with_feedback
+from diloco.core.engine.actions import Merge
+from diloco.core.engine.events import LeftOut
 from diloco.core.fragments import Layout
-from diloco.core.merge import Contribution, MergeError, MergeTarget, merge_fragment
-from diloco.core.outliers import UsualSizes
+from diloco.core.merge.codec import Codec, codec_named
+from diloco.core.merge.downlink import Update, downlink_codec, encode_update
+from diloco.core.merge.feedback import encode_with_feedback
+from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget, merge_fragment
+from diloco.core.merge.outliers import UsualSizes
 from diloco.core.sizes import F32
 from diloco.learner.data import TokenSource, open_data, open_source
 from diloco.learner.mailboxes.residuals import Residuals
@@ -57,7 +57,6 @@ class TensorEncoder:
         self._feedback = Residuals(dict(residuals)) if feeds_back else None
 
     def encode(self, capture: Capture, version: int) -> Payload:
-        """See `work.Encoder`."""
         if self._feedback is None:
             values = self._codec.encode(capture.delta)
         else:
@@ -67,22 +66,18 @@ class TensorEncoder:
         return Payload(values.numel(), xxhash.xxh3_128_hexdigest(values.numpy().tobytes()), values)
 
     def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
-        """See `work.Encoder`."""
         if self._feedback is not None:
             self._feedback.outcome(fragment, version, merged=merged)
 
     def session_over(self) -> None:
-        """See `work.Encoder`."""
         if self._feedback is not None:
             self._feedback.session_over()
 
     def start_over(self) -> None:
-        """See `work.Encoder`."""
         if self._feedback is not None:
             self._feedback.forget()
 
     def residuals(self) -> Mapping[int, Tensor]:
-        """See `work.Encoder`."""
         return {} if self._feedback is None else self._feedback.snapshot()
 
 
@@ -104,7 +99,6 @@ class TensorModel:
         self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
 
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
-        """See `work.GlobalModel`."""
         index = order.fragment
         current = self.parameters[index]
         contributions = []
@@ -143,15 +137,13 @@ class TensorModel:
             del history[old]
         digest = xxhash.xxh3_128_hexdigest(self.parameters[index].numpy().tobytes())
         left_out = sorted(verdict.left_out.items())
-        found = tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out)
-        return MergeOutcome(digest, failed, found)
+        reasons = tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out)
+        return MergeOutcome(digest, failed, reasons)
 
     def values(self, fragment: int) -> Tensor:
-        """See `work.GlobalModel`."""
         return self.parameters[fragment]
 
     def pull_bytes(self, fragment: int, held_version: int | None) -> int:
-        """See `work.GlobalModel`."""
         base_version, update_bytes = self._updates.get(fragment, (None, 0))
         if base_version is not None and base_version == held_version:
             return update_bytes

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from diloco.core.actions import Merge
-from diloco.core.events import LeftOut
+from diloco.core.engine.actions import Merge
+from diloco.core.engine.events import LeftOut
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import StepResult, TrainerState
 
@@ -31,7 +31,6 @@ class MergeOutcome:
     """The result of a merge."""
 
     digest: str
-    """Digest of the new version."""
     failed: bool = False
     """Whether the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()

@@ -3,26 +3,49 @@
 Lock-step DiLoCo is the same run with ``quorum`` = all learners and ``maxStalenessSteps`` = ``interval + overlap``.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from math import nan
 
+from torch import Tensor
+
+from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
-from diloco.core.options import CURRENT_RULES, EngineOptions, Rules
 from diloco.learner.data import TokenSource
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work
 from diloco.simulate.learner import Disk, SimulatedLearner
-from diloco.simulate.outcome import Course, Outcome
 from diloco.simulate.scenario import Cut, Kill, Profile, Scenario
 from diloco.simulate.session import Environment, Identity
-from diloco.simulate.syncer import SimulatedSyncer
+from diloco.simulate.syncer import Counts, SimulatedSyncer
 from diloco.simulate.tensors import TensorModel, tensor_work
 from diloco.simulate.work import Work
 from diloco.spec import DiLoCoJob
+from diloco.spec.status.syncer import EngineStatus, EvaluationStatus
 
 
 class SimulationError(RuntimeError):
     """A simulated run did not finish."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a run went, whether or not training was computed."""
+
+    virtual_seconds: float
+    view: EngineStatus
+    counts: Counts
+    trace_digest: str
+
+
+@dataclass(frozen=True)
+class Outcome(Course):
+    """A finished run whose training was computed. Losses are of evaluations, in nats a token."""
+
+    loss_start: float
+    loss: float
+    parameters: tuple[Tensor, ...]
+    """The final global model: one flat f32 buffer per fragment."""
 
 
 def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = None) -> Outcome:
@@ -38,49 +61,35 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
     """
     scenario.check_learners(job.spec.learner_ids)
     layout, work = tensor_work(job.spec, source)
-    course = _run(job, scenario, layout, work, RunOptions())
+    course = _run(job, scenario, layout, work)
     assert isinstance(work.model, TensorModel)
     evaluations = course.view.evaluations
-    return Outcome(
-        loss_start=evaluations[0].loss,
-        loss=evaluations[-1].loss,
-        parameters=tuple(work.model.parameters),
-        virtual_seconds=course.virtual_seconds,
-        view=course.view,
-        counts=course.counts,
-        trace_digest=course.trace_digest,
-    )
+    start, end = _loss(evaluations[0]), _loss(evaluations[-1])
+    return Outcome(**vars(course), loss_start=start, loss=end, parameters=tuple(work.model.parameters))
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Options of a run besides its job and scenario."""
-
-    rules: Rules = CURRENT_RULES
-    """Rules by which the engine decides."""
-    stop_seconds: float | None = None
-    """Virtual time at which the run's state is returned, finished or not; None: when it has finished."""
+def _loss(evaluation: EvaluationStatus) -> float:
+    return nan if evaluation.loss is None else evaluation.loss
 
 
-def simulate_course(
-    job: DiLoCoJob, scenario: Scenario, layout: Layout, run_options: RunOptions = RunOptions()
-) -> Course:  # frozen
+def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, stop_seconds: float | None = None) -> Course:
     """Run ``job`` as ``scenario`` says, without training: who merges what when, and what the links carry.
 
-    ``layout`` stands for the job's model, which is not built, so it may be of any size.
+    ``layout`` stands for the job's model, which is not built, so it may be of any size. ``stop_seconds``: virtual time
+    at which the run's state is returned, finished or not; None: when it has finished.
 
     Raises:
         ScenarioError: the scenario names a learner that the job does not have.
         SimulationError: the job was not complete at the scenario's deadline, or no event was left.
     """
     scenario.check_learners(job.spec.learner_ids)
-    return _run(job, scenario, layout, counted_work(job.spec, layout), run_options)
+    return _run(job, scenario, layout, counted_work(job.spec, layout), stop_seconds)
 
 
-def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, run_options: RunOptions) -> Course:
+def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, stop_seconds: float | None = None) -> Course:
     spec = job.spec
     clock = VirtualClock()
-    options = replace(EngineOptions.from_job(job, layout), rules=run_options.rules)
+    options = EngineOptions.from_job(job, layout)
     syncer = SimulatedSyncer(options, work.model, clock, scenario.merge_seconds)
     environment = Environment(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
     hosts = {learner: _Host(environment, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
@@ -88,11 +97,11 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, run_opt
         clock.at(scenario.profile(learner).start_seconds, host.start)
     for fault in scenario.faults:
         clock.at(fault.at_seconds, partial(hosts[fault.learner].inject, fault))
-    end = scenario.deadline_seconds if run_options.stop_seconds is None else run_options.stop_seconds
+    end = scenario.deadline_seconds if stop_seconds is None else stop_seconds
     while syncer.finish is None and clock.now <= end and clock.advance():
         pass
     view = syncer.view()
-    stopped = run_options.stop_seconds is not None and clock.now > end
+    stopped = stop_seconds is not None and clock.now > end
     if not stopped and (syncer.finish is None or not syncer.finish.complete):
         late = "the scenario's deadline" if clock.now > end else "no learner is left"
         why = late if syncer.finish is None else syncer.finish.reason
@@ -120,16 +129,16 @@ class _Host:
         identity = Identity(self._learner, f"{self._learner}#{self._starts}", self._profile)
         trainer, encoder = self._work.new_trainer(self._learner), self._work.new_encoder(self._disk.residuals)
         self._process = SimulatedLearner(self._environment, identity, trainer, encoder, self._disk)
-        self._process.start()
+        self._process.session.open()
 
     def inject(self, fault: Kill | Cut) -> None:
         if self._process is None:
             return
         match fault:
             case Kill():
-                self._process.kill()
+                self._process.session.end()
                 self._process = None
                 if fault.restart_after_seconds is not None:
                     self._environment.clock.after(fault.restart_after_seconds, self.start)
             case Cut():
-                self._process.cut(fault.seconds)
+                self._process.session.cut(fault.seconds)

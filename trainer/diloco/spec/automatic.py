@@ -23,13 +23,9 @@ def checked(least: int, most: int) -> PlainValidator:
     def check(value: object) -> int | Literal["Auto"]:
         if value == AUTO:
             return "Auto"
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise PartError(Problem("", f"{json.dumps(value, default=str)} is not known; {wanted}"))
-        if value < least:
-            raise PartError(Problem("", f"{value} is too small; {wanted}"))
-        if value > most:
-            raise PartError(Problem("", f"{value} is too large; {wanted}"))
-        return value
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        raise PartError(Problem("", f"{json.dumps(value, default=str)} is not allowed; {wanted}"))
 
     return PlainValidator(check)
 

@@ -20,35 +20,31 @@ class Backup(SpecModel):
     """Copies of checkpoints and of the finished model, away from the syncer's volume."""
 
     url: BackupUrl
-    """Folder for this job's backups: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path. In a cluster a
-    path must be on a volume that ``syncer.podTemplate`` mounts. One folder belongs to one job."""
-    every_seconds: float = Field(default=600.0, gt=0, le=604_800)
-    """Seconds between backups: the most that a lost volume costs. An upload that takes longer delays the next."""
-    keep: int = Field(default=3, ge=1, le=1000)
+    """Folder for this job's backups alone: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path; in a
+    cluster, of a volume that ``syncer.podTemplate`` mounts."""
+    every_seconds: int = Field(default=600, ge=1, le=604_800)
+    """Seconds between backups: the most that a lost volume costs. A longer upload delays the next backup."""
+    max_backups: int = Field(default=3, ge=1, le=1000)
     """Backups of checkpoints kept, beside the finished model."""
     secret_name: SecretName | None = None
-    """Secret whose keys become environment variables of the syncer's container, such as AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY and AWS_REGION. Used only in a cluster. Default: none; the pod's service account or node gives
-    the credentials."""
+    """Secret whose keys become environment variables of the syncer, such as AWS_ACCESS_KEY_ID. Only in a cluster.
+    Default: the credentials of the pod's service account or node."""
     endpoint: EndpointUrl | None = None
-    """Address of an S3-compatible store, such as https://minio.example.com:9000. Default: the provider's own."""
+    """Address of an S3-compatible store, such as https://minio.example.com:9000. Default: the provider's."""
 
 
 class InitFrom(SpecModel):
     """The start of a job whose syncer has no checkpoint."""
 
     url: BackupUrl
-    """Folder of backups, as in ``syncer.backup.url``. With kind Weights also one exported model, a file with the ending
-    .safetensors."""
-    kind: Literal["Resume", "Weights"] = "Resume"
-    """Resume: continue a job of the same name, namespace and model, with its versions, momentum and counts. Weights:
-    begin a new job from the trained parameters alone."""
+    """Folder of backups, as in ``syncer.backup.url``; with type Weights also a file .safetensors."""
+    type: Literal["Resume", "Weights"] = "Resume"
+    """Resume: continue a job of the same name, namespace (unless ``backup`` is given) and model. Weights: begin a new
+    job from the trained parameters alone."""
     backup: str | None = Field(default=None, min_length=1, max_length=100, pattern=BACKUP_NAME)
-    """Name of one backup in the folder; with kind Resume also of the same job in another namespace. Default: the newest
-    one that is complete and undamaged. It must be given if the folder has several trainings or copies of one, and the
-    newest has fewer merges than another."""
+    """Name of one backup. Default: the newest that is complete and undamaged. Needed if the folder has several
+    trainings or copies of one, and the newest has fewer merges than another."""
     secret_name: SecretName | None = None
-    """As in ``syncer.backup.secretName``. If both are given, the variables of this Secret come first and those of
-    ``syncer.backup`` replace them."""
+    """As in ``syncer.backup.secretName``, whose variables replace those of this Secret."""
     endpoint: EndpointUrl | None = None
     """As in ``syncer.backup.endpoint``."""

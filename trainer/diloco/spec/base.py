@@ -1,7 +1,18 @@
-"""The base class of the manifest's models: camelCase in YAML, snake_case in Python, unknown fields refused."""
+"""What the manifest's models are made of: their base class (camelCase in YAML, unknown fields refused) and field types.
 
-from pydantic import BaseModel, ConfigDict
+Keys that begin with ``x-kubernetes-`` in a field's JSON schema are Kubernetes' own, and go into the custom resource.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic.alias_generators import to_camel
+from pydantic.annotated_handlers import GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from diloco.spec.errors import PartError, Problem
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
@@ -9,7 +20,11 @@ HOST_NAME = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
 HOST = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*|[0-9a-f]*:[0-9a-f:.]+)$"
 ADDRESS_RANGE = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]+)/[0-9]{1,3}$"
 RATE = r"^[1-9][0-9]{0,5}(\.[0-9]{1,3})?[kMG](bit|B)/s$"
-QUANTITY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+SIZE = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+_NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+QUANTITY = rf"^(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?$"
+"""Kubernetes' own pattern (controller-gen writes it for a resource.Quantity)."""
+BUFFER_SIZES = r"^[1-9][0-9]{0,8} [1-9][0-9]{0,8} [1-9][0-9]{0,8}$"
 BOUND = r"^[1-9][0-9]{0,8}(Mi|Gi|Ti)$"
 BACKUP_URL = (
     r"^((s3|gs)://[a-z0-9][a-z0-9._-]*(/[^?#\x00-\x1f]*)?|(file://)?/[^?#\x00-\x1f]*|[^:/?#\x00-\x1f][^:?#\x00-\x1f]*)$"
@@ -25,7 +40,9 @@ PATTERNS_IN_WORDS = {
     HOST: "a name in DNS or an address, such as syncer.example.com or 203.0.113.7",
     ADDRESS_RANGE: "a range of addresses such as 203.0.113.0/24",
     RATE: "a rate such as 500Mbit/s or 62.5MB/s",
-    QUANTITY: "a quantity of bytes such as 10Gi",
+    SIZE: "a quantity of bytes such as 10Gi",
+    QUANTITY: "a quantity such as 500m or 16Gi",
+    BUFFER_SIZES: "three sizes in bytes, the smallest first, such as 4096 131072 67108864",
     BOUND: "a size from 1Mi on, such as 512Mi or 2Gi",
     BACKUP_URL: "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path",
     ENDPOINT_URL: "an address such as https://minio.example.com:9000",
@@ -41,13 +58,87 @@ _FACTORS: dict[str, int] = {
 
 
 def bytes_in(quantity: str) -> int:
-    """The bytes that a ``QUANTITY`` or a ``BOUND`` means."""
+    """The bytes that a ``SIZE`` or a ``BOUND`` means."""
     number = quantity.rstrip("KkMGTi")
     return int(number) * _FACTORS[quantity.removeprefix(number)]
 
 
 INTEGER_OR_WORD = "x-integer-or-word"
 """Key in a field's JSON schema: the field is an integer within the schema's bounds, or this word."""
+INT_OR_STRING = "x-kubernetes-int-or-string"
+MAP_KEYS = "x-kubernetes-list-map-keys"
+FREE: Final[dict[str, Any]] = {"x-kubernetes-preserve-unknown-fields": True}
+"""An object that the API server does not check, as its schema would be too long; ``diloco`` and the operator do."""
+SET: Final[dict[str, Any]] = {"x-kubernetes-list-type": "set"}
+"""A list in which each item stands once."""
+
+
+def _as_text(value: object) -> object:
+    return str(value) if type(value) is int else value
+
+
+Size = Annotated[
+    str,
+    Field(pattern=SIZE, max_length=20, json_schema_extra={INT_OR_STRING: True}),
+    BeforeValidator(_as_text),
+]
+"""Bytes, as text or as an integer."""
+
+Quantity = Annotated[
+    str,
+    Field(pattern=QUANTITY, max_length=64, json_schema_extra={INT_OR_STRING: True}),
+    BeforeValidator(_as_text),
+]
+"""Kubernetes' resource.Quantity."""
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+KubernetesObject = Annotated[dict[str, Any], AfterValidator(_without_nulls)]
+"""Part of a Kubernetes object that is passed on unchanged; null means that a field is left out."""
+
+
+@dataclass(frozen=True)
+class UniqueBy:
+    """A list whose items each have a text of their own in one field."""
+
+    key: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The list's own, and the check."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, items: Sequence[Any]) -> Sequence[Any]:
+        if found := [*self._problems(items)]:
+            raise PartError(*found)
+        return items
+
+    def _problems(self, items: Sequence[Any]) -> Iterator[Problem]:
+        seen = set[str]()
+        for index, item in enumerate(items):
+            value = item.get(self.key) if isinstance(item, dict) else getattr(item, self.key)
+            place = f"[{index}].{self.key}"
+            if value is None:
+                yield Problem(place, "is missing; use text")
+            elif not isinstance(value, str):
+                yield Problem(place, f"{value} is not text; put it in quotes")
+            elif value in seen:
+                yield Problem(place, f"{value} is there already; use each {self.key} once")
+            else:
+                seen.add(value)
+
+
+@dataclass(frozen=True)
+class MapBy(UniqueBy):
+    """Such a list that is merged item by item when it is applied."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The list's own, marked."""
+        return {**handler(schema), "x-kubernetes-list-type": "map", MAP_KEYS: [self.key]}
 
 
 class SpecModel(BaseModel):

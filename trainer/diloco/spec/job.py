@@ -1,15 +1,16 @@
 """The ``DiLoCoJob`` itself, and the checks that need more than one part of it."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from diloco.spec.backup import InitFrom
-from diloco.spec.base import SpecModel
+from diloco.spec.base import MapBy, SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import PartError
-from diloco.spec.learner_ids import pool_of
-from diloco.spec.placement import DnsLabel, FailurePolicy, ImageName, Pool, Region, SyncerSpec
+from diloco.spec.names.learner_ids import pool_of
+from diloco.spec.placement import FailurePolicy, Pool, Region, SyncerSpec
+from diloco.spec.pods import DnsLabel, ImageName
 from diloco.spec.sync import SyncSpec
 from diloco.spec.training import DataSpec, ModelSpec, TrainingSpec
 
@@ -36,7 +37,7 @@ class JobSpec(SpecModel):
     """The desired state."""
 
     suspend: bool = False
-    """Stops the job after a checkpoint. Set false to resume."""
+    """true: stop after a checkpoint. false: run, or resume."""
     image: ImageName | None = None
     """Trainer image, unless a pool sets its own. Needed in a cluster."""
     model: ModelSpec
@@ -50,8 +51,8 @@ class JobSpec(SpecModel):
     syncer: SyncerSpec = SyncerSpec()
     """The sync-server."""
     init_from: InitFrom | None = None
-    """Start from a backup or a model. Default: new parameters. Read only while the syncer has no checkpoint."""
-    regions: tuple[Region, ...] = Field(min_length=1, max_length=64)
+    """Start from a backup or a model, while the syncer has no checkpoint. Default: new parameters."""
+    regions: Annotated[tuple[Region, ...], Field(min_length=1, max_length=64), MapBy("name")]
     """Where learners run."""
     failure_policy: FailurePolicy = FailurePolicy()
     """How failing learners are handled."""

@@ -1,7 +1,7 @@
 """Chooses the outer optimizer of a job, and says why.
 
 DiLoCo's outer momentum needs long intervals and many merges of each fragment; without them it costs loss, up to a fifth
-(docs/quality.md). So a job whose manifest leaves ``sync.outerOptimizer`` out gets the optimizer that suits it. The
+(quality.md). So a job whose manifest leaves ``sync.outerOptimizer`` out gets the optimizer that suits it. The
 syncer keeps the choice in its checkpoints: a pool that is scaled later changes the expected merges, but not the
 optimizer.
 """

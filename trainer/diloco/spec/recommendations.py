@@ -1,6 +1,6 @@
 """The training settings that were measured for several budgets, from which `diloco plan` recommends.
 
-Plain data and one pure function. The rows are those of decoupled training in docs/quality.md, settings A and B; `make
+Plain data and one pure function. The rows are those of decoupled training in quality.md, settings A and B; `make
 quality` writes them from benchmarks/results/quality.json.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from diloco.spec.training import OptimizerKind
+from diloco.spec.training import OptimizerType
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Recommendation:
     """Inner steps of a learner in the measured run."""
     setting: Literal["A", "B"]
     """A: a batch so large that data-parallel training has too few steps. B: one with which it has enough."""
-    optimizer: OptimizerKind
+    optimizer: OptimizerType
     interval: int
     """H."""
     compression: str
@@ -72,18 +72,12 @@ MEASURED: tuple[Recommendation, ...] = (
 def ranked(
     steps: int,
     *,
-    optimizers: Sequence[OptimizerKind] = ("AdamW", "Muon"),
+    optimizers: Sequence[OptimizerType] = ("AdamW", "Muon"),
     setting: Literal["A", "B"] = "A",
 ) -> tuple[Recommendation, ...]:
-    """The rows of the nearest budget, the lowest loss first; of equal losses the one with fewer bytes.
+    """The rows of the measured budget nearest to ``steps`` by ratio: the lowest loss first, then the fewest bytes.
 
-    Source: docs/quality.md, its tables of settings A and B.
-
-    Args:
-        steps: inner steps of each learner in the whole run; the nearest measured budget is the one of the smallest
-            ratio. Runs longer than the longest one measured get that one's rows.
-        optimizers: the inner optimizers that may be used.
-        setting: how the run's batch is.
+    ``steps``: each learner's inner steps in the whole run. Source: quality.md, its tables of settings A and B.
     """
     known = [row for row in MEASURED if row.optimizer in optimizers and row.setting == setting]
     budgets = {row.steps for row in known}

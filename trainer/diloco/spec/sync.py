@@ -24,10 +24,9 @@ class Grace(SpecModel):
     """How long a round with its quorum waits for learners that are not ready yet (paper, Eq. 3)."""
 
     safety: float = Field(default=0.5, ge=0, lt=1)
-    """gamma: fraction of the spare overlap time (overlap less quorum and merge) to wait for late learners. 0: no
-    wait."""
-    maximum_seconds: float | None = Field(default=None, ge=0, le=3600)
-    """Upper bound, in seconds. Default: about one inner step."""
+    """gamma: fraction of the spare overlap time (overlap less quorum and merge) to wait for late learners."""
+    maximum_seconds: int | None = Field(default=None, ge=0, le=3600)
+    """Seconds to wait at most. Default: about one inner step."""
 
 
 class OuterOptimizer(SpecModel):
@@ -47,12 +46,11 @@ class SyncSpec(SpecModel):
     interval: int = Field(default=24, ge=1, le=1_000_000)
     """H: inner steps between two synchronizations of a fragment."""
     overlap: Overlap = AUTO
-    """tau: inner steps that a learner may train while a fragment is being merged. Auto: as many as the measured time of
-    a round needs, at least 2 (the paper's), below the interval, and too few for a pause at maxStalenessSteps (ours)."""
+    """tau: inner steps that a learner may train while a fragment is being merged. Auto: as many as a round is measured
+    to need, at least 2 (the paper's), below the interval and maxStalenessSteps (ours)."""
     quorum: int = Field(default=1, ge=1, le=10_000)
-    """K: learners that must send a fragment before it is merged. A learner that waits at maxStalenessSteps and has
-    nothing to send counts too. If fewer than K learners are left because others were given up, those are enough; to end
-    the job instead, set failurePolicy.minimumLearners."""
+    """K: learners that must send a fragment before it is merged. One that waits at maxStalenessSteps with nothing to
+    send counts too. If fewer than K are left after others were given up, those are enough."""
     grace: Grace = Grace()
     """How long to wait for late learners after the quorum is reached."""
     merge: Literal["RDA", "Mean"] = "RDA"
@@ -60,29 +58,27 @@ class SyncSpec(SpecModel):
     token_weights: bool = True
     """true: weigh a learner by tokens x tokens per step (paper). false: weigh all alike."""
     anchor: Literal["Received", "Current"] = "Received"
-    """The version that an outer gradient is measured from: the one the learner last received, or the syncer's
-    current."""
+    """The version that an outer gradient is measured from: the one that the learner received last, or the syncer's."""
     outer_optimizer: OuterOptimizer | None = None
-    """The outer optimizer. Default (Auto): chosen when the job begins. DiLoCo's, learning rate 0.7 and momentum 0.9, if
-    the interval is at least 24 and the expected merges of each fragment, budget / (learners x batch x sequence x
-    interval), are at least 100; else learning rate 1 and momentum 0 (ours). Scaling a pool does not change it."""
+    """The outer optimizer. Default: DiLoCo's (0.7, 0.9) if the interval is at least 24 and at least 100 merges of each
+    fragment are expected, budget / (learners x batch x sequence x interval); else learning rate 1 and momentum 0
+    (ours). Chosen once, when the job begins."""
     compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
     """How learners encode outer gradients for the syncer. For the way back see sync.downlink."""
     error_feedback: bool = True
     """With Int8 and Int4: add what the encoding lost to the next outer gradient."""
     downlink: Downlink = "F32"
-    """How the syncer encodes merged fragments for learners. F32: whole fragments. BF16, Int8: the update, with error
-    feedback, to learners that have the previous version; others receive the whole fragment in f32."""
+    """How the syncer encodes merged fragments. F32: whole fragments. BF16, Int8: the update, with error feedback, for
+    learners that have the previous version; others get the whole fragment in f32."""
     max_staleness_steps: int | None = Field(default=None, ge=1, le=10**9)
-    """A learner pauses after this many inner steps without an update. Default: 4 x interval + overlap (ours).
-    interval + overlap, with quorum = all learners, is lock-step DiLoCo."""
+    """Inner steps without an update after which a learner pauses. Default: 4 x interval + overlap (ours). interval +
+    overlap, with quorum = all learners, is lock-step DiLoCo."""
     max_version_lag: int = Field(default=1, ge=0, le=8)
-    """Most versions that a merged outer gradient may be behind. An older one is dropped, and its learner reloads
-    (ours)."""
-    lease_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """Lease (seconds): a learner that is silent for longer counts as lost. At least 10 of its own steps (ours)."""
-    startup_seconds: float = Field(default=600.0, gt=0, le=86_400)
-    """Lease (seconds) until a learner's first step, when it may compile (ours)."""
+    """Versions that a merged outer gradient may be behind. An older one is dropped, and its learner reloads (ours)."""
+    lease_seconds: int = Field(default=10, ge=1, le=3600)
+    """Seconds of silence after which a learner counts as lost; at least 10 of its own steps (ours)."""
+    startup_seconds: int = Field(default=600, ge=1, le=86_400)
+    """Seconds of silence until a learner's first step, when it may compile (ours)."""
 
     @property
     def keeps_residuals(self) -> bool:

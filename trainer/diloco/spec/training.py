@@ -1,6 +1,6 @@
 """What is trained: the model, the data, the inner optimizer and how the global model is evaluated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,16 +20,20 @@ FilePattern = Annotated[str, Field(min_length=1, max_length=255)]
 NamePattern = Annotated[str, Field(min_length=1, max_length=255)]
 """A pattern of parameter names, as a shell has them for files: ``*`` also matches dots."""
 
-OptimizerKind = Literal["AdamW", "Muon"]
+OptimizerType = Literal["AdamW", "Muon"]
 
 
-def _exactly_one(kinds: dict[str, object], arguments: dict[str, Any]) -> None:
-    given = [name for name, value in kinds.items() if value is not None]
+def exactly_one(sources: Iterable[str]) -> str:
+    """The text of an error about fields of which one must be given."""
+    return f"needs exactly one of {listed(sources, 'and')}"
+
+
+def _check_sources(sources: dict[str, object], arguments: dict[str, Any]) -> None:
+    given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
-        has = f"has {listed(given, 'and')}" if given else f"has none of {listed(kinds, 'and')}"
-        raise PartError(Problem("", f"{has}; use exactly one of {listed(kinds, 'and')}"))
+        raise PartError(Problem("", f"{exactly_one(sources)}; has {listed(given, 'and') or 'none'}"))
     if arguments and given != ["entrypoint"]:
-        raise PartError(Problem("arguments", f"has no use with {given[0]}; remove it or use entrypoint"))
+        raise PartError(Problem("arguments", "has no use without entrypoint; remove it or use entrypoint"))
     if nulls := list(_nulls(arguments, "arguments")):
         # `kubectl apply` removes nulls before an API server sees them.
         raise PartError(*(Problem(path, "null cannot be passed on; leave it out") for path in nulls))
@@ -53,7 +57,7 @@ class BuiltinModel(SpecModel):
     preset: Literal["pico", "nano", "micro", "mini", "gpt2"] = "nano"
     """Size: pico 0.1M, nano 0.8M, micro 5M, mini 25M, gpt2 124M parameters (byte vocabulary; gpt2 with its own)."""
     vocabulary_size: int | None = Field(default=None, ge=2, le=1_000_000)
-    """Number of token ids. Default: that of the data (257 for text: the bytes and an end of document)."""
+    """Number of token ids. Default: that of the data (text: 257, the bytes and an end of document)."""
     tie_embeddings: bool = True
     """Share the token embedding with the output layer, as GPT-2 does."""
 
@@ -64,15 +68,15 @@ class ModelSpec(SpecModel):
     builtin: BuiltinModel | None = None
     """The GPT that comes with diloco."""
     entrypoint: Entrypoint | None = None
-    """Your own: ``package.module:factory``, called with ``arguments``; it returns a ``torch.nn.Module`` whose
-    ``forward(tokens)`` maps int64 token ids of shape (batch, sequence) to logits (batch, sequence, vocabulary).
-    Trained parameters are f32. A buffer that training changes (running statistics) is refused."""
+    """Your own: ``package.module:factory``, called with ``arguments``. It returns a ``torch.nn.Module`` that maps int64
+    token ids (batch, sequence) to logits (batch, sequence, vocabulary), with f32 parameters and no buffers that
+    training changes."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        _exactly_one({"builtin": self.builtin, "entrypoint": self.entrypoint}, self.arguments)
+        _check_sources({"builtin": self.builtin, "entrypoint": self.entrypoint}, self.arguments)
         return self
 
 
@@ -80,10 +84,9 @@ class TextData(SpecModel):
     """Plain files: one token per byte, and one at the end of each document."""
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
-    """A file or a folder (searched recursively). Default: the standard library sources of the running Python."""
+    """A file or a folder (searched recursively). Default: the standard library of the running Python."""
     include: tuple[FilePattern, ...] = Field(default=("*.txt", "*.md", "*.py", "*.rst", "*.json"), max_length=64)
-    """Patterns of file names to read inside a folder. Files are read as they are: for JSON lines, including keys and
-    quotes."""
+    """Patterns of file names to read inside a folder. Files are read as they are: JSON lines with keys and quotes."""
 
 
 class TokenData(SpecModel):
@@ -110,7 +113,7 @@ class DataSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        _exactly_one({"text": self.text, "tokens": self.tokens, "entrypoint": self.entrypoint}, self.arguments)
+        _check_sources({"text": self.text, "tokens": self.tokens, "entrypoint": self.entrypoint}, self.arguments)
         return self
 
 
@@ -124,21 +127,19 @@ class MuonOptions(SpecModel):
     weight_decay: float = Field(default=0.1, ge=0, le=10)
     """Decoupled weight decay of the hidden matrices; 0.1 is torch's."""
     exclude: tuple[NamePattern, ...] = Field(default=(), max_length=64)
-    """Matrices that AdamW trains instead, as patterns of parameter names (``router.*``). Needed if your own model
-    has an embedding that is not an ``nn.Embedding``, or an output layer that is not the last ``nn.Linear`` with one
-    output for each token id. A pattern that matches no parameter is an error."""
+    """Patterns of names of matrices that AdamW trains instead (``router.*``): embeddings other than ``nn.Embedding``,
+    output layers other than the last ``nn.Linear``. Each must match a parameter."""
 
 
 class InnerOptimizer(SpecModel):
     """The optimizer of every learner, with warm-up by the learner's own steps and decay by the job's progress."""
 
-    kind: OptimizerKind = "AdamW"
-    """AdamW: trains all parameters. Muon: trains the hidden matrices, and AdamW trains embeddings, the output layer and
-    whatever does not have two dimensions; it needs torch 2.9 or later. Muon keeps one f32 value for each of its
-    parameters in memory and in checkpoints, AdamW two."""
+    type: OptimizerType = "AdamW"
+    """AdamW: trains all parameters. Muon: trains the hidden matrices, AdamW the rest; needs torch 2.9. Muon keeps one
+    f32 value for each parameter, AdamW two."""
     muon: MuonOptions | None = None
-    """Options of Muon, for kind Muon only. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` next to it are
-    AdamW's; ``warmupSteps``, ``decay``, ``finalFraction`` and ``clipNorm`` are for both. Default: Muon's defaults."""
+    """Options of type Muon. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` beside it are AdamW's; the
+    rest is for both. Default: Muon's defaults."""
     learning_rate: float = Field(default=2e-3, gt=0, le=10)
     """Peak learning rate of AdamW."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -160,16 +161,16 @@ class InnerOptimizer(SpecModel):
 
     @property
     def muon_options(self) -> MuonOptions | None:
-        """``muon`` or its defaults where ``kind`` is Muon; None where it is AdamW."""
-        return (self.muon or MuonOptions()) if self.kind == "Muon" else None
+        """``muon`` or its defaults where ``type`` is Muon; None where it is AdamW."""
+        return (self.muon or MuonOptions()) if self.type == "Muon" else None
 
 
 class Evaluation(SpecModel):
     """How the global (outer) model is evaluated: by a learner, on held-out data."""
 
     every_tokens: int | None = Field(default=None, ge=1, le=10**15)
-    """Merged tokens between evaluations. Default: a tenth of ``training.tokens``. The first and the final model are
-    always evaluated."""
+    """Merged tokens between evaluations; the first and the last model are always evaluated. Default: a tenth of
+    ``training.tokens``."""
     sequences: int = Field(default=64, ge=1, le=1_000_000)
     """Held-out sequences per evaluation (the same ones every time)."""
 
@@ -188,8 +189,8 @@ class TrainingSpec(SpecModel):
     precision: Literal["F32", "BF16"] = "F32"
     """Arithmetic of the forward and backward pass. BF16: autocast; parameters and optimizer stay f32."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the initial model, of each learner's order of data, and of torch's random numbers in an inner step
-    (dropout). Code that uses another source of randomness must seed it itself."""
+    """Seed of the initial model, of each learner's order of data, and of torch's random numbers (dropout). Other
+    sources of randomness must be seeded by your code."""
     evaluation: Evaluation = Evaluation()
     """Evaluation of the global model."""
     checkpoint_every_steps: int = Field(default=50, ge=1, le=10**9)

@@ -8,78 +8,66 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 import torch
 
-from diloco.core import actions
-from diloco.core.actions import Action
-from diloco.core.events import Event, LearnerLeft, Merged
+from diloco.core.engine import actions
+from diloco.core.engine.actions import Action, NoteKind
+from diloco.core.engine.events import Event, LearnerLeft, Merged
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.merging import MergeResult, Merging
-from diloco.syncer.peers.inbox import Inbox, PushKey
-from diloco.syncer.peers.posted_pulls import PostedPulls
+from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.sessions import Sessions
-from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.store import FragmentStore
 from diloco.tape.explain import describe
 from diloco.wire import messages
+from diloco.wire.messages import PushKey
 
 _log = logging.getLogger(__name__)
 
 _QUIET = (actions.AskFragment, actions.Merge, actions.Broadcast, actions.Discard, actions.Checkpoint)
-_QUIET_NOTES = ("RoundOpened", "RoundWaits", "RoundAbandoned", "LearnerExcluded", "Repeated", "MemberLeftOut")
+_QUIET_NOTES = (
+    NoteKind.ROUND_OPENED,
+    NoteKind.ROUND_WAITS,
+    NoteKind.ROUND_ABANDONED,
+    NoteKind.LEARNER_EXCLUDED,
+    NoteKind.REPEATED,
+    NoteKind.MEMBER_LEFT_OUT,
+)
 """Decisions of every round, or those logged elsewhere: on the tape, and in the log only at DEBUG."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWork:
+    """What merges, checkpoints and the end are made with."""
+
+    merging: Merging
+    threads: int
+    """torch threads of a merge."""
+    checkpointer: Checkpointer
+    payloads: Path | None
+    """Where merged payloads are kept; None: nowhere."""
+    finish: Callable[[actions.Finish], None]
 
 
 class ActionExecutor:
     """Does what the engine orders."""
 
-    def __init__(  # noqa: PLR0913  # what actions act on
-        self,
-        *,
-        engine_loop: EngineLoop,
-        sessions: Sessions,
-        inbox: Inbox,
-        store: FragmentStore,
-        posted: PostedPulls,
-        merging: Merging,
-        checkpointer: Checkpointer,
-        metrics: SyncerMetrics,
-        payloads: Path | None,
-        threads: int,
-        finish: Callable[[actions.Finish], None],
+    def __init__(
+        self, collaborators: Collaborators, sessions: Sessions, engine_loop: EngineLoop, work: MergeWork
     ) -> None:
-        """Connect the parts that actions act on.
-
-        Args:
-            engine_loop: Where events go.
-            sessions: Learners' sessions.
-            inbox: Outer gradients.
-            store: The global model.
-            posted: Pulls that wait for a version.
-            merging: Computes merges.
-            checkpointer: Checkpoints.
-            metrics: Counters.
-            payloads: Where merged payloads are kept; None: nowhere.
-            threads: torch threads of a merge.
-            finish: Called once the job is over.
-        """
-        self._engine_loop = engine_loop
         self._sessions = sessions
-        self._inbox = inbox
-        self._store = store
-        self._posted = posted
-        self._merging = merging
-        self._checkpointer = checkpointer
-        self._metrics = metrics
-        self._payloads = payloads
-        self._finish = finish
+        self._engine_loop = engine_loop
+        self._inbox, self._store, self._posted = collaborators.inbox, collaborators.store, collaborators.posted
+        self._metrics = collaborators.metrics
+        self._merging, self._checkpointer = work.merging, work.checkpointer
+        self._payloads, self._finish = work.payloads, work.finish
         # torch keeps its number of threads per thread.
-        self._thread = ThreadPoolExecutor(1, "merge", torch.set_num_threads, (threads,))
+        self._thread = ThreadPoolExecutor(1, "merge", torch.set_num_threads, (work.threads,))
         self._orders: deque[actions.Merge] = deque()
         self._running = False
         self._result: MergeResult | None = None
@@ -90,25 +78,31 @@ class ActionExecutor:
         """End the merge thread, after the merge that is running."""
         self._thread.shutdown()
 
-    def before(self, event: Event) -> bool:
-        """Make a merge's result current just before the engine receives its event, so that the two never disagree."""
-        if isinstance(event, Merged):
-            result, self._result = self._result, None
-            assert result is not None
-            # The state is consistent again only after the events of this batch.
-            asyncio.get_running_loop().call_soon(self._merge_over)
-            # The engine may have ended the job in this same batch of events.
-            if self._engine_loop.engine.finished:
-                return False
-            self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
-            self._inbox.void_version(result.fragment, result.version)
-            self._posted.made(result.fragment)
-        elif isinstance(event, LearnerLeft):
-            self._inbox.void_session(event.learner, event.incarnation)
-            self._posted.session_over(event.learner, event.incarnation)
+    def commit(self, event: Event) -> bool:
+        """Make a merge's result the global model just before the engine is told, so that the two never disagree."""
+        if isinstance(event, LearnerLeft):
+            self._session_over(event.learner, event.incarnation)
+        return not isinstance(event, Merged) or self._commit_merge()
+
+    def _commit_merge(self) -> bool:
+        """False: the job has ended in this same batch of events, and its model stays as it is."""
+        result, self._result = self._result, None
+        assert result is not None
+        # The state is consistent again only after the events of this batch.
+        asyncio.get_running_loop().call_soon(self._merge_over)
+        if self._engine_loop.engine.finished:
+            return False
+        merged = result.event
+        self._store.commit(merged.fragment, merged.version, result.made, result.digest, result.update)
+        self._inbox.void_version(merged.fragment, merged.version)
+        self._posted.made(merged.fragment)
         return True
 
-    def carry_out(self, action: Action, now: float) -> None:  # noqa: C901  # a table of actions
+    def _session_over(self, learner: str, incarnation: int) -> None:
+        self._inbox.void_session(learner, incarnation)
+        self._posted.session_over(learner, incarnation)
+
+    def carry_out(self, action: Action, now: float) -> None:  # noqa: C901, PLR0912  # a table of actions
         """Do what the engine ordered, or start it."""
         self._metrics.observe(action, now)
         _log_decision(action)
@@ -119,8 +113,7 @@ class ActionExecutor:
             case actions.Refuse():
                 self._sessions.refuse(action)
             case actions.Fence():
-                self._inbox.void_session(action.learner, action.incarnation)
-                self._posted.session_over(action.learner, action.incarnation)
+                self._session_over(action.learner, action.incarnation)
                 self._sessions.fence(action)
             case actions.AskFragment(learner, incarnation, fragment, version, attempt):
                 self._inbox.ask(PushKey(learner, incarnation, fragment, version, attempt))
@@ -131,7 +124,10 @@ class ActionExecutor:
             case actions.Discard(learner, incarnation, fragment, version, attempt):
                 self._inbox.drop(PushKey(learner, incarnation, fragment, version, attempt))
             case actions.Broadcast():
-                self._broadcast(action)
+                progress = self._progress()
+                for learner, incarnation, merged in action.learners:
+                    ready = messages.FragmentReady(action.fragment, action.version, merged, progress)
+                    self._sessions.send(learner, incarnation, ready)
             case actions.Checkpoint():
                 self._checkpointer.request(action.reason)
             case actions.Evaluate():
@@ -143,12 +139,6 @@ class ActionExecutor:
                 pass
             case _:
                 assert_never(action)
-
-    def _broadcast(self, action: actions.Broadcast) -> None:
-        progress = self._progress()
-        for learner, incarnation, merged in action.learners:
-            ready = messages.FragmentReady(action.fragment, action.version, merged, progress)
-            self._sessions.send(learner, incarnation, ready)
 
     def _progress(self) -> messages.Progress:
         progress = self._engine_loop.engine.progress
@@ -177,41 +167,32 @@ class ActionExecutor:
             self._engine_loop.fail(error)
             return
         result = done.result()
-        self._metrics.merge_seconds.observe(result.seconds)
+        merged = result.event
+        self._metrics.merge_seconds.observe(merged.seconds)
         if result.problem:
             self._metrics.merge_failures.inc()
             _log.warning(
-                "fragment %d is not merged and stays at version %d: %s", result.fragment, result.version, result.problem
+                "fragment %d is not merged and stays at version %d: %s", merged.fragment, merged.version, result.problem
             )
         if result.not_encoded:
             self._metrics.updates_not_encoded.inc()
             _log.warning(
                 "version %d of fragment %d is sent whole because its update cannot be encoded: %s",
-                result.version,
-                result.fragment,
+                merged.version,
+                merged.fragment,
                 result.not_encoded,
             )
-        for one in result.left_out:
+        for one in merged.left_out:
             self._metrics.members_left_out.inc()
             _log.warning(
                 "version %d of fragment %d is merged without %s: %s",
-                result.version,
-                result.fragment,
+                merged.version,
+                merged.fragment,
                 one.learner,
                 one.reason,
             )
         self._result = result
-        self._engine_loop.post(
-            Merged(
-                result.fragment,
-                result.version,
-                result.digest.hex(),
-                result.seconds,
-                failed=bool(result.problem),
-                left_out=result.left_out,
-                proof=result.proof,
-            )
-        )
+        self._engine_loop.post(merged)
 
     def _merge_over(self) -> None:
         self._running = False
@@ -231,7 +212,7 @@ class ActionExecutor:
 
 
 def _log_decision(action: Action) -> None:
-    quiet = isinstance(action, _QUIET) or (isinstance(action, actions.Note) and action.subject in _QUIET_NOTES)
+    quiet = isinstance(action, _QUIET) or (isinstance(action, actions.Note) and action.kind in _QUIET_NOTES)
     level = logging.DEBUG if quiet else logging.INFO
     if _log.isEnabledFor(level):
         _log.log(level, "%s", describe(action))

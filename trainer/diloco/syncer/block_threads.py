@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
-from diloco.core.merge import Pass
+from diloco.core.merge.fragment_merge import Pass
 
 
 class BlockThreads:

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from diloco.core.actions import Action, CancelTimer, SetTimer
-from diloco.core.engine import Engine
-from diloco.core.events import Event, TimerFired
+from diloco.core.engine.actions import Action, CancelTimer, SetTimer
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.events import Event, TimerFired
 from diloco.tape.writer import TapeWriter
 
 _BATCH_EVENTS = 256
@@ -22,7 +22,7 @@ _BATCH_EVENTS = 256
 class Executor(Protocol):
     """Carries actions out."""
 
-    def before(self, event: Event) -> bool:
+    def commit(self, event: Event) -> bool:
         """Called before the engine receives ``event``, for state that must change with it. False: drop the event."""
         ...
 
@@ -102,7 +102,7 @@ class EngineLoop:
         ordered: list[tuple[Action, float]] = []
         for _ in range(min(len(self._queue), _BATCH_EVENTS)):
             event = self._next_event()
-            if event is None or not self._executor.before(event):
+            if event is None or not self._executor.commit(event):
                 continue
             now = self._clock()
             actions = self.engine.step(event, now)

@@ -1,6 +1,6 @@
 """The error with which a syncer stops."""
 
-from diloco.runtime.exits import EXIT_BAD_INPUT
+from diloco.runtime.process.exits import EXIT_BAD_INPUT
 
 
 class SyncerError(RuntimeError):

@@ -8,8 +8,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from diloco.core.events import LearnersPlanned
-from diloco.core.options import pool_minimums
+from diloco.core.engine.events import LearnersPlanned
+from diloco.core.engine.options import pool_minimums
 from diloco.runtime.files import FileSignature, signature_of
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
@@ -40,8 +40,7 @@ class JobFile:
         except SpecError as error:
             _log.warning("%s; the job continues unchanged", str(error).splitlines()[0])
             return None
-        changed = changed_field(self._job, job)
-        if changed:
+        if changed := _difference(_fixed(self._job), _fixed(job), ""):
             _log.warning(
                 "%s has changed in %s; only learners, minimumLearners and excludedIndices of regions[].pools[] can "
                 "change while the job runs, so it continues unchanged",
@@ -58,18 +57,13 @@ def _planned(job: DiLoCoJob) -> LearnersPlanned:
     return LearnersPlanned(job.spec.learner_ids, pool_minimums(job.spec))
 
 
-def changed_field(before: DiLoCoJob, after: DiLoCoJob) -> str:
-    """The first field that differs and that a running syncer uses and cannot change; empty if none."""
-    return _difference(_fixed(before), _fixed(after), "")
-
-
 def _fixed(job: DiLoCoJob) -> dict[str, Any]:
     spec = job.spec
     plain = spec.model_dump(mode="json", by_alias=True)
     kept = {name: plain[name] for name in ("model", "data", "training", "sync", "failurePolicy")}
     # The operator's alone.
     kept["failurePolicy"] = {name: value for name, value in kept["failurePolicy"].items() if name != "lostPods"}
-    syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "keepCheckpoints", "tape")}
+    syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "maxCheckpoints", "tape")}
     regions = [
         {"name": region.name, "pools": [{"name": pool.name, "batchSize": pool.batch_size} for pool in region.pools]}
         for region in spec.regions

@@ -10,18 +10,24 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from diloco.core.actions import Merge
-from diloco.core.codec import codec_named
-from diloco.core.downlink import Update, downlink_codec, encode_update
-from diloco.core.events import LeftOut
+from diloco.core.engine.actions import Merge
+from diloco.core.engine.events import LeftOut, Merged
 from diloco.core.fragments import Fragment, Layout
-from diloco.core.merge import BlockRunner, Contribution, MergeError, MergeTarget, in_this_thread, merge_fragment
-from diloco.core.options import CURRENT_RULES, Rules
-from diloco.core.outliers import UsualSizes
+from diloco.core.merge.codec import codec_named
+from diloco.core.merge.downlink import Update, downlink_codec, encode_update
+from diloco.core.merge.fragment_merge import (
+    BlockRunner,
+    Contribution,
+    MergeError,
+    MergeTarget,
+    in_this_thread,
+    merge_fragment,
+)
+from diloco.core.merge.outliers import UsualSizes
 from diloco.core.proof import proof_of
 from diloco.spec.sync import OuterOptimizer, SyncSpec
-from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, bytes_of, digest_of
+from diloco.wire.messages import PushKey
 
 _log = logging.getLogger(__name__)
 
@@ -46,22 +52,17 @@ class PreparedMerge:
 class MergeResult:
     """A computed merge that is not in the store yet."""
 
-    fragment: int
-    version: int
+    event: Merged
+    """What the engine is told of it."""
     made: NextVersion
     digest: bytes
     """XXH3-128 of the new parameters."""
-    seconds: float
     problem: str
     """Why the fragment is unchanged; empty if it was merged."""
     update: EncodedUpdate | None = None
     """Update from the version before; None: the new version is sent whole."""
     not_encoded: str = ""
     """Why there is no update though the job encodes them; empty if there is one, or no merge."""
-    left_out: tuple[LeftOut, ...] = ()
-    """Members that were left out of the merge, by learner."""
-    proof: str = ""
-    """`core.proof` of the new parameters."""
 
 
 class Merging:
@@ -73,12 +74,8 @@ class Merging:
         sync: SyncSpec,
         outer: OuterOptimizer,
         run_blocks: BlockRunner = in_this_thread,
-        *,
-        rules: Rules = CURRENT_RULES,
     ) -> None:
-        """``rules``: those that decide on the merges; under the earlier ones, one member could spoil a merge."""
-        self._bounded = rules >= Rules.GUARDED
-        self._usual = UsualSizes(apart=rules >= Rules.APART)
+        self._usual = UsualSizes()
         self._layout = layout
         self._sync = sync
         self._outer = outer
@@ -128,7 +125,11 @@ class Merging:
         try:
             verdict = merge_fragment(
                 prepared.fragment,
-                [self._anchored(contribution, base, prepared.parameters) for contribution, base in prepared.members],
+                [
+                    # For ``sync.anchor: Current``: measured from the current fragment, not from the version received.
+                    one if base is None else replace(one, drift=prepared.parameters - base)
+                    for one, base in prepared.members
+                ],
                 codec=self._codec,
                 method=self._sync.merge,
                 parameters=prepared.parameters,
@@ -136,7 +137,7 @@ class Merging:
                 outer=self._outer,
                 into=made.merge,
                 run=self._run_blocks,
-                bounded=self._bounded,
+                bounded=True,
             ).verdict
         except MergeError as error:
             problem, verdict = str(error), error.verdict
@@ -145,21 +146,17 @@ class Merging:
             update, not_encoded = self._encoded(prepared)
         self._usual.remember(prepared.fragment.index, verdict)
         proof = proof_of(bytes_of(made.merge.parameters), self._run_blocks)
-        return MergeResult(
+        digest, left_out = digest_of(made.merge.parameters), sorted(verdict.left_out.items())
+        event = Merged(
             prepared.fragment.index,
             prepared.version,
-            made,
-            digest=digest_of(made.merge.parameters),
-            seconds=time.perf_counter() - began,
-            problem=problem,
-            update=update,
-            not_encoded=not_encoded,
-            left_out=tuple(
-                LeftOut(learner, reason, learner in verdict.broken)
-                for learner, reason in sorted(verdict.left_out.items())
-            ),
+            digest.hex(),
+            time.perf_counter() - began,
+            failed=bool(problem),
+            left_out=tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out),
             proof=proof,
         )
+        return MergeResult(event, made, digest, problem, update, not_encoded)
 
     def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:
         """The merge's result as an update, from which the new version is made; or why it cannot be encoded."""
@@ -171,9 +168,3 @@ class Merging:
         if payload is None:
             return None, problem
         return EncodedUpdate(prepared.current_version, self._downlink.name, payload, digest_of(payload)), ""
-
-    def _anchored(self, contribution: Contribution, base: torch.Tensor | None, current: torch.Tensor) -> Contribution:
-        """For ``sync.anchor: Current``: measure from the current fragment, not from the version received."""
-        if base is None:
-            return contribution
-        return replace(contribution, drift=current - base)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from diloco.runtime.descriptors import connections_allowed
+from diloco.runtime.process.descriptors import connections_allowed
 from diloco.spec import DiLoCoJob
-from diloco.wire.bandwidth import LimitOf
-from diloco.wire.server import ServerOptions
-from diloco.wire.tls import ServerTls
+from diloco.wire.server.bandwidth import LimitOf
+from diloco.wire.server.server import ServerOptions
+from diloco.wire.tls.tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True)

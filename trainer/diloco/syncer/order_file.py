@@ -1,12 +1,12 @@
-"""Watches a file with orders about single learners (`diloco.spec.learner_orders`)."""
+"""Watches a file with orders about single learners (`diloco.spec.names.learner_orders`)."""
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from diloco.core.events import Event
+from diloco.core.engine.events import Event
 from diloco.runtime.files import FileSignature, open_regular, signature_of
-from diloco.spec.learner_orders import MAXIMUM_BYTES, orders_in
+from diloco.spec.names.learner_orders import MAXIMUM_BYTES, orders_in
 
 _log = logging.getLogger(__name__)
 
@@ -15,12 +15,9 @@ class OrderFile:
     """One file, polled for changes. For one thread at a time."""
 
     def __init__(self, path: Path, epoch: int, event: Callable[[str, int], Event]) -> None:
-        """Nothing is read yet.
+        """Nothing is read yet. Orders to another start of the syncer than ``epoch`` have no effect.
 
-        Args:
-            path: The file, which may not exist.
-            epoch: This start of the syncer; orders to others have no effect.
-            event: Makes the engine's event of a learner and the incarnation that is meant.
+        ``event`` makes the engine's event of a learner and the incarnation that is meant.
         """
         self._path = path
         self._epoch = epoch

@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from diloco.core import snapshot
+from diloco.core.engine import snapshot
+from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
 from diloco.core.fragments import Layout
-from diloco.core.options import EngineOptions
-from diloco.core.snapshot import LaterSnapshotError, SnapshotError
 from diloco.model import build_model, layout_of, layout_of_job, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
-from diloco.spec.syncer_status import RecoveredStatus, RegionBytes
+from diloco.spec.status.syncer import RecoveredStatus, RegionBytes
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.backup.restore import restore
 from diloco.syncer.backup.weights import initial_parameters
@@ -54,7 +54,6 @@ class StartState:
     outer: OuterChoice
     """The outer optimizer: that of the checkpoint, if the job leaves the choice open."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
-    """Bytes by region until then."""
     epoch: int = 0
     """Number of the start that wrote the checkpoint; 0 for a new job."""
     training: str = ""
@@ -89,7 +88,8 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
     if broken:
         set_aside(checkpoints, broken)
     if loaded is not None:
-        layout = _with_constants(layout, loaded.manifest.layout, job)
+        if layout.constants is None:
+            layout = replace(layout, constants=loaded.manifest.layout.partition(".")[2])
         store = empty_store(job, layout)
         fill_from(store, loaded)
         _log.info("continues from checkpoint %s", loaded.name)
@@ -127,7 +127,7 @@ def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCh
     readable = partial(_check_engine, EngineOptions.from_job(job, layout))
     loaded, broken = newest_checkpoint(checkpoints, layout, job.metadata.name, readable)
     begins = job.spec.init_from
-    if loaded is not None or broken or has_had_checkpoints(checkpoints) or begins is None or begins.kind != "Resume":
+    if loaded is not None or broken or has_had_checkpoints(checkpoints) or begins is None or begins.type != "Resume":
         return loaded, broken, ""
     for name, training in restore(begins, JobName.of(job.metadata), layout, checkpoints):
         try:
@@ -138,16 +138,6 @@ def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCh
         else:
             return restored, {}, training
     raise AssertionError("restore ends with an error if there is no other backup")
-
-
-def _with_constants(layout: Layout, digest: str, job: DiLoCoJob) -> Layout:
-    """``layout`` with the digest of frozen parameters and buffers from a checkpoint; older checkpoints have none."""
-    if layout.constants is not None:
-        return layout
-    constants = digest.partition(".")[2]
-    if constants:
-        return replace(layout, constants=constants)
-    return layout_of(build_model(job.spec), job.spec.sync.fragments)
 
 
 def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointManifest) -> None:

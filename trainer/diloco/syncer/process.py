@@ -9,15 +9,15 @@ import logging
 import os
 import signal
 
+from diloco.core.engine.snapshot import SnapshotError
 from diloco.core.fragments import LayoutError
-from diloco.core.snapshot import SnapshotError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.files import UnusableFileError, write_json_atomically
-from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import HttpServer, HttpServerError
-from diloco.runtime.loading import Loading
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.process.heartbeat import Heartbeat
+from diloco.runtime.process.loading import Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
@@ -27,8 +27,8 @@ from diloco.syncer.recovery.resume import Beginning, recover
 from diloco.syncer.recovery.tape_tail import read_tail
 from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
-from diloco.wire.server import ListenError, SyncServer
-from diloco.wire.tls import TlsFileError
+from diloco.wire.server.server import ListenError, SyncServer
+from diloco.wire.tls.tls import TlsFileError
 
 _log = logging.getLogger(__name__)
 

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import ValidationError
 
-from diloco.core.actions import Action, CancelTimer, Merge, SetTimer
-from diloco.core.codec import codec_named
-from diloco.core.engine import EngineOptions
-from diloco.core.events import Merged
+from diloco.core.engine.actions import Action, CancelTimer, Merge, SetTimer
+from diloco.core.engine.engine import EngineOptions
+from diloco.core.engine.events import Merged
 from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
-from diloco.core.image import ImageError
-from diloco.core.options import Rules
-from diloco.core.snapshot import SnapshotError
-from diloco.model import ModelError, layout_of_job
+from diloco.core.merge.codec import codec_named
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
@@ -30,13 +26,13 @@ from diloco.syncer.disk.checkpoint import load_checkpoint
 from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.merging import Merging
-from diloco.syncer.peers.inbox import PushKey
 from diloco.syncer.prepare import empty_store, fill_from
 from diloco.tape.explain import describe
 from diloco.tape.gaps import missing_between, missing_front
 from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of
 from diloco.tape.records import to_plain
 from diloco.tape.segments import TapeFiles, find_tapes
+from diloco.wire.messages import PushKey
 
 if TYPE_CHECKING:
     from diloco.syncer.store import FragmentStore
@@ -65,7 +61,6 @@ class EpochReplay:
 
     epoch: int
     events: int = 0
-    """Number of replayed events."""
     decisions: int = 0
     """Number of actions that came out the same."""
     merges: int = 0
@@ -98,14 +93,13 @@ class ReplayReport:
         return not self.problems
 
 
-def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> ReplayReport:
+def replay(directory: Path, *, explain: bool = False) -> ReplayReport:
     """Replay every tape in a syncer's directory, or in the output directory of a run that holds one as ``syncer``.
 
-    A tape is data: nothing that it names is imported. ``trust``: import it if a tape of an earlier version lacks the
-    sizes of an entrypoint's model.
+    A tape is data: nothing that it names is imported.
 
     Raises:
-        ReplayError: there is no tape, or its model's sizes cannot be found.
+        ReplayError: there is no tape.
     """
     root = directory if (directory / "tape").is_dir() else directory / "syncer"
     tapes = find_tapes(root / "tape")
@@ -114,7 +108,7 @@ def replay(directory: Path, *, explain: bool = False, trust: bool = False) -> Re
     epochs: list[EpochReplay] = []
     problems: list[ReplayProblem] = []
     for before, files in zip((None, *tapes), tapes, strict=False):
-        epoch, found = _replay_epoch(root, files, before, trust=trust)
+        epoch, found = _replay_epoch(root, files, before)
         epochs.append(epoch)
         problems += found
     explanation = explain_tapes(tapes) if explain else iter(())
@@ -136,11 +130,9 @@ def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
             yield str(error)
 
 
-def _replay_epoch(
-    root: Path, files: TapeFiles, before: TapeFiles | None, *, trust: bool
-) -> tuple[EpochReplay, list[ReplayProblem]]:
+def _replay_epoch(root: Path, files: TapeFiles, before: TapeFiles | None) -> tuple[EpochReplay, list[ReplayProblem]]:
     try:
-        return _Epoch(root, files, before, trust=trust).run()
+        return _Epoch(root, files, before).run()
     except TapeError as error:
         return EpochReplay(files.epoch), [ReplayProblem(error.file, error.seq, error.problem)]
 
@@ -148,17 +140,16 @@ def _replay_epoch(
 class _Epoch:
     """The replay of one tape, as far as it gets."""
 
-    def __init__(self, root: Path, files: TapeFiles, before: TapeFiles | None, *, trust: bool) -> None:
+    def __init__(self, root: Path, files: TapeFiles, before: TapeFiles | None) -> None:
         self._reader = TapeReader(files)
         header, first, seq = self._reader.header, files.segments[0], self._reader.first_seq
         job = _job(first, header)
-        layout = _layout(first, header, job, trust=trust)
+        layout = _layout(first, header, job)
         try:
-            options = replace(EngineOptions.from_job(job, layout), rules=Rules(header.rules))
-            self._engine = engine_of(header, options)
-        except (SnapshotError, ImageError, ValueError) as error:
+            self._engine = engine_of(header, EngineOptions.from_job(job, layout))
+        except ValueError as error:
             raise TapeError(first, seq, str(error)) from error
-        self._merges = _Merges(root, job, layout, options.rules)
+        self._merges = _Merges(root, job, layout)
         if header.record and not seq:
             self._merges.begin(first, header)
         self._done = EpochReplay(files.epoch, recorded=header.record, first_seq=seq)
@@ -201,12 +192,12 @@ class _Epoch:
 class _Merges:
     """Redoes the merges of one recorded tape. It stops after the first problem, as later merges build on it."""
 
-    def __init__(self, root: Path, job: DiLoCoJob, layout: Layout, rules: Rules) -> None:
+    def __init__(self, root: Path, job: DiLoCoJob, layout: Layout) -> None:
         self._root = root
         self._job = job
         self._layout = layout
         self._codec = codec_named(job.spec.sync.compression)
-        self._merging = Merging(layout, job.spec.sync, OuterChoice.of(job.spec).optimizer, rules=rules)
+        self._merging = Merging(layout, job.spec.sync, OuterChoice.of(job.spec).optimizer)
         self._store: FragmentStore | None = None
         self._orders: dict[tuple[int, int], Merge] = {}
         self.problems: list[ReplayProblem] = []
@@ -251,15 +242,16 @@ class _Merges:
         except UnusableFileError as error:
             self._problem(entry.file, entry.seq, str(error))
             return False
-        if result.digest.hex() != event.digest:
-            text = f"version {event.version} of fragment {event.fragment} comes out as {result.digest.hex()}"
+        made = result.event
+        if made.digest != event.digest:
+            text = f"version {event.version} of fragment {event.fragment} comes out as {made.digest}"
             self._problem(entry.file, entry.seq, f"{text}, not {event.digest}")
             return False
-        if event.proof and result.proof != event.proof:
-            text = f"version {event.version} of fragment {event.fragment} has the proof {result.proof}"
+        if made.proof != event.proof:
+            text = f"version {event.version} of fragment {event.fragment} has the proof {made.proof}"
             self._problem(entry.file, entry.seq, f"{text}, not {event.proof}")
             return False
-        self._store.commit(result.fragment, result.version, result.made, result.digest, result.update)
+        self._store.commit(made.fragment, made.version, result.made, result.digest, result.update)
         return True
 
     def _problem(self, file: Path, seq: int, text: str) -> None:
@@ -279,31 +271,19 @@ def _job(file: Path, header: TapeHeader) -> DiLoCoJob:
         raise TapeError(file, 0, f"its job is not valid ({error.error_count()} problems)") from error
 
 
-def _layout(file: Path, header: TapeHeader, job: DiLoCoJob, *, trust: bool) -> Layout:
-    """The sizes of the tape's model: from the tape, else from the model that its job names.
+def _layout(file: Path, header: TapeHeader, job: DiLoCoJob) -> Layout:
+    """The sizes of the tape's model.
 
     Raises:
         TapeError: they are not those that the syncer had.
-        ReplayError: they are not on the tape and cannot be found here.
     """
-    if header.tensors:
-        try:
-            layout = layout_from_table(header.tensors)
-        except LayoutError as error:
-            raise TapeError(file, 0, f"its model is not valid ({error})") from error
-        if len(layout.fragments) != job.spec.sync.fragments:
-            text = f"its model has {len(layout.fragments)} fragments, its job {job.spec.sync.fragments}"
-            raise TapeError(file, 0, text)
-    elif job.spec.model.entrypoint is not None and not trust:
-        raise ReplayError(
-            f"{file}: was written by an earlier version without the sizes of its model, which comes from the "
-            f"entrypoint {job.spec.model.entrypoint}; use --trust to import it, if you trust the run"
-        )
-    else:
-        try:
-            layout = layout_of_job(job.spec)
-        except (ModelError, LayoutError) as error:
-            raise ReplayError(f"{file}: its model cannot be built here: {error}") from error
+    try:
+        layout = layout_from_table(header.tensors)
+    except LayoutError as error:
+        raise TapeError(file, 0, f"its model is not valid ({error})") from error
+    if len(layout.fragments) != job.spec.sync.fragments:
+        text = f"its model has {len(layout.fragments)} fragments, its job {job.spec.sync.fragments}"
+        raise TapeError(file, 0, text)
     if layout.match(header.layout) is Match.OTHER_CUT:
         text = f"the model is cut into {layout.cut[:12]} here, but was into {header.layout[:12]}: another version of it"
         raise TapeError(file, 0, text)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import xxhash
 
 from diloco.core.fragments import Layout
-from diloco.core.merge import MergeTarget
+from diloco.core.merge.fragment_merge import MergeTarget
+from diloco.wire.part_messages import payload_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class EncodedUpdate:
     payload: torch.Tensor
     """uint8, flat. Never written to."""
     digest: bytes
-    """XXH3-128 of the payload."""
+    """Of the payload."""
 
     @property
     def view(self) -> memoryview:
@@ -41,7 +41,7 @@ class StoredFragment:
     parameters: torch.Tensor
     """f32, shape (numel,). Never written to."""
     digest: bytes
-    """XXH3-128 of its bytes."""
+    """Of its bytes."""
     update: EncodedUpdate | None = None
     """Update from the version before; None: every learner gets the whole fragment."""
 
@@ -80,10 +80,8 @@ class FragmentStore:
     def __init__(self, layout: Layout, *, older_versions: int = 0, residuals: bool = False) -> None:
         """Start empty; ``put`` every fragment before use.
 
-        Args:
-            layout: The model, cut into fragments.
-            older_versions: How many versions before the current one are kept, to measure drift from.
-            residuals: Whether updates are encoded, so that their residuals are kept.
+        ``older_versions``: how many before the current one are kept, to measure drift from. ``residuals``: whether
+        updates are encoded, so that their residuals are kept.
         """
         self._layout = layout
         self._older_versions = older_versions
@@ -183,8 +181,8 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def digest_of(tensor: torch.Tensor) -> bytes:
-    """XXH3-128 of a contiguous host tensor's bytes."""
-    return xxhash.xxh3_128_digest(bytes_of(tensor))
+    """The digest of a contiguous host tensor's bytes, as transfers have it."""
+    return payload_digest(bytes_of(tensor))
 
 
 def check_complete(layout: Layout, tensors: Sequence[torch.Tensor]) -> str | None:

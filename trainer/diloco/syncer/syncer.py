@@ -11,17 +11,16 @@ from typing import Any
 
 import torch
 
-from diloco.core import snapshot
-from diloco.core.actions import Finish
-from diloco.core.codec import codec_named
-from diloco.core.engine import Engine, EngineOptions
-from diloco.core.events import LearnerFailed, LearnerReadmitted, SnapshotAsked
-from diloco.core.options import CURRENT_RULES
-from diloco.core.view import EngineView
-from diloco.runtime.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
-from diloco.spec.learner_orders import FAILED_FILE, READMITTED_FILE
-from diloco.spec.syncer_status import SyncerStatus
-from diloco.syncer.action_executor import ActionExecutor
+from diloco.core.engine import snapshot
+from diloco.core.engine.actions import Finish
+from diloco.core.engine.engine import Engine, EngineOptions
+from diloco.core.engine.events import LearnerFailed, LearnerReadmitted, SnapshotAsked
+from diloco.core.engine.options import RULES
+from diloco.core.merge.codec import codec_named
+from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
+from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
+from diloco.spec.status.syncer import EngineStatus, StoredStatus, SyncerStatus
+from diloco.syncer.action_executor import ActionExecutor, MergeWork
 from diloco.syncer.backup.backups import backups_of
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
@@ -36,23 +35,19 @@ from diloco.syncer.options import SyncerOptions
 from diloco.syncer.order_file import OrderFile
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims, tokens_per_step
-from diloco.syncer.peers.inbox import Inbox
-from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.link_terms import terms_of
 from diloco.syncer.peers.link_watch import LinkWatch
-from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases
 from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.reporting.status_builder import Reporter, StoredState
-from diloco.tape.limits import TapeLimits
+from diloco.syncer.reporting.status_builder import Reporter
+from diloco.tape.keeper import TapeKeeper, TapeLimits
 from diloco.tape.reader import TapeHeader
-from diloco.tape.writer import TapeWriter, kept_tape
-from diloco.wire.channel import POSTED_SECONDS
+from diloco.tape.writer import TapeWriter
 from diloco.wire.messages import Finished
-from diloco.wire.traffic import Traffic
+from diloco.wire.server.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +95,7 @@ class Syncer:
         self._finished_at: float | None = None
         self._quiet_seconds = _QUIET_SECONDS
         self._events_at_checkpoint = 0
-        self._checkpoint_due = options.job.spec.syncer.checkpoint_every_seconds
+        self._checkpoint_due = float(options.job.spec.syncer.checkpoint_every_seconds)
         self._files = _files(options, epoch)
         self._concluding: asyncio.Task[None] | None = None
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
@@ -113,14 +108,14 @@ class Syncer:
         self._engine = Engine(engine_options, epoch, start_state.engine)
         self._checkpointer = Checkpointer(
             directory.checkpoints,
-            options.job.spec.syncer.keep_checkpoints,
+            options.job.spec.syncer.max_checkpoints,
+            self._disk,
             capture=self._capture,
             release=self._store.release,
             check=lambda content: snapshot.check(engine_options, json.loads(json.dumps(content.engine))),
             metrics=self.metrics,
             clock=clock,
         )
-        self._checkpointer.start(self._disk)
         base = start_state.checkpoint or self._first_checkpoint()
         self._checkpointer.newest = base
         protected = recorded_bases(directory.tape)
@@ -128,59 +123,29 @@ class Syncer:
         self._backups = backups_of(options.job, directory, self._layout, self._checkpointer, clock)
         self._tape = self._begin_tape(base, start_state)
         self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
-        codec = codec_named(options.job.spec.sync.compression)
-        self._inbox = inbox = Inbox(self._layout, codec)
-        sync = options.job.spec.sync
-        meter = LinkMeter(clock)
-        self._links = LinkWatch(sync, self._layout, tokens_per_step(options.job.spec), meter)
-        claims = Claims(ClaimLimits.of(options.job.spec), self.metrics.claims_refused.inc, clock)
-        self._admission = Admission(options.job.spec.learner_ids)
-        self.loads = Loads(clock)  # the server asks it whose parts go behind others
-        self._sessions = sessions = Sessions(
+        spec = options.job.spec
+        self._admission = Admission(spec.learner_ids)
+        self._collaborators = collaborators = Collaborators(
             job=self.job,
-            layout=self._layout,
             epoch=wire_epoch,
+            layout=self._layout,
+            codec=codec_named(spec.sync.compression),
             store=self._store,
-            claims=claims,
-            meter=meter,
+            claims=Claims(ClaimLimits.of(spec), self.metrics.claims_refused.inc, clock),
             admission=self._admission,
-            loads=self.loads,
-            clock=clock,
-            post=self._engine_loop.post,
-            terms=terms_of(options.job.spec.regions),
-            training=directory.known_training(),
-        )
-        self._posted = posted = PostedPulls(POSTED_SECONDS)
-        self._executor = ActionExecutor(
-            engine_loop=self._engine_loop,
-            sessions=sessions,
-            inbox=inbox,
-            store=self._store,
-            posted=posted,
-            merging=Merging(self._layout, sync, self._outer.optimizer, self._block_threads),
-            checkpointer=self._checkpointer,
-            metrics=self.metrics,
-            payloads=directory.payloads if options.record else None,
-            threads=threads,
-            finish=self._finish,
-        )
-        self.service = SyncService(
-            job=self.job,
-            epoch=wire_epoch,
-            layout=self._layout,
-            codec=codec,
-            sessions=sessions,
-            inbox=inbox,
-            store=self._store,
-            posted=posted,
-            loads=self.loads,
-            claims=claims,
-            patience_seconds=sync.lease_seconds,
-            meter=meter,
             metrics=self.metrics,
             checks=self._checks,
             post=self._engine_loop.post,
+            clock=clock,
         )
+        self.loads = collaborators.loads  # the server asks it whose parts go behind others
+        self._links = LinkWatch(spec.sync, self._layout, tokens_per_step(spec), collaborators.meter)
+        self._sessions = sessions = Sessions(collaborators, terms_of(spec.regions), directory.known_training())
+        merging = Merging(self._layout, spec.sync, self._outer.optimizer, self._block_threads)
+        kept = directory.payloads if options.record else None
+        work = MergeWork(merging, threads, self._checkpointer, kept, self._finish)
+        self._executor = ActionExecutor(collaborators, sessions, self._engine_loop, work)
+        self.service = SyncService(collaborators, sessions, spec.sync.lease_seconds)
 
     def start(self) -> None:
         """Start processing events."""
@@ -194,9 +159,9 @@ class Syncer:
 
     def status(self) -> SyncerStatus:
         """The current status. Call it on the event loop."""
-        self.metrics.inbox_bytes.set(self._inbox.held_bytes)
-        self.metrics.posted_pulls.set(self._posted.waiting)
-        stored = StoredState(
+        self.metrics.inbox_bytes.set(self._collaborators.inbox.held_bytes)
+        self.metrics.posted_pulls.set(self._collaborators.posted.waiting)
+        stored = StoredStatus(
             checkpoint=self._checkpointer.status,
             tape_problem=self._tape.problem or self._executor.record_problem,
             model_exported=self._exporter.exported and (self._backups is None or self._backups.settled),
@@ -206,7 +171,7 @@ class Syncer:
             recovered=self._recovered,
             outer_optimizer=str(self._outer),
         )
-        return self._reporter.status(self._view(), self._now(), stored)
+        return self._reporter.status(self._view(), stored)
 
     async def until_over(self, stop: asyncio.Event) -> int:
         """Run until ``stop`` is set, something fails, or the job is over and all have left. Returns the exit code."""
@@ -233,7 +198,7 @@ class Syncer:
     def stop_serving(self) -> None:
         """Admit no more learners, and end all posted pulls."""
         self.serving = False
-        self._posted.stop()
+        self._collaborators.posted.stop()
 
     def close(self) -> None:
         """Stop processing events, and end the threads."""
@@ -335,10 +300,11 @@ class Syncer:
             record=self._options.record,
             engine=start_state.engine or {},
             started_at=time.time(),
-            rules=int(CURRENT_RULES),
+            rules=RULES,
             tensors=self._layout.table,
         )
-        return kept_tape(self._directory.tape, header, limits, self._engine.image)
+        keeper = TapeKeeper(self._directory.tape, limits)
+        return TapeWriter(self._directory.tape, header, limits, self._engine.image, keeper)
 
     def _finish(self, action: Finish) -> None:
         self._finished_at = self._now()
@@ -370,7 +336,7 @@ class Syncer:
         """The time to show: fixed once the job is over, so that shares and duration no longer change."""
         return self._now() if self._finished_at is None else self._finished_at
 
-    def _view(self) -> EngineView:
+    def _view(self) -> EngineStatus:
         return self._engine.view(self._shown_at())
 
 

@@ -2,16 +2,16 @@
 
 from typing import assert_never
 
-from diloco.core import actions
-from diloco.core.actions import Action
+from diloco.core.engine import actions
+from diloco.core.engine.actions import Action
 
 
 def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912  # a table of actions
     """A decision and its reason in one readable line."""
     match action:
-        case actions.Note(subject, reason, learner, fragment):
+        case actions.Note(kind, reason, learner, fragment):
             about = " ".join([*([learner] if learner else []), *([f"fragment {fragment}"] if fragment >= 0 else [])])
-            return f"{subject} {about}: {reason}" if about else f"{subject}: {reason}"
+            return f"{kind} {about}: {reason}" if about else f"{kind}: {reason}"
         case actions.Admit():
             return f"Admit {action.learner} as incarnation {action.incarnation}: {action.reason}"
         case actions.Refuse():
@@ -38,8 +38,8 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912  # a table 
         case actions.Checkpoint(reason):
             return f"Checkpoint: {reason}"
         case actions.Evaluate():
-            kind = "the final model" if action.final else f"the model at {action.tokens} merged tokens"
-            return f"Evaluate {kind} at {action.learner}: {action.reason}"
+            model = "the final model" if action.final else f"the model at {action.tokens} merged tokens"
+            return f"Evaluate {model} at {action.learner}: {action.reason}"
         case actions.Finish(complete, reason):
             return f"Finish, {'complete' if complete else 'failed'}: {reason}"
         case _:

@@ -12,20 +12,42 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from diloco.runtime.files import fsync_directory, open_regular
-from diloco.tape.limits import TapeLimits
+from diloco.runtime.files import fsync, open_regular
 from diloco.tape.segments import COMPRESSED, compressed_path, find_tapes, plain_path
 
 _log = logging.getLogger(__name__)
 
+LARGEST_SEGMENT_BYTES: Final = 64 << 20
+"""A segment of a tape with room for many (ours)."""
+SEGMENTS: Final = 16
+"""The bound is at least so many segments, so that deleting one leaves most of the tape (ours)."""
 _BLOCK_BYTES: Final = 1 << 20
 _LEVEL: Final = 6
 _NICENESS: Final = 10
 """Merges have precedence on a busy machine."""
 _PART: Final = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class TapeLimits:
+    """Sizes that bound the tape."""
+
+    segment_bytes: int = LARGEST_SEGMENT_BYTES
+    """When a segment exceeds this, it is closed and the next one begun."""
+    kept_bytes: int | None = 1 << 30
+    """All segments of all epochs; the oldest closed ones are deleted first. None: all are kept (``--record``)."""
+    waiting_bytes: int = 32 << 20
+    """Lines kept in memory while they cannot be written."""
+
+    @classmethod
+    def of_size(cls, kept_bytes: int, *, keep_all: bool = False) -> Self:
+        """Limits under which all files together have at most ``kept_bytes``; ``keep_all``: nothing is deleted."""
+        segment_bytes = min(LARGEST_SEGMENT_BYTES, kept_bytes // SEGMENTS)
+        return cls(segment_bytes, None if keep_all else kept_bytes)
 
 
 class TapeKeeper:
@@ -122,7 +144,7 @@ class TapeKeeper:
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
-        fsync_directory(self._directory)
+        fsync(self._directory)
         path.unlink(missing_ok=True)
 
     def _tell(self, problem: str) -> None:

@@ -17,15 +17,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from diloco.core.actions import Action
-from diloco.core.engine import Engine, EngineOptions
-from diloco.core.events import Event
+from diloco.core.engine.actions import Action
+from diloco.core.engine.engine import Engine, EngineOptions
+from diloco.core.engine.events import Event
+from diloco.core.engine.options import RULES
 from diloco.core.fragments import FragmentTable
 from diloco.runtime.json_text import JsonError, parse_json
-from diloco.tape.records import RecordError, action_from, build, event_from
+from diloco.runtime.plain import PlainError, from_plain
+from diloco.tape.records import action_from, event_from
 from diloco.tape.segments import DAMAGED, TapeFiles, open_segment, plain_path, segment_number, segment_path
 
-FORMAT = 5
+FORMAT = 1
 _CHAIN_KEY = b',"chain":"'
 _MERGED = b'"event":{"type":"Merged"'
 _LINE_LIMIT_BYTES = 256 << 20
@@ -59,12 +61,12 @@ class TapeHeader:
     """The engine's snapshot at the start of the epoch; empty for a new job, and in further segments."""
     started_at: float
     """Wall-clock time, in seconds since 1970. For display only; no decision depends on it."""
-    rules: int = 1
-    """The `diloco.core.options.Rules` by which the engine decided."""
-    tensors: tuple[FragmentTable, ...] = ()
-    """``Layout.table`` of the model, so that it need not be built. Empty: written by an earlier version."""
+    rules: int
+    """`diloco.core.engine.options.RULES` of the engine that decided."""
+    tensors: tuple[FragmentTable, ...]
+    """``Layout.table`` of the model, so that it need not be built."""
     state: dict[str, Any] = field(default_factory=dict)
-    """The engine's whole state at this line (`core.image`); empty in an epoch's first segment."""
+    """The engine's whole state at this line (`core.engine.snapshot`); empty in an epoch's first segment."""
     now: float = 0.0
     """The engine's clock at this line, in seconds."""
     previous: str = ""
@@ -135,11 +137,10 @@ def merged_in(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def engine_of(header: TapeHeader, options: EngineOptions) -> Engine:
-    """The engine as it was at a header's line; ``options`` are those of the header's job and rules.
+    """The engine as it was at a header's line; ``options`` are those of the header's job.
 
     Raises:
-        SnapshotError: the header's snapshot is not one of this job.
-        ImageError: the header's state is not one of this job.
+        SnapshotError: the header's snapshot or state is not one of this job.
     """
     if header.state:
         return Engine.from_image(options, header.epoch, header.state)
@@ -212,8 +213,7 @@ def _first_line(path: Path) -> tuple[TapeHeader, int, str]:
         plain = _parsed(path, line, 0)
         seq, before = plain.get("seq"), plain.get("after")
         if type(seq) is not int or not isinstance(before, str):
-            text = "the tape begins here, its earlier segments are not there, and this one has no state to begin with"
-            raise TapeError(path, 0, f"{text}: an earlier version of diloco has written it")
+            raise TapeError(path, 0, "the tape begins here, and this segment has no state to begin with")
     return _header(path, _opened(path, line, seq, before)[0]), seq, before
 
 
@@ -246,14 +246,20 @@ def _opened(path: Path, line: bytes, seq: int, chain: str) -> tuple[dict[str, An
 
 def _header(path: Path, plain: dict[str, Any]) -> TapeHeader:
     if plain.get("format") != FORMAT:
-        raise TapeError(path, 0, f"tape format {plain.get('format')!r}; this version reads {FORMAT}")
+        raise TapeError(path, 0, _other("tape format", plain.get("format"), FORMAT))
     try:
-        header: TapeHeader = build(TapeHeader, plain.get("header"))
-    except RecordError as error:
+        header = from_plain(TapeHeader, plain.get("header"))
+    except PlainError as error:
         raise TapeError(path, 0, str(error)) from error
+    if header.rules != RULES:
+        raise TapeError(path, 0, _other("engine rules", header.rules, RULES))
     if segment_number(path) > 0 and not header.state:
         raise TapeError(path, 0, "its header has no state of the engine to begin with")
     return header
+
+
+def _other(what: str, found: Any, ours: int) -> str:
+    return f"{what}: {found!r} is not {ours}, which this version of diloco reads; use the version that wrote the tape"
 
 
 def _entry(path: Path, plain: dict[str, Any]) -> TapeEntry:
@@ -261,5 +267,5 @@ def _entry(path: Path, plain: dict[str, Any]) -> TapeEntry:
         event = event_from(plain["event"])
         actions = tuple(action_from(action) for action in plain["actions"])
         return TapeEntry(path, plain["seq"], float(plain["now"]), event, actions)
-    except (RecordError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise TapeError(path, plain["seq"], str(error)) from error

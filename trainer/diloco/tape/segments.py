@@ -31,8 +31,8 @@ class TapeFiles:
 
     @property
     def last(self) -> str:
-        """The last segment, named as in the tape that follows it."""
-        return segment_name(self.segments[-1])
+        """The last segment's name without what a compression adds, as in the tape that follows it: ``000003.0012``."""
+        return plain_path(self.segments[-1]).name.removesuffix(".jsonl")
 
 
 def segment_path(directory: Path, epoch: int, segment: int) -> Path:
@@ -54,11 +54,6 @@ def segment_number(path: Path) -> int:
     """A segment's number in its epoch, from 0."""
     match = _SEGMENT.match(path.name)
     return int(match[2] or 0) if match else 0
-
-
-def segment_name(path: Path) -> str:
-    """A segment's name without what a compression adds: ``000003.0012``."""
-    return plain_path(path).name.removesuffix(".jsonl")
 
 
 def find_tapes(directory: Path) -> tuple[TapeFiles, ...]:

@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diloco.core.actions import Action
-from diloco.core.events import Event
-from diloco.tape.keeper import TapeKeeper
-from diloco.tape.limits import TapeLimits
+from diloco.core.engine.actions import Action
+from diloco.core.engine.events import Event
+from diloco.tape.keeper import TapeKeeper, TapeLimits
 from diloco.tape.reader import TapeHeader, header_line, seal
 from diloco.tape.records import to_plain
 from diloco.tape.segments import find_tapes, segment_path
@@ -42,13 +41,8 @@ class TapeWriter:
     ) -> None:
         """Begin the tape. A full disk is no error: the lines wait.
 
-        Args:
-            directory: Of the tapes.
-            header: Of the epoch.
-            limits: When a segment is closed.
-            state: Returns the engine's whole state (`core.image`) after the last appended event, with which a further
-                segment begins. None: the tape is one segment.
-            keeper: Of the directory; it ends with the tape. None: closed segments stay as they are.
+        ``state`` returns the engine's whole state after the last appended event, with which a further segment begins;
+        without it the tape is one segment. ``keeper`` ends with the tape; without it closed segments stay as they are.
 
         Raises:
             OSError: ``directory`` cannot be created.
@@ -62,7 +56,9 @@ class TapeWriter:
         self._descriptor: int | None = None
         self._written = 0
         self._waiting = bytearray()
-        self._seq, self._chain = 0, ""
+        self.seq = 0
+        """Number of the last line appended."""
+        self._chain = ""
         self._segment_bytes = limits.segment_bytes
         self.ended = False
         """Whether the tape was given up because it could not be written for too long."""
@@ -75,7 +71,7 @@ class TapeWriter:
     def problem(self) -> str:
         """Why the tape is incomplete or waits for the disk; empty if it does not."""
         if self.ended:
-            return f"the tape ended at line {self._seq}: {self.failing}"
+            return f"the tape ended at line {self.seq}: {self.failing}"
         return f"the tape waits for the disk: {self.failing}" if self.failing else ""
 
     @property
@@ -83,19 +79,14 @@ class TapeWriter:
         """The open segment."""
         return segment_path(self._directory, self._epoch, self._segment)
 
-    @property
-    def seq(self) -> int:
-        """Number of the last line appended."""
-        return self._seq
-
     def append(self, now: float, event: Event, actions: list[Action]) -> None:
         """Add one event and its actions; ``flush`` passes them to the system."""
         if self.ended:
             return
-        self._seq += 1
+        self.seq += 1
         self._now = now
         body = {
-            "seq": self._seq,
+            "seq": self.seq,
             "now": now,
             "event": to_plain(event),
             "actions": [to_plain(action) for action in actions],
@@ -142,7 +133,7 @@ class TapeWriter:
             del self._waiting[:taken]
 
     def _give_up(self) -> None:
-        _log.error("the tape ends at seq %d: it could not be written for too long (%s)", self._seq, self.failing)
+        _log.error("the tape ends at seq %d: it could not be written for too long (%s)", self.seq, self.failing)
         self.ended = True
         self._waiting.clear()
         self._close_segment()
@@ -151,12 +142,12 @@ class TapeWriter:
         assert self._state is not None
         self._close_segment()
         self._segment += 1
-        self._seq += 1
+        self.seq += 1
         self._header = replace(self._header, engine={}, state=self._state(), now=self._now)
         self._begin_segment()
 
     def _begin_segment(self) -> None:
-        line, self._chain = header_line(self._header, self._seq, self._chain)
+        line, self._chain = header_line(self._header, self.seq, self._chain)
         self._segment_bytes = max(self._limits.segment_bytes, HEADERS * len(line))
         self._waiting += line
         if self._keeper is not None:
@@ -166,14 +157,3 @@ class TapeWriter:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def kept_tape(
-    directory: Path, header: TapeHeader, limits: TapeLimits, state: Callable[[], dict[str, Any]]
-) -> TapeWriter:
-    """The tape of a new epoch, and a keeper that holds all tapes in ``directory`` within ``limits``.
-
-    Raises:
-        OSError: ``directory`` cannot be created.
-    """
-    return TapeWriter(directory, header, limits, state, TapeKeeper(directory, limits))

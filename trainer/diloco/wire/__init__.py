@@ -1,1 +1,1 @@
-"""Communication between learners and the syncer: typed messages, chunked payloads, gRPC channels, TLS."""
+"""Communication between learners and the syncer: typed messages, payloads in parts, gRPC channels, TLS."""

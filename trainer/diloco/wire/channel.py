@@ -1,24 +1,21 @@
-"""Settings that both sides of a gRPC connection share: names of the calls, limits, keepalive, HTTP/2 settings.
+"""Settings that both sides of a gRPC connection share: names of the calls, limits, keepalive, HTTP/2, memory.
 
-The bulk settings were chosen with ``benchmarks/wire.py``, and so was one grpc.aio server for everything: a second,
-threaded server for bulk was no faster, and would have needed a second address.
+The settings for fragments were chosen with ``benchmarks/wire.py``, and so was one grpc.aio server for everything: a
+second, threaded server for fragments was no faster, and would have needed a second address.
 """
 
+import ctypes
 from typing import Final
 
-from diloco.wire.chunks import LARGEST_CHUNK_BYTES
+from diloco.wire.parts import LARGEST_PART_BYTES
 
 SERVICE: Final = "diloco.wire.v1.Sync"
 SESSION: Final = "Session"
-PUSH: Final = "PushFragment"
-PULL: Final = "PullFragment"
 PUSH_PARTS: Final = "PushParts"
 PULL_PARTS: Final = "PullParts"
 
-CHUNK_BYTES: Final = 1 << 20
-"""Default size of the data in a chunk."""
-_LARGEST_GRPC_MESSAGE: Final = LARGEST_CHUNK_BYTES + (64 << 10)
-"""A little above the limit of the chunks' own check, so that the peer gets that check's text."""
+_LARGEST_GRPC_MESSAGE: Final = LARGEST_PART_BYTES + (64 << 10)
+"""A little above the limit of the parts' own check, so that the peer gets that check's text."""
 _FRAME_BYTES: Final = 128 << 10
 """Size of HTTP/2 DATA frames: gRPC's default of 16 KiB makes too many slices, and larger ones gain nothing."""
 _WINDOW_BYTES: Final = 4 << 20
@@ -26,8 +23,7 @@ _WINDOW_BYTES: Final = 4 << 20
 limits one transfer (40 MB/s at 100 ms), as Linux's own receive buffer does: several run at once."""
 
 DEFAULT_CONNECTIONS: Final = 8
-"""Connections that a transfer in parts is spread over, unless the job says otherwise."""
-MOST_CONNECTIONS: Final = 64
+"""Connections that a transfer is spread over, unless the job says otherwise."""
 
 CONTROL: Final = 0
 """Number of a learner's channel for its session, which carries no fragments."""
@@ -41,6 +37,15 @@ _HANDSHAKE_MILLISECONDS: Final = 10_000
 _CONNECTING_MILLISECONDS: Final = 5_000
 _LEAST_PING_MILLISECONDS: Final = 100
 _IDLE_MILLISECONDS: Final = 300_000
+
+_M_TRIM_THRESHOLD: Final = -1  # malloc.h
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_LARGEST_KEPT_BYTES: Final = 8 << 20
+"""Blocks up to this size come from the heap: above the largest part, below all but small fragments. glibc's own
+dynamic threshold goes up to 32 MiB."""
+_KEPT_BYTES: Final = 64 << 20
+"""Free memory kept at the top of the heap: what the connections of several transfers hold at once."""
 
 ChannelArguments = list[tuple[str, int | str]]
 
@@ -101,3 +106,19 @@ def client_arguments(keepalive_seconds: float, number: int, server_name: str | N
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.enable_retries", 0),  # the caller retries, as only it knows whether the message is still wanted
     ]
+
+
+def keep_message_buffers() -> None:
+    """Make glibc keep freed message buffers, for the whole process; with another C library do nothing.
+
+    gRPC delivers every part in newly allocated memory. By default glibc returns blocks of that size to the kernel when
+    they are freed, and each new one costs a page fault for every 4 KiB, which takes longer than the copy itself. All
+    threads share one heap, so that what one has freed serves the others.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(_M_ARENA_MAX, 1)
+    mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -20,7 +20,7 @@ from diloco.wire.messages import LearnerMessage, Message, SyncerMessage
 from diloco.wire.v1 import sync_pb2
 
 LARGEST_MESSAGE_BYTES = 1 << 20
-"""Limit for every message except chunks. A vector clock of 65,536 fragments fits."""
+"""Limit for every message except parts. A vector clock of 65,536 fragments fits."""
 LARGEST_NOTICE_BYTES = 1 << 16
 """Limit for what a learner sends once it is admitted, as many such messages wait at once."""
 LARGEST_INTEGER = (1 << 63) - 1
@@ -62,7 +62,7 @@ M = TypeVar("M", bound=Message)
 
 
 def pack(message: Message) -> bytes:
-    """A message outside a session: bulk headers, requests and receipts.
+    """A message outside a session: headers, requests and receipts of transfers.
 
     Raises:
         InvalidMessageError: a value is out of range.

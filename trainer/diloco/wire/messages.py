@@ -5,6 +5,9 @@ finite seconds, fragments are indices of the job's layout.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from diloco.core.account.time_spent import NO_TIME, TimeSpent
 
 PROTOCOL = 1
 """Version of the protocol that this package speaks."""
@@ -33,8 +36,6 @@ class Join:
     """Inner steps so far, over all processes of this learner."""
     data_position: int = 0
     """Sequences it has taken from its shard."""
-    heals: bool = False
-    """Whether it knows the refusals Stuck and Reset, and what ``Welcome.reset`` means."""
     held_epoch: str = ""
     """Syncer epoch that ``held`` belongs to; empty: it cannot send what it holds."""
     held: tuple[int, ...] = ()
@@ -56,7 +57,7 @@ class Ready:
 class StepReport:
     """The message about a learner's latest inner step; a newer one replaces one that has not been sent yet.
 
-    The learner makes it from a ``FinishedStep``; the syncer makes the engine's event ``StepReported`` from it.
+    The syncer makes the engine's event ``StepReported`` from it.
     """
 
     incarnation: int
@@ -64,20 +65,11 @@ class StepReport:
     tokens: int
     """Over all processes of this learner, including this step's."""
     step_seconds: float
-    blocked_seconds: float
-    """Time since the last report in which the inner loop waited for synchronization."""
     loss: float
     """Nats per token; not a number if the model has diverged."""
     data_position: int
-    training_seconds: float = 0.0
-    """From here on: time since the process started, by kind (``core.time_spent.TimeSpent``). All 0: not reported."""
-    skipped_seconds: float = 0.0
-    paused_seconds: float = 0.0
-    copying_seconds: float = 0.0
-    looking_seconds: float = 0.0
-    evaluating_seconds: float = 0.0
-    checkpointing_seconds: float = 0.0
-    loading_seconds: float = 0.0
+    spent: TimeSpent = NO_TIME
+    """How the process has spent its time since it started."""
     receiving_seconds: float = 0.0
     """Time since the process started in which any pull received bytes. 0: not reported."""
     received_bytes: int = 0
@@ -166,12 +158,10 @@ class Welcome:
     steps: int
     data_position: int
     progress: Progress
-    posted_pulls: bool = False
-    """Whether a pull may be posted before its version is made."""
-    connections: int = 0
-    """Connections for transfers in parts; 0: the syncer takes none."""
+    connections: int = 1
+    """Most connections that a transfer is spread over."""
     bytes_per_second: int = 0
-    """Limit of the learner's region: a push in parts then waits until the syncer says how many may come. 0: none."""
+    """Limit of the learner's region: a push then waits until the syncer says how many parts may come. 0: none."""
     reset: bool = False
     """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
     training: str = ""
@@ -183,7 +173,7 @@ class Refused:
     """The process is not, or no longer, admitted; the session ends with this."""
 
     refusal: str
-    """Kind of refusal: a value of ``diloco.core.actions.Refusal``."""
+    """Kind of refusal: a value of ``diloco.core.engine.actions.Refusal``."""
     reason: str
 
 
@@ -241,6 +231,16 @@ SyncerMessage = Welcome | Refused | FragmentWanted | FragmentReady | EvaluationW
 # Bulk ---------------------------------------------------------------------------------------------------------------
 
 
+class PushKey(NamedTuple):
+    """Identifies an outer gradient in a request, a push and a merge."""
+
+    learner: str
+    incarnation: int
+    fragment: int
+    version: int
+    attempt: int
+
+
 @dataclass(frozen=True, slots=True)
 class PushHeader:
     """Begins a push: says whose outer gradient it is, of which fragment, and how long."""
@@ -261,10 +261,15 @@ class PushHeader:
     payload_bytes: int
     epoch: str
     payload_digest: bytes = b""
-    """XXH3-128 of the payload, 16 bytes; empty if the sender relies on the chunks' checksums. A handler always gets the
-    digest of what was received."""
+    """Of the payload (``part_messages.payload_digest``), 16 bytes; empty if the sender relies on the parts' checksums.
+    A handler always gets the digest of what was received."""
     part_bytes: int = 0
-    """Size of the parts; 0: it does not come in parts."""
+    """Size of the parts, which the wire package chooses."""
+
+    @property
+    def key(self) -> PushKey:
+        """Which outer gradient it is."""
+        return PushKey(self.learner, self.incarnation, self.fragment, self.version, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +295,7 @@ class PullRequest:
     posted: bool = False
     """Wait for ``minimum_version`` if it is the next one to be made."""
     transfer: str = ""
-    """Random, the same on all calls of a pull in parts."""
+    """Random, the same on all calls of a pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,15 +306,15 @@ class PullHeader:
     version: int
     payload_bytes: int
     payload_digest: bytes = b""
-    """XXH3-128 of the payload, 16 bytes; empty if the sender relies on the chunks' checksums."""
+    """As in a push's header."""
     codec: str = ""
     """Codec of an update from ``base_version`` to ``version``; empty: the payload is the whole fragment, f32."""
     base_version: int = 0
     """For an update: the version that the request says is held."""
     result_digest: bytes = b""
-    """For an update: XXH3-128 of the resulting fragment in f32, 16 bytes."""
+    """For an update: digest of the resulting fragment in f32, 16 bytes."""
     part_bytes: int = 0
-    """Size of the parts; 0: it does not come in parts."""
+    """Size of the parts, which the wire package chooses."""
 
 
 Message = LearnerMessage | SyncerMessage | PushHeader | PushReceipt | PullRequest | PullHeader

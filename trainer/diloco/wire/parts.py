@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from diloco.wire.chunks import LARGEST_CHUNK_BYTES
 from diloco.wire.errors import InvalidMessageError, TooLargeError
 
-LARGEST_PART_BYTES: Final = LARGEST_CHUNK_BYTES
-LEAST_PART_BYTES: Final = 64 << 10
-"""Least size of the parts of a larger payload; with it the layout bounds their number."""
-_PARTS_A_CONNECTION: Final = 16
+BLOCK_BYTES: Final = 64 << 10
+"""Parts are whole blocks, except the last one: so the layout bounds their number, and a payload's digest, which is made
+from those of its blocks, is the same however it was cut."""
+LARGEST_PART_BYTES: Final = 1 << 20
+"""A receiver refuses more. It bounds what gRPC holds for each call."""
+_PARTS_A_CONNECTION: Final = 8
 """Parts that each connection gets of a small payload (ours), so that the connections end at about one time."""
 _LEAST_CONNECTION_BYTES: Final = 256 << 10
 """With less for each connection, fewer connections are used (ours): a call costs more than it gains."""
@@ -50,11 +51,11 @@ class Grid:
         Raises:
             InvalidMessageError: it is out of range.
         """
-        least = min(LEAST_PART_BYTES, self.payload_bytes)
-        if self.payload_bytes < 1 or not least <= self.part_bytes <= LARGEST_PART_BYTES:
+        allowed = BLOCK_BYTES <= self.part_bytes <= LARGEST_PART_BYTES and self.part_bytes % BLOCK_BYTES == 0
+        if self.payload_bytes < 1 or not allowed:
             raise InvalidMessageError(
-                f"part_bytes {self.part_bytes} for a payload of {self.payload_bytes} bytes: use "
-                f"{LEAST_PART_BYTES} to {LARGEST_PART_BYTES}, of a payload of 1 byte or more"
+                f"part_bytes {self.part_bytes} for a payload of {self.payload_bytes} bytes: use a multiple of "
+                f"{BLOCK_BYTES} up to {LARGEST_PART_BYTES}, of a payload of 1 byte or more"
             )
 
     @property
@@ -89,15 +90,19 @@ class Grid:
 
 def grid_for(payload_bytes: int, connections: int, bytes_per_second: float = 0.0) -> Grid:
     """How to cut a payload that goes over so many connections, of a region with such a limit; 0: none."""
-    wanted = -(-payload_bytes // (connections * _PARTS_A_CONNECTION))
+    wanted = payload_bytes
+    if payload_bytes > LARGEST_PART_BYTES:
+        wanted = -(-payload_bytes // (connections * _PARTS_A_CONNECTION))
     if bytes_per_second:
         wanted = min(wanted, max(1, int(bytes_per_second * _LIMITED_SECONDS)))
-    rounded = -(-wanted // LEAST_PART_BYTES) * LEAST_PART_BYTES
-    return Grid(payload_bytes, min(LARGEST_PART_BYTES, max(LEAST_PART_BYTES, rounded)))
+    rounded = -(-wanted // BLOCK_BYTES) * BLOCK_BYTES
+    return Grid(payload_bytes, min(LARGEST_PART_BYTES, max(BLOCK_BYTES, rounded)))
 
 
 def connections_for(payload_bytes: int, connections: int, answer_seconds: float = math.inf) -> int:
     """How many of the connections a payload is worth on a link with such a round trip; infinite: not known."""
+    if payload_bytes <= LARGEST_PART_BYTES:
+        return 1
     if answer_seconds < connections * _ROUND_TRIP_SECONDS:
         connections = max(1, math.ceil(answer_seconds / _ROUND_TRIP_SECONDS))
     return max(1, min(connections, payload_bytes // _LEAST_CONNECTION_BYTES))
@@ -136,7 +141,8 @@ class PartsToSend:
         self._moved_at: dict[int, float] = {}
         """By connection: when it was last seen to carry something."""
         self._done = bytearray(count)
-        self._left = count
+        self.left = count
+        """Number of parts that the receiver is not known to have."""
         self._slowest_seconds = 0.0
         self.granted: int | None = None
         """Parts that the receiver lets come, of all of them; None: any number."""
@@ -146,12 +152,7 @@ class PartsToSend:
     @property
     def whole(self) -> bool:
         """Whether the receiver has all of it."""
-        return self._left == 0
-
-    @property
-    def left(self) -> int:
-        """Number of parts that the receiver is not known to have."""
-        return self._left
+        return self.left == 0
 
     @property
     def stalled_seconds(self) -> float:
@@ -209,11 +210,11 @@ class PartsToSend:
         self._doubtful.pop(part, None)
         if not self._done[part]:
             self._done[part] = 1
-            self._left -= 1
+            self.left -= 1
 
     def _next(self, connection: int, now: float) -> int | None:
         under_way = sum(len(out) for out in self._out.values())
-        if self.granted is not None and self._count - self._left + under_way >= self.granted:
+        if self.granted is not None and self._count - self.left + under_way >= self.granted:
             return None
         # Parts that were lost come last: until then the receiver has said which of them it has.
         while self._fresh < self._count:
@@ -253,22 +254,16 @@ class PartsHeld:
     def __init__(self, count: int) -> None:
         self._count = count
         self._held = bytearray(count)
-        self._left = count
+        self.left = count
+        """Number of parts that are missing."""
         self._by_connection: dict[int, set[int]] = {}
         self.came_again = 0
         """Parts that came although they were here."""
-        self.prefix = 0
-        """Parts from 0 up to this one are held without a gap."""
 
     @property
     def whole(self) -> bool:
         """Whether all are here."""
-        return self._left == 0
-
-    @property
-    def left(self) -> int:
-        """Number of parts that are missing."""
-        return self._left
+        return self.left == 0
 
     @property
     def ranges(self) -> Ranges:
@@ -295,9 +290,7 @@ class PartsHeld:
             self.came_again += 1
             return
         self._held[part] = 1
-        self._left -= 1
-        while self.prefix < self._count and self._held[self.prefix]:
-            self.prefix += 1
+        self.left -= 1
 
     def closed(self, connection: int) -> None:
         """Note that a connection is gone."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import LONGEST_MESSAGE, one_line
+from diloco_operator.decide.status.text import LONGEST_MESSAGE, one_line
 
 _GRAVITY = {reason: place for place, reason in enumerate(Reason)}
 

@@ -11,10 +11,10 @@ from datetime import datetime
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.pods import PodProblem
 from diloco_operator.decide.causes.volume import PROVISIONING_REASONS
+from diloco_operator.decide.objects.workloads import CLAIM
 from diloco_operator.decide.observed import ChildKey, Object, PodObserved
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import one_line, parsed_time
-from diloco_operator.decide.workloads import CLAIM
+from diloco_operator.decide.status.text import one_line, parsed_time
 
 Events = Mapping[ChildKey, tuple[Object, ...]]
 
@@ -37,7 +37,7 @@ def with_claims(problem: PodProblem | None, observed: PodObserved, events: Event
         return problem
     if not (pod.get("spec") or {}).get("nodeName"):
         return _without_a_node(problem, observed, names, events)
-    if problem is not None and problem.reason == Reason.MOUNT_FAILED and _is_about_claims(problem.detail, pod):
+    if problem is not None and problem.reason == Reason.POD_NOT_STARTED and _is_about_claims(problem.detail, pod):
         return replace(problem, detail=f"{problem.detail} (claim {shortlist(names)})")
     return problem
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
 from diloco_operator.decide.observed import Object, PodObserved
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import last_line, one_line, parsed_time
+from diloco_operator.decide.status.text import last_line, one_line, parsed_time
 
 SETTLING_SECONDS = 10.0
 """A node may need this long for a pod's volumes and sandbox; it retries failures in that time (ours)."""
@@ -160,7 +160,7 @@ def _container_problem(container: Object, events: tuple[Object, ...]) -> PodProb
         image = str(container.get("image", ""))
         return PodProblem(Reason.IMAGE_PULL_FAILED, f"{image}: {_pull_cause(reason, message, events)}")
     if reason in _CONFIG:
-        return PodProblem(Reason.CONTAINER_CONFIG_ERROR, one_line(message) or reason)
+        return PodProblem(Reason.POD_NOT_STARTED, one_line(message) or reason)
     if container.get("ready"):
         return None
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
@@ -207,9 +207,9 @@ def _start_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
     if any("waiting" not in (status.get("state") or {"waiting": {}}) for status in statuses):
         return None
     for event_reason, reason in (
-        ("FailedMount", Reason.MOUNT_FAILED),
-        ("FailedAttachVolume", Reason.MOUNT_FAILED),
-        ("FailedCreatePodSandBox", Reason.SANDBOX_FAILED),
+        ("FailedMount", Reason.POD_NOT_STARTED),
+        ("FailedAttachVolume", Reason.POD_NOT_STARTED),
+        ("FailedCreatePodSandBox", Reason.POD_NOT_STARTED),
     ):
         told = _newest(observed.events, event_reason, "")
         if told:

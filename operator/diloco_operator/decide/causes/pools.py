@@ -5,20 +5,19 @@ Pure, and nothing is remembered: a cause lasts exactly as long as what it is rea
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause, gravest_first, joined
 from diloco_operator.decide.causes.claims import with_claims
-from diloco_operator.decide.causes.elastic import has_no_node, without_waiting
 from diloco_operator.decide.causes.pods import PodProblem, is_on_silent_node, is_ready, pod_problem, running_since
-from diloco_operator.decide.observed import ChildKey, Looked, Object, PodObserved
+from diloco_operator.decide.objects.workloads import PoolWorkload, component, rollout_waits
+from diloco_operator.decide.observed import ChildKey, Object, PodList, PodObserved
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import one_line
-from diloco_operator.decide.workloads import PoolWorkload, component, rollout_waits
-from diloco_operator.manifests.holds import is_held_back
+from diloco_operator.decide.status.text import one_line
+from diloco_operator.manifests.placement.holds import is_held_back
 from diloco_operator.names import PoolKey
 
 JOIN_SECONDS = 60.0
@@ -28,9 +27,7 @@ _R = Reason
 _WORDS = {
     _R.UNSCHEDULABLE: "unschedulable",
     _R.IMAGE_PULL_FAILED: "cannot pull the image",
-    _R.CONTAINER_CONFIG_ERROR: "cannot create the container",
-    _R.SANDBOX_FAILED: "cannot create the sandbox",
-    _R.MOUNT_FAILED: "cannot mount a volume",
+    _R.POD_NOT_STARTED: "cannot be started",
     _R.VOLUME_PENDING: "waiting for a volume",
     _R.CONFIGURATION_ERROR: "stopped by a configuration error",
     _R.REFUSED: "refused by the syncer",
@@ -41,14 +38,23 @@ _WORDS = {
 }
 """How a message describes one or more pods with that problem."""
 FOUND_BY_LOOKING = frozenset(
-    {*_WORDS, _R.PODS_FORBIDDEN, _R.ROLLOUT_WAITING, _R.NODE_LOST, _R.LOST_POD_KEPT, _R.SYNCER_NODE_LOST}
+    {
+        *_WORDS,
+        _R.NODE_SUSPECT,
+        _R.PODS_FORBIDDEN,
+        _R.ROLLOUT_WAITING,
+        _R.NODE_LOST,
+        _R.LOST_POD_KEPT,
+        _R.SYNCER_NODE_LOST,
+    }
 )
 """Reasons that only the pods show: without a list of pods, whether they apply is not known."""
+_NO_NODE = frozenset({_R.UNSCHEDULABLE, _R.EVICTED})
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Spared:
     """What is known of learners and their pods besides the list of pods."""
 
     present: frozenset[str] | None = None
@@ -68,7 +74,7 @@ class Waiting:
     """Why they have none, in one line."""
 
 
-def learner_causes(workloads: Iterable[PoolWorkload], looked: Looked, known: Known, now: datetime) -> list[Cause]:
+def learner_causes(workloads: Iterable[PoolWorkload], looked: PodList, known: Spared, now: datetime) -> list[Cause]:
     """The causes that keep learners from running, but for lost nodes. What an elastic pool does without is none."""
     causes: list[Cause] = []
     for workload, own in _with_pods(workloads, looked):
@@ -87,7 +93,7 @@ def learner_causes(workloads: Iterable[PoolWorkload], looked: Looked, known: Kno
 
 
 def waiting_learners(
-    workloads: Iterable[PoolWorkload], looked: Looked, present: frozenset[str] | None, now: datetime
+    workloads: Iterable[PoolWorkload], looked: PodList, present: frozenset[str] | None, now: datetime
 ) -> dict[PoolKey, Waiting]:
     """The learners without a node of each elastic pool that has such, whether or not it has its minimum.
 
@@ -96,7 +102,7 @@ def waiting_learners(
     found = {}
     for workload, own in _with_pods(workloads, looked):
         # One that is given up waits for no node.
-        problems = _problems(workload, own, looked, Known(present, workload.held_learners), now)
+        problems = _problems(workload, own, looked, Spared(present, workload.held_learners), now)
         without = [problem for problem in problems if has_no_node(problem)]
         if workload.minimum is not None and without:
             causes = _grouped(without, _counted(workload))
@@ -104,7 +110,25 @@ def waiting_learners(
     return found
 
 
-def _with_pods(workloads: Iterable[PoolWorkload], looked: Looked) -> Iterator[tuple[PoolWorkload, list[PodObserved]]]:
+def has_no_node(problem: PodProblem) -> bool:
+    """Whether a pod does not run because it has no node, or none that responds."""
+    return problem.node_silent or problem.reason in _NO_NODE
+
+
+def without_waiting(workload: PoolWorkload, problems: Sequence[PodProblem], lost: int) -> list[PodProblem]:
+    """The ``problems`` of a pool's pods, without those of pods that an elastic pool can do without.
+
+    A pod that waits for a node, was evicted, or was on a node that has gone costs the job nothing but its work. Every
+    other problem (an image, a crash, a volume) is one on any node, so it is reported however many learners the pool
+    has. If fewer than its minimum have a node, all of them count. ``lost`` more pods are on nodes that do not respond.
+    Neither are of learners that are given up or held back.
+    """
+    others = [problem for problem in problems if not has_no_node(problem)]
+    without_node = lost + len(problems) - len(others)
+    return others if workload.can_do_without(without_node) else list(problems)
+
+
+def _with_pods(workloads: Iterable[PoolWorkload], looked: PodList) -> Iterator[tuple[PoolWorkload, list[PodObserved]]]:
     """The pools whose set exists, each with its pods."""
     pods: dict[str, list[PodObserved]] = {}
     for observed in looked.pods:
@@ -115,7 +139,7 @@ def _with_pods(workloads: Iterable[PoolWorkload], looked: Looked) -> Iterator[tu
 
 
 def _problems(
-    workload: PoolWorkload, own: list[PodObserved], looked: Looked, known: Known, now: datetime
+    workload: PoolWorkload, own: list[PodObserved], looked: PodList, known: Spared, now: datetime
 ) -> list[PodProblem]:
     return [
         problem
@@ -136,7 +160,7 @@ def _counted(workload: PoolWorkload) -> str:
     return f"{{count}}{whole} of {workload.pool}{fewest}"
 
 
-def syncer_pod_causes(deployment: Object | None, looked: Looked, now: datetime) -> list[Cause]:
+def syncer_pod_causes(deployment: Object | None, looked: PodList, now: datetime) -> list[Cause]:
     """The causes that keep the syncer's pod from running."""
     own = [observed for observed in looked.pods if component(observed.pod) == labels.SYNCER]
     problems = [problem for observed in own if (problem := pod_problem(observed, now)) is not None]
@@ -148,7 +172,7 @@ def syncer_pod_causes(deployment: Object | None, looked: Looked, now: datetime) 
     return causes
 
 
-def _outranked(syncers: list[PodObserved], looked: Looked) -> str:
+def _outranked(syncers: list[PodObserved], looked: PodList) -> str:
     """What to add to the syncer's problem if learners of the job could have taken its place; empty: they could not."""
     learners = [one for one in looked.pods if component(one.pod) == labels.LEARNER and not one.cluster]
     highest = max((_priority(one.pod) for one in learners), default=0)

@@ -2,29 +2,20 @@
 
 from collections.abc import Mapping
 
-from diloco.spec.syncer_status import PRESENT, LearnerState
+from diloco.spec.status.syncer import PRESENT, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
+from diloco_operator.decide.learners.readmission import READMIT
 from diloco_operator.decide.observed import LearnerReport, LinksReport, SyncerStatusView
-from diloco_operator.decide.readmission import READMIT
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import one_line
+from diloco_operator.decide.status.text import one_line
 
 _LONGEST_LINKS = 600
 """Most characters of a message about links: the reason and the remedies."""
 _MOST_LEFT_OUT = 3
 """Most reasons for learners being left out or in quarantine."""
-MISFITS = {
-    reason.value: reason
-    for reason in (
-        Reason.LINK_TOO_THIN,
-        Reason.MERGES_TOO_SLOW,
-        Reason.ROUND_TOO_LONG,
-        Reason.STALENESS_BOUND_TOO_LOW,
-        Reason.OVERLAP_TOO_SHORT,
-    )
-}
-"""By the kind that the syncer reports."""
+NO_MISFITS = frozenset({"Fits", "StepTimeUnknown"})
+"""Kinds that the syncer reports while nothing is known to be wrong with settings and links."""
 
 
 def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int) -> list[Cause]:
@@ -57,17 +48,17 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
     if stalled:
         causes.append(Cause(Reason.LEARNERS_STALLED, f"{shortlist(stalled)} connected but making no steps"))
     quarantined = {one.id: one.diverged_reason for one in reports if one.state == LearnerState.QUARANTINED}
-    causes += _by_reason(Reason.LEARNERS_QUARANTINED, "in quarantine: ", quarantined)
+    causes += _by_reason(Reason.LEARNERS_DIVERGING, "in quarantine: ", quarantined)
     causes += _left_out_causes([report for report in reports if report.id in left_out(view)])
     if lowered_quorum(view, quorum) is not None:
         text = f"the quorum is {view.quorum}, below spec.sync.quorum ({quorum}): only {view.quorum} learner(s) are left"
-        causes.append(Cause(Reason.QUORUM_FOLLOWS, text))
+        causes.append(Cause(Reason.QUORUM_LOWERED, text))
     return causes + _links_causes(view.links)
 
 
 def _left_out_causes(reports: list[LearnerReport]) -> list[Cause]:
     told = {report.id: report.left_out_now for report in reports}
-    return _by_reason(Reason.LEARNERS_LEFT_OUT, "merges leave out ", told)
+    return _by_reason(Reason.LEARNERS_DIVERGING, "merges leave out ", told)
 
 
 def _by_reason(reason: Reason, before: str, told: Mapping[str, str]) -> list[Cause]:
@@ -83,12 +74,11 @@ def _by_reason(reason: Reason, before: str, told: Mapping[str, str]) -> list[Cau
 
 
 def _links_causes(links: LinksReport | None) -> list[Cause]:
-    """Settings and links that do not fit together. Unknown kinds are ignored, as there is no guidance for them."""
-    reason = None if links is None else MISFITS.get(links.kind)
-    if links is None or reason is None:
+    """Settings and links that do not fit together."""
+    if links is None or links.kind in NO_MISFITS:
         return []
     would_do = f"; remedies: {'; or '.join(links.remedies)}" if links.remedies else ""
-    return [Cause(reason, one_line(f"{links.reason}{would_do}", _LONGEST_LINKS))]
+    return [Cause(Reason.SCHEDULE_MISFIT, one_line(f"{links.reason}{would_do}", _LONGEST_LINKS))]
 
 
 def present(view: SyncerStatusView) -> frozenset[str]:

@@ -1,28 +1,24 @@
 """Whether the syncer's volume is the one that holds the training, and what is wrong with it. Pure.
 
 The status records the uid of the claim. If that claim is gone, or another one has its name, a syncer would silently
-train from zero. So none is started unless the job's annotation says to continue without that claim. Operators of
-earlier versions did not record the uid: there the progress in the status shows that a claim held a training.
+train from zero. So none is started unless the job's annotation says to continue without that claim.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from diloco.spec.status import JobStatus
 from diloco_operator.decide.causes.cause import Cause
+from diloco_operator.decide.objects.workloads import CLAIM, is_bound
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.text import one_line
-from diloco_operator.decide.workloads import CLAIM
+from diloco_operator.decide.status.text import one_line
 
 PROVISIONING_REASONS = ("ProvisioningFailed", "FailedBinding", "FailedMount")
 
 
 START_ANEW: Final = "diloco.dev/start-anew"
-"""Annotation of a job: the uid of the claim to continue without, or `UNRECORDED`. It applies to one loss only."""
-UNRECORDED: Final = "unrecorded"
-"""The annotation's value for a claim whose uid is not in the status."""
+"""Annotation of a job: the uid of the claim to continue without. It applies to one loss only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +27,7 @@ class Volume:
 
     name: str
     remembered: str
-    """The claim's uid in the status; empty: there has been no claim so far, or its uid was not recorded."""
-    trained: bool
-    """Whether the status shows that a claim has held progress or a model."""
+    """The claim's uid in the status; empty: there has been no claim so far."""
     claim: Object | None
     """The job's own claim of that name."""
     start_anew: str
@@ -42,10 +36,7 @@ class Volume:
     @property
     def lost(self) -> bool:
         """Whether the claim that held the training is gone or replaced, and the annotation does not accept that."""
-        if not self.remembered:
-            # Any existing claim counts as the one that was not recorded.
-            return self.trained and not self.uid and self.start_anew != UNRECORDED
-        return self.remembered not in (self.uid, self.start_anew)
+        return self.remembered not in ("", self.uid, self.start_anew)
 
     @property
     def uid(self) -> str:
@@ -58,31 +49,19 @@ class Volume:
         return self.remembered if self.lost or not self.uid else self.uid
 
 
-def has_trained(status: JobStatus) -> bool:
-    """Whether the status shows steps, merged tokens or an exported model, which a lost volume would lose."""
-    progress = status.progress
-    return status.model is not None or (progress is not None and (progress.step > 0 or progress.tokens > 0))
-
-
 def loss_causes(volume: Volume) -> list[Cause]:
     """The causes for a claim that is gone, replaced, or being deleted."""
     if volume.lost:
         what = "has been replaced" if volume.uid else "is gone"
-        which = f"the one with uid {volume.remembered}" if volume.remembered else "it, and its uid is not recorded"
         text = (
-            f"claim {volume.name} {what}: the training was on {which}; "
-            f"to start from zero, annotate the job with {START_ANEW}={volume.remembered or UNRECORDED}"
+            f"claim {volume.name} {what}: the training was on the one with uid {volume.remembered}; "
+            f"to start from zero, annotate the job with {START_ANEW}={volume.remembered}"
         )
         return [Cause(Reason.VOLUME_LOST, text)]
     if volume.claim is not None and volume.claim["metadata"].get("deletionTimestamp"):
         text = f"claim {volume.name} is being deleted: it and its checkpoints are lost when the syncer's pod ends"
         return [Cause(Reason.VOLUME_TERMINATING, text)]
     return []
-
-
-def is_bound(claim: Object | None) -> bool:
-    """Whether the claim is bound to a volume."""
-    return ((claim or {}).get("status") or {}).get("phase") == "Bound"
 
 
 def volume_causes(claim: Object | None, events: Mapping[ChildKey, tuple[Object, ...]]) -> list[Cause]:

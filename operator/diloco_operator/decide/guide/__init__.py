@@ -1,6 +1,6 @@
 """What each reason means, and what to do about it.
 
-Conditions, events and the tables in docs/operations.md all take their text from here.
+Conditions, events and the tables in docs/how-to/operations.md all take their text from here.
 """
 
 from collections.abc import Mapping
@@ -17,5 +17,5 @@ __all__ = ["GUIDE", "UNANNOUNCED", "Guide"]
 GUIDE: Final[Mapping[Reason, Guide]] = MappingProxyType({**CAUSES, **STATES})
 """What each reason means."""
 
-UNANNOUNCED = frozenset({Reason.IN_PROGRESS, Reason.AS_EXPECTED, Reason.NOT_SUSPENDED})
+UNANNOUNCED = frozenset({Reason.AS_EXPECTED})
 """Reasons that create no event: they say that something is not the case."""

@@ -31,8 +31,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.VOLUME_RETAINED: warning(
             "The claim that the job needs holds the training of an earlier job of this name, which retained it "
             "(`spec.syncer.storage.whenDeleted: Retain`). The operator does not mix the two: it creates nothing new.",
-            "To go on with that training, set `spec.syncer.storage.adopt: true`. To start from zero, use another name, "
-            "or delete the claim and what is on it: `kubectl delete pvc JOB-syncer`.",
+            "To go on with that training, set `spec.syncer.storage.adoptRetained: true`. To start from zero, use "
+            "another name, or delete the claim and what is on it: `kubectl delete pvc JOB-syncer`.",
         ),
         Reason.APPLY_REFUSED: warning(
             "The API server rejected one of the job's objects. The message quotes it: an invalid quantity, a quota, an "
@@ -94,13 +94,13 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.CLUSTER_UNTRUSTED: warning(
             "The certificate of a region's API server is expired, for another name, or of another authority than that "
             "in the kubeconfig. Nothing is sent there: learners train on, and nothing is changed.",
-            "If the cluster has a new authority, make the Secret anew (`diloco cluster kubeconfig`). If you did not "
+            "If the cluster has a new authority, make the Secret again (`diloco cluster kubeconfig`). If you did not "
             "expect this, check the server's identity first.",
         ),
         Reason.CLUSTER_UNAUTHORIZED: warning(
             "A region's API server rejects the token or client certificate in the kubeconfig (401): it has run out, or "
             "its ServiceAccount was deleted. Learners there train on, and nothing is changed.",
-            "Make the Secret anew (`diloco cluster kubeconfig`); the operator uses it at once.",
+            "Make the Secret again (`diloco cluster kubeconfig`); the operator uses it at once.",
         ),
         Reason.CLUSTER_FORBIDDEN: warning(
             "The operator may not do something in a region's cluster that it needs to (403). The message names the "
@@ -118,8 +118,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.CONFIGURATION_ERROR: warning(
             "A container exited with code 2: its manifest, data, a file or an address is wrong. The message quotes its "
             "last line. Kubernetes restarts it, with growing pauses, in case the cause is fixed outside the job.",
-            "Fix what the message names: mount the data, correct a ConfigMap. A pool's image, `env` and volumes can be "
-            "changed while the job is suspended.",
+            "Fix what the message names: mount the data, correct a ConfigMap. A pool's image, `env` and `podTemplate` "
+            "can be changed while the job is suspended.",
         ),
         Reason.REFUSED: warning(
             "The syncer refused a learner (exit code 3): its certificate is for another job, another pod has its id, "
@@ -136,21 +136,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Check the image's name and `imagePullSecrets`. A missing pull secret can be created at any time; kubelet "
             "retries on its own.",
         ),
-        Reason.CONTAINER_CONFIG_ERROR: warning(
-            "A container cannot be created from its specification: usually a Secret or ConfigMap that `env` refers to "
-            "is missing, or the image runs as root.",
-            "Create what the message names; kubelet retries on its own.",
-        ),
-        Reason.MOUNT_FAILED: warning(
-            "A volume cannot be mounted: a Secret, ConfigMap or claim is missing, or a disk is still attached to "
-            "another node.",
-            "Create what the message names. If it says 'Multi-Attach', the old node still holds the disk: see 'A node "
-            "is lost' below.",
-        ),
-        Reason.SANDBOX_FAILED: warning(
-            "The node cannot create the pod's sandbox: the cause is the network plugin, the RuntimeClass or the node "
-            "itself.",
-            "`kubectl describe pod POD`. If only one node fails, cordon it.",
+        Reason.POD_NOT_STARTED: warning(
+            "No container of a pod can be started on its node. The message says why: a Secret, ConfigMap or claim is "
+            "missing, a disk is still attached to another node, the image runs as root, or the network plugin, the "
+            "RuntimeClass or the node itself fails.",
+            "Create what the message names; kubelet retries on its own. If it says 'Multi-Attach', the old node still "
+            "holds the disk: see 'A node is lost' below. If only one node fails, cordon it.",
         ),
         Reason.PODS_FORBIDDEN: warning(
             "Pods of a pool or of the syncer may not be created: a quota, Pod Security, a missing PriorityClass or an "
@@ -164,16 +155,16 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "the message names a claim whose volume cannot be reached from other nodes, and its node does not come "
             "back: delete the claim and the pod, and the learner starts with an empty volume.",
         ),
+        Reason.NODE_SUSPECT: warning(
+            "Different learners keep crashing on one node, while others of their pools work on other nodes, so the "
+            "node may be the cause: an accelerator, a driver, a disk. The message names the node and the learners.",
+            "`kubectl cordon NODE`, then delete the pods that crash there: they start on other nodes. See 'A node on "
+            "which learners keep crashing' below.",
+        ),
         Reason.CRASH_LOOPING: warning(
             "A container has exited several times with an error that a restart may fix. The message quotes its last "
             "line.",
             "`kubectl logs POD --previous`.",
-        ),
-        Reason.NODE_NOT_AVOIDED: warning(
-            "Different learners keep crashing on a node, and the operator has no right to delete their pods there, so "
-            "it cannot move them. It tries again an hour later.",
-            "Grant the right: at home with a chart of the operator's version, elsewhere see `diloco cluster check`. Or "
-            "cordon the node and delete the pods yourself: see 'A node on which learners keep crashing' below.",
         ),
         Reason.LOST_POD_KEPT: warning(
             "A learner's node does not respond, and the operator leaves its pod where it is. The message says why: "
@@ -195,25 +186,18 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.LEARNERS_GIVEN_UP: warning(
             "A learner failed more often than `failurePolicy.maxRestartsPerLearner` allows and may not rejoin.",
-            "Find out why it failed. Its pod stays Pending and takes no node; if it is started again and again, the "
+            "Read its last log lines. Its pod stays Pending and takes no node; if it is started again and again, the "
             "operator may not delete pods there: upgrade the chart. To let it back in, annotate the job with "
             "`diloco.dev/readmit=REGION/POOL/INDEX`: see 'A learner is given up' below.",
         ),
-        Reason.LEARNERS_QUARANTINED: warning(
-            "A learner's outer gradients were not finite or far too large, several times in a row, and again after it "
-            "was reset from the global model. It is not asked for a while, and the quorum does not count it. Then it "
-            "starts over once more; each further quarantine is twice as long.",
-            "Check that learner's log, data and machine (faulty memory, a faulty accelerator). If other pods on its "
-            "node are affected too, cordon the node and delete the pod.",
+        Reason.LEARNERS_DIVERGING: warning(
+            "A learner's outer gradients are not finite, or far larger than the others'. Merges leave it out; if it "
+            "goes on, the syncer resets the learner from the global model, and then puts it in quarantine for a while, "
+            "twice as long each time. The message says which. Its work is lost; the others' work is merged.",
+            "Nothing at first. If it lasts, check that learner's log, data and machine (faulty memory, a faulty "
+            "accelerator). If other pods on its node are affected too, cordon the node and delete the pod.",
         ),
-        Reason.LEARNERS_LEFT_OUT: warning(
-            "Merges keep leaving a learner out, because its outer gradients are not finite or are far larger than the "
-            "others'. Its work is lost; the others' work is merged. This clears once each fragment has been merged "
-            "with it.",
-            "Nothing at first: if it goes on, the syncer resets the learner from the global model. Check the learner's "
-            "log, data and machine (faulty memory, a faulty accelerator).",
-        ),
-        Reason.QUORUM_FOLLOWS: warning(
+        Reason.QUORUM_LOWERED: warning(
             "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those "
             "make the quorum, so merges continue with fewer members than the manifest asks for.",
             "Find out why. Scale a pool up: the quorum rises with the number of learners. To make "
@@ -230,12 +214,6 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "`kubectl logs POD`. Check whether a NetworkPolicy or a service mesh blocks port 29400 of JOB-syncer; for "
             "a region in another cluster, whether its pods reach the syncer's address.",
         ),
-        Reason.REVOCATION_IGNORED: warning(
-            "An entry of the annotation `diloco.dev/revoked` cannot be understood, or the manifest is refused, so the "
-            "certificates that it means are still accepted. The message names them. Other entries are in force.",
-            "Correct the manifest if it is refused. Otherwise remove the entry and run `diloco cluster revoke JOB "
-            "REGION[/POOL]`. An entry is `REGION=TIME` or `REGION/POOL=TIME`, with a time that has passed.",
-        ),
         Reason.READMISSION_IGNORED: warning(
             "The annotation `diloco.dev/readmit` names something that is no learner of the job, or, in an event, a "
             "learner that is not given up; or the manifest is refused meanwhile. The learners that it names correctly "
@@ -249,16 +227,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Fix that pod (see the other causes). Or run `kubectl delete pod` on those that wait: each comes back with "
             "the new template.",
         ),
-        Reason.TOKEN_EXPIRING: warning(
-            "The token for a region's cluster runs out soon, and the operator may not renew it: the ServiceAccount has "
-            "no permission to create tokens for itself.",
-            "Make the Secret anew (`diloco cluster kubeconfig`) before that. Or ask the owner of that cluster for the "
+        Reason.CREDENTIALS_EXPIRING: warning(
+            "The token or client certificate in the kubeconfig of a region's cluster runs out soon, and the operator "
+            "cannot renew it: a certificate is never renewed, and a token only if its ServiceAccount may create tokens "
+            "for itself.",
+            "Make the Secret again before that (`diloco cluster kubeconfig`). Or ask the owner of that cluster for the "
             "rule that `diloco cluster prepare` prints; then the operator renews tokens itself.",
-        ),
-        Reason.CLIENT_CERTIFICATE_EXPIRING: warning(
-            "The client certificate in the kubeconfig of a region's cluster runs out soon.",
-            "Make the Secret anew before that, with a new certificate or with a token of a ServiceAccount (`diloco "
-            "cluster kubeconfig`): the operator renews tokens itself.",
         ),
         Reason.BACKUP_FAILING: warning(
             "The syncer cannot upload backups (`spec.syncer.backup`). Training and checkpoints on the volume continue; "
@@ -272,28 +246,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",
             "Check the volume: see 'The volume is full' below.",
         ),
-        Reason.LINK_TOO_THIN: warning(
-            "Fragments need more of a link than it can carry, measured over some time: merges come later than "
-            "scheduled, or without the learners behind that link. Training continues.",
-            "The message lists remedies, each enough alone: a setting of `sync` (needs a new job), a faster link, "
-            "longer steps. See [links.md](links.md).",
-        ),
-        Reason.MERGES_TOO_SLOW: warning(
-            "The syncer takes longer to merge all fragments than an interval lasts.",
-            "Give the syncer more cores (`syncer.resources`), or do what the message says.",
-        ),
-        Reason.ROUND_TOO_LONG: warning(
-            "Fragments are in flight for more than half an interval, usually because a learner is far away, so most of "
-            "the work on them is lost.",
-            "The message lists remedies; usually a longer `sync.interval` (needs a new job). See [links.md](links.md).",
-        ),
-        Reason.STALENESS_BOUND_TOO_LOW: warning(
-            "Rounds take longer than `sync.maxStalenessSteps` leaves beyond the interval, so learners pause.",
-            "Raise it to the value in the message (needs a new job), unless you want lock-step.",
-        ),
-        Reason.OVERLAP_TOO_SHORT: warning(
-            "`sync.overlap` is a number and allows fewer fragments in flight than the schedule needs on these links.",
-            "Remove it: `Auto` finds the number (needs a new job).",
+        Reason.SCHEDULE_MISFIT: warning(
+            "Settings of `sync` and the links or machines do not fit together, measured over some time: fragments need "
+            "more of a link than it carries, merges or rounds take too long, or learners pause. Training continues, "
+            "and part of the work is late or lost.",
+            "The message lists remedies, each enough alone: a setting of `sync` (needs a new job), a faster link, more "
+            "cores for the syncer (`syncer.resources`), longer steps. See [links.md](links.md).",
         ),
     }
 )

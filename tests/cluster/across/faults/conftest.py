@@ -7,7 +7,7 @@ import pytest
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
 from tests.cluster.across.conftest import another
-from tests.support.across import LEARNERS, Far, World, far_of, has_reason, reachable, region
+from tests.support.across import LEARNERS, World, far_of, has_reason, reachable, region
 from tests.support.cluster_jobs import apply, new_namespace
 from tests.support.cluster_operator import ClusterOperator
 
@@ -16,12 +16,6 @@ from tests.support.cluster_operator import ClusterOperator
 def north_cluster(bed: Bed) -> Iterator[Cluster]:
     """The third one: of a single node, and of this group alone."""
     yield from another(bed, 3)
-
-
-@pytest.fixture(scope="module")
-def north(cluster: Cluster, north_cluster: Cluster, namespace: str) -> Iterator[Far]:
-    """A prepared namespace of the third cluster, and its Secret in the namespace at home."""
-    yield from far_of(cluster, namespace, north_cluster, "north")
 
 
 @pytest.fixture(scope="session")

@@ -7,20 +7,12 @@ import pytest
 from testbed.kind.cuts import cut_off
 from testbed.kind.hangs import hanging_api_server
 from testbed.kind.waiting import wait_until
-from tests.support.across import LEARNERS, World, api_cut, has_reason, region_of, train_on
-from tests.support.cluster_jobs import apply, holds, manifest, pool
+from tests.support.across import LEARNERS, World, api_cut, has_reason, region_of
+from tests.support.cluster_jobs import apply_idle, holds, manifest
 
 pytestmark = pytest.mark.timeout(600)
 
 MINUTE = 60.0
-
-
-def home_works(world: World, name: str) -> None:
-    """A job of home alone is made, stopped and deleted as ever."""
-    idle = manifest(name, {"name": "here", "pools": [pool("cpu")]}, tokens=10**6, suspend=True)
-    job = apply(world.home, world.job.namespace, idle)
-    job.wait_for(lambda status: holds(status, "Suspended"), "a job of home alone is reconciled")
-    job.kubectl("delete", "dilocojob", name)
 
 
 def test_servers_that_hang_are_cut_off_or_refuse_stop_no_training(world: World) -> None:
@@ -29,8 +21,9 @@ def test_servers_that_hang_are_cut_off_or_refuse_stop_no_training(world: World) 
         with cut_off(world.west.api_node, api_cut(world.home)):
             for name in ("west", "north"):
                 has_reason(world.job, name, "ClusterUnreachable", "no answer in time")
-            train_on(world.job, *LEARNERS)
-            home_works(world, "beside-two-that-are-away")
+            world.job.train_on(*LEARNERS)
+            # A job of home alone is made, stopped and deleted as ever.
+            apply_idle(world.home, world.job.namespace, manifest("beside-two-that-are-away")).delete()
             status = world.job.status()
             assert holds(status, "Ready")
             assert holds(status, "Degraded", "ClusterUnreachable")
@@ -39,7 +32,7 @@ def test_servers_that_hang_are_cut_off_or_refuse_stop_no_training(world: World) 
         with cut_off(world.west.api_node, api_cut(world.home, refused=True)):
             has_reason(world.job, "west", "ClusterUnreachable", "refused")
             wait_until(lambda: time.monotonic() > end, "a minute is over", MINUTE)
-            train_on(world.job, *LEARNERS)
+            world.job.train_on(*LEARNERS)
     for name in ("west", "north"):
         has_reason(world.job, name, None)
     assert world.pods() == pods

@@ -8,11 +8,11 @@ import pytest
 from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
-from testbed.kind.waiting import wait_until
-from tests.cluster.across.conftest import install_operator, numbered_bed
-from tests.cluster.conftest import OPERATOR
-from tests.support.across import LEARNERS, World, give_secret, reachable, region, region_of, train_on
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, condition, holds
+from testbed.kind.waiting import WAIT_SECONDS
+from tests.cluster.across.conftest import install_operator
+from tests.cluster.conftest import OPERATOR, numbered_bed
+from tests.support.across import LEARNERS, World, give_secret, reachable, region, region_of
+from tests.support.cluster_jobs import ClusterJob, apply, condition, holds
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -53,14 +53,13 @@ def second(second_home: Bed, world: World) -> Iterator[ClusterJob]:
 
 def test_a_job_of_another_home_with_the_same_name_touches_nothing(world: World, second: ClusterJob) -> None:
     before, pods = objects_there(world), world.pods()
-    status = second.wait_for(lambda now: holds(now, "Degraded", "NameTaken"), "its names are taken")
+    status = second.becomes("Degraded", "NameTaken")
     assert "west" in condition(status, "Degraded").message
     assert region_of(status, "west").training == 0
-    train_on(world.job, *LEARNERS)
+    world.job.train_on(*LEARNERS)
     assert objects_there(world) == before
-    second.kubectl("delete", "dilocojob", second.name)
-    wait_until(lambda: not second.objects(), "nothing of it is left at its home", WAIT_SECONDS)
-    train_on(world.job, *LEARNERS)
+    second.delete()
+    world.job.train_on(*LEARNERS)
     assert objects_there(world) == before
     assert world.pods() == pods
     assert not holds(world.job.status(), "Degraded", "NameTaken")

@@ -7,7 +7,7 @@ import pytest
 from testbed.kind.clusters import Cluster
 from tests.support.across import EAST, WEST, Far, Pair, far_of, give_secret, has_reason, reachable, region
 from tests.support.aged_tokens import Ageing, RunningOut, secret_running_out, take_renewal
-from tests.support.cluster_jobs import ClusterJob, apply, holds, identities, new_namespace
+from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, identities, new_namespace
 from tests.support.cluster_operator import ClusterOperator
 
 
@@ -38,8 +38,7 @@ def running_out(cluster: Cluster, operator: ClusterOperator, west_cluster: Clust
                 renewed = apply(cluster, namespace, reachable(cluster, "renewed", region("west", far.name)))
                 renewed.all_train(WEST)
                 take_renewal(mute)
-                told = apply(cluster, namespace, reachable(cluster, "told", region("west", mute.name), suspend=True))
-                told.wait_for(lambda status: holds(status, "Suspended"), "it is suspended")
+                told = apply_idle(cluster, namespace, reachable(cluster, "told", region("west", mute.name)))
                 yield RunningOut(_begun(renewed, far), _begun(told, mute))
 
 

@@ -13,30 +13,28 @@ from typing import Any
 import grpc
 import pytest
 
-from diloco.spec.syncer_name import syncer_name
+from diloco.spec.names.syncer_name import syncer_name
 from diloco.wire.channel import SERVICE, SESSION
-from diloco.wire.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.convert import pack
 from diloco.wire.errors import IdentityError, RefusedError, RevokedError, UnavailableError, WireError
 from diloco.wire.messages import Join
-from diloco.wire.tls import ClientTls
+from diloco.wire.tls.tls import ClientTls
 from diloco_operator import names
 from diloco_operator.decide.certificates import AUTHORITY_KEY, CA, CERTIFICATE, KEY, learner_names
 from diloco_operator.names import PoolKey
 from diloco_operator.signing import (
-    Authority,
     RandomCertificateMaker,
     certificate_pem,
     key_pem,
     new_leaf,
-    read_authorities,
-    read_keys,
+    read_authority,
 )
 from testbed.kind.clusters import Cluster
 from testbed.kind.peers import diloco
 from testbed.kind.waiting import wait_until
-from tests.support.across import EAST, WEST, Pair, region, train_on
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, manifest
+from tests.support.across import EAST, WEST, Pair, endpoint, look_again, region
+from tests.support.cluster_jobs import ClusterJob, apply_idle, manifest
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -63,16 +61,10 @@ def learners_files(job: ClusterJob, region_name: str) -> dict[str, bytes]:
 def expired(job: ClusterJob) -> dict[str, bytes]:
     """A certificate of the pool from its own authority, made a hundred days ago."""
     held = secret(job.cluster, job.namespace, names.authority_secret(job.name))
-    authority = Authority(read_authorities(held[CA])[0], read_keys(held[AUTHORITY_KEY])[0])
+    authority = read_authority(held[CA], held[AUTHORITY_KEY])
     made = dt.datetime.now(dt.UTC) - dt.timedelta(days=100)
     leaf = new_leaf(authority, learner_names(job.name, POOL), made, RandomCertificateMaker())
     return {CA: held[CA], CERTIFICATE: certificate_pem(leaf.certificate), KEY: key_pem(leaf.key)}
-
-
-def endpoint(job: ClusterJob) -> str:
-    found = job.status().syncer
-    assert found is not None
-    return found.external_endpoint
 
 
 def refusal(job: ClusterJob, files: Files, folder: Path) -> WireError:
@@ -94,15 +86,13 @@ def test_only_certificates_of_the_jobs_own_pool_are_let_in(pair: Pair, tmp_path:
     assert isinstance(others, IdentityError)
     assert "the certificate is that of pool east/cpu" in str(others)
     assert isinstance(refusal(pair.job, expired(pair.job), tmp_path), UnavailableError)
-    idle = manifest("another", region("west"), tokens=10**6, suspend=True)
-    another = apply(pair.home, pair.job.namespace, idle)
-    another.wait_for(lambda status: holds(status, "Suspended"), "it has certificates")
+    another = apply_idle(pair.home, pair.job.namespace, manifest("another", region("west")))
     # With our authority, as it would otherwise not trust the syncer.
     theirs = {**learners_files(another, "west"), CA: own[CA]}
     assert isinstance(refusal(pair.job, theirs, tmp_path), UnavailableError)
-    another.kubectl("delete", "dilocojob", another.name)
+    another.delete()
     assert code_without_certificate(pair.job, own[CA]) is grpc.StatusCode.UNAVAILABLE
-    train_on(pair.job, EAST, WEST)
+    pair.job.train_on(EAST, WEST)
 
 
 def code_without_certificate(job: ClusterJob, authority: bytes) -> grpc.StatusCode:
@@ -114,8 +104,7 @@ def code_without_certificate(job: ClusterJob, authority: bytes) -> grpc.StatusCo
         call = session(iter([pack(JOIN)]), timeout=30)
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
-    code: grpc.StatusCode = caught.value.code()
-    return code
+    return caught.value.code()
 
 
 def test_a_revoked_certificate_is_refused_and_its_learner_goes_on(pair: Pair, tmp_path: Path) -> None:
@@ -123,14 +112,12 @@ def test_a_revoked_certificate_is_refused_and_its_learner_goes_on(pair: Pair, tm
     pods, old = pair.pods(), learners_files(there, "west")
     access = ("--namespace", pair.job.namespace, "--kubeconfig", pair.home.kubeconfig)
     diloco("cluster", "revoke", pair.job.name, "west", *access)
-    wait_until(lambda: learners_files(there, "west")[CERTIFICATE] != old[CERTIFICATE], "it is replaced", WAIT_SECONDS)
+    wait_until(lambda: learners_files(there, "west")[CERTIFICATE] != old[CERTIFICATE], "it is replaced")
     # Nodes give pods what has changed in their Secrets within two minutes, and at once when a pod changes.
-    syncer = pair.job.syncer_pod()
-    assert syncer is not None
-    pair.job.kubectl("annotate", "pod", syncer.name, "example.com/look=again", "--overwrite")
-    wait_until(lambda: isinstance(refusal(pair.job, old, tmp_path), RevokedError), "it is refused", WAIT_SECONDS)
+    look_again(pair.job, pair.job.syncer().name)
+    wait_until(lambda: isinstance(refusal(pair.job, old, tmp_path), RevokedError), "it is refused")
     assert isinstance(refusal(pair.job, learners_files(there, "west"), tmp_path), RefusedError)
-    there.kubectl("annotate", "pod", there.pod_name(WEST), "example.com/look=again", "--overwrite")
+    look_again(there, there.pod_name(WEST))
     pair.job.all_train(EAST, WEST)
-    train_on(pair.job, EAST, WEST)
+    pair.job.train_on(EAST, WEST)
     assert pair.pods() == pods

@@ -4,18 +4,16 @@ The API server of the other cluster is cut off from home once, and everything ha
 as well.
 """
 
-import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from testbed.kind import chart as charts
 from testbed.kind.clusters import Cluster
 from testbed.kind.cuts import cut_off
 from testbed.kind.waiting import wait_until
-from tests.support.across import Far, api_cut, give_secret, has_reason, learner, reachable, region, train_on
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, holds, kill_container
+from tests.support.across import WEST, Far, api_cut, give_secret, has_reason, reachable, region
+from tests.support.cluster_jobs import ClusterJob, apply, apply_idle
+from tests.support.cluster_nodes import kill_container
 from tests.support.cluster_operator import ClusterOperator
 
 pytestmark = pytest.mark.timeout(900)
@@ -23,27 +21,8 @@ pytestmark = pytest.mark.timeout(900)
 KEPT, LEFT, BY_HAND, RESTORED = "kept", "left", "by-hand", "restored"
 
 
-@pytest.fixture(scope="module")
-def doomed(cluster: Cluster) -> Iterator[str]:
-    """Another namespace at home, which is deleted with its job and its Secret."""
-    name = f"doomed-{secrets.token_hex(3)}"
-    charts.make_namespace(cluster, name)
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
-
-
 def idle(home: Cluster, namespace: str, name: str) -> ClusterJob:
-    """All that a job has but pods."""
-    job = apply(home, namespace, reachable(home, name, region("west", "west"), suspend=True))
-    job.wait_for(lambda status: holds(status, "Suspended"), "it is suspended")
-    return job
-
-
-def running(home: Cluster, namespace: str, name: str) -> ClusterJob:
-    """A job whose one learner, in the other cluster, trains."""
-    job = apply(home, namespace, reachable(home, name, region("west", "west")))
-    job.all_train(learner("west"))
-    return job
+    return apply_idle(home, namespace, reachable(home, name, region("west", "west")))
 
 
 def delete(job: ClusterJob) -> None:
@@ -64,55 +43,49 @@ def backup_of(job: ClusterJob) -> dict[str, Any]:
 
 def uids_there(far: Far, name: str) -> set[str]:
     """Of the jobs that objects of this name's job are of."""
-    kinds = "configmaps,statefulsets,services,secrets,networkpolicies"
-    items = far.cluster.items(kinds, far.namespace, f"diloco.dev/job={name}")
+    items = far.job(name).items("configmaps,statefulsets,services,secrets,networkpolicies")
     return {item["metadata"]["labels"]["diloco.dev/job-uid"] for item in items}
 
 
 def test_what_is_deleted_while_a_cluster_is_away_is_swept_when_it_is_back(
-    cluster: Cluster, operator: ClusterOperator, namespace: str, doomed: str, west: Far
+    cluster: Cluster, operator: ClusterOperator, namespace: str, elsewhere: str, west: Far
 ) -> None:
-    give_secret(cluster, doomed, west.secret())
-    left = running(cluster, namespace, LEFT)
+    give_secret(cluster, elsewhere, west.secret())
+    left = apply(cluster, namespace, reachable(cluster, LEFT, region("west", "west")))
+    left.all_train(WEST)
     kept, by_hand, restored = (idle(cluster, namespace, name) for name in (KEPT, BY_HAND, RESTORED))
-    idle(cluster, doomed, "gone")
+    idle(cluster, elsewhere, "gone")
     worker = operator.has_taken_over()
     before = {name: uids_there(west, name) for name in (KEPT, LEFT, BY_HAND, RESTORED, "gone")}
     assert all(before.values())
     with cut_off(west.api_node, api_cut(cluster)):
         has_reason(kept, "west", "ClusterUnreachable")
         delete(left)
-        cluster.kubectl("delete", "namespace", doomed, "--wait=false")
+        cluster.kubectl("delete", "namespace", elsewhere, "--wait=false")
         delete(by_hand)
         without_finalizer(by_hand)
         backup = backup_of(restored)
         delete(restored)
         without_finalizer(restored)
-        wait_until(lambda: not restored.exists(), "it is gone", WAIT_SECONDS)
+        wait_until(lambda: not restored.exists(), "it is gone")
         cluster.apply(backup, namespace=namespace)
         kill_container(worker)
-        wait_until(lambda: not left.exists(), "the deletion does not wait for ever", WAIT_SECONDS)
-        wait_until(lambda: is_gone(cluster, doomed), "nor does that of its namespace", WAIT_SECONDS)
-        assert any("left in cluster west (ClusterUnreachable)" in note for note in notes(left, "ChildrenLeft"))
+        wait_until(lambda: not left.exists(), "the deletion does not wait for ever")
+        wait_until(lambda: is_gone(cluster, elsewhere), "nor does that of its namespace")
+        assert "left in cluster west (ClusterUnreachable)" in left.events()["ChildrenLeft"]
         assert operator.total(operator.has_taken_over().name, "jobs_left_behind_total", cluster="west") >= 1
         # Nothing of all this was heard there.
         assert {name: uids_there(west, name) for name in before} == before
         assert west.job(LEFT).pods()
     for name in (LEFT, BY_HAND, "gone"):
-        wait_until(lambda name=name: not west.job(name).objects(), f"{name} is swept", WAIT_SECONDS)  # type: ignore[misc]
+        wait_until(lambda name=name: not west.job(name).objects(), f"{name} is swept")  # type: ignore[misc]
     uid = cluster.get("dilocojobs", RESTORED, namespace)["metadata"]["uid"]
-    wait_until(lambda: uids_there(west, RESTORED) == {uid}, "the restored job has its own objects", WAIT_SECONDS)
+    wait_until(lambda: uids_there(west, RESTORED) == {uid}, "the restored job has its own objects")
     assert before[RESTORED] != {uid}
     assert uids_there(west, KEPT) == before[KEPT]
     restored.patch(suspend=False)
-    restored.all_train(learner("west"))
-    train_on(restored, learner("west"))
-
-
-def notes(job: ClusterJob, reason: str) -> list[str]:
-    """What its events of a reason say."""
-    found = job.cluster.items("events", job.namespace, fields=f"involvedObject.name={job.name}")
-    return [one["message"] for one in found if one["reason"] == reason]
+    restored.all_train(WEST)
+    restored.train_on(WEST)
 
 
 def is_gone(cluster: Cluster, namespace: str) -> bool:

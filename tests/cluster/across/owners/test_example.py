@@ -1,6 +1,5 @@
 """The README of examples/two-clusters as a reader follows it: every command, from preparing a cluster to the model."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,12 @@ from testbed.kind import local_registry
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import REPOSITORY, Images
+from testbed.kind.waiting import WAIT_SECONDS, wait_until
 from tests.cluster.across.conftest import install_operator
 from tests.cluster.cluster_shell import ClusterShell, checkout, of_contexts
-from tests.support.across import region_of
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob
+from tests.support.cluster_jobs import ClusterJob
 from tests.support.cluster_operator import ClusterOperator
-from tests.support.documented_commands import sections
+from tests.support.documented_commands import sections, statements
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -43,9 +42,6 @@ def shell(
 def test_every_command_works_from_preparing_a_cluster_to_the_model(
     shell: ClusterShell, bed: Bed, west_cluster: Cluster, tmp_path: Path
 ) -> None:
-    def wait() -> None:
-        time.sleep(0.5)
-
     steps = sections(README)
     assert list(steps) == ["Once", "Prepare west", "Train", "Get the model", "Clean up"]
     shell.run(steps["Once"])
@@ -55,16 +51,24 @@ def test_every_command_works_from_preparing_a_cluster_to_the_model(
     trained: set[str] = set()
 
     def look() -> None:
-        account = job.account()
+        account = job.account_now()
         trained.update(one.id for one in account.learners if one.merged_tokens) if account is not None else None
 
-    shell.run_while(steps["Train"], look)
+    shell.run(steps["Train"], look)
     assert trained == {"east/cpu/0", "west/cpu/0"}
     status = job.status()
-    assert status.phase == "Complete"
-    assert region_of(status, "west").reason is None
+    assert (status.phase, status.reason) == ("Complete", "BudgetReached")
+    regions = [(one.name, one.cluster, one.reason) for one in status.regions]
+    assert regions == [("east", None, None), ("west", "west", None)]
+    wait_until(lambda: not (job.pods() or there.pods()), "its pods go")
     said = shell.run(steps["Get the model"])
     assert (tmp_path / "here" / "model.safetensors").stat().st_size > 0
     assert "loss" in said
-    shell.run(steps["Clean up"])
+    assert {one.partition("/")[0] for one in there.objects()} >= {"statefulset", "configmap"}
+    delete, *namespaces = statements(steps["Clean up"])
+    shell.run(delete)
+    # The job is gone only after what it had elsewhere.
     assert not there.objects()
+    wait_until(lambda: not job.objects(), "nothing is left at home")
+    for statement in namespaces:
+        shell.run(statement)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diloco.spec.syncer_name import syncer_name
+from diloco.spec.names.syncer_name import syncer_name
 from diloco_operator.manifests import common
 from diloco_operator.manifests.common import SYNC_PORT
 from testbed.kind import peers
@@ -16,21 +16,11 @@ from testbed.kind.cuts import Cut, cut_off
 from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
 from tests.cluster.pod_connections import connections_in
-from tests.support import tls_proxies
-from tests.support.across import EAST, WEST, Far, Pair, reachable, region, train_on
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, identities, of
+from tests.support import relays
+from tests.support.across import EAST, WEST, Far, Pair, endpoint, look_again, reachable, region
+from tests.support.cluster_jobs import ClusterJob, apply, identities, of
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def endpoint(job: ClusterJob) -> str:
-    found = job.status().syncer
-    return found.external_endpoint if found is not None else ""
-
-
-def told(there: ClusterJob, learner: str) -> None:
-    """Let a node give a pod what has changed in its ConfigMap, which it otherwise does within two minutes."""
-    there.kubectl("annotate", "pod", there.pod_name(learner), "example.com/look=again", "--overwrite")
 
 
 def unreachable(far: Far, address: str, port: int) -> AbstractContextManager[None]:
@@ -46,8 +36,7 @@ def addresses(home: Cluster) -> tuple[str, str]:
 
 def connects_to(there: ClusterJob, learner: str, address: str, port: int) -> bool:
     """Whether a learner has a connection to an address, by its pod's own kernel's account."""
-    inside = ("exec", there.pod_name(learner), "--namespace", there.namespace)
-    table = there.cluster.kubectl(*inside, "--", "cat", "/proc/net/tcp", "/proc/net/tcp6")
+    table = there.kubectl("exec", there.pod_name(learner), "--", "cat", "/proc/net/tcp", "/proc/net/tcp6")
     return any((one.peer, one.peer_port) == (address, port) for one in connections_in(table))
 
 
@@ -55,12 +44,12 @@ def follows(job: ClusterJob, far: Far, old: str, new: str, port: int) -> None:
     """Wait until the learner in the other cluster trains by way of ``new``, without a restart; ``old`` is away."""
     there = far.job(job.name)
     pods = identities(there.pods())
-    wait_until(lambda: endpoint(job) == f"{new}:{port}", "the status has the new address", WAIT_SECONDS)
-    told(there, WEST)
+    wait_until(lambda: endpoint(job) == f"{new}:{port}", "the status has the new address")
+    look_again(there, there.pod_name(WEST))
     with unreachable(far, old, port):
-        wait_until(lambda: connects_to(there, WEST, new, port), "it connects to the new address", WAIT_SECONDS)
+        wait_until(lambda: connects_to(there, WEST, new, port), "it connects to the new address")
         job.wait_for_account(lambda now: of(now, WEST).state == "Training", "it trains")
-        train_on(job, WEST)
+        job.train_on(WEST)
     assert identities(there.pods()) == pods
 
 
@@ -80,21 +69,24 @@ def test_a_load_balancers_address_may_come_late_and_change(cluster: Cluster, nam
         lambda now: "no address yet" in (now.syncer.external_endpoint_missing if now.syncer else ""),
         "it has no address",
     )
-    wait_until(lambda: any("waiting for the address" in line for line in log(there)), "its learner waits", WAIT_SECONDS)
+    wait_until(lambda: any("waiting for the address" in line for line in log(there)), "its learner waits")
     first, second = addresses(cluster)
     # In the place of a cloud's controller. kube-proxy leads what reaches a node at this address to the syncer.
     give_address(job, first)
-    wait_until(lambda: endpoint(job) == f"{first}:{SYNC_PORT}", "the status has the address", WAIT_SECONDS)
-    told(there, WEST)
+    wait_until(lambda: endpoint(job) == f"{first}:{SYNC_PORT}", "the status has the address")
+    look_again(there, there.pod_name(WEST))
     job.all_train(WEST)
     give_address(job, second)
     follows(job, west, first, second, SYNC_PORT)
     job.kubectl("delete", "dilocojob", job.name)
+    # The job is gone only after what it had elsewhere, but for pods, which end after their set.
+    assert all(one.startswith("pod/") for one in there.objects())
+    wait_until(lambda: not there.objects(), "its pods end")
 
 
 def log(there: ClusterJob) -> list[str]:
     """Of the one learner, if it has begun."""
-    pod = there.pod(WEST)
+    pod = there.find_pod(WEST)
     return there.log(pod.name) if pod is not None and pod.container else []
 
 
@@ -121,14 +113,14 @@ def test_a_proxy_that_routes_by_the_server_name_is_followed(
     assert exposed["spec"]["type"] == "ClusterIP"
     seen = cluster.kubectl("logs", "front", "--namespace", namespace).split()
     assert set(seen) == {syncer_name("behind", namespace)}
-    train_on(job, WEST)
-    job.kubectl("delete", "dilocojob", job.name)
+    job.train_on(WEST)
+    job.delete()
 
 
 def sni_proxy(image: str, routes: dict[str, str]) -> list[dict[str, Any]]:
     """A pod with the proxy of the tests, its program, and a Service that leads to it from outside."""
-    program = Path(tls_proxies.__file__).read_text(encoding="utf-8")
-    start = f"from tls_proxies import serve_by_name; serve_by_name({SYNC_PORT}, {routes!r})"
+    program = Path(relays.__file__).read_text(encoding="utf-8")
+    start = f"from relays import serve_by_name; serve_by_name({SYNC_PORT}, {routes!r})"
     container = {
         "name": "front",
         "image": image,
@@ -145,7 +137,7 @@ def sni_proxy(image: str, routes: dict[str, str]) -> list[dict[str, Any]]:
     ports = [{"port": SYNC_PORT, "protocol": "TCP"}]
     labels = {"app": "front"}
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "front"}, "data": {"tls_proxies.py": program}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "front"}, "data": {"relays.py": program}},
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "front", "labels": labels}, "spec": spec},
         {
             "apiVersion": "v1",

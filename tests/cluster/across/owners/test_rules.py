@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from testbed.kind.peers import diloco
-from tests.support.across import EAST, WEST, Pair, give_secret, has_reason, reachable, region, train_on
+from tests.support.across import EAST, WEST, Pair, give_secret, has_reason, reachable, region
 from tests.support.cluster_jobs import apply, holds
+from tests.support.job_manifests import pods
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -37,7 +38,7 @@ def test_each_rule_that_is_taken_away_is_named_while_learners_train(pair: Pair, 
     for resource in FOLLOWED:
         give(pair, role, without=resource)
         has_reason(pair.job, "west", "ClusterForbidden", f" list {resource}")
-    train_on(pair.job, EAST, WEST)
+    pair.job.train_on(EAST, WEST)
     assert holds(pair.job.status(), "Degraded", "ClusterForbidden")
     give(pair, role)
     has_reason(pair.job, "west", None)
@@ -45,12 +46,12 @@ def test_each_rule_that_is_taken_away_is_named_while_learners_train(pair: Pair, 
 
 
 def test_rules_about_pods_are_missed_where_learners_do_not_run(pair: Pair, role: dict[str, Any]) -> None:
-    nowhere = region("west", pair.west.name, nodeSelector={"example.com/no": "node"})
+    nowhere = region("west", pair.west.name, **pods(nodeSelector={"example.com/no": "node"}))
     stuck = apply(pair.home, pair.job.namespace, reachable(pair.home, "stuck", nowhere))
-    stuck.wait_for(lambda status: holds(status, "Degraded", "Unschedulable"), "its learner cannot run")
+    stuck.becomes("Degraded", "Unschedulable")
     for resource in NAMING_CAUSES:
         give(pair, role, without=resource)
         has_reason(stuck, "west", "ClusterForbidden", f" list {resource}")
     give(pair, role)
     has_reason(stuck, "west", None)
-    stuck.kubectl("delete", "dilocojob", stuck.name)
+    stuck.delete()

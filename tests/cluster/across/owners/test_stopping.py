@@ -2,12 +2,11 @@
 
 import pytest
 
-from diloco.spec.status import JobStatus
 from testbed.kind.clusters import Cluster
 from testbed.kind.cuts import cut_off
 from testbed.kind.waiting import wait_until
-from tests.support.across import EAST, WEST, Far, api_cut, has_reason, reachable, region, region_of, sync_cut, train_on
-from tests.support.cluster_jobs import WAIT_SECONDS, ClusterJob, apply, condition, holds
+from tests.support.across import EAST, WEST, Far, Pair, api_cut, has_reason, reachable, region, region_of, sync_cut
+from tests.support.cluster_jobs import apply, condition, holds
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -15,37 +14,30 @@ BUDGET = 60_000
 SECOND = "west/cpu/1"
 
 
-def has_no_pods(there: ClusterJob) -> None:
-    wait_until(lambda: not there.pods(), f"the pods of {there.name} go", WAIT_SECONDS)
-
-
-def is_finished(status: JobStatus) -> bool:
-    return holds(status, "Complete")
-
-
 def test_what_is_asked_while_a_cluster_is_away_is_done_when_it_is_back(
-    cluster: Cluster, namespace: str, west: Far
+    cluster: Cluster, namespace: str, west: Far, pair: Pair
 ) -> None:
-    stopping = apply(cluster, namespace, reachable(cluster, "stopping", region("west", west.name)))
-    bounded = reachable(cluster, "finishing", region("east", speed=0.3), region("west", west.name), tokens=BUDGET)
-    finishing = apply(cluster, namespace, bounded)
+    regions = region("east", speed=0.3), region("west", west.name)
+    finishing = apply(cluster, namespace, reachable(cluster, "finishing", *regions, tokens=BUDGET))
     finishing.all_train(EAST, WEST)
-    stopping.all_train(WEST)
-    there = [west.job(job.name) for job in (stopping, finishing)]
+    stopping = pair.job
+    there = [pair.there(pair.west), west.job(finishing.name)]
     with cut_off(west.nodes.addresses, sync_cut(finishing), api_cut(cluster)):
         has_reason(stopping, "west", "ClusterUnreachable")
-        stopping.scale(0, 0, 2)
+        stopping.set_pool(1, 0, learners=2)
         stopping.wait_for(lambda now: region_of(now, "west").desired == 2, "two are wanted")
-        train_on(stopping, WEST)
+        stopping.train_on(WEST)
         stopping.patch(suspend=True)
-        told = stopping.wait_for(lambda now: holds(now, "Suspended"), "it does not wait for ever")
+        # It does not wait for ever.
+        told = stopping.becomes("Suspended")
         assert "west" in condition(told, "Suspended").message
-        done = finishing.wait_for(is_finished, "the other region finishes it")
-        assert done.reason == "BudgetReached"
+        # The other region finishes it.
+        assert finishing.becomes("Complete").reason == "BudgetReached"
         # Nobody could tell them.
         assert [len(each.pods()) for each in there] == [1, 1]
-    for each in there:
-        has_no_pods(each)
-    assert is_finished(finishing.status())
+    wait_until(lambda: not any(each.pods() for each in there), "their pods go")
+    assert holds(finishing.status(), "Complete")
     stopping.patch(suspend=False)
-    stopping.all_train(WEST, SECOND)
+    stopping.all_train(EAST, WEST, SECOND)
+    stopping.set_pool(1, 0, learners=1)
+    stopping.all_train(EAST, WEST)

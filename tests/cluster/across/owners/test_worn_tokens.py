@@ -7,9 +7,9 @@ in between use.
 import pytest
 
 from testbed.kind.waiting import wait_until
-from tests.support.across import WEST, give_secret, has_reason, train_on
+from tests.support.across import WEST, give_secret, has_reason
 from tests.support.aged_tokens import RunningOut
-from tests.support.cluster_jobs import WAIT_SECONDS, identities
+from tests.support.cluster_jobs import identities
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -25,11 +25,11 @@ def test_a_renewed_token_goes_on_after_the_end_of_the_first(running_out: Running
     renewed = running_out.renewed
     far, job = renewed.far, renewed.job
     assert far.takes(far.secret())
-    wait_until(lambda: not far.takes(renewed.secret), "the first is worthless", WAIT_SECONDS)
+    wait_until(lambda: not far.takes(renewed.secret), "the first is worthless")
     has_reason(job, "west", None)
-    train_on(job, WEST)
+    job.train_on(WEST)
     # Written with the new one.
-    selector = f"diloco.dev/job={job.name}"
-    far.cluster.kubectl("delete", "networkpolicy", "--namespace", far.namespace, "--selector", selector)
-    wait_until(lambda: far.cluster.items("networkpolicies", far.namespace, selector), "it is made again", WAIT_SECONDS)
-    assert identities(far.job(job.name).pods()) == renewed.pods
+    there = far.job(job.name)
+    there.kubectl("delete", "networkpolicy", "--selector", f"diloco.dev/job={job.name}")
+    wait_until(lambda: there.items("networkpolicies"), "it is made again")
+    assert identities(there.pods()) == renewed.pods

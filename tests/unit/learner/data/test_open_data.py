@@ -50,13 +50,6 @@ def test_too_short_data_says_how_many_tokens_are_there_and_needed(short_of: int)
     )
 
 
-def test_short_text_names_its_field(tmp_path: Path) -> None:
-    path = tmp_path / "short.txt"
-    path.write_text("short")
-    with pytest.raises(DataError, match=r"^data.text.path: has 6 tokens, at least 170 are needed"):
-        open_data(small_job(path), "here/cpu/0")
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [

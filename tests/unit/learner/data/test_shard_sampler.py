@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
 from diloco.learner.data.holdout import check_size
 from diloco.learner.data.source import read_into
-from tests.support.entrypoints import CountingSource, LyingSource
+from tests.support.entrypoints import CountingSource
 
 HUGE = 10**9
 
@@ -38,6 +40,7 @@ def test_an_epoch_takes_the_same_sequences_in_another_order() -> None:
     first, second = shard.sequences(0, size), shard.sequences(size, 2 * size)
     assert sorted(first) == sorted(second)
     assert list(first) != list(second)
+    assert list(first) != list(sampler(1, 3, seed=1).sequences(0, size)), "the seed counts too"
 
 
 def test_any_stretch_is_a_part_of_the_whole_order() -> None:
@@ -48,13 +51,6 @@ def test_any_stretch_is_a_part_of_the_whole_order() -> None:
     for start in range(3 * size):
         for stop in range(start + 1, 3 * size + 1):
             assert shard.sequences(start, stop).tolist() == whole[start:stop]
-
-
-def test_a_sampler_can_begin_anew() -> None:
-    shard = sampler()
-    first = shard.next_batch()
-    shard.seek(0)
-    assert torch.equal(shard.next_batch().inputs, first.inputs)
 
 
 def test_a_batch_is_consecutive_tokens_and_their_successors() -> None:
@@ -79,10 +75,6 @@ def test_a_sampler_at_a_position_goes_on_as_the_one_that_got_there() -> None:
     assert torch.equal(one.next_batch().inputs, other.next_batch().inputs)
 
 
-def test_the_seed_changes_who_takes_what() -> None:
-    assert list(sampler(0, 2).sequences(0, 50)) != list(sampler(0, 2, seed=1).sequences(0, 50))
-
-
 def test_a_position_cannot_be_negative() -> None:
     with pytest.raises(ValueError, match="position is -1"):
         sampler().seek(-1)
@@ -92,12 +84,6 @@ def test_data_too_short_for_a_batch_in_every_shard_is_refused() -> None:
     assert size_of(sampler(0, 5, 201)) == 4
     with pytest.raises(DataError, match="200 tokens to train on, but 201 are needed"):
         sampler(0, 5, 200)
-
-
-def test_ids_outside_the_vocabulary_are_refused_before_training_on_them() -> None:
-    source = LyingSource(1000, 10)
-    with pytest.raises(DataError, match=r"the data has token id .* but ids 0 to 9"):
-        ShardSampler(source, 1000, Shard(0, 1, 4, 10, 0)).next_batch()
 
 
 @pytest.mark.parametrize(
@@ -144,13 +130,8 @@ def test_the_holdout_takes_what_there_is_where_more_is_wanted() -> None:
 
 
 @pytest.mark.parametrize(("total", "enough"), [(160, False), (161, True)])
-def test_data_must_suffice_for_every_shard_and_the_holdout(total: int, *, enough: bool) -> None:
+def test_data_must_suffice_for_every_shard_beside_the_holdout(total: int, *, enough: bool) -> None:
     # 2 x 4 sequences of 10 tokens and the last target: 81 tokens beside the half that is held out.
-    shard = Shard(0, 2, 4, 10, 0)
-    if enough:
-        check_size(total, shard, 0.5, "data.text")
-    else:
-        with pytest.raises(
-            DataError, match=f"^data.text: has {total} tokens, at least 162 are needed for 2 learners x 4"
-        ):
-            check_size(total, shard, 0.5, "data.text")
+    told = f"^data.text: has {total} tokens, at least 162 are needed for 2 learners x 4"
+    with nullcontext() if enough else pytest.raises(DataError, match=told):
+        check_size(total, Shard(0, 2, 4, 10, 0), 0.5, "data.text")

@@ -24,14 +24,6 @@ def test_documents_are_their_bytes_each_with_an_end(tmp_path: Path) -> None:
     assert source.read(0, 6).tolist() == [97, 98, 99, 256, 255, 256]
 
 
-def test_no_documents_are_no_tokens() -> None:
-    assert len(ByteText([])) == 0
-
-
-def test_the_end_of_a_document_is_told_without_a_look_at_it(tmp_path: Path) -> None:
-    assert ByteText([Document(tmp_path / "gone", 3)]).read(3, 4).tolist() == [256]
-
-
 def test_any_stretch_reads_the_same_as_the_whole(tmp_path: Path) -> None:
     for index, size in enumerate([1, 5, 2, 9]):
         (tmp_path / f"{index}.txt").write_bytes(bytes(range(size)))
@@ -62,12 +54,6 @@ def test_hidden_empty_and_other_files_are_left_out(tmp_path: Path) -> None:
     assert [document.path.name for document in text_of(tmp_path).documents] == ["kept.txt"]
 
 
-def test_a_file_named_outright_counts_whatever_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.bin"
-    path.write_bytes(b"abc")
-    assert len(text_of(path)) == 4
-
-
 def test_what_is_wrong_with_the_path_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     (tmp_path / "only").mkdir()
@@ -81,22 +67,17 @@ def test_what_is_wrong_with_the_path_is_said_in_one_line(tmp_path: Path) -> None
             text_of(tmp_path / name)
 
 
-def test_a_file_that_becomes_shorter_is_found_out(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
+@pytest.mark.parametrize(("now", "told"), [("short", "had 11 bytes when .* restore it"), (None, "No such file")])
+def test_a_file_that_becomes_shorter_or_disappears_is_found_out(tmp_path: Path, now: str | None, told: str) -> None:
+    path = tmp_path / "corpus.bin"  # a file that is named outright counts whatever its name
     path.write_text("a long text")
     source = text_of(path)
-    path.write_text("short")
-    with pytest.raises(DataError, match=r"data.text.path: .*a.txt had 11 bytes when .* restore it"):
-        source.read(0, 12)
-
-
-def test_a_file_that_disappears_is_found_out(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("text")
-    source = text_of(path)
     path.unlink()
-    with pytest.raises(DataError, match=r"a.txt: No such file"):
-        source.read(0, 2)
+    if now is not None:
+        path.write_text(now)
+    assert source.read(11, 12).tolist() == [256]
+    with pytest.raises(DataError, match=f"corpus.bin.*{told}"):
+        source.read(0, 12)
 
 
 def test_the_default_corpus_is_the_standard_library_without_its_tests() -> None:

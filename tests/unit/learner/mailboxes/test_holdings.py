@@ -12,25 +12,24 @@ SECOND = Membership("1", 2)
 RESTARTED = Membership("2", 1)
 
 
-def test_nothing_is_held_before_it_is_received() -> None:
-    holdings = Holdings(2)
-    holdings.admitted(FIRST, [0, 1])
-    assert holdings.to_join_with() == ("", ())
-    assert not holdings.complete
+def admitted(fragments: int, *load: int) -> Holdings:
+    """As of the first admission, with these fragments to load."""
+    holdings = Holdings(fragments)
+    holdings.admitted(FIRST, load)
+    return holdings
 
 
 def test_the_last_fragment_awaited_completes_the_admission() -> None:
-    holdings = Holdings(2)
-    holdings.admitted(FIRST, [0, 1])
+    holdings = admitted(2, 0, 1)
     assert holdings.received("1", 0, 4) is None
+    assert (holdings.complete, holdings.to_join_with()) == (False, ("", ()))
     assert holdings.received("1", 1, 7) == FIRST
     assert holdings.complete
     assert holdings.to_join_with() == ("1", (4, 7))
 
 
 def test_an_admission_without_load_keeps_what_is_held() -> None:
-    holdings = Holdings(1)
-    holdings.admitted(FIRST, [0])
+    holdings = admitted(1, 0)
     holdings.received("1", 0, 4)
     assert holdings.admitted(SECOND, [])
     assert holdings.is_news("1", 0, 5)
@@ -38,8 +37,7 @@ def test_an_admission_without_load_keeps_what_is_held() -> None:
 
 
 def test_another_epoch_holds_nothing_though_versions_are_lower() -> None:
-    holdings = Holdings(1)
-    holdings.admitted(FIRST, [0])
+    holdings = admitted(1, 0)
     holdings.received("1", 0, 9)
     holdings.admitted(RESTARTED, [0])
     assert holdings.is_news("2", 0, 3)
@@ -48,15 +46,13 @@ def test_another_epoch_holds_nothing_though_versions_are_lower() -> None:
 
 
 def test_completion_goes_to_the_admission_that_waits_now() -> None:
-    holdings = Holdings(1)
-    holdings.admitted(FIRST, [0])
+    holdings = admitted(1, 0)
     holdings.admitted(SECOND, [0])
     assert holdings.received("1", 0, 1) == SECOND
 
 
 def test_it_is_complete_when_nothing_is_awaited_and_nothing_is_missing() -> None:
-    holdings = Holdings(2)
-    holdings.admitted(FIRST, [])
+    holdings = admitted(2)
     seen = [holdings.complete]
     holdings.received("1", 0, 1)
     seen.append(holdings.complete)
@@ -69,8 +65,7 @@ def test_it_is_complete_when_nothing_is_awaited_and_nothing_is_missing() -> None
     ("epoch", "fragment", "version"), [("1", 0, 4), ("1", 1, None), ("1", 2, None), ("2", 0, None)]
 )
 def test_held_to_the_bit_is_what_was_received_with_its_values(epoch: str, fragment: int, version: int | None) -> None:
-    holdings = Holdings(3)
-    holdings.admitted(FIRST, range(3))
+    holdings = admitted(3, 0, 1, 2)
     holdings.received("1", 0, 4, torch.zeros(1))
     holdings.received("1", 1, 4)
     held = holdings.held(epoch, fragment)
@@ -78,8 +73,7 @@ def test_held_to_the_bit_is_what_was_received_with_its_values(epoch: str, fragme
 
 
 def test_of_an_epoch_before_nothing_is_held_though_nothing_is_to_be_loaded() -> None:
-    holdings = Holdings(1)
-    holdings.admitted(FIRST, [])
+    holdings = admitted(1)
     tensors = [torch.zeros(1)]
     there = weakref.ref(tensors[0])
     holdings.received("1", 0, 4, tensors.pop())

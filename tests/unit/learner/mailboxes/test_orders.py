@@ -24,7 +24,9 @@ def test_the_first_end_counts(orders: Orders) -> None:
     assert orders.ending() is None
     orders.end(Ending(EndKind.FINISHED, "enough"))
     orders.end(Ending(EndKind.REFUSED, "late"))
+    stopping = [orders.stopping]
     orders.stop("SIGTERM")
+    assert [*stopping, orders.stopping] == [False, True]
     assert orders.ending() == Ending(EndKind.FINISHED, "enough")
 
 
@@ -70,12 +72,6 @@ def test_progress_never_goes_back(orders: Orders) -> None:
 def test_a_job_without_a_budget_makes_no_progress(orders: Orders, tokens: int, budget: int, progress: float) -> None:
     orders.progressed(Progress(tokens, budget, 0))
     assert orders.progress == progress
-
-
-def test_it_is_stopping_once_it_is_told(orders: Orders) -> None:
-    seen = [orders.stopping]
-    orders.stop("SIGTERM")
-    assert [*seen, orders.stopping] == [False, True]
 
 
 def test_an_evaluation_put_back_gives_way_to_a_newer_one(orders: Orders) -> None:

@@ -31,15 +31,6 @@ def test_a_newer_outer_gradient_replaces_one_that_no_worker_has_taken(push_queue
     assert push_queue.next() is newer
 
 
-def test_one_under_way_is_overtaken_by_a_newer_one(push_queue: PushQueue) -> None:
-    first, second = gradient(0, 1), gradient(0, 2)
-    push_queue.offer(first)
-    assert push_queue.next() is first
-    assert not push_queue.is_superseded(first)
-    push_queue.offer(second)
-    assert push_queue.is_superseded(first)
-
-
 def test_it_is_idle_once_everything_is_sent(push_queue: PushQueue) -> None:
     sent = gradient(0, 1)
     push_queue.offer(sent)
@@ -47,12 +38,6 @@ def test_it_is_idle_once_everything_is_sent(push_queue: PushQueue) -> None:
     assert push_queue.next() is sent
     assert not push_queue.wait_until_idle(0.0)
     push_queue.done(sent)
-    assert push_queue.wait_until_idle(0.0)
-
-
-def test_what_waits_ends_with_its_session(push_queue: PushQueue) -> None:
-    push_queue.offer(gradient(0, 1))
-    push_queue.session_over()
     assert push_queue.wait_until_idle(0.0)
 
 

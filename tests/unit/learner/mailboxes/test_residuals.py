@@ -13,8 +13,8 @@ OUTCOMES: dict[str, tuple[list[tuple[int, bool]], bool]] = {
     "not merged": ([(5, False)], False),
     "not merged, and told otherwise later": ([(5, False), (5, True)], False),
     "not merged, and the next version is": ([(5, False), (6, True)], False),
-    "only of an earlier version": ([(4, True)], False),
-    "of an earlier version and then merged": ([(4, True), (5, True)], True),
+    "only of the version before": ([(4, True)], False),
+    "of the version before and then merged": ([(4, True), (5, True)], True),
 }
 """The outcomes reported after version 5 was sent, and whether its residual then counts."""
 

@@ -1,12 +1,11 @@
 """A notice wakes the inner loop, and none is missed."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from diloco.learner.mailboxes.wakeup import Wakeup
-from tests.support.hand_clock import HandClock
+from tests.support.hand_clock import HandClock, clock_of
 from tests.support.scripted_condition import ScriptedCondition
 
 
@@ -25,8 +24,7 @@ class Timed(ScriptedCondition):
 
 
 def test_without_a_notice_it_waits_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, wakeup = HandClock(), Wakeup()
-    monkeypatch.setattr("diloco.learner.mailboxes.wakeup.time", SimpleNamespace(monotonic=clock))
+    clock, wakeup = clock_of("mailboxes.wakeup", monkeypatch), Wakeup()
     wakeup._condition = condition = Timed(clock, 1.5, 0.25, 0.25)
     wakeup.wait(wakeup.notices, 2.0)
     assert condition.waits == [2.0, 0.5, 0.25]

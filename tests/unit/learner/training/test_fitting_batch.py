@@ -54,21 +54,6 @@ def test_halves_of_the_most_are_tried_from_the_smallest_on(most: int, sizes: tup
     assert candidates(most) == sizes
 
 
-def test_with_enough_memory_it_is_the_most() -> None:
-    memory = ScriptedMemory(limit_bytes=10**6, each_bytes=100)
-    assert memory.fit(16) == 16
-
-
-def test_a_batch_that_would_not_fit_is_not_tried() -> None:
-    memory = ScriptedMemory(limit_bytes=1000, each_bytes=100)
-    assert memory.fit(64) == 8
-    assert memory.tried == [1, 2, 4, 8]
-
-
-def test_what_training_needs_besides_is_left_free() -> None:
-    assert ScriptedMemory(limit_bytes=1000, each_bytes=100).fit(64, reserved=300) == 4
-
-
 def test_a_batch_that_finds_no_memory_after_all_is_not_taken() -> None:
     assert ScriptedMemory(limit_bytes=10**6, each_bytes=1, refuses=8).fit(64) == 4
 

@@ -9,9 +9,10 @@ from diloco.learner.training.memory import MemoryExhaustedError, ProcessMemory, 
 
 MIB = 1 << 20
 MACHINE = 24 << 30
+ONE = "0::/pods/one"
 
 
-def machine(root: Path, groups: dict[str, str], own: str = "0::/pods/one") -> Path:
+def machine(root: Path, groups: dict[str, str], own: str = ONE) -> Path:
     """The files of a machine on which this process is in a control group."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(f"MemTotal: {MACHINE // 1024} kB\nMemAvailable: 4096 kB\n")
@@ -25,25 +26,22 @@ def machine(root: Path, groups: dict[str, str], own: str = "0::/pods/one") -> Pa
 
 
 @pytest.mark.parametrize(
-    ("groups", "limit"),
+    ("groups", "own", "limit"),
     [
-        ({}, MACHINE),
-        ({"pods/one/memory.max": "max"}, MACHINE),
-        ({"pods/one/memory.max": "1000000000"}, 10**9),
-        ({"pods/one/memory.max": "max", "pods/memory.max": "3000000000"}, 3 * 10**9),
-        ({"pods/one/memory.max": "5000000000", "memory.max": "4000000000"}, 4 * 10**9),
-        ({"memory/memory.limit_in_bytes": "2000000000"}, 2 * 10**9),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, MACHINE),
+        ({}, ONE, MACHINE),
+        ({"pods/one/memory.max": "max"}, ONE, MACHINE),
+        ({"pods/one/memory.max": "1000000000"}, ONE, 10**9),
+        ({"pods/one/memory.max": "max", "pods/memory.max": "3000000000"}, ONE, 3 * 10**9),
+        ({"pods/one/memory.max": "5000000000", "memory.max": "4000000000"}, ONE, 4 * 10**9),
+        ({"memory/memory.limit_in_bytes": "2000000000"}, ONE, 2 * 10**9),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, ONE, MACHINE),
+        ({"memory.max": "1234567890"}, "0::/", 1234567890),  # in a container
     ],
 )
 def test_the_limit_is_the_least_of_its_groups_and_the_machine(
-    tmp_path: Path, groups: dict[str, str], limit: int
+    tmp_path: Path, groups: dict[str, str], own: str, limit: int
 ) -> None:
-    assert ProcessMemory(machine(tmp_path, groups)).limit_bytes == limit
-
-
-def test_in_a_container_the_group_is_at_the_root(tmp_path: Path) -> None:
-    assert ProcessMemory(machine(tmp_path, {"memory.max": "1234567890"}, own="0::/")).limit_bytes == 1234567890
+    assert ProcessMemory(machine(tmp_path, groups, own)).limit_bytes == limit
 
 
 def test_a_group_elsewhere_is_not_read(tmp_path: Path) -> None:

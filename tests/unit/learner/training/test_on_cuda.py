@@ -5,23 +5,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.data import open_data
 from diloco.learner.training.capture import Reader
 from diloco.learner.training.fitting_batch import Trial, candidates, fitting_batch
 from diloco.learner.training.memory import DeviceMemory
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, write_fragment
 from tests.support.small_job import small_job, write_text
+from tests.support.small_learner import trainer_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 CPU = torch.device("cpu")
 
 
 def trainer_on(device: str, folder: Path) -> InnerTrainer:
-    job = small_job(write_text(folder))
-    module = build_model(job).to(device)
-    data = open_data(job, job.learner_ids[0])
-    return InnerTrainer(job, module, layout_of(module, job.sync.fragments), data, torch.device(device))
+    folder.mkdir(exist_ok=True)
+    return trainer_of(small_job(write_text(folder)), device=device)
 
 
 def test_a_capture_has_the_values_from_before_the_next_step(tmp_path: Path) -> None:
@@ -55,8 +53,6 @@ def test_fragments_come_back_bit_by_bit_while_the_device_is_busy(tmp_path: Path)
 
 
 def test_a_device_trains_as_a_cpu_does(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     there, here = trainer_on("cuda", tmp_path / "a"), trainer_on("cpu", tmp_path / "b")
     losses = [(there.step(0.0).loss, here.step(0.0).loss) for _ in range(10)]
     assert [pytest.approx(loss, rel=1e-3) for _, loss in losses] == [loss for loss, _ in losses]
@@ -64,8 +60,6 @@ def test_a_device_trains_as_a_cpu_does(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_leaves_training_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     plain, evaluated = trainer_on("cuda", tmp_path / "a"), trainer_on("cuda", tmp_path / "b")
     for _ in range(5):
         evaluated.evaluate()
@@ -74,8 +68,6 @@ def test_an_evaluation_leaves_training_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_state_of_a_device_starts_another_process(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     first, second = trainer_on("cuda", tmp_path / "a"), trainer_on("cuda", tmp_path / "b")
     for _ in range(3):
         first.step(0.0)

@@ -40,12 +40,6 @@ def test_one_seed_draws_one_text_and_leaves_global_random_numbers_alone() -> Non
     assert model.training
 
 
-def test_temperature_zero_takes_the_likeliest() -> None:
-    model = build_model(small_job())
-    texts = [sample_text(model, "x", SampleOptions(tokens=10, temperature=0, seed=seed)) for seed in (0, 1)]
-    assert texts[0] == texts[1]
-
-
 class Falling(nn.Module):
     """Whatever came: the later a letter, the less likely, each by ``gap`` nats."""
 
@@ -77,10 +71,6 @@ def test_it_draws_among_the_likeliest_by_temperature(gap: float, options: Sample
     text = sample_text(model, "", options)
     assert ("".join(sorted(set(text))), len(text)) == (letters, options.tokens)
     assert set(model.trained) == {False}
-
-
-def test_unless_told_otherwise_it_draws_256_tokens_among_40() -> None:
-    assert SampleOptions() == SampleOptions(tokens=256, temperature=0.8, top_k=40, seed=0, context=128)
 
 
 def test_a_model_with_another_vocabulary_is_refused() -> None:

@@ -6,12 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from diloco.learner.data import open_data
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of
 from tests.support.small_job import small_job, write_text
-
-CPU = torch.device("cpu")
+from tests.support.small_learner import trainer_of
 
 
 @pytest.fixture
@@ -19,15 +16,14 @@ def text(tmp_path: Path) -> Path:
     return write_text(tmp_path)
 
 
-def trainer_of(text: Path, learner: int = 0, seed: int = 0) -> InnerTrainer:
+def seeded(text: Path, learner: int = 0, seed: int = 0) -> InnerTrainer:
     spec = small_job(
         text,
         model={"entrypoint": "tests.support.entrypoints:dropping_model"},
         training={"tokens": 10_000, "sequenceLength": 16, "batchSize": 4, "seed": seed},
         sync={"fragments": 1, "interval": 1},
     )
-    module = build_model(spec)
-    return InnerTrainer(spec, module, layout_of(module, 1), open_data(spec, spec.learner_ids[learner]), CPU)
+    return trainer_of(spec, learner)
 
 
 def losses(trainer: InnerTrainer, steps: int, disturbed_by: int = 0) -> list[float]:
@@ -43,20 +39,20 @@ def parameters(trainer: InnerTrainer) -> Tensor:
 
 
 def test_one_seed_trains_alike_whatever_else_draws(text: Path) -> None:
-    assert losses(trainer_of(text), 4) == losses(trainer_of(text), 4, disturbed_by=100)
-    assert losses(trainer_of(text), 4) != losses(trainer_of(text, seed=1), 4)
+    assert losses(seeded(text), 4) == losses(seeded(text), 4, disturbed_by=100)
+    assert losses(seeded(text), 4) != losses(seeded(text, seed=1), 4)
 
 
 def test_every_step_draws_anew(text: Path) -> None:
-    trainer, still = trainer_of(text), trainer_of(text)
+    trainer, still = seeded(text), seeded(text)
     first = trainer.step(0.0).loss
     still._data.sampler.seek(8)  # the same model
-    still._data.sampler.next_batch = trainer_of(text)._data.sampler.next_batch  # type: ignore[method-assign]
+    still._data.sampler.next_batch = seeded(text)._data.sampler.next_batch  # type: ignore[method-assign]
     assert still.step(0.0).loss != first  # the same batch at another place
 
 
 def test_a_restarted_learner_draws_as_it_would_have(text: Path) -> None:
-    whole, first, second = trainer_of(text), trainer_of(text), trainer_of(text)
+    whole, first, second = seeded(text), seeded(text), seeded(text)
     expected = losses(whole, 6)
     assert losses(first, 3, disturbed_by=50) == expected[:3]
     second.load_state(first.state())
@@ -66,8 +62,9 @@ def test_a_restarted_learner_draws_as_it_would_have(text: Path) -> None:
 
 
 def test_a_step_draws_nothing_from_others(text: Path) -> None:
-    trainer = trainer_of(text)
+    trainer = seeded(text)
     torch.manual_seed(3)
     before = torch.get_rng_state()
     trainer.step(0.0)
+    trainer.evaluate()
     assert torch.equal(torch.get_rng_state(), before)

@@ -13,7 +13,7 @@ from diloco.spec.training import InnerOptimizer
 from tests.support.small_job import small_job
 job = small_job()
 module = build_model(job)
-options = InnerOptimizer.model_validate({"kind": "Muon", "muon": {}})
+options = InnerOptimizer.model_validate({"type": "Muon", "muon": {}})
 optimizer = NamedOptimizer(module, options)
 for step in (1, 2):
     module(torch.zeros((1, 4), dtype=torch.int64)).sum().backward()

@@ -9,17 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from diloco.learner.data import DataError, open_data
+from diloco.learner.data import DataError
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
-from diloco.model import build_model, layout_of
-from diloco.spec import JobSpec
+from diloco.model import ModelError, layout_of
 from tests.support.small_job import small_job, write_text
+from tests.support.small_learner import trainer_of
 
-CPU = torch.device("cpu")
 TOKENS = 4 * 16
 ADAMW = {"learningRate": 3e-3, "warmupSteps": 4}
-MUON = ADAMW | {"kind": "Muon"}
+MUON = ADAMW | {"type": "Muon"}
 BOTH = pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["AdamW", "Muon"])
 Make = Callable[..., InnerTrainer]
 
@@ -29,16 +28,9 @@ def make(tmp_path: Path) -> Make:
     text = write_text(tmp_path)
 
     def trainer(learner: int = 0, **changes: Any) -> InnerTrainer:
-        job = small_job(text, **changes)
-        return trainer_of(job, learner)
+        return trainer_of(small_job(text, **changes), learner)
 
     return trainer
-
-
-def trainer_of(job: JobSpec, learner: int = 0) -> InnerTrainer:
-    module = build_model(job)
-    data = open_data(job, job.learner_ids[learner])
-    return InnerTrainer(job, module, layout_of(module, job.sync.fragments), data, CPU)
 
 
 def module_of(trainer: InnerTrainer) -> nn.Module:
@@ -60,45 +52,15 @@ def training(**changes: Any) -> dict[str, Any]:
     return {"training": plain | changes}
 
 
-@BOTH
-def test_training_lowers_the_loss(make: Make, optimizer: dict[str, Any]) -> None:
-    trainer = make(**training(optimizer=optimizer))
-    losses = [trainer.step(0.0).loss for _ in range(40)]
-    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
-
-
 def test_a_step_says_what_it_did(make: Make) -> None:
-    trainer = make()
+    trainer = make(**training(optimizer=MUON | {"muon": {"learningRate": 0.02}}))
     result = trainer.step(0.0)
     assert (result.tokens, result.skipped) == (TOKENS, False)
-    assert result.learning_rates == pytest.approx({"AdamW": 3e-3 / 4})
+    assert result.learning_rates == pytest.approx({"AdamW": 3e-3 / 4, "Muon": 0.02 / 4})
     assert result.loss == pytest.approx(math.log(257), abs=0.4)
     assert result.grad_norm > 0
     assert result.seconds > 0
     assert (trainer.steps, trainer.tokens, trainer.data_position) == (1, TOKENS, 4)
-
-
-def test_a_step_of_muon_says_both_rates(make: Make) -> None:
-    trainer = make(**training(optimizer=MUON | {"muon": {"learningRate": 0.02}}))
-    assert trainer.step(0.0).learning_rates == pytest.approx({"AdamW": 3e-3 / 4, "Muon": 0.02 / 4})
-
-
-def test_the_same_seed_and_input_give_the_same_parameters_to_the_bit(make: Make) -> None:
-    trainers = make(), make()
-    for trainer in trainers:
-        for step in range(5):
-            trainer.step(step / 5)
-            receive(trainer, step, 1, 0.01 * step)
-    assert all(torch.equal(one, other) for one, other in zip(*map(parameters, trainers), strict=True))
-
-
-def test_training_leaves_the_global_random_state_alone(make: Make) -> None:
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    trainer = make()
-    trainer.step(0.0)
-    trainer.evaluate()
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_outer_gradient_is_anchor_minus_parameters(make: Make) -> None:
@@ -114,20 +76,6 @@ def test_the_outer_gradient_is_anchor_minus_parameters(make: Make) -> None:
     assert delta is capture.delta
     # Adam's first step moves every element that has a gradient by the learning rate: small, and not nothing.
     assert 0 < delta.abs().max() < 1e-3
-
-
-def test_the_anchor_less_the_captured_delta_is_the_trained_fragment(make: Make) -> None:
-    trainer = make()
-    anchors = [trainer.capture(fragment)._anchor.clone() for fragment in range(6)]
-    before = parameters(trainer)
-    for _ in range(3):
-        trainer.step(0.0)
-    after = parameters(trainer)
-    for fragment, anchor in enumerate(anchors):
-        trainer.apply(fragment, 1, anchor - trainer.capture(fragment).delta)
-    for trained, rebuilt, initial in zip(after, parameters(trainer), before, strict=True):
-        torch.testing.assert_close(rebuilt, trained, rtol=1e-5, atol=1e-6)
-        assert not torch.equal(rebuilt, initial)
 
 
 def test_every_fragment_counts_from_when_it_was_received(make: Make) -> None:
@@ -157,14 +105,13 @@ def test_received_values_overwrite_the_fragment_and_leave_the_moments(make: Make
     assert all(torch.equal(after[name], moments[name]) for name in moments)
 
 
-def test_a_fragment_of_another_size_is_refused(make: Make) -> None:
-    with pytest.raises(ValueError, match="fragment 0 is"):
-        make().apply(0, 1, torch.zeros(3))
-
-
 def test_evaluation_is_of_the_anchors_and_does_not_touch_training(make: Make) -> None:
     trainer, undisturbed = make(), make()
+    seen: list[bool] = []
+    hook = module_of(trainer).register_forward_hook(lambda module, *_: seen.append(module.training))
     initial = trainer.evaluate()
+    hook.remove()
+    assert set(seen) == {False}
     for one in (trainer, undisturbed):
         for _ in range(10):
             one.step(0.0)
@@ -293,22 +240,6 @@ def test_a_restarted_trainer_goes_on_to_the_bit(make: Make, optimizer: dict[str,
     assert all(torch.equal(one, other) for one, other in zip(parameters(whole), parameters(second), strict=True))
 
 
-def test_the_state_is_a_copy(make: Make) -> None:
-    trainer = make()
-    trainer.step(0.0)
-    state = trainer.state()
-    kept = {name: tensor.clone() for name, tensor in state.tensors.items()}
-    trainer.step(0.0)
-    assert all(torch.equal(kept[name], tensor) for name, tensor in state.tensors.items())
-
-
-def test_the_state_of_another_model_is_refused(make: Make) -> None:
-    other = make(model={"builtin": {"preset": "nano"}})
-    other.step(0.0)
-    with pytest.raises(KeyError):
-        make().load_state(other.state())
-
-
 def test_a_trainer_catches_up_with_the_syncer_and_never_goes_back(make: Make) -> None:
     trainer = make()
     trainer.step(0.0)
@@ -321,12 +252,6 @@ def test_a_trainer_catches_up_with_the_syncer_and_never_goes_back(make: Make) ->
     trainer.catch_up(steps=3, data_position=12)
     assert (trainer.steps, trainer.data_position, trainer.tokens) == (50, 200, tokens)
     assert trainer.fragment_steps(0) == 1
-
-
-def test_weight_decay_is_for_matrices_only(make: Make) -> None:
-    adamw = make()._optimizer._parts["AdamW"].optimizer
-    decays = {parameter.dim(): group["weight_decay"] for group in adamw.param_groups for parameter in group["params"]}
-    assert decays == {2: 0.1, 1: 0.0}
 
 
 def test_clipping_bounds_the_gradient_but_not_what_is_reported(make: Make) -> None:
@@ -353,18 +278,6 @@ def test_bf16_trains_too_and_keeps_parameters_in_f32(make: Make, optimizer: dict
     assert {parameter.dtype for parameter in module_of(trainer).parameters()} == {torch.float32}
 
 
-def test_clipping_bounds_muons_gradient_too(make: Make) -> None:
-    options = MUON | {"warmupSteps": 0, "muon": {"weightDecay": 0}}
-    clipped, free = (make(**training(optimizer=options | {"clipNorm": norm})) for norm in (0.01, 0))
-    for trainer in (clipped, free):
-        trainer.step(0.0)
-    one, other = (
-        trainer.state().tensors["momentum_buffer.blocks.0.attention.query.weight"] for trainer in (clipped, free)
-    )
-    assert 0 < one.norm() < 0.01 < free.step(0.0).grad_norm
-    torch.testing.assert_close(one / one.norm(), other / other.norm())
-
-
 def test_a_users_model_is_trained_by_muon(make: Make) -> None:
     sync = {"fragments": 1, "interval": 4, "overlap": 0}
     trainer = make(model={"entrypoint": "tests.support.entrypoints:tiny_model"}, sync=sync, **training(optimizer=MUON))
@@ -385,3 +298,24 @@ def test_data_with_ids_that_the_model_does_not_know_is_refused() -> None:
         DataError, match=r"data.entrypoint: has a vocabulary of 257, but the model's is 100; .*vocabularySize"
     ):
         trainer_of(job)
+
+
+def test_a_buffer_that_no_model_is_saved_with_may_change(make: Make) -> None:
+    trainer = make()
+    module_of(trainer).register_buffer("scratch", torch.zeros(1), persistent=False)
+    trainer.evaluate()
+    trainer.state()
+
+
+def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(make: Make) -> None:
+    model = {"entrypoint": "tests.support.models_with_buffers:drawn_table"}
+    trainer = make(model=model, sync={"fragments": 1, "interval": 6})
+    (table,) = module_of(trainer).buffers()
+    trainer.evaluate()
+    table.data.add_(1.0)
+    trainer.state()  # which looks at no values: it is in the way of the steps
+    with pytest.raises(ModelError, match="table"):
+        trainer.evaluate()
+    table.add_(1.0)
+    with pytest.raises(ModelError, match="table"):
+        trainer.state()

@@ -1,27 +1,25 @@
-"""The orders of a session: the same for a seed, at the rates that were asked for, and only for what was named."""
+"""The faults of a session: the same for a seed, at the rates that were asked for, and only for what was named."""
 
 import pytest
 
-from diloco.local.chaos.orders import MOST_ORDERS, Order, Rate, Request, Unit, plan_orders, units
-from diloco.local.chaos.spec import CLUSTER, LOCAL, ChaosError, FaultKind, Manner, parse_faults
+from diloco.local.chaos.schedule import MOST_FAULTS, Rate, Request, Unit, plan_faults, units
+from diloco.local.chaos.spec import CLUSTER, LOCAL, ChaosError, Fault, FaultKind, parse_faults
 
 LEARNERS = ("us-east/fast/0", "us-east/fast/1", "us-west/new/0", "us-west/old/0")
 NODES = {"us-east/fast/0": "node-a", "us-east/fast/1": "node-b", "us-west/new/0": "node-a"}
 KILL = Rate(FaultKind.KILL, Unit.LEARNER, 60.0)
 
 
-def planned(*rates: Rate, seconds: float = 3600.0, seed: int = 1, only: tuple[str, ...] = ()) -> tuple[Order, ...]:
-    return plan_orders(Request(seconds, seed, rates=rates, only=only), LEARNERS, NODES)
+def planned(*rates: Rate, seconds: float = 3600.0, seed: int = 1, only: tuple[str, ...] = ()) -> tuple[Fault, ...]:
+    return plan_faults(Request(seconds, seed, rates=rates, only=only), LEARNERS, NODES)
 
 
 def test_a_script_has_its_times_and_names() -> None:
     texts = ("cut:us-west@at=9,seconds=2,manner=reset", "kill:syncer@at=3", "kill:us-east@at=5")
-    found = plan_orders(Request(10.0, faults=parse_faults(texts, LEARNERS, LOCAL)), LEARNERS)
-    assert found == (
-        Order(3.0, FaultKind.KILL, "syncer", ("syncer",)),
-        Order(5.0, FaultKind.KILL, "us-east", ("us-east/fast/0", "us-east/fast/1")),
-        Order(9.0, FaultKind.CUT, "us-west", ("us-west",), 2.0, Manner.RESET),
-    )
+    found = plan_faults(Request(10.0, faults=parse_faults(texts, LEARNERS, LOCAL)), LEARNERS)
+    cut, syncer, region = parse_faults(texts, LEARNERS, LOCAL)
+    assert found == (syncer, region, cut)
+    assert [one.at_seconds for one in found] == [3.0, 5.0, 9.0]
 
 
 @pytest.mark.parametrize(
@@ -36,42 +34,34 @@ def test_a_script_has_its_times_and_names() -> None:
 )
 def test_each_unit_fails_as_a_whole(unit: Unit, names: set[str]) -> None:
     found = planned(Rate(FaultKind.KILL, unit, 60.0))
-    assert {order.target for order in found} == names
-    assert all(order.victims == units(unit, LEARNERS, NODES)[order.target] for order in found)
+    assert {fault.target for fault in found} == names
+    assert all(fault.victims == units(unit, LEARNERS, NODES)[fault.target] for fault in found)
 
 
 def test_a_rate_in_a_script_is_of_each_victim() -> None:
     faults = parse_faults(("pause:us-west@rate=60,seconds=1",), LEARNERS, LOCAL)
-    found = plan_orders(Request(3600.0, faults=faults), LEARNERS)
-    assert {order.victims for order in found} == {("us-west/new/0",), ("us-west/old/0",)}
-    assert all(order.seconds == 1.0 for order in found)
+    found = plan_faults(Request(3600.0, faults=faults), LEARNERS)
+    assert {fault.victims for fault in found} == {("us-west/new/0",), ("us-west/old/0",)}
+    assert all(fault.seconds == 1.0 for fault in found)
 
 
-def test_orders_by_rate_say_so_and_those_of_a_node_whom_it_may_have() -> None:
+def test_faults_by_rate_say_so_and_those_of_a_node_whom_it_may_have() -> None:
     found = planned(Rate(FaultKind.KILL, Unit.NODE, 60.0), only=("us-east",))
-    assert {(order.target, order.by_rate, order.around) for order in found} == {
-        (node, True, ("us-east/fast/0", "us-east/fast/1")) for node in ("node-a", "node-b")
+    assert {(fault.target, fault.rate_per_hour, fault.around) for fault in found} == {
+        (node, 60.0, ("us-east/fast/0", "us-east/fast/1")) for node in ("node-a", "node-b")
     }
     faults = parse_faults(("kill:us-west@rate=600", "kill:us-west@at=5"), LEARNERS, CLUSTER)
-    script = plan_orders(Request(3600.0, faults=faults), LEARNERS)
-    assert {order.target for order in script if not order.by_rate} == {"us-west"}
-    assert {order.target for order in script if order.by_rate} == {"us-west/new/0", "us-west/old/0"}
-    assert not any(order.around for order in (*script, *planned(KILL)))
+    script = plan_faults(Request(3600.0, faults=faults), LEARNERS)
+    assert {fault.target for fault in script if fault.rate_per_hour is None} == {"us-west"}
+    assert {fault.target for fault in script if fault.rate_per_hour} == {"us-west/new/0", "us-west/old/0"}
+    assert not any(fault.around for fault in (*script, *planned(KILL)))
 
 
-def test_a_cut_by_rate_names_regions() -> None:
-    found = planned(Rate(FaultKind.CUT, Unit.REGION, 60.0, 20.0), only=("us-west",))
-    assert {(order.victims, order.seconds) for order in found} == {(("us-west",), 20.0)}
-
-
-def test_what_is_not_named_is_not_hit() -> None:
-    found = planned(KILL, only=("us-west/old", "us-east/fast/1"))
-    assert {victim for order in found for victim in order.victims} == {"us-west/old/0", "us-east/fast/1"}
-
-
-def test_other_units_do_not_change_when_one_fails() -> None:
+def test_only_what_is_named_fails_and_as_it_would_beside_others() -> None:
+    cuts = planned(Rate(FaultKind.CUT, Unit.REGION, 60.0, 20.0), only=("us-west",))
+    assert {(fault.victims, fault.seconds) for fault in cuts} == {(("us-west",), 20.0)}
     alone = planned(KILL, only=("us-west/old",))
-    assert alone == tuple(order for order in planned(KILL) if order.target == "us-west/old/0")
+    assert alone == tuple(fault for fault in planned(KILL) if fault.target == "us-west/old/0")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +69,7 @@ def test_other_units_do_not_change_when_one_fails() -> None:
     [
         (Request(10.0), "nothing to do; use --fault, or a rate"),
         (Request(10.0, rates=(KILL,), only=("us-wets",)), "--only 'us-wets': 'us-wets' matches no learner"),
-        (Request(36000.0, rates=(Rate(FaultKind.KILL, Unit.LEARNER, 1e5),)), f"more than {MOST_ORDERS} orders"),
+        (Request(36000.0, rates=(Rate(FaultKind.KILL, Unit.LEARNER, 1e5),)), f"more than {MOST_FAULTS} faults"),
         (
             Request(10.0, faults=parse_faults(("kill:syncer@at=11",), LEARNERS, LOCAL)),
             "--fault 'kill:syncer@at=11': at=11 is after the end; use at most --for's 10 s",
@@ -88,7 +78,7 @@ def test_other_units_do_not_change_when_one_fails() -> None:
 )
 def test_what_cannot_be_done_is_one_line(request_: Request, complaint: str) -> None:
     with pytest.raises(ChaosError) as raised:
-        plan_orders(request_, LEARNERS)
+        plan_faults(request_, LEARNERS)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
 

@@ -1,19 +1,20 @@
 """A session of faults: orders in time, an end that leaves nothing behind, and what it has seen."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from diloco.local.chaos.orders import Order
 from diloco.local.chaos.session import Session
-from diloco.local.chaos.spec import ChaosError, FaultKind
+from diloco.local.chaos.spec import ChaosError, Fault, FaultKind
 from diloco.local.report.chaos_report import effects
-from diloco.spec.syncer_status import LearnerStatus, RecoveriesStatus, RecoveryStatus, SyncerStatus
+from diloco.spec.status.syncer import LearnerStatus, RecoveriesStatus, RecoveryStatus, SyncerStatus
+from tests.support.hand_clock import HandClock
 from tests.support.scripted_place import VICTIM, ScriptedPlace
 from tests.support.status_of_a_job import STATUS, learner_status
 
-KILL = Order(0.0, FaultKind.KILL, VICTIM, (VICTIM,))
-CUT = Order(0.0, FaultKind.CUT, "a", ("a",), 0.1)
+KILL = Fault(FaultKind.KILL, VICTIM, (VICTIM,))
+CUT = Fault(FaultKind.CUT, "a", ("a",), seconds=0.1)
 
 
 def told(state: str, incarnation: int, elapsed: float, recovered: bool) -> SyncerStatus:  # a row
@@ -29,6 +30,14 @@ def told(state: str, incarnation: int, elapsed: float, recovered: bool) -> Synce
             "time_seconds": {"merged": elapsed, "late": elapsed},
         }
     )
+
+
+def training(_: int) -> SyncerStatus:
+    return told("Training", 1, 1.0, recovered=False)
+
+
+def session_on(place: ScriptedPlace) -> Session:
+    return Session(place, (VICTIM,), lambda _: None)
 
 
 def test_a_session_ends_once_its_victim_has_recovered() -> None:
@@ -58,7 +67,7 @@ def test_a_victim_of_whom_the_syncer_tells_nothing_is_back_once_merged(epoch: in
         return now.model_copy(update={"learners": learners, "epoch": epoch})
 
     place = ScriptedPlace(then)
-    session = Session(place, (VICTIM,), lambda _: None)
+    session = session_on(place)
     session.run([replace(KILL, at_seconds=0.1)], seconds=0.5, settle_seconds=1e6)
     assert place.asked == 3
     (found,) = effects(session.injected, session.observed)
@@ -67,7 +76,7 @@ def test_a_victim_of_whom_the_syncer_tells_nothing_is_back_once_merged(epoch: in
 
 def test_a_cut_that_ended_no_session_is_not_waited_for() -> None:
     place = ScriptedPlace(lambda asked: told("Training", 1, 10.0 + asked, recovered=False))
-    session = Session(place, (VICTIM,), lambda _: None)
+    session = session_on(place)
     session.run([CUT], seconds=1.5, settle_seconds=1e6)
     (found,) = effects(session.injected, session.observed)
     assert (found.recovered, found.lost) == (0, 1)
@@ -78,7 +87,7 @@ def test_a_cut_whose_learner_is_killed_after_it_is_waited_for_as_that_is() -> No
         return told("Training", 1 + (asked > 2), 10.0 + asked, recovered=asked > 4)
 
     place = ScriptedPlace(then)
-    session = Session(place, (VICTIM,), lambda _: None)
+    session = session_on(place)
     session.run([CUT, replace(KILL, at_seconds=1.5)], seconds=2.0, settle_seconds=1e6)
     cut, kill = effects(session.injected, session.observed)
     assert (kill.recovered, kill.lost) == (1, 1)
@@ -86,8 +95,8 @@ def test_a_cut_whose_learner_is_killed_after_it_is_waited_for_as_that_is() -> No
 
 
 def test_an_interrupt_heals_and_the_fault_is_not_forgotten() -> None:
-    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), interrupts=True)
-    session = Session(place, (VICTIM,), lambda _: None)
+    place = ScriptedPlace(training, interrupts=True)
+    session = session_on(place)
     with pytest.raises(KeyboardInterrupt):
         session.run([KILL], seconds=100.0, settle_seconds=0.0)
     assert place.healed == 1
@@ -95,17 +104,9 @@ def test_an_interrupt_heals_and_the_fault_is_not_forgotten() -> None:
     assert (found.victims, found.refused) == ((VICTIM,), "the answer is not known")
 
 
-def test_orders_after_the_end_are_not_given() -> None:
-    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False))
-    Session(place, (VICTIM,), lambda _: None).run(
-        [Order(50.0, FaultKind.KILL, VICTIM, (VICTIM,))], seconds=0.3, settle_seconds=0.0
-    )
-    assert place.hits == []
-
-
 def test_a_place_that_goes_ends_the_session_and_what_was_injected_stays() -> None:
-    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), gone_after=1)
-    session = Session(place, (VICTIM,), lambda _: None)
+    place = ScriptedPlace(training, gone_after=1)
+    session = session_on(place)
     # Two are due at once: the second one is not tried.
     with pytest.raises(ChaosError, match="the place is gone"):
         session.run([KILL, replace(KILL, at_seconds=0.001)], seconds=100.0, settle_seconds=1e6)
@@ -116,13 +117,12 @@ def test_a_place_that_goes_ends_the_session_and_what_was_injected_stays() -> Non
 
 
 def test_a_place_that_goes_with_the_last_order_is_told_too() -> None:
-    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), gone_after=1)
     with pytest.raises(ChaosError, match="the place is gone"):
-        Session(place, (VICTIM,), lambda _: None).run([KILL], seconds=0.1, settle_seconds=0.0)
+        session_on(ScriptedPlace(training, gone_after=1)).run([KILL], seconds=0.1, settle_seconds=0.0)
 
 
 def test_a_job_that_ends_ends_the_session_which_says_what_is_left() -> None:
-    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False), over_after=1)
+    place = ScriptedPlace(training, over_after=1)
     lines: list[str] = []
     orders = [KILL, replace(KILL, at_seconds=50.0), replace(KILL, at_seconds=60.0)]
     Session(place, (VICTIM,), lines.append).run(orders, seconds=100.0, settle_seconds=1e6)
@@ -130,11 +130,21 @@ def test_a_job_that_ends_ends_the_session_which_says_what_is_left() -> None:
     assert lines[1:] == ["the job has ended, or its run was stopped; 2 fault(s) were not injected"]
 
 
+def test_a_session_that_was_kept_from_running_leaves_no_fault_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HandClock()
+    stopped = SimpleNamespace(monotonic=clock, sleep=lambda _: setattr(clock, "now", clock.now + 100.0))
+    monkeypatch.setattr("diloco.local.chaos.session.time", stopped)
+    place = ScriptedPlace(training)
+    orders = [KILL, replace(KILL, at_seconds=50.0)]
+    session_on(place).run(orders, seconds=60.0, settle_seconds=0.0)
+    assert place.hits == orders
+
+
 def test_an_order_for_nobody_who_is_there_leaves_no_record() -> None:
-    place = ScriptedPlace(lambda _: told("Training", 1, 1.0, recovered=False))
-    nobody = Order(0.0, FaultKind.KILL, "a/c/0", (), by_rate=True)
+    place = ScriptedPlace(training)
+    nobody = Fault(FaultKind.KILL, "a/c/0", (), rate_per_hour=1.0)
     lines: list[str] = []
     session = Session(place, (VICTIM,), lines.append)
-    session.run([nobody], seconds=0.3, settle_seconds=1e6)
-    assert place.hits == [nobody]
+    session.run([nobody, replace(KILL, at_seconds=50.0)], seconds=0.3, settle_seconds=1e6)
+    assert place.hits == [nobody], "and none after the end"
     assert (list(session.injected), lines) == ([], [])

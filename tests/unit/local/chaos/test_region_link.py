@@ -26,7 +26,7 @@ def listener() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def link(listener: socket.socket) -> Iterator[RegionLink]:
-    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}") as relay:
+    with closing(RegionLink(f"127.0.0.1:{listener.getsockname()[1]}")) as relay:
         yield relay
 
 
@@ -50,7 +50,7 @@ def test_bytes_pass_in_both_directions(link: RegionLink, listener: socket.socket
 
 @pytest.mark.parametrize("shape", [UNSHAPED, Shape((Pipe(1e6, time.monotonic),))], ids=["plain", "shaped"])
 def test_a_silent_cut_holds_what_is_sent_until_it_is_mended(listener: socket.socket, shape: Shape) -> None:
-    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as link:
+    with closing(RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape)) as link:
         near, far = connect(link, listener)
         with near, far:
             link.cut(Manner.SILENT)
@@ -117,7 +117,7 @@ def ends(connection: socket.socket) -> bool:
 def test_a_shaped_link_carries_everything_in_order(listener: socket.socket) -> None:
     pipe = Pipe(1e6, time.monotonic)
     shape = Shape((pipe,), delay_seconds=0.02)
-    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as relay:
+    with closing(RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape)) as relay:
         near, far = connect(relay, listener)
         with near, far:
             sent = bytes(range(256)) * 400
@@ -154,7 +154,7 @@ class CountedPipe(Pipe):
 def test_a_chunk_passes_the_first_pipe_while_another_is_in_the_second(listener: socket.socket) -> None:
     first = CountedPipe()
     shape = Shape((first, StuckPipe(1e6, time.monotonic)))
-    with RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape) as relay:
+    with closing(RegionLink(f"127.0.0.1:{listener.getsockname()[1]}", shape, shape)) as relay:
         near, far = connect(relay, listener)
         with near, far:
             near.sendall(bytes(3 * shape.chunk_bytes))

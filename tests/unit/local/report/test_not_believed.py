@@ -1,10 +1,9 @@
 """What a run's history and report say of what the syncer did not believe: outer gradients, evaluations, learners."""
 
 import pytest
-from rich.console import Console
 
-from diloco.core.actions import Action, Admit, Evaluate, Merge
-from diloco.core.events import (
+from diloco.core.engine.actions import Action, Admit, Evaluate, Merge
+from diloco.core.engine.events import (
     Evaluated,
     FragmentApplied,
     LearnerJoined,
@@ -19,6 +18,7 @@ from diloco.local.report.history import RunHistory
 from diloco.local.report.html import render_report
 from diloco.local.report.summary import closing_table, summarize
 from diloco.spec import DiLoCoJob, parse_job
+from tests.support.drawn import drawn
 from tests.support.one_learner_run import JOB, LEARNER, OneLearner, history_of
 
 
@@ -56,14 +56,14 @@ def spoiled(layout: Layout, journal: list[Entry]) -> RunHistory:
     world.tell(LearnerJoined("east/a/1", "other", (), 0, 0))
     world.train(2)
     world.tell(LearnerReady("east/a/1", world.other))
-    world.tell(StepReported("east/a/1", world.other, 1, 10, 0.9, 0.1, 4.0, 2))
+    world.tell(StepReported("east/a/1", world.other, 1, 10, 0.9, 4.0, 2))
     world.evaluate()
     world.now += 1.0
     world.tell(LearnerJoined("east/a/1", "another process", (), 0, 0))
     world.evaluate()
     for step in (3, 4, 5):
         world.now += 1.0
-        world.tell(StepReported(LEARNER, world.incarnation, step, 10 * step, 0.9, 0.1, 4.0, 2 * step))
+        world.tell(StepReported(LEARNER, world.incarnation, step, 10 * step, 0.9, 4.0, 2 * step))
     return history_of(job, layout, [world.tape], journal)
 
 
@@ -95,9 +95,7 @@ def test_report_summary_and_closing_table_show_what_is_not_believed(spoiled: Run
     assert [one["doubted"] for one in summary["evaluations"]] == [True, True]
     assert [one["left_out"] for one in summary["learners"]] == [spoiled.syncer_steps, 0]
     assert (summary["quorum"], summary["quorum_wanted"]) == (1, 2)
-    console = Console(width=140, record=True)
-    console.print(closing_table(spoiled))
-    text = console.export_text()
+    text = drawn(closing_table(spoiled), 140)
     assert f"{LEARNER}, of {spoiled.syncer_steps} merges, most recently: it is" in text
     assert "1 at the end" in text
     assert "0.010" in text

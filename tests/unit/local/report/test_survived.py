@@ -1,20 +1,19 @@
 """The sentence on what a run survived: from its faults and recoveries, with what they cost."""
 
-import io
 from dataclasses import replace
 
-from rich.console import Console
-
-from diloco.core.recovery import Recovery
-from diloco.core.time_class import TimeClass
-from diloco.local.report.history import FaultPoint, LearnerHistory, RecoveryPoint, RunHistory
+from diloco.core.account.time_class import TimeClass
+from diloco.local.chaos.spec import Fault, FaultKind
+from diloco.local.report.chaos_report import survived_text
+from diloco.local.report.history import LearnerHistory, RecoveryPoint, RunHistory
 from diloco.local.report.html import render_report
 from diloco.local.report.summary import closing_table
-from diloco.local.report.survived import survived_text
+from diloco.spec.status.syncer import RecoveryStatus
+from tests.support.drawn import drawn
 
-KILL = FaultPoint(11.0, "kill", ("east/a/1",), 0.0)
+KILL = Fault(FaultKind.KILL, "east/a/1", ("east/a/1",), at_seconds=11.0)
 KILLED = RecoveryPoint(
-    14.5, Recovery("east/a/1", restarted=True, lost_seconds=1.0, down=1.0, loading=1.0, stepping=1.0, merging=0.5)
+    14.5, RecoveryStatus("east/a/1", restarted=True, lost_seconds=1.0, down=1.0, loading=1.0, stepping=1.0, merging=0.5)
 )
 
 
@@ -24,15 +23,13 @@ def away(one: LearnerHistory, name: str, **shares: float) -> LearnerHistory:
 
 
 def test_it_names_each_fault_with_its_recovery_and_ends_with_the_price(history: RunHistory) -> None:
-    time = {**history.time, TimeClass.LOST: 0.02, TimeClass.MISSED: 0.03, TimeClass.AWAY: 0.0}
+    time = {**history.time, TimeClass.LOST: 0.05, TimeClass.AWAY: 0.0}
     told = replace(history, faults=(KILL, history.faults[1]), recoveries=(KILLED,), time=time, merged=0.82)
     assert survived_text(told) == (
         "Survived: east/a/1 killed (back after 3.5 s), east cut off for 2 s; this cost 5.0 % of the learners' time, "
         "no other learner paused, and 82.0 % of all time is work in the model."
     )
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(closing_table(told))
-    assert " ".join(console.export_text().split()).endswith(survived_text(told))
+    assert " ".join(drawn(closing_table(told)).split()).endswith(survived_text(told))
     assert "Survived: east/a/1 killed" in render_report(told, "")
 
 

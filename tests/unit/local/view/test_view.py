@@ -17,8 +17,9 @@ from diloco.local.view.units import (
     loss_text,
     percent_text,
 )
-from diloco.spec.syncer_status import BytesByKind, RegionBytes, SyncerStatus
+from diloco.spec.status.syncer import BytesByKind, RegionBytes, SyncerStatus
 from testbed.virtual_cluster.world_syncer import THIN_LINKS
+from tests.support.drawn import drawn
 from tests.support.seen_jobs import syncer_account
 
 
@@ -26,25 +27,26 @@ def status(**changes: object) -> SyncerStatus:
     return SyncerStatus.model_validate(syncer_account(**changes))
 
 
-def drawn(snapshot: RunSnapshot, width: int = 140) -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(render(snapshot, ("something happened",)))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def snapshot_of(**changes: object) -> RunSnapshot:
+    return RunSnapshot.from_status(status(**changes))
+
+
+def shown(snapshot: RunSnapshot, width: int = 140) -> str:
+    return drawn(render(snapshot, ("something happened",)), width)
 
 
 def test_the_view_shows_job_learners_and_events() -> None:
-    text = drawn(RunSnapshot.from_status(status()))
-    for shown in ("two-regions", "us-west/old/0", "training", "2.500", "25%", "1m15s left", "something happened"):
-        assert shown in text
+    text = shown(snapshot_of())
+    for words in ("two-regions", "us-west/old/0", "training", "2.500", "25%", "1m15s left", "something happened"):
+        assert words in text
 
 
 def test_eighty_columns_hold_the_view_with_whole_names() -> None:
     (known,) = syncer_account()["learners"]
     busy = {"steps": 123456, "tokens_per_second": 12_345.0, "time_seconds": {"merged": 3.0}}
     learner = known | busy | {"id": "us-west-2/spot/127"}
-    snapshot = RunSnapshot.from_status(status(learners=[learner], goodput=0.95, merged=0.9))
-    text = drawn(snapshot, width=80)
+    snapshot = snapshot_of(learners=[learner], goodput=0.95, merged=0.9)
+    text = shown(snapshot, width=80)
     assert learner["id"] in text
     assert "\u2026" not in text
     assert "merged" in text
@@ -53,40 +55,31 @@ def test_eighty_columns_hold_the_view_with_whole_names() -> None:
     assert len(f"{'1h05m':>7}  {progress_line(snapshot)}") <= 80
 
 
-def test_a_job_that_has_not_begun_can_be_shown() -> None:
-    text = drawn(
-        RunSnapshot.from_status(status(goodput=None, merged=None, train_loss=None, eval_loss=None, seconds_left=None))
-    )
-    assert "goodput -  merged -" in text
-
-
 def test_goodput_and_merged_work_are_shown() -> None:
-    known = RunSnapshot.from_status(status(goodput=0.875, merged=0.7))
-    assert "goodput 87.5 %  merged 70.0 %" in drawn(known)
+    known = snapshot_of(goodput=0.875, merged=0.7)
+    assert "goodput 87.5 %  merged 70.0 %" in shown(known)
     assert "merged 70%" in progress_line(known)
+    unknown = snapshot_of(goodput=None, merged=None, train_loss=None, eval_loss=None, seconds_left=None)
+    assert "goodput -  merged -" in shown(unknown)
 
 
 def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> None:
-    text = drawn(RunSnapshot.from_status(status(links=THIN_LINKS)))
+    text = shown(snapshot_of(links=THIN_LINKS))
     assert "links: LinkTooThin: the link us-west/old would be used to 133 %" in text
     assert "remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old" in text
-    assert progress_line(RunSnapshot.from_status(status(links=THIN_LINKS))).endswith("links: LinkTooThin")
-
-
-def test_of_links_that_fit_nothing_is_told() -> None:
-    fits = THIN_LINKS | {"kind": "Fits", "remedies": []}
-    assert "links" not in drawn(RunSnapshot.from_status(status(links=fits)))
-    assert "links" not in progress_line(RunSnapshot.from_status(status(links=fits)))
+    assert progress_line(snapshot_of(links=THIN_LINKS)).endswith("links: LinkTooThin")
+    fits = snapshot_of(links=THIN_LINKS | {"kind": "Fits", "remedies": []})
+    assert "links" not in shown(fits) + progress_line(fits)
 
 
 def test_files_that_are_not_written_are_told_with_the_reason() -> None:
     checkpoint = syncer_account()["checkpoint"] | {"problem": "No space left on device"}
-    snapshot = RunSnapshot.from_status(status(checkpoint=checkpoint, tape_problem="the tape waits for the disk: full"))
-    text = drawn(snapshot)
+    snapshot = snapshot_of(checkpoint=checkpoint, tape_problem="the tape waits for the disk: full")
+    text = shown(snapshot)
     assert "checkpoints: No space left on device; training goes on" in text
     assert "the tape waits for the disk: full; training goes on" in text
     assert progress_line(snapshot).endswith("checkpoints: No space left on device")
-    assert "training goes on" not in drawn(RunSnapshot.from_status(status(tape_problem="")))
+    assert "training goes on" not in shown(snapshot_of(tape_problem=""))
 
 
 def learners(*left_out: int) -> list[dict[str, object]]:
@@ -99,56 +92,43 @@ def learners(*left_out: int) -> list[dict[str, object]]:
 
 
 def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
-    snapshot = RunSnapshot.from_status(status(learners=learners(0, 1, 3)))
-    text = drawn(snapshot)
+    snapshot = snapshot_of(learners=learners(0, 1, 3))
+    text = shown(snapshot)
     assert "east/new/2: 3 merges without it, most recently: it is 40 times as large in wte as the others are" in text
     assert text.index("east/new/2: 3") < text.index("east/new/1: 1"), "first where it still goes on"
     assert "east/new/0: " not in text
     assert progress_line(snapshot).endswith("left out: east/new/2")
-
-
-def test_of_many_that_are_left_out_a_few_are_named() -> None:
-    snapshot = RunSnapshot.from_status(status(learners=learners(*[2] * 9)))
-    assert drawn(snapshot).count("merges without it") == 5
-    assert "4 more learners were left out of merges" in drawn(snapshot)
-    assert progress_line(snapshot).endswith("east/new/4 and 4 more")
+    many = snapshot_of(learners=learners(*[2] * 9))
+    assert shown(many).count("merges without it") == 5
+    assert "4 more learners were left out of merges" in shown(many)
+    assert progress_line(many).endswith("east/new/4 and 4 more")
 
 
 def test_a_quorum_below_the_manifests_is_shown() -> None:
-    snapshot = RunSnapshot.from_status(status(quorum=2, quorum_wanted=3))
-    assert "quorum 2: only that many learners are left (sync.quorum: 3)" in drawn(snapshot)
+    snapshot = snapshot_of(quorum=2, quorum_wanted=3)
+    assert "quorum 2: only that many learners are left (sync.quorum: 3)" in shown(snapshot)
     assert progress_line(snapshot).endswith("quorum 2 (sync.quorum 3)")
-    assert "quorum" not in drawn(RunSnapshot.from_status(status(quorum=3, quorum_wanted=3)))
+    assert "quorum" not in shown(snapshot_of(quorum=3, quorum_wanted=3))
 
 
 def test_an_evaluation_in_doubt_is_shown_beside_the_believed_one() -> None:
     believed = {"tokens": 1, "loss": 2.5, "seconds": 1.0, "final": False}
     made_up = believed | {"loss": 0.01, "doubted": True}
-    snapshot = RunSnapshot.from_status(status(evaluations=[believed, made_up], eval_loss=2.5))
-    assert "evaluated 2.500, in doubt: 0.010" in drawn(snapshot)
+    snapshot = snapshot_of(evaluations=[believed, made_up], eval_loss=2.5)
+    assert "evaluated 2.500, in doubt: 0.010" in shown(snapshot)
     assert "loss 2.500, in doubt: 0.010" in progress_line(snapshot)
-    later = RunSnapshot.from_status(status(evaluations=[made_up, believed], eval_loss=2.5))
-    assert "doubt" not in drawn(later) + progress_line(later)
-
-
-def test_a_syncer_of_before_says_nothing_of_these() -> None:
-    told = syncer_account()
-    assert not {"quorum", "quorum_wanted"} & told.keys()
-    assert not any("left_out" in learner for learner in told["learners"])
-    snapshot = RunSnapshot.from_status(status())
-    for word in ("quorum", "doubt", "left out", "without it"):
-        assert word not in drawn(snapshot) + progress_line(snapshot)
+    later = snapshot_of(evaluations=[made_up, believed], eval_loss=2.5)
+    assert "doubt" not in shown(later) + progress_line(later)
 
 
 def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:
-    console = Console(file=io.StringIO(), width=40, force_terminal=False)
-    view = PlainRunView(console)
+    file = io.StringIO()
+    view = PlainRunView(Console(file=file, width=40, force_terminal=False))
     for tenth in range(250):
-        snapshot = RunSnapshot.from_status(status(elapsed_seconds=tenth / 10))
+        snapshot = snapshot_of(elapsed_seconds=tenth / 10)
         view.update(snapshot)
     view.announce("us-west/old/0 started again")
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    lines = file.getvalue().splitlines()
     assert len(lines) == 3
     assert all("two" not in line and "25%" in line for line in lines[:2])
     assert lines[2].endswith("us-west/old/0 started again")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diloco_operator.cluster import errors
-from diloco_operator.cluster.errors import ApiError, Call, of_exception, of_status, of_text
+from diloco_operator.api_server import errors
+from diloco_operator.api_server.errors import ApiError, Call, of_exception, of_status, of_text
 from diloco_operator.clusters.diagnose import OLDEST, diagnose, forbidden, rights_asked, unsuitable_version
 from diloco_operator.clusters.state import ClusterState
 
@@ -60,25 +60,25 @@ def test_what_is_not_allowed_is_named_rule_by_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [{"major": "1", "minor": "28"}, {"major": "1", "minor": "31+"}, {"major": "2", "minor": "0"}]
+    ("answer", "state"),
+    [
+        *(({"major": "1", "minor": minor}, None) for minor in ("28", "31+")),
+        ({"major": "2", "minor": "0"}, None),
+        *(({"major": "1", "minor": minor}, ClusterState.UNSUITABLE) for minor in ("27", "27+", "0", "9")),
+        (None, ClusterState.UNREACHABLE),
+        ([], ClusterState.UNREACHABLE),
+        ({}, ClusterState.UNREACHABLE),
+        ({"major": "1"}, ClusterState.UNREACHABLE),
+        ({"major": None, "minor": {}}, ClusterState.UNREACHABLE),
+        ({"major": "a", "minor": "b"}, ClusterState.UNREACHABLE),
+    ],
 )
-def test_a_recent_version_is_suitable(answer: dict[str, str]) -> None:
-    assert unsuitable_version(answer, SERVER) is None
-
-
-@pytest.mark.parametrize("minor", ["27", "27+", "0", "9"])
-def test_an_old_version_is_not_suitable(minor: str) -> None:
-    found = unsuitable_version({"major": "1", "minor": minor}, SERVER)
-    assert found is not None
-    assert found.state is ClusterState.UNSUITABLE
-    number = minor.rstrip("+")
-    assert found.message == f"{SERVER} is Kubernetes 1.{number}; use {OLDEST[0]}.{OLDEST[1]} or later"
-
-
-@pytest.mark.parametrize(
-    "answer", [None, [], {}, {"major": "1"}, {"major": None, "minor": {}}, {"major": "a", "minor": "b"}]
-)
-def test_what_is_no_version_is_no_api_server(answer: object) -> None:
+def test_only_a_recent_version_is_suitable(answer: object, state: ClusterState | None) -> None:
     found = unsuitable_version(answer, SERVER)
+    assert (None if found is None else found.state) is state
+
+
+def test_an_old_version_is_told_with_the_oldest_that_will_do() -> None:
+    found = unsuitable_version({"major": "1", "minor": "27+"}, SERVER)
     assert found is not None
-    assert found.state is ClusterState.UNREACHABLE
+    assert found.message == f"{SERVER} is Kubernetes 1.27; use {OLDEST[0]}.{OLDEST[1]} or later"

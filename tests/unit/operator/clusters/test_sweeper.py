@@ -1,208 +1,212 @@
-"""When clusters are swept: those in use as soon as they are back, others one at a time, none before jobs are known."""
+"""When clusters are swept, what is asked at home, and what a failure ends."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
-from diloco_operator.cluster.errors import Call, UnansweredError
+import pytest
+
+from diloco_operator import labels
+from diloco_operator.api_server.cache import ObjectKey
+from diloco_operator.api_server.errors import (
+    ApiError,
+    Call,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnansweredError,
+)
+from diloco_operator.api_server.kinds import Kind, Object
 from diloco_operator.clusters.home import ClusterKey
-from diloco_operator.clusters.kubeconfig import KubeconfigError
-from diloco_operator.clusters.state import ClusterState
-from diloco_operator.clusters.sweeper import EVERY_SECONDS, LOOK_SECONDS, VISIT_SECONDS, Sweeper
-from tests.unit.operator.clusters.swept_cluster import Far, Home, Registry, Remote, left
-from tests.unit.operator.virtual_time import run_virtually
+from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.clusters.sweeper import EVERY_SECONDS, LOOK_SECONDS, Sweeper
+from tests.support.virtual_time import in_virtual_time
 
+HOME_ID, THERE = "home-1", "theirs"
 FAR = ClusterKey("team", "far")
-AWAY = UnansweredError(Call("list", "secrets"), "no answer in time")
-SOON = 2 * LOOK_SECONDS
-LATER = 1.3 * EVERY_SECONDS
+CALL = Call("delete", "secrets")
+SOON, LATER = 2 * LOOK_SECONDS, 1.3 * EVERY_SECONDS
 
 
-def sweeping(registry: Registry, home: Home, scenario: Callable[[], Awaitable[None]]) -> None:
+@dataclass
+class Home:
+    """The API server at home, as far as jobs are listed."""
+
+    uids: set[str] = field(default_factory=set)
+    error: ApiError | None = None
+    lists: int = 0
+
+    async def items(self, _: object) -> list[Object]:
+        self.lists += 1
+        if self.error is not None:
+            raise self.error
+        # All are being deleted: until they are gone, the operator itself deletes what they have elsewhere.
+        return [{"metadata": {"uid": uid, "deletionTimestamp": "2026-01-02T03:04:05Z"}} for uid in self.uids]
+
+
+@dataclass
+class Far:
+    """A cluster in use."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    """The uid of the job of each object."""
+    errors: dict[str, ApiError] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    failed: list[ApiError] = field(default_factory=list)
+    state: ClusterState = ClusterState.READY
+    hangs: bool = False
+
+    def __post_init__(self) -> None:
+        self.session = SimpleNamespace(
+            whole=True,
+            returns=0,
+            api=self,
+            cache=SimpleNamespace(everything=self._everything),
+            config=SimpleNamespace(namespace=THERE),
+            failed=self.failed.append,
+        )
+
+    @property
+    def seen(self) -> ClusterSeen:
+        return ClusterSeen(self.state)
+
+    def _everything(self) -> list[tuple[ObjectKey, Object]]:
+        found = []
+        for name, uid in self.names.items():
+            own = {**labels.of_job("demo", labels.LEARNER), **labels.of_home(HOME_ID, "team", uid)}
+            metadata = {"namespace": THERE, "name": name, "uid": f"uid-of-{name}", "labels": own}
+            found.append((ObjectKey("Secret", THERE, name), {"metadata": metadata}))
+        return found
+
+    async def delete(self, _: Kind, namespace: str, name: str, preconditions: Mapping[str, str]) -> None:
+        assert (namespace, preconditions) == (THERE, {"uid": f"uid-of-{name}"})
+        self.tried.append(name)
+        if self.hangs:
+            await asyncio.sleep(10 * EVERY_SECONDS)
+        if name in self.errors:
+            raise self.errors[name]
+        del self.names[name]
+
+
+Clusters = SimpleNamespace
+
+
+def sweeping(home: Home, scenario: Callable[[Clusters], Awaitable[None]], **clusters: Far) -> list[str]:
+    """Play a scenario beside a sweeper; returns what was swept."""
+    swept: list[str] = []
+
     async def main() -> None:
-        clusters: Any = registry
-        sweeper = Sweeper(clusters, home.side, asyncio.get_running_loop().time, random.Random(0).random)
+        used = {ClusterKey("team", name): far for name, far in clusters.items()}
+        registry: Any = Clusters(home_id=HOME_ID, used=used, namespaces=())
+        api: Any = home
+        sweeper = Sweeper(registry, api, swept.append, asyncio.get_running_loop().time, random.Random(0).random)
         running = asyncio.create_task(sweeper.run())
         try:
-            await scenario()
+            await scenario(registry)
             assert not running.done()
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    run_virtually(main())
+    in_virtual_time(main())
+    return swept
 
 
 def test_a_cluster_in_use_is_swept_and_again_now_and_then() -> None:
-    far, home = Far(), Home()
-    far.put(left("a"))
+    far, home = Far({"a": "gone", "b": "alive"}), Home({"alive"})
 
-    async def scenario() -> None:
+    async def scenario(_: Clusters) -> None:
         await asyncio.sleep(SOON)
-        assert far.names == set()
-        far.put(left("b"))
+        assert far.names == {"b": "alive"}
+        far.names["c"] = "gone"
         await asyncio.sleep(0.7 * EVERY_SECONDS)
-        assert far.names == {"b"}
+        assert "c" in far.names
         await asyncio.sleep(LATER)
-        assert far.names == set()
-        assert far.lists == 0, "it is known what is there"
+        assert far.names == {"b": "alive"}
 
-    sweeping(Registry(named={FAR: Remote(far)}), home, scenario)
+    assert sweeping(home, scenario, far=far) == ["team/far", "team/far"]
 
 
 def test_a_cluster_that_comes_back_is_swept_soon() -> None:
     far, home = Far(), Home()
-    remote = Remote(far)
 
-    async def scenario() -> None:
+    async def scenario(_: Clusters) -> None:
         await asyncio.sleep(SOON)
-        remote.state = ClusterState.UNREACHABLE
-        far.put(left("a"))
+        far.state = ClusterState.UNREACHABLE
+        far.names["a"] = "gone"
         await asyncio.sleep(LATER)
-        assert far.names == {"a"}
-        remote.state, remote.whole = ClusterState.READY, False
+        far.state, far.session.whole = ClusterState.READY, False
         await asyncio.sleep(LATER)
-        assert far.names == {"a"}, "it is not known yet what is there"
-        remote.whole = True
+        assert far.names, "it is not known yet what is there"
+        far.session.whole = True
         await asyncio.sleep(SOON)
-        assert far.names == set()
-
-    sweeping(Registry(named={FAR: remote}), home, scenario)
-
-
-def test_a_cluster_that_was_away_for_a_moment_is_swept_soon() -> None:
-    far, home = Far(), Home()
-    remote = Remote(far)
-
-    async def scenario() -> None:
+        assert not far.names
+        far.names["b"] = "gone"
+        far.session.returns += 1  # it was away between two looks
         await asyncio.sleep(SOON)
-        far.put(left("a"))
-        await asyncio.sleep(SOON)
-        assert far.names == {"a"}
-        remote.returns += 1  # between two looks
-        await asyncio.sleep(SOON)
-        assert far.names == set()
+        assert not far.names
 
-    sweeping(Registry(named={FAR: remote}), home, scenario)
+    sweeping(home, scenario, far=far)
 
 
-def test_nothing_is_opened_or_swept_before_jobs_and_id_are_known() -> None:
-    used, unused, home = Far(), Far(), Home(known=False)
-    used.put(left("a"))
-    unused.put(left("b"))
-    registry = Registry("", {FAR: Remote(used)}, {ClusterKey("team", "unused"): unused})
+def test_nothing_is_swept_before_the_homes_id_and_all_jobs_are_known() -> None:
+    far, home = (
+        Far({"a": "gone"}),
+        Home(error=NotFoundError(Call("list", "dilocojobs"), "404 page not found", code=404)),
+    )
 
-    async def scenario() -> None:
+    async def scenario(clusters: Clusters) -> None:
+        clusters.home_id = ""
         await asyncio.sleep(LATER)
-        registry.home_id = "home-1"
+        assert home.lists == 0
+        clusters.home_id = HOME_ID
+        await asyncio.sleep(SOON)
+        assert home.lists == 1
         await asyncio.sleep(LATER)
-        assert (used.names, unused.names, registry.visits) == ({"a"}, {"b"}, [])
-        home.known = True
-        await asyncio.sleep(2 * SOON)
-        assert (used.names, unused.names) == (set(), set())
-
-    sweeping(registry, home, scenario)
-
-
-def test_a_cluster_that_no_job_names_is_visited_now_and_then() -> None:
-    far, home = Far(), Home()
-    far.put(left("a"))
-    registry = Registry(kept={FAR: far})
-
-    async def scenario() -> None:
-        await asyncio.sleep(SOON)
-        assert far.names == set()
-        assert registry.used == {}
-        far.put(left("b"))
-        await asyncio.sleep(0.7 * EVERY_SECONDS)
-        assert len(registry.visits) == 1
+        assert far.names
+        home.error = None
         await asyncio.sleep(LATER)
-        assert far.names == set()
+        assert not far.names
 
-    sweeping(registry, home, scenario)
+    sweeping(home, scenario, far=far)
 
 
-def test_a_cluster_is_visited_at_once_when_its_last_job_is_gone() -> None:
-    far, home = Far(), Home({("team", "demo"): "gone"})
-    far.put(left("a"))
-    registry = Registry(named={FAR: Remote(far)}, kept={FAR: far})
+FORBIDDEN, SILENT = ForbiddenError(CALL, "no", code=403), UnansweredError(CALL, "no answer in time")
+GONE, REPLACED = NotFoundError(CALL, "gone", code=404), ConflictError(CALL, "uid", code=409)
 
-    async def scenario() -> None:
-        await asyncio.sleep(SOON)
-        assert registry.visits == [], "it is in use"
-        home.jobs.clear()
-        registry.named.clear()
-        await asyncio.sleep(SOON)
-        assert far.names == set()
 
-    sweeping(registry, home, scenario)
+@pytest.mark.parametrize(
+    ("errors", "seconds", "tried", "failed"),
+    [
+        ({"a": FORBIDDEN}, SOON, 3, [FORBIDDEN]),
+        ({"a": SILENT}, SOON, 1, []),
+        ({"a": GONE, "b": REPLACED}, 0.7 * EVERY_SECONDS, 3, []),
+    ],
+    ids=["forbidden", "silent", "gone or replaced"],
+)
+def test_a_deletion_that_fails_ends_those_that_would_fail_too(
+    errors: dict[str, ApiError], seconds: float, tried: int, failed: list[ApiError]
+) -> None:
+    far = Far(dict.fromkeys("abc", "gone"), errors=dict(errors))
+
+    async def scenario(_: Clusters) -> None:
+        await asyncio.sleep(seconds)
+        assert (len(far.tried), far.failed) == (tried, failed)
+        far.errors.clear()
+        await asyncio.sleep(LATER)
+        assert not far.names
+
+    sweeping(Home(), scenario, far=far)
 
 
 def test_one_that_hangs_is_left_and_the_others_get_their_turn() -> None:
-    hangs, far, home = Far(answers_after_seconds=10 * EVERY_SECONDS), Far(), Home()
-    far.put(left("a"))
-    registry = Registry(kept={ClusterKey("a-team", "hangs"): hangs, FAR: far})
+    hanging, far = Far({"a": "gone"}, hangs=True), Far({"a": "gone"})
 
-    async def scenario() -> None:
-        await asyncio.sleep(VISIT_SECONDS + 2 * SOON)
-        assert far.names == set()
-        assert registry.most_open == 1
+    async def scenario(_: Clusters) -> None:
+        await asyncio.sleep(0.5 * EVERY_SECONDS)
+        assert not far.names
 
-    sweeping(registry, home, scenario)
-
-
-def test_many_clusters_of_one_namespace_do_not_hold_up_the_others() -> None:
-    away, far, home = Far(away=AWAY), Far(), Home()
-    far.put(left("a"))
-    many = {ClusterKey("a-team", f"far-{index:03}"): away for index in range(500)}
-    registry = Registry(kept={**many, FAR: far})
-
-    async def scenario() -> None:
-        await asyncio.sleep(2 * SOON)
-        assert far.names == set()
-        assert 1 <= away.lists < 10
-
-    sweeping(registry, home, scenario)
-
-
-def test_a_cluster_that_does_not_answer_is_tried_again_ever_more_rarely() -> None:
-    far, home = Far(away=AWAY), Home()
-    far.put(left("a"))
-    registry = Registry(kept={FAR: far})
-
-    async def scenario() -> None:
-        await asyncio.sleep(10 * EVERY_SECONDS)
-        assert 10 <= far.lists < 30
-        far.away = None
-        await asyncio.sleep(LATER)
-        assert far.names == set()
-
-    sweeping(registry, home, scenario)
-
-
-def test_a_kubeconfig_that_cannot_be_used_is_no_failure_of_the_others() -> None:
-    far, home = Far(), Home()
-    far.put(left("a"))
-    unusable = Far(away=KubeconfigError("Secret far: has no key"))
-    registry = Registry(kept={ClusterKey("team", "far", "ca.crt"): unusable, ClusterKey("team", "far", "two"): far})
-
-    async def scenario() -> None:
-        await asyncio.sleep(SOON)
-        assert far.names == set()
-        await asyncio.sleep(0.7 * EVERY_SECONDS)
-        assert len(registry.visits) == 2
-
-    sweeping(registry, home, scenario)
-
-
-def test_what_nobody_foresaw_in_one_cluster_ends_no_sweep_of_another() -> None:
-    broken, far, home = Far(away=TypeError("what is this?")), Far(), Home()
-    far.put(left("a"))
-    registry = Registry(kept={ClusterKey("a-team", "broken"): broken, FAR: far})
-
-    async def scenario() -> None:
-        await asyncio.sleep(2 * SOON)
-        assert far.names == set()
-
-    sweeping(registry, home, scenario)
+    sweeping(Home(), scenario, hangs=hanging, far=far)

@@ -11,8 +11,8 @@ from tests.support.kubeconfigs import account_token
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def claims(life: timedelta, subject: str = "system:serviceaccount:there:ops") -> TokenClaims:
-    found = TokenClaims.of(account_token(NOW, NOW + life, subject))
+def claims(life: timedelta) -> TokenClaims:
+    found = TokenClaims.of(account_token(NOW, NOW + life))
     assert found is not None
     return found
 
@@ -30,14 +30,6 @@ def test_a_token_is_renewed_at_half_of_its_life_for_as_long() -> None:
 )
 def test_what_is_asked_for_is_within_bounds(life: timedelta, seconds: int) -> None:
     assert claims(life).asked_seconds == seconds
-
-
-def test_only_a_later_token_of_the_same_account_takes_its_place() -> None:
-    first, later = claims(timedelta(hours=1)), claims(timedelta(hours=2))
-    assert first.precedes(later)
-    assert not later.precedes(first)
-    assert not first.precedes(first)
-    assert not first.precedes(claims(timedelta(hours=2), "system:serviceaccount:there:other"))
 
 
 @pytest.mark.parametrize(

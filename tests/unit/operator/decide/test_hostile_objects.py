@@ -7,20 +7,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco_operator.cluster.intake import UnreadableError, received
-from diloco_operator.cluster.kinds import CORE_EVENT, POD, REMOTE_CHILDREN, STATEFUL_SET, Kind
-from diloco_operator.decide.observed import Looked, Object, PodObserved
+from diloco_operator.api_server.intake import UnreadableError, received
+from diloco_operator.api_server.kinds import CORE_EVENT, POD, REMOTE_CHILDREN, Kind
+from diloco_operator.decide.observed import Object, PodList, PodObserved
 from diloco_operator.decide.reconcile import reconcile
-from diloco_operator.decide.templates import TEMPLATE
-from diloco_operator.observe.pods import slim_pod
+from diloco_operator.jobs.observe.pods import slim_pod
 from diloco_operator.signing import RandomCertificateMaker
 from testbed.virtual_cluster.clusters_world import FAR, ClustersWorld
 from testbed.virtual_cluster.world_pods import crashed
-from tests.support.learners_elsewhere import BAD, SET, six_elsewhere
 
 NAMESPACE = "theirs"
 KINDS = {kind.name: kind for kind in REMOTE_CHILDREN}
@@ -45,15 +42,6 @@ STATUSES: tuple[Object, ...] = (
 def training() -> ClustersWorld:
     w = ClustersWorld()
     w.run(40)
-    return w
-
-
-@cache
-def avoiding() -> ClustersWorld:
-    w = six_elsewhere()
-    w.others[FAR].pods.broken = {BAD}
-    w.run(200)
-    assert w.status["avoidedNodes"]
     return w
 
 
@@ -100,40 +88,21 @@ def stored(item: Object) -> Object:
 @settings(max_examples=100)
 @given(st.data())
 def test_an_object_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -> None:
-    w = data.draw(st.sampled_from([training, avoiding, refused]))()
+    w = data.draw(st.sampled_from([training, refused]))()
     other = w.others[FAR]
     key = data.draw(st.sampled_from(sorted(other.objects)))
     item = other.objects[key]
     other.objects[key] = let_in(data, KINDS[key[0]], stored(item))
     try:
-        w.decide(looked=True, asked=True)
+        reconcile(w.job, w.observed(looked=True), w.now, w.options, RandomCertificateMaker())
     finally:
         other.objects[key] = item
-
-
-@pytest.mark.parametrize("field", ["affinity", "topologySpreadConstraints"])
-@settings(max_examples=60)
-@given(st.data())
-def test_a_template_that_has_to_stay_makes_no_reconcile_raise(field: str, data: st.DataObject) -> None:
-    """What avoids nodes is taken from the template and put there again, as another version of the operator made it."""
-    w = avoiding()
-    other = w.others[FAR]
-    item = other.objects[SET]
-    there = ("spec", "template", "spec", field)
-    at = data.draw(st.sampled_from([place for place in places(item) if place[:4] == there]))
-    earlier = put(stored(item), ("metadata", "annotations", TEMPLATE), "0" * 16)
-    with contextlib.suppress(UnreadableError):
-        other.objects[SET] = received(STATEFUL_SET, NAMESPACE, put(earlier, at, data.draw(st.sampled_from(ODD))))
-    try:
-        w.decide(looked=True, asked=True)
-    finally:
-        other.objects[SET] = item
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_pod_or_event_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -> None:
-    w = data.draw(st.sampled_from([training, avoiding, refused]))()
+    w = data.draw(st.sampled_from([training, refused]))()
     pod = next(iter(w.others[FAR].pods.pods.values()))
     pod = stored({**pod, "status": data.draw(st.sampled_from(STATUSES))})
     event = {
@@ -148,8 +117,8 @@ def test_a_pod_or_event_that_comes_in_makes_no_reconcile_raise(data: st.DataObje
         pod = let_in(data, POD, pod)
     else:
         event = let_in(data, CORE_EVENT, event)
-    observed = w.observed(looked=True, asked=True)
+    observed = w.observed(looked=True)
     assert observed.looked is not None
     pods = [one for one in observed.looked.pods if one.cluster != FAR]
-    looked = Looked((*pods, PodObserved(slim_pod(pod), (event,), FAR)), observed.looked.events)
+    looked = PodList((*pods, PodObserved(slim_pod(pod), (event,), FAR)), observed.looked.events)
     reconcile(w.job, replace(observed, looked=looked), w.now, w.options, RandomCertificateMaker())

@@ -1,8 +1,8 @@
 """Two Secrets that lead to one place by different addresses: the second region waits, and nobody's pods are ended."""
 
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.decide.clusters import with_same_places
 from diloco_operator.decide.observed import ChildKey
-from diloco_operator.decide.same_place import with_same_places
 from testbed.virtual_cluster.clusters_world import FAR, FARTHER, ClustersWorld
 
 SEEN = ClusterSeen(ClusterState.READY, namespace="theirs")
@@ -13,6 +13,7 @@ def test_the_first_is_used_and_the_region_of_the_second_waits() -> None:
     w.others[FARTHER].objects = w.others[FAR].objects
     w.run(60)
     assert w.condition("Degraded")["reason"] == "DuplicateCluster"
+    assert f"Secrets {FAR} and {FARTHER} lead to the same namespace" in w.condition("Degraded")["message"]
     regions = {region["name"]: region for region in w.status["regions"]}
     assert (regions["far"].get("reason"), regions["farther"]["reason"]) == (None, "DuplicateCluster")
     assert {name for kind, name in w.others[FAR].objects if kind == "StatefulSet"} == {"demo--far-new"}

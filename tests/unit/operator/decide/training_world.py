@@ -1,7 +1,8 @@
-"""A job that trains in a virtual cluster, and what its Degraded condition says."""
+"""A job that trains in one virtual cluster or several, and what its Degraded condition says."""
 
 from typing import Any
 
+from testbed.virtual_cluster.clusters_world import ClustersWorld, clusters_job
 from testbed.virtual_cluster.operator_world import World, job_object
 
 OLD = "demo--us-west-old-"
@@ -14,6 +15,23 @@ def training_world(**spec: Any) -> World:
     world.run(60)
     assert world.status["phase"] == "Training"
     return world
+
+
+def training_abroad(**spec: Any) -> ClustersWorld:
+    """The same of a job with two of its regions in other clusters."""
+    world = ClustersWorld(job=clusters_job(**spec))
+    world.run(60)
+    assert world.status["learners"]["summary"] == "4/4"
+    assert world.condition("Degraded")["status"] == "False"
+    return world
+
+
+def lose(world: World, name: str) -> str:
+    """Let the node of a pod be lost, which is to end; returns the pod's uid."""
+    uid = str(world.pods.pods[name]["metadata"]["uid"])
+    world.pods.stuck.add(name)
+    world.pods.delete(name)
+    return uid
 
 
 def degraded(world: World) -> tuple[str, str, str]:

@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from diloco.spec import SpecError
-from diloco.spec.load import job_from
+from diloco.spec.reading.load import job_from
 from diloco_operator import labels
-from diloco_operator.decide.drift import differs
-from diloco_operator.decide.templates import INPUTS, TEMPLATE, described
 from diloco_operator.manifests.inputs import Manifest
 from tests.support.made_objects import made, of_kind, with_pool
-from tests.unit.operator.manifests.test_other_clusters import FAR, job, region, within
+from tests.unit.operator.manifests.test_abroad import FAR, job, region, within
 
 SET = "small--east-a"
 STORAGE = {"size": "2Gi", "className": "fast", "whenDeleted": "Retain"}
@@ -25,22 +23,6 @@ def set_of(**pool: Any) -> Manifest:
 
 def volumes(one: Manifest) -> dict[str, Any]:
     return {volume["name"]: volume for volume in one["spec"]["template"]["spec"]["volumes"]}
-
-
-def test_each_learner_gets_a_claim_of_its_own() -> None:
-    spec = set_of(storage=STORAGE)["spec"]
-    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
-    (claim,) = spec["volumeClaimTemplates"]
-    assert claim == {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "state"},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "fast",
-            "resources": {"requests": {"storage": "2Gi"}},
-        },
-    }
 
 
 def test_the_claim_is_mounted_where_the_learner_keeps_its_state() -> None:
@@ -65,26 +47,6 @@ def test_the_default_class_is_left_to_the_cluster() -> None:
         "accessModes": ["ReadWriteMany"],
         "resources": {"requests": {"storage": "10Gi"}},
     }
-
-
-def test_another_policy_is_applied_and_restarts_no_pod() -> None:
-    before, after = (
-        described(set_of(storage=STORAGE | policy), with_pool({"storage": STORAGE | policy}).spec)
-        for policy in ({}, {"whenDeleted": "Delete", "whenScaled": "Delete"})
-    )
-    assert differs(after, before) == "spec.persistentVolumeClaimRetentionPolicy.whenDeleted"
-    assert after["spec"]["template"] == before["spec"]["template"]
-    marks = [{key: one["metadata"]["annotations"][key] for key in (TEMPLATE, INPUTS)} for one in (before, after)]
-    assert marks[0] == marks[1]
-
-
-def test_what_the_server_adds_to_a_claim_template_is_no_difference() -> None:
-    wanted = set_of(storage=STORAGE)
-    live = json.loads(json.dumps(wanted))
-    (claim,) = live["spec"]["volumeClaimTemplates"]
-    claim["spec"]["volumeMode"], claim["status"] = "Filesystem", {"phase": "Pending"}
-    claim["metadata"]["creationTimestamp"] = None
-    assert differs(wanted, live) is None
 
 
 def test_the_operator_watches_no_claim_of_a_learner() -> None:
@@ -120,7 +82,7 @@ def test_no_process_is_told_of_claims(cluster: str) -> None:
         ({"size": "lots"}, "size"),
         ({"accessMode": "ReadOnlyMany"}, "accessMode"),
         ({"whenScaled": "Keep"}, "whenScaled"),
-        ({"adopt": True}, "adopt"),
+        ({"adoptRetained": True}, "adoptRetained"),
     ],
 )
 def test_what_cannot_be_is_refused_naming_the_field(storage: dict[str, Any], words: str) -> None:

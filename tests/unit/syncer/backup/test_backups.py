@@ -40,7 +40,7 @@ class Scene:
         self.gate.set()
         self.model = tmp_path / "s" / "model.safetensors"
         self.backups = Backups(
-            Backup(url="/kept", every_seconds=600.0, keep=2),
+            Backup(url="/kept", every_seconds=600, max_backups=2),
             self.trained.owner,
             self.trained.checkpoints,
             self.model,

@@ -1,19 +1,19 @@
 import errno
 import json
+import math
 import os
-import resource
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from pydantic import BaseModel, ValidationError
 
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.runtime.files import UnusableFileError, sha256_bytes
 from diloco.spec.outer_choice import DILOCO, OuterChoice
-from diloco.spec.syncer_status import BytesByKind, RegionBytes
+from diloco.spec.status.syncer import BytesByKind, RegionBytes
 from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
     CheckpointManifest,
@@ -27,6 +27,8 @@ from diloco.syncer.disk.checkpoint import (
 )
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
+from tests.support.damage import DAMAGES
+from tests.support.machine_limits import files_of_at_most
 from tests.support.watched_disk import watch_disk
 
 
@@ -46,7 +48,7 @@ def content(
     for fragment in layout.fragments:
         values = torch.arange(fragment.numel, dtype=torch.float32) + version
         store.put(fragment.index, version, values, values / 3, values / 7 if residuals else None)
-    engine = {"loss": float("nan"), "n": 1}
+    engine = {"losses": {"a": math.nan, "b": [math.inf, -math.inf]}, "n": 1}
     return CheckpointContent(job, layout, 2, store.hold(), engine, OUTER, "a test", MOVED)
 
 
@@ -62,7 +64,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert loaded is not None
     assert not broken
     assert (name, loaded.name, loaded.manifest.versions) == ("000001", "000001", (3, 3))
-    assert loaded.manifest.engine["n"] == 1
+    assert repr(loaded.manifest.engine) == repr(content().engine)  # as text, since NaN differs from itself
     assert (loaded.manifest.outer, loaded.manifest.bytes_by_region) == (OUTER, MOVED)
     image = content().image
     for index, fragment in enumerate(image.fragments):
@@ -70,11 +72,10 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
         assert torch.equal(loaded.momentum[index], image.momentum[index])
 
 
-def test_residuals_come_back_as_they_were_and_are_another_format(tmp_path: Path) -> None:
+def test_residuals_come_back_as_they_were(tmp_path: Path) -> None:
     first, second = write_checkpoint(tmp_path, content()), write_checkpoint(tmp_path, content(residuals=True))
     without, residuals = (load_checkpoint(tmp_path, name, LAYOUT, "small") for name in (first, second))
-    assert (without.manifest.format, without.residuals) == (1, ())
-    assert residuals.manifest.format == 2
+    assert without.residuals == ()
     for index, residual in enumerate(content(residuals=True).image.residuals):
         assert torch.equal(residuals.residuals[index], residual)
 
@@ -85,52 +86,30 @@ def test_a_checkpoint_of_a_later_version_is_refused_and_not_called_damaged(tmp_p
     plain = json.loads(path.read_text())["manifest"] | {"format": 3, "new": "field"}
     sealed = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     path.write_text(json.dumps({"sha256": sealed, "manifest": plain}))
-    with pytest.raises(SyncerError, match="checkpoint format is 3; this version of diloco reads 1 to 2") as refused:
+    with pytest.raises(SyncerError, match="format is 3; this version of diloco reads 1; use the") as refused:
         newest(tmp_path)
     assert "\n" not in str(refused.value)
 
 
-def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert newest(tmp_path / "none") == (None, {})
+def made_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 @pytest.mark.parametrize(
     "file", ["manifest.json", "parameters.safetensors", "momentum.safetensors", "residuals.safetensors"]
 )
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "empty", "nested", "pipe"])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path, file: str, damage: str) -> None:
+@pytest.mark.parametrize("damage", [*DAMAGES.values(), made_a_pipe], ids=[*DAMAGES, "a pipe"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
+    tmp_path: Path, file: str, damage: Callable[[Path], object]
+) -> None:
     write_checkpoint(tmp_path, content(3, residuals=True))
     path = tmp_path / write_checkpoint(tmp_path, content(4, residuals=True)) / file
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    match damage:
-        case "flipped":
-            path.write_bytes(data)
-        case "truncated":
-            path.write_bytes(data[:-3])
-        case "missing":
-            path.unlink()
-        case "empty":
-            path.write_bytes(b"")
-        case "nested":
-            path.write_text('{"a":' * 50_000)
-        case "pipe":
-            path.unlink()
-            os.mkfifo(path)
+    damage(path)
     loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)
     assert str(path) in broken["000002"]
-
-
-def test_a_manifest_that_lies_about_its_tensors_is_found(tmp_path: Path) -> None:
-    name = write_checkpoint(tmp_path, content(layout=layout_of(1000, 501)))
-    path = tmp_path / name / "manifest.json"
-    sealed = json.loads(path.read_text())
-    sealed["manifest"]["layout"] = LAYOUT.digest
-    path.write_text(json.dumps(sealed))
-    with pytest.raises(UnusableFileError, match="its digest does not match"):
-        load_checkpoint(tmp_path, name, LAYOUT, "small")
 
 
 def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None:
@@ -141,27 +120,18 @@ def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None
         newest(tmp_path, job="large")
 
 
-def test_one_with_other_frozen_values_is_refused_and_one_of_before_is_read(tmp_path: Path) -> None:
+def test_one_with_other_frozen_values_is_refused(tmp_path: Path) -> None:
     ours, other = replace(LAYOUT, constants="base"), replace(LAYOUT, constants="other")
     write_checkpoint(tmp_path, content(layout=other))
     with pytest.raises(SyncerError, match="other frozen parameters or buffers than the job's; use"):
         newest(tmp_path, ours)
-    write_checkpoint(tmp_path, content())  # earlier versions named only the cut
-    loaded, _ = newest(tmp_path, ours)
-    assert loaded is not None
-    assert loaded.manifest.layout == LAYOUT.cut
 
 
 @pytest.mark.parametrize("residuals", [False, True])
 def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path: Path, *, residuals: bool) -> None:
     write_checkpoint(tmp_path, content(3))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            write_checkpoint(tmp_path, content(4, residuals=residuals))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_of_at_most(3000), pytest.raises(OSError, match="too large"):
+        write_checkpoint(tmp_path, content(4, residuals=residuals))
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
 
 
@@ -173,21 +143,11 @@ def test_leftovers_of_a_killed_writer_are_no_checkpoint_and_go(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
 
 
-def test_the_newest_and_those_spared_stay(tmp_path: Path) -> None:
+def test_of_all_but_the_newest_and_those_spared_nothing_is_left(tmp_path: Path) -> None:
     for version in range(6):
         write_checkpoint(tmp_path, content(version))
     prune_checkpoints(tmp_path, 2, frozenset({"000002"}))
-    assert checkpoint_names(tmp_path) == ["000002", "000005", "000006"]
-
-
-def test_broken_checkpoints_are_set_aside_under_another_name(tmp_path: Path) -> None:
-    (tmp_path / "000001.broken").mkdir()
-    for version in range(2):
-        write_checkpoint(tmp_path, content(version))
-    set_aside(tmp_path, ["000003"])
-    assert checkpoint_names(tmp_path) == ["000002"]
-    assert (tmp_path / "000003.broken").is_dir()
-    assert not (tmp_path / "000001.broken").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000002", "000005", "000006"]
 
 
 def test_the_number_of_a_broken_one_is_not_given_again(tmp_path: Path) -> None:
@@ -230,21 +190,7 @@ def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monke
     ]
 
 
-def test_what_is_read_cannot_be_changed_by_mistake(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, content())
-    loaded, _ = newest(tmp_path)
-    assert loaded is not None
-    manifest = loaded.manifest
-    parts: list[tuple[BaseModel, str]] = [
-        (manifest, "epoch"),
-        (manifest.files["momentum.safetensors"], "size_bytes"),
-    ]
-    for part, field in parts:
-        with pytest.raises(ValidationError, match="frozen"):
-            setattr(part, field, 0)
-
-
-@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"sha256": "", "manifest": {}, "more": 1}'])
+@pytest.mark.parametrize("text", ["[]", "{}", '{"sha256": "", "manifest": {}, "more": 1}'])
 def test_a_manifest_of_another_shape_is_broken(tmp_path: Path, text: str) -> None:
     write_checkpoint(tmp_path, content())
     manifest = tmp_path / "000001" / "manifest.json"
@@ -263,13 +209,6 @@ def test_one_that_nothing_can_go_on_from_is_passed_over(tmp_path: Path) -> None:
     loaded, broken = newest_checkpoint(tmp_path, LAYOUT, "small", check)
     assert loaded is not None
     assert (loaded.name, broken) == ("000001", {"000002": f"{tmp_path / '000002'}: no"})
-
-
-def test_of_those_that_are_pruned_nothing_is_left(tmp_path: Path) -> None:
-    for _ in range(3):
-        write_checkpoint(tmp_path, content())
-    prune_checkpoints(tmp_path, 1, frozenset())
-    assert [path.name for path in tmp_path.iterdir()] == ["000003"]
 
 
 def test_of_those_set_aside_before_the_ones_below_the_highest_go(tmp_path: Path) -> None:
@@ -291,6 +230,6 @@ def test_what_cannot_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pytes
         shutil.rmtree(path.parent)
         raise OSError(errno.EIO, "the disk is gone")
 
-    monkeypatch.setattr("diloco.syncer.disk.checkpoint.fsync_file", gone)
+    monkeypatch.setattr("diloco.syncer.disk.checkpoint.fsync", gone)
     with pytest.raises(OSError, match="the disk is gone"):
         write_checkpoint(tmp_path, content())

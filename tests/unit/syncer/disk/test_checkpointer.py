@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +18,9 @@ from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, l
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
-from tests.support.virtual_time import in_virtual_time
+from tests.support.machine_limits import block, unblock
+
+pytestmark = pytest.mark.virtual_time
 
 OUTER = OuterChoice(optimizer=DILOCO, reason="it lasts")
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False)], 1)
@@ -45,33 +47,16 @@ class Disk:
     @asynccontextmanager
     async def checkpointer(self, keep: int = 2) -> AsyncIterator[Checkpointer]:
         with ThreadPoolExecutor(1) as threads:
-            made = Checkpointer(
+            yield Checkpointer(
                 self.folder,
                 keep,
+                threads,
                 capture=self._capture,
                 release=self.store.release,
                 check=self._check,
                 metrics=self.metrics,
                 clock=asyncio.get_running_loop().time,
             )
-            made.start(threads)
-            yield made
-
-    def play(self, script: Callable[[Checkpointer], Coroutine[Any, Any, None]], keep: int = 2) -> None:
-        async def main() -> None:
-            async with self.checkpointer(keep) as made:
-                await script(made)
-
-        in_virtual_time(main())
-
-    def block(self) -> None:
-        """No checkpoint can be written from now on."""
-        self.folder.rename(self.folder.with_name("away"))
-        self.folder.write_text("in the way")
-
-    def unblock(self) -> None:
-        self.folder.unlink()
-        self.folder.with_name("away").rename(self.folder)
 
     def reason(self, name: str) -> str:
         return load_checkpoint(self.folder, name, LAYOUT, "small").manifest.reason
@@ -95,8 +80,8 @@ async def write(checkpointer: Checkpointer, times: int = 1) -> None:
         await checkpointer.idle()
 
 
-def test_a_state_that_cannot_be_read_back_replaces_no_checkpoint(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_a_state_that_cannot_be_read_back_replaces_no_checkpoint(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
         for wanted in (True, True, False, False, False):
             disk.engine["readable"] = wanted
             await write(checkpointer)
@@ -105,13 +90,11 @@ def test_a_state_that_cannot_be_read_back_replaces_no_checkpoint(disk: Disk) -> 
         assert status.problem == "it could not be read again: engine snapshot: loss: it is none"
         disk.engine["readable"] = True
         assert await checkpointer.last()
-
-    disk.play(script)
     assert disk.names == ["000002", "000003"]
 
 
-def test_the_status_says_how_old_the_newest_one_is(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_the_status_says_how_old_the_newest_one_is(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
         assert not checkpointer.busy
         before = checkpointer.status
         assert (before.newest, before.age_seconds, before.failures, before.problem) == ("", None, 0, "")
@@ -120,21 +103,17 @@ def test_the_status_says_how_old_the_newest_one_is(disk: Disk) -> None:
         after = checkpointer.status
         assert (after.newest, after.age_seconds, after.failures, after.problem) == ("000001", 7.0, 0, "")
 
-    disk.play(script)
 
-
-def test_each_is_counted_with_the_time_that_it_took(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_each_is_counted_with_the_time_that_it_took(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
         await write(checkpointer)
-
-    disk.play(script)
     page = generate_latest(disk.metrics.registry).decode().splitlines()
     assert "diloco_checkpoint_seconds_count 1.0" in page
     assert "diloco_checkpoint_seconds_sum 0.0" in page  # of virtual time
 
 
-def test_nothing_is_captured_while_a_merge_writes_momentum(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_nothing_is_captured_while_a_merge_writes_momentum(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
         checkpointer.merge_begins()
         checkpointer.request("a test")
         assert checkpointer.busy
@@ -145,11 +124,9 @@ def test_nothing_is_captured_while_a_merge_writes_momentum(disk: Disk) -> None:
         await checkpointer.idle()
         assert (checkpointer.busy, disk.held(), disk.names) == (False, False, ["000001"])
 
-    disk.play(script)
 
-
-def test_who_waits_for_it_goes_on_soon_after_a_merge(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_who_waits_for_it_goes_on_soon_after_a_merge(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
         loop = asyncio.get_running_loop()
         checkpointer.merge_begins()
         checkpointer.request("a test")
@@ -159,38 +136,32 @@ def test_who_waits_for_it_goes_on_soon_after_a_merge(disk: Disk) -> None:
         assert 5.5 <= loop.time() - began < 5.6
         assert disk.names == ["000001"]
 
-    disk.play(script)
 
-
-def test_requests_during_a_write_become_one_more(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_requests_during_a_write_become_one_more(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
         for reason in ("one", "two", "three"):
             checkpointer.request(reason)
         await checkpointer.idle()
         assert not checkpointer.busy
-
-    disk.play(script)
     assert [disk.reason(name) for name in disk.names] == ["one", "three"]
 
 
-def test_a_failed_write_is_told_until_one_succeeds(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_a_failed_write_is_told_until_one_succeeds(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    async with disk.checkpointer() as checkpointer:
         await write(checkpointer)
-        disk.block()
+        block(disk.folder)
         await write(checkpointer)
         status = checkpointer.status
         assert (status.newest, status.failures, status.problem) == ("000001", 1, "Not a directory")
         assert not disk.held()
-        disk.unblock()
+        unblock(disk.folder)
         await write(checkpointer)
         assert (checkpointer.status.newest, checkpointer.status.problem) == ("000002", "")
-
-    disk.play(script)
     assert "training continues, and the next checkpoint is tried when it is due" in caplog.text
 
 
-def test_an_error_that_nobody_foresaw_is_told_as_it_is(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_an_error_that_nobody_foresaw_is_told_as_it_is(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
         disk.engine.clear()
         await write(checkpointer)
         assert (checkpointer.status.problem, checkpointer.status.failures) == ("KeyError('readable')", 1)
@@ -198,78 +169,55 @@ def test_an_error_that_nobody_foresaw_is_told_as_it_is(disk: Disk) -> None:
         await write(checkpointer)
         assert checkpointer.status.problem == ""
 
-    disk.play(script)
 
-
-def test_the_last_one_holds_the_state_at_the_stop(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_the_last_one_holds_the_state_at_the_stop(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    async with disk.checkpointer() as checkpointer:
         await write(checkpointer)
         assert await checkpointer.last()
-        disk.block()
+        block(disk.folder)
         assert not await checkpointer.last()
-
-    disk.play(script)
-    disk.unblock()
+    unblock(disk.folder)
     assert disk.reason("000002") == "the syncer stops"
     assert "no last checkpoint: " in caplog.text
     assert "a restart continues from checkpoint 000002" in caplog.text
 
 
-def test_a_last_one_that_does_not_end_is_given_up_after_two_minutes(
+async def test_a_last_one_that_does_not_end_is_given_up_after_two_minutes(
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+    async with disk.checkpointer() as checkpointer:
         loop = asyncio.get_running_loop()
         checkpointer.merge_begins()
         began = loop.time()
         assert not await checkpointer.last()
         assert loop.time() - began == 120.0
-
-    disk.play(script)
     assert "the last checkpoint takes longer than 120 s; giving up on it" in caplog.text
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, ["000006"]), (2, ["000005", "000006"]), (4, [*"3456"])])
-def test_so_many_are_kept(disk: Disk, keep: int, left: list[str]) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
+async def test_so_many_are_kept(disk: Disk, keep: int, left: list[str]) -> None:
+    async with disk.checkpointer(keep) as checkpointer:
         await write(checkpointer, 6)
-
-    disk.play(script, keep)
     assert disk.names == [name.zfill(6) for name in left]
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, 2), (2, 2), (4, 3)])
-def test_old_ones_make_room_first_but_two_stay_on_a_full_disk(disk: Disk, keep: int, left: int) -> None:
-    async def many(checkpointer: Checkpointer) -> None:
+async def test_old_ones_make_room_first_but_two_stay_on_a_full_disk(disk: Disk, keep: int, left: int) -> None:
+    async with disk.checkpointer(6) as checkpointer:
         await write(checkpointer, 6)
-
-    async def one_more(checkpointer: Checkpointer) -> None:
+    async with disk.checkpointer(keep) as checkpointer:
         (disk.folder / ".000007.part").write_text("in the way")
         await write(checkpointer)
         assert checkpointer.status.problem == "File exists"
-
-    disk.play(many, 6)
-    disk.play(one_more, keep)
     assert disk.names == ["000004", "000005", "000006"][-left:]
 
 
-def test_protected_ones_are_kept_beside_the_others(disk: Disk) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
-        checkpointer.protected = frozenset({"000001"})
-        await write(checkpointer, 5)
-
-    disk.play(script)
-    assert disk.names == ["000001", "000004", "000005"]
-
-
-def test_old_ones_that_cannot_be_deleted_are_no_failure(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    async def script(checkpointer: Checkpointer) -> None:
-        await write(checkpointer, 2)
-        (disk.folder / "000001/manifest.json").unlink()
-        (disk.folder / ".000001.part").write_text("in the way")
-        await write(checkpointer)
-        assert (checkpointer.status.newest, checkpointer.status.failures) == ("000003", 0)
-
+async def test_old_ones_that_cannot_be_deleted_are_no_failure(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        disk.play(script)
+        async with disk.checkpointer() as checkpointer:
+            await write(checkpointer, 2)
+            (disk.folder / "000001/manifest.json").unlink()
+            (disk.folder / ".000001.part").write_text("in the way")
+            await write(checkpointer)
+            assert (checkpointer.status.newest, checkpointer.status.failures) == ("000003", 0)
     assert "old checkpoints could not be deleted" in caplog.text

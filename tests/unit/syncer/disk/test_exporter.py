@@ -1,10 +1,10 @@
 """The model of a job that is over: when it is written, tried again, and claimed to be there. In virtual time."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ import torch
 from diloco.model import ModelError, load_model
 from diloco.syncer.disk.exporter import Exporter, export
 from tests.support.syncer_process import SmallJob
-from tests.support.virtual_time import in_virtual_time
 from tests.support.watched_disk import watch_disk
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Model:
@@ -31,15 +32,13 @@ class Model:
             raise self.errors.pop(0)
         self.path.write_text("new")
 
-    def play(self, script: Callable[[Exporter], Coroutine[Any, Any, None]]) -> None:
-        async def main() -> None:
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            self.clock: Callable[[], float] = lambda: loop.time() - began
-            with ThreadPoolExecutor(1) as executor:
-                await script(Exporter(self.path, executor))
-
-        in_virtual_time(main())
+    @asynccontextmanager
+    async def exporter(self) -> AsyncIterator[Exporter]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.clock: Callable[[], float] = lambda: loop.time() - began
+        with ThreadPoolExecutor(1) as executor:
+            yield Exporter(self.path, executor)
 
 
 @pytest.fixture
@@ -48,87 +47,67 @@ def model(tmp_path: Path) -> Model:
 
 
 async def ended(exporter: Exporter) -> None:
-    assert exporter._task is not None
-    await exporter._task
+    await asyncio.sleep(60.0)
     assert not exporter.busy
 
 
-def test_before_the_end_there_is_nothing_to_write_or_to_stop(model: Model) -> None:
-    async def script(exporter: Exporter) -> None:
+async def test_before_the_end_there_is_nothing_to_write_or_to_stop(model: Model) -> None:
+    async with model.exporter() as exporter:
         assert (exporter.busy, exporter.exported) == (False, False)
         exporter.cancel()
 
-    model.play(script)
 
-
-def test_it_is_claimed_once_it_is_there(model: Model) -> None:
-    async def script(exporter: Exporter) -> None:
-        exporter.begin(model.write)
-        assert (exporter.busy, exporter.exported) == (True, False)
-        await ended(exporter)
-        assert exporter.exported
-
-    model.play(script)
-    assert model.path.read_text() == "new"
-
-
-def test_a_full_disk_is_tried_again_every_five_seconds(model: Model, caplog: pytest.LogCaptureFixture) -> None:
-    async def script(exporter: Exporter) -> None:
+async def test_a_full_disk_is_tried_again_every_five_seconds(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    async with model.exporter() as exporter:
         model.errors = [OSError(28, "No space left on device")] * 3
         exporter.begin(model.write)
         await asyncio.sleep(14.0)
         assert (exporter.busy, exporter.exported) == (True, False)
         await ended(exporter)
         assert exporter.exported
-
-    model.play(script)
     assert model.tries == [0.0, 5.0, 10.0, 15.0]
     assert "cannot export the model, retrying: [Errno 28] No space left on device" in caplog.text
 
 
-def test_attempts_end_when_the_syncer_does(model: Model) -> None:
-    async def script(exporter: Exporter) -> None:
+async def test_attempts_end_when_the_syncer_does(model: Model) -> None:
+    async with model.exporter() as exporter:
         model.errors = [OSError(28, "No space left on device")] * 9
         exporter.begin(model.write)
         await asyncio.sleep(7.0)
         exporter.cancel()
         await asyncio.sleep(60.0)
         assert (exporter.busy, exporter.exported) == (False, False)
-
-    model.play(script)
     assert model.tries == [0.0, 5.0]
 
 
-def test_a_model_that_cannot_be_built_is_said_once_and_not_claimed(
+async def test_a_model_that_cannot_be_built_is_said_once_and_not_claimed(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def script(exporter: Exporter) -> None:
+    async with model.exporter() as exporter:
         model.errors = [ModelError("model: has another base")] * 2
         exporter.begin(model.write)
         await ended(exporter)
         assert not exporter.exported
-
-    model.play(script)
     assert model.tries == [0.0]
     assert "model: has another base; retrying when the syncer restarts" in caplog.text
 
 
-def test_the_model_of_an_end_that_was_undone_is_gone_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_model_of_an_end_that_was_undone_is_gone_at_once(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forced = watch_disk(monkeypatch)
 
-    async def script(exporter: Exporter) -> None:
+    async with model.exporter() as exporter:
         model.path.write_text("old")
         exporter.begin(model.write)
         assert not model.path.exists()
         assert forced == [("forced", model.path.parent.name, b"")]
         await ended(exporter)
-
-    model.play(script)
     assert model.path.read_text() == "new"
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_after_a_restart_it_is_written_only_where_it_is_missing(
+async def test_after_a_restart_it_is_written_only_where_it_is_missing(
     model: Model, monkeypatch: pytest.MonkeyPatch, *, there: bool
 ) -> None:
     content = "old" if there else "new"
@@ -136,12 +115,10 @@ def test_after_a_restart_it_is_written_only_where_it_is_missing(
         model.path.write_text("old")
     forced = watch_disk(monkeypatch)
 
-    async def script(exporter: Exporter) -> None:
+    async with model.exporter() as exporter:
         exporter.resume(model.write)
         await ended(exporter)
         assert exporter.exported
-
-    model.play(script)
     assert model.path.read_text() == content
     # It may have been renamed into place just before a power cut.
     assert forced == [("forced", model.path.name, content.encode()), ("forced", model.path.parent.name, b"")]

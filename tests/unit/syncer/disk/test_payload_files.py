@@ -1,4 +1,4 @@
-"""Payloads kept for a replay: found again by their digest, in the folders where earlier versions put them."""
+"""Payloads kept for a replay: found again by their digest."""
 
 from pathlib import Path
 

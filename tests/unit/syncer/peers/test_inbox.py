@@ -1,15 +1,26 @@
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from diloco.core.codec import codec_named
-from diloco.core.fragments import TensorSpec, partition
-from diloco.syncer.peers.inbox import Inbox, PushClaim, PushKey, PushRefusedError
+from diloco.core.merge.codec import codec_named
+from diloco.syncer.peers.inbox import Inbox, PushRefusedError
+from diloco.wire.messages import PushHeader, PushKey
+from tests.support.syncer_peers import LAYOUT
 
-LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
 KEY = PushKey("r/p/0", 1, 0, 5, 1)
-CLAIM = PushClaim(4, "BF16", 20)
+
+
+def push(key: PushKey = KEY, **changes: Any) -> PushHeader:
+    claims: dict[str, Any] = {
+        "base_version": 4,
+        "steps": 1,
+        "tokens": 1,
+        "codec": "BF16",
+        "payload_bytes": 20,
+        "epoch": "1",
+    }
+    return PushHeader(*key, **(claims | changes))
 
 
 @pytest.fixture
@@ -24,83 +35,40 @@ def nobody() -> None:
 
 
 def arrive(inbox: Inbox, key: PushKey = KEY) -> None:
-    inbox.open(key, CLAIM, nobody)
+    inbox.open(push(key), nobody)
     assert inbox.accept(key)
 
 
-def test_what_is_asked_for_gets_a_buffer_of_its_size_and_is_kept(inbox: Inbox) -> None:
-    buffer = inbox.open(KEY, CLAIM, nobody)
-    assert buffer.nbytes == inbox.held_bytes == 20
-    assert inbox.received(KEY) is buffer
-    assert inbox.accept(KEY)
-    assert inbox.payload(KEY) is buffer
-
-
 @pytest.mark.parametrize(
-    "other",
+    ("header", "text"),
     [
-        KEY._replace(learner="r/p/1"),
-        KEY._replace(incarnation=2),
-        KEY._replace(fragment=1),
-        KEY._replace(version=6),
-        KEY._replace(attempt=2),
+        (push(KEY._replace(attempt=2)), "was not requested, or no longer is"),
+        (push(codec="None"), "sync.compression of this job is BF16"),
+        (push(payload_bytes=1 << 50), "is 20 bytes in codec BF16, not"),
+        (push(base_version=5), "cannot be measured from version 5"),
     ],
 )
-def test_a_push_that_was_not_asked_for_exactly_so_takes_no_memory(inbox: Inbox, other: PushKey) -> None:
-    with pytest.raises(PushRefusedError, match="was not requested, or no longer is"):
-        inbox.open(other, CLAIM, nobody)
-    assert inbox.held_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"codec": "None"}, "sync.compression of this job is BF16"),
-        ({"payload_bytes": 1 << 50}, "is 20 bytes in codec BF16, not"),
-        ({"payload_bytes": 0}, "is 20 bytes in codec BF16, not 0"),
-        ({"base_version": 5}, "cannot be measured from version 5"),
-    ],
-)
-def test_a_push_that_cannot_be_what_was_asked_takes_no_memory(
-    inbox: Inbox, change: dict[str, int | str], text: str
-) -> None:
+def test_a_push_that_is_not_what_was_asked_takes_no_memory(inbox: Inbox, header: PushHeader, text: str) -> None:
     with pytest.raises(PushRefusedError, match=text):
-        inbox.open(KEY, replace(CLAIM, **change), nobody)  # type: ignore[arg-type]
+        inbox.open(header, nobody)
     assert inbox.held_bytes == 0
 
 
 def test_one_ask_has_one_buffer(inbox: Inbox) -> None:
-    inbox.open(KEY, CLAIM, nobody)
+    inbox.open(push(), nobody)
     with pytest.raises(PushRefusedError, match=r"another push .* is under way"):
-        inbox.open(KEY, CLAIM, nobody)
+        inbox.open(push(), nobody)
     inbox.abandon(KEY)
     assert inbox.held_bytes == 0
     arrive(inbox)
     with pytest.raises(PushRefusedError, match="was received before"):
-        inbox.open(KEY, CLAIM, nobody)
-
-
-def test_a_newer_request_for_a_fragment_voids_an_older_one_being_received(inbox: Inbox) -> None:
-    inbox.open(KEY, CLAIM, nobody)
-    inbox.ask(KEY._replace(attempt=2))
-    assert inbox.received(KEY) is None
-    assert not inbox.accept(KEY)
+        inbox.open(push(), nobody)
 
 
 def test_the_same_ask_again_does_not_disturb_what_is_being_received(inbox: Inbox) -> None:
-    buffer = inbox.open(KEY, CLAIM, nobody)
+    buffer = inbox.open(push(), nobody)
     inbox.ask(KEY)
     assert inbox.received(KEY) is buffer
-
-
-def test_after_the_merge_nothing_of_its_version_is_held_or_wanted(inbox: Inbox) -> None:
-    late = KEY._replace(learner="r/p/1")
-    inbox.ask(late)
-    arrive(inbox)
-    inbox.open(late, CLAIM, nobody)
-    inbox.void_version(0, 5)
-    assert not inbox.accept(late)
-    assert inbox.held_bytes == 0
 
 
 def test_what_later_merges_and_other_fragments_need_outlasts_a_merge(inbox: Inbox) -> None:
@@ -108,7 +76,7 @@ def test_what_later_merges_and_other_fragments_need_outlasts_a_merge(inbox: Inbo
     sizes = {0: 20, 1: 12}
     for key in later:
         inbox.ask(key)
-        inbox.open(key, replace(CLAIM, base_version=3, payload_bytes=sizes[key.fragment]), nobody)
+        inbox.open(push(key, base_version=3, payload_bytes=sizes[key.fragment]), nobody)
     inbox.void_version(0, 5)
     assert all(inbox.accept(key) for key in later)
     inbox.void_version(0, 5)
@@ -122,7 +90,7 @@ def test_a_session_that_ends_takes_its_asks_with_it_but_not_what_is_here(inbox: 
     inbox.void_session("r/p/0", 1)
     assert inbox.payload(KEY) is not None
     with pytest.raises(PushRefusedError):
-        inbox.open(other, CLAIM, nobody)
+        inbox.open(push(other), nobody)
 
 
 def test_what_is_dropped_is_gone_and_dropping_twice_is_no_error(inbox: Inbox) -> None:
@@ -160,7 +128,7 @@ VOIDING: dict[str, Callable[[Inbox], None]] = {
 @pytest.mark.parametrize("why", VOIDING)
 def test_an_unwanted_push_is_told_at_once_and_counts_until_it_is_abandoned(inbox: Inbox, why: str) -> None:
     told: list[str] = []
-    inbox.open(KEY, CLAIM, lambda: told.append("abandoned"))
+    inbox.open(push(), lambda: told.append("abandoned"))
     VOIDING[why](inbox)
     assert told == ["abandoned"]
     assert inbox.received(KEY) is None

@@ -4,8 +4,8 @@ import pytest
 
 from diloco.spec.placement import Region
 from diloco.syncer.peers.link_terms import LinkTerms, limits_of, terms_of
-from diloco.wire.bandwidth import LoadLimit
 from diloco.wire.channel import DEFAULT_CONNECTIONS
+from diloco.wire.server.bandwidth import LoadLimit
 
 POOLS = [{"name": "p", "learners": 2}]
 NEAR = Region.model_validate({"name": "near", "pools": POOLS})

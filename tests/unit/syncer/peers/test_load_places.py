@@ -12,13 +12,6 @@ def places(*learners: str, most: int = 2, turn_seconds: float = 5.0) -> LoadPlac
     return made
 
 
-def test_a_learner_that_trains_never_waits() -> None:
-    full = places("a", most=1)
-    assert full.must_wait("a", 0.0)
-    assert full.grant({"a"}, 0.0) == ["a"]
-    assert not full.must_wait("trains", 0.0)
-
-
 def test_places_go_to_those_that_asked_first() -> None:
     line = places("c", "a", "b")
     assert all(line.must_wait(learner, 0.0) for learner in "cab")

@@ -11,9 +11,9 @@ from diloco.wire.errors import RefusedError, UnavailableError
 FOREVER = 3600.0
 
 
-async def outcome(posted: PostedPulls, happens: Callable[[], object], *, incarnation: int = 1) -> str:
+async def outcome(posted: PostedPulls, happens: Callable[[], object]) -> str:
     """How a pull of fragment 3 by learner "a" ends once this happens; empty: it is served."""
-    pull = asyncio.ensure_future(posted.next_version("a", incarnation, 3))
+    pull = asyncio.ensure_future(posted.next_version("a", 1, 3))
     await asyncio.sleep(0)
     assert posted.waiting == 1
     happens()
@@ -36,12 +36,12 @@ async def outcome(posted: PostedPulls, happens: Callable[[], object], *, incarna
     ],
     ids=["made", "session over", "another process", "stopped"],
 )
-def test_a_pull_ends_with_what_it_waits_for(happens: Callable[[PostedPulls], None], ends: str) -> None:
+async def test_a_pull_ends_with_what_it_waits_for(happens: Callable[[PostedPulls], None], ends: str) -> None:
     posted = PostedPulls(FOREVER)
-    assert asyncio.run(outcome(posted, lambda: happens(posted))) == ends
+    assert await outcome(posted, lambda: happens(posted)) == ends
 
 
-def test_a_pull_is_not_disturbed_by_what_happens_to_others() -> None:
+async def test_a_pull_is_not_disturbed_by_what_happens_to_others() -> None:
     posted = PostedPulls(FOREVER)
 
     def happens() -> None:
@@ -53,53 +53,39 @@ def test_a_pull_is_not_disturbed_by_what_happens_to_others() -> None:
         assert posted.waiting == 1
         posted.made(3)
 
-    assert asyncio.run(outcome(posted, happens)) == ""
+    assert await outcome(posted, happens) == ""
 
 
-def test_no_pull_waits_longer_than_the_bound() -> None:
-    posted = PostedPulls(0.01)
-    ends = asyncio.run(outcome(posted, lambda: None))
+async def test_no_pull_waits_longer_than_the_bound() -> None:
+    ends = await outcome(PostedPulls(0.01), lambda: None)
     assert ends == "RefusedError: the next version of fragment 3 was not made in 0.01 s"
 
 
-def test_a_later_pull_of_a_fragment_takes_the_place_of_the_one_before() -> None:
-    async def both() -> tuple[BaseException | None, BaseException | None]:
-        posted = PostedPulls(FOREVER)
-        first = asyncio.ensure_future(posted.next_version("a", 1, 3))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(posted.next_version("a", 1, 3))
-        other = asyncio.ensure_future(posted.next_version("b", 1, 3))
-        await asyncio.wait({first})
-        assert posted.waiting == 2
-        posted.made(3)
-        await asyncio.wait({second, other})
-        assert posted.waiting == 0
-        assert other.exception() is None
-        return first.exception(), second.exception()
-
-    replaced, served = asyncio.run(both())
-    assert "has taken its place" in str(replaced)
-    assert served is None
+async def test_a_later_pull_of_a_fragment_takes_the_place_of_the_one_before() -> None:
+    posted = PostedPulls(FOREVER)
+    first = asyncio.ensure_future(posted.next_version("a", 1, 3))
+    await asyncio.sleep(0)
+    later = [asyncio.ensure_future(posted.next_version(learner, 1, 3)) for learner in "ab"]
+    await asyncio.wait({first})
+    assert "has taken its place" in str(first.exception())
+    assert posted.waiting == 2
+    posted.made(3)
+    await asyncio.gather(*later)
+    assert posted.waiting == 0
 
 
-def test_a_learner_that_hangs_up_leaves_nothing_behind() -> None:
-    async def hung_up() -> int:
-        posted = PostedPulls(FOREVER)
-        pull = asyncio.ensure_future(posted.next_version("a", 1, 3))
-        await asyncio.sleep(0)
-        pull.cancel()
-        await asyncio.wait({pull})
-        posted.made(3)
-        return posted.waiting
-
-    assert asyncio.run(hung_up()) == 0
+async def test_a_learner_that_hangs_up_leaves_nothing_behind() -> None:
+    posted = PostedPulls(FOREVER)
+    pull = asyncio.ensure_future(posted.next_version("a", 1, 3))
+    await asyncio.sleep(0)
+    pull.cancel()
+    await asyncio.wait({pull})
+    posted.made(3)
+    assert posted.waiting == 0
 
 
-def test_nobody_begins_to_wait_for_a_syncer_that_stops() -> None:
-    async def too_late() -> None:
-        posted = PostedPulls(FOREVER)
-        posted.stop()
-        with pytest.raises(UnavailableError):
-            await posted.next_version("a", 1, 3)
-
-    asyncio.run(too_late())
+async def test_nobody_begins_to_wait_for_a_syncer_that_stops() -> None:
+    posted = PostedPulls(FOREVER)
+    posted.stop()
+    with pytest.raises(UnavailableError):
+        await posted.next_version("a", 1, 3)

@@ -2,20 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from diloco.core.events import FragmentArrived, FragmentLate, LearnerLeft
-from diloco.syncer.peers.inbox import PushKey
+from diloco.core.engine.events import Event, FragmentArrived, FragmentLate, LearnerLeft
 from diloco.syncer.peers.link_meter import Rates
 from diloco.wire.errors import IdentityError, RefusedError
-from diloco.wire.messages import Applied, PushHeader, PushReceipt
-from diloco.wire.tls import Peer
-from tests.support import syncer_peers
+from diloco.wire.messages import Applied, PullRequest, PushHeader, PushKey, PushReceipt
+from diloco.wire.tls.tls import Peer
 from tests.support.syncer_peers import (
     ANYBODY,
     BESIDE,
@@ -37,7 +35,7 @@ HEADER = PushHeader(
     WHO, INCARNATION, 0, VERSION + 1, 1, VERSION, STEPS, TOKENS_PER_STEP * STEPS, "None", 40, EPOCH, bytes(16)
 )
 """What a push of fragment 0 says that is right."""
-LATE = FragmentLate(*KEY)
+LATE, GONE = FragmentLate(*KEY), LearnerLeft(WHO, INCARNATION, clean=False)
 
 
 def payload(value: float) -> bytes:
@@ -68,36 +66,27 @@ class Scene:
         return await self.service.pushed(header)
 
     @property
-    def refused(self) -> float:
-        """Pushes that were refused, as the metrics say."""
-        return self.peers.count("diloco_pushes_refused_total")
+    def left(self) -> tuple[Sequence[Event], int, int]:
+        """What the engine was told, how many pushes were refused, and how many bytes are held."""
+        return self.peers.events, int(self.peers.count("diloco_pushes_refused_total")), self.inbox.held_bytes
 
     def _abandon(self) -> None:
         self.abandoned += 1
 
 
-def play(scene: Callable[[Scene], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Play a scene in an event loop of its own."""
-
-    async def begin(peers: SyncerPeers) -> None:
-        await scene(Scene(peers, await peers.admitted()))
-
-    syncer_peers.play(begin, **options)
+@pytest.fixture
+def at(runner: asyncio.Runner, peers: SyncerPeers) -> Scene:
+    return Scene(peers, runner.run(peers.admitted()))
 
 
-def test_a_push_that_was_asked_for_is_kept_and_the_engine_told() -> None:
-    async def scene(at: Scene) -> None:
-        at.begin()
-        assert at.inbox.held_bytes == 40
-        assert at.service.push_unwanted(HEADER) is None
-        assert await at.service.pushed(HEADER) == PushReceipt(accepted=True)
-        assert at.peers.events == [
-            FragmentArrived(WHO, INCARNATION, 0, 5, 1, VERSION, STEPS, 192, 40, "00000000000000000000000000000000")
-        ]
-        assert at.inbox.payload(KEY).numpy().tobytes() == payload(0.5)
-        assert at.refused == 0
-
-    play(scene)
+async def test_a_push_that_was_asked_for_is_kept_and_the_engine_told(at: Scene) -> None:
+    at.begin()
+    assert at.inbox.held_bytes == 40
+    assert at.service.push_unwanted(HEADER) is None
+    assert await at.service.pushed(HEADER) == PushReceipt(accepted=True)
+    arrived = FragmentArrived(WHO, INCARNATION, 0, 5, 1, VERSION, STEPS, 192, 40, "00000000000000000000000000000000")
+    assert at.left == ([arrived], 0, 40)
+    assert at.inbox.payload(KEY).numpy().tobytes() == payload(0.5)
 
 
 @pytest.mark.parametrize(
@@ -105,155 +94,114 @@ def test_a_push_that_was_asked_for_is_kept_and_the_engine_told() -> None:
     [
         ({"epoch": "2"}, "syncer epoch is 3, not '2': the syncer has restarted"),
         ({"incarnation": 6}, "incarnation 6 of r/p/0 has no session here"),
-        ({"learner": BESIDE}, "incarnation 7 of r/p/1 has no session here"),
-        ({"attempt": 2}, "was not requested, or no longer is"),
         ({"payload_bytes": 2**50}, "is 40 bytes in codec None, not"),
     ],
 )
-def test_what_was_not_asked_for_is_refused_before_it_takes_memory(changes: dict[str, Any], text: str) -> None:
-    async def scene(at: Scene) -> None:
-        with pytest.raises(RefusedError, match=text):
-            at.begin(replace(HEADER, **changes))
-        assert at.inbox.held_bytes == 0
-        assert at.peers.events == []
-        assert at.refused == 1
-        await at.joined.say()
-        assert not at.joined.over
-
-    play(scene)
+async def test_what_was_not_asked_for_is_refused_before_it_takes_memory(
+    at: Scene, changes: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(RefusedError, match=text):
+        at.begin(replace(HEADER, **changes))
+    assert at.left == ([], 1, 0)
+    await at.joined.say()
+    assert not at.joined.over
 
 
-def test_a_certificate_pushes_only_for_its_own_learner() -> None:
-    async def scene(at: Scene) -> None:
-        for peer in (Peer("test", BESIDE, "job"), Peer("test", WHO, "other")):
-            with pytest.raises(IdentityError):
-                at.begin(peer=peer)
-        assert at.inbox.held_bytes == 0
-
-    play(scene)
-
-
-def test_who_claims_more_tokens_than_its_steps_have_loses_its_session() -> None:
-    async def scene(at: Scene) -> None:
-        with pytest.raises(RefusedError, match="r/p/0 claims 193 tokens in 3 steps"):
-            at.begin(replace(HEADER, tokens=193))
-        await at.joined.say()
-        assert "claims 193 tokens" in str(at.joined.problem)
-        assert at.peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
-        assert at.inbox.held_bytes == 0
-        assert at.refused == 1
-
-    play(scene)
+@pytest.mark.parametrize("peer", [Peer("test", BESIDE, "job"), Peer("test", WHO, "other")])
+async def test_a_certificate_joins_pushes_and_pulls_only_for_its_own_learner(at: Scene, peer: Peer) -> None:
+    assert isinstance((await at.peers.join(WHO, peer=peer)).problem, IdentityError)
+    with pytest.raises(IdentityError):
+        at.begin(peer=peer)
+    with pytest.raises(IdentityError):
+        await at.service.open_pull(PullRequest(WHO, INCARNATION, 0, VERSION, EPOCH), peer)
+    assert at.left == ([], 0, 0)
 
 
-def test_a_push_waits_for_the_reports_of_its_steps() -> None:
-    async def scene(at: Scene) -> None:
-        at.peers.clock.now += 1.0
-        # The fragment was received at step 1, so 6 steps on it are 7 in all; the learner may be ahead by 6.
-        await at.joined.say(report(1), Applied(INCARNATION, 0, VERSION))
-        ahead = replace(HEADER, base_version=VERSION, steps=BOUND_STEPS)
-        assert (await at.push(ahead)).accepted
-        at.inbox.ask(KEY._replace(version=VERSION + 2))
-        again = replace(ahead, version=VERSION + 2, base_version=VERSION + 1)
-        at.begin(again)
-        pushing = asyncio.ensure_future(at.service.pushed(again))
-        await at.peers.payloads_checked()
-        await at.joined.say(*(report(step) for step in range(2, 7)))
-        assert not pushing.done()
-        await at.joined.say(report(7))
-        assert (await pushing).accepted
-
-    play(scene)
+async def test_who_claims_more_tokens_than_its_steps_have_loses_its_session(at: Scene) -> None:
+    with pytest.raises(RefusedError, match="r/p/0 claims 193 tokens in 3 steps"):
+        at.begin(replace(HEADER, tokens=193))
+    await at.joined.say()
+    assert "claims 193 tokens" in str(at.joined.problem)
+    assert at.left == ([GONE], 1, 0)
 
 
-def test_who_pushes_steps_that_it_never_reports_loses_its_session() -> None:
-    async def scene(at: Scene) -> None:
-        assert (await at.push(replace(HEADER, steps=BOUND_STEPS))).accepted
-        at.peers.events.clear()
-        at.inbox.ask(KEY._replace(version=VERSION + 2))
-        receipt = await at.push(replace(HEADER, version=VERSION + 2, base_version=VERSION + 1, steps=1, tokens=64))
-        assert not receipt.accepted
-        assert receipt.reason == "r/p/0 pushes 1 steps of fragment 0, but has reported 0 since it received version 5"
-        await at.joined.say()
-        assert str(at.joined.problem) == receipt.reason
-        assert at.peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
-        assert at.inbox.held_bytes == 40  # of the first push
-        assert at.refused == 1
-
-    play(scene, patience_seconds=0.0)
-
-
-def test_a_payload_that_is_no_number_is_refused_and_may_come_again() -> None:
-    async def scene(at: Scene) -> None:
-        receipt = await at.push(value=float("nan"))
-        assert not receipt.accepted
-        assert "not finite" in receipt.reason
-        assert at.refused == 1
-        assert at.peers.events == []
-        assert at.inbox.held_bytes == 0
-        assert (await at.push()).accepted
-
-    play(scene)
+async def test_a_push_waits_for_the_reports_of_its_steps(at: Scene) -> None:
+    at.peers.clock.now += 1.0
+    # The fragment was received at step 1, so 6 steps on it are 7 in all; the learner may be ahead by 6.
+    await at.joined.say(report(1), Applied(INCARNATION, 0, VERSION))
+    ahead = replace(HEADER, base_version=VERSION, steps=BOUND_STEPS)
+    assert (await at.push(ahead)).accepted
+    at.inbox.ask(KEY._replace(version=VERSION + 2))
+    again = replace(ahead, version=VERSION + 2, base_version=VERSION + 1)
+    at.begin(again)
+    pushing = asyncio.ensure_future(at.service.pushed(again))
+    await at.peers.payloads_checked()
+    await at.joined.say(*(report(step) for step in range(2, 7)))
+    assert not pushing.done()
+    await at.joined.say(report(7))
+    assert (await pushing).accepted
 
 
-def test_a_push_after_its_round_is_refused_and_told_as_late_once() -> None:
-    async def scene(at: Scene) -> None:
-        at.inbox.void_version(0, VERSION + 1)
-        for _ in range(2):
-            with pytest.raises(RefusedError, match="not requested, or no longer is"):
-                at.begin()
-        assert at.peers.events == [LATE]
-        assert at.refused == 2
-
-    play(scene)
-
-
-def test_a_push_whose_round_ends_meanwhile_is_told_so_and_late() -> None:
-    async def scene(at: Scene) -> None:
-        at.begin()
-        at.inbox.void_version(0, VERSION + 1)
-        assert at.abandoned == 1
-        assert at.service.push_unwanted(HEADER) == "it is no longer requested"
-        at.service.push_failed(HEADER, "it is no longer requested")
-        assert at.peers.events == [LATE]
-        assert at.inbox.held_bytes == 0
-
-    play(scene)
+async def test_who_pushes_steps_that_it_never_reports_loses_its_session() -> None:
+    peers = SyncerPeers(patience_seconds=0.0)
+    at = Scene(peers, await peers.admitted())
+    assert (await at.push(replace(HEADER, steps=BOUND_STEPS))).accepted
+    at.peers.events.clear()
+    at.inbox.ask(KEY._replace(version=VERSION + 2))
+    receipt = await at.push(replace(HEADER, version=VERSION + 2, base_version=VERSION + 1, steps=1, tokens=64))
+    assert not receipt.accepted
+    assert receipt.reason == "r/p/0 pushes 1 steps of fragment 0, but has reported 0 since it received version 5"
+    await at.joined.say()
+    assert str(at.joined.problem) == receipt.reason
+    assert at.left == ([GONE], 1, 40)  # of the first push
 
 
-def test_a_push_complete_after_its_round_is_late_and_its_memory_freed() -> None:
-    async def scene(at: Scene) -> None:
-        at.begin()
-        at.inbox.void_version(0, VERSION + 1)
-        assert await at.service.pushed(HEADER) == NOT_ASKED
-        assert at.peers.events == [LATE]
-        assert at.inbox.held_bytes == 0
-        assert at.refused == 1
-
-    play(scene)
+async def test_a_payload_that_is_no_number_is_refused_and_may_come_again(at: Scene) -> None:
+    receipt = await at.push(value=float("nan"))
+    assert not receipt.accepted
+    assert "not finite" in receipt.reason
+    assert at.left == ([], 1, 0)
+    assert (await at.push()).accepted
 
 
-def test_of_a_learner_that_has_gone_no_late_push_is_told() -> None:
-    async def scene(at: Scene) -> None:
-        at.begin()
-        at.joined.hang_up()
-        await settle()
-        at.inbox.void_version(0, VERSION + 1)
-        at.service.push_failed(HEADER, "the connection broke")
-        assert at.peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
-
-    play(scene)
+async def test_a_push_after_its_round_is_refused_and_told_as_late_once(at: Scene) -> None:
+    at.inbox.void_version(0, VERSION + 1)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="not requested, or no longer is"):
+            at.begin()
+    assert at.left == ([LATE], 2, 0)
 
 
-def test_a_push_that_breaks_off_is_freed_and_may_come_again() -> None:
-    async def scene(at: Scene) -> None:
-        at.begin()
-        at.service.push_failed(HEADER, "the connection broke")
-        assert at.inbox.held_bytes == 0
-        assert at.peers.events == []
-        assert (await at.push()).accepted
+async def test_a_push_whose_round_ends_meanwhile_is_told_so_and_late(at: Scene) -> None:
+    at.begin()
+    at.inbox.void_version(0, VERSION + 1)
+    assert at.abandoned == 1
+    assert at.service.push_unwanted(HEADER) == "it is no longer requested"
+    at.service.push_failed(HEADER, "it is no longer requested")
+    assert at.left == ([LATE], 0, 0)
 
-    play(scene)
+
+async def test_a_push_complete_after_its_round_is_late_and_its_memory_freed(at: Scene) -> None:
+    at.begin()
+    at.inbox.void_version(0, VERSION + 1)
+    assert await at.service.pushed(HEADER) == NOT_ASKED
+    assert at.left == ([LATE], 1, 0)
+
+
+async def test_of_a_learner_that_has_gone_no_late_push_is_told(at: Scene) -> None:
+    at.begin()
+    at.joined.hang_up()
+    await settle()
+    at.inbox.void_version(0, VERSION + 1)
+    at.service.push_failed(HEADER, "the connection broke")
+    assert at.peers.events == [GONE]
+
+
+async def test_a_push_that_breaks_off_is_freed_and_may_come_again(at: Scene) -> None:
+    at.begin()
+    at.service.push_failed(HEADER, "the connection broke")
+    assert at.left == ([], 0, 0)
+    assert (await at.push()).accepted
 
 
 async def push_during_which(at: Scene, happens: Callable[[asyncio.Future[PushReceipt]], object]) -> PushReceipt:
@@ -269,52 +217,35 @@ async def push_during_which(at: Scene, happens: Callable[[asyncio.Future[PushRec
     return await pushing
 
 
-def test_a_push_that_is_no_longer_wanted_once_checked_is_dropped() -> None:
-    async def scene(at: Scene) -> None:
-        assert await push_during_which(at, lambda _: at.inbox.void_version(0, VERSION + 1)) == NOT_ASKED
-        assert at.peers.events == []
-        assert at.inbox.held_bytes == 0
-        assert at.refused == 1
-
-    play(scene)
+async def test_a_push_that_is_no_longer_wanted_once_checked_is_dropped(at: Scene) -> None:
+    assert await push_during_which(at, lambda _: at.inbox.void_version(0, VERSION + 1)) == NOT_ASKED
+    assert at.left == ([], 1, 0)
 
 
-def test_a_push_whose_learner_has_gone_once_checked_is_dropped() -> None:
-    async def scene(at: Scene) -> None:
-        assert await push_during_which(at, lambda _: at.joined.hang_up()) == NOT_ASKED
-        assert at.peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
-        assert at.inbox.held_bytes == 0
-        assert at.refused == 1
-
-    play(scene)
+async def test_a_push_whose_learner_has_gone_once_checked_is_dropped(at: Scene) -> None:
+    assert await push_during_which(at, lambda _: at.joined.hang_up()) == NOT_ASKED
+    assert at.left == ([GONE], 1, 0)
 
 
-def test_a_push_that_the_stop_of_the_syncer_cuts_short_is_freed() -> None:
-    async def scene(at: Scene) -> None:
-        with pytest.raises(asyncio.CancelledError):
-            await push_during_which(at, lambda pushing: pushing.cancel())
-        assert at.peers.events == []
-        assert at.inbox.held_bytes == 0
-
-    play(scene)
+async def test_a_push_that_the_stop_of_the_syncer_cuts_short_is_freed(at: Scene) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await push_during_which(at, lambda pushing: pushing.cancel())
+    assert at.left == ([], 0, 0)
 
 
-def test_pushes_are_timed_from_their_headers_to_their_ends() -> None:
-    async def scene(at: Scene) -> None:
-        meter, clock = at.peers.meter, at.peers.clock
+async def test_pushes_are_timed_from_their_headers_to_their_ends(at: Scene) -> None:
+    meter, clock = at.peers.meter, at.peers.clock
+    meter.sample(clock.now)
+    for number, ends in enumerate(("complete", "broken off", "complete"), start=1):
+        key = KEY._replace(version=VERSION + number)
+        header = replace(HEADER, version=VERSION + number, steps=0, tokens=0)
+        at.inbox.ask(key)
+        at.begin(header)
+        clock.now += 10.0
+        if ends == "complete":
+            assert (await at.service.pushed(header)).accepted
+        else:
+            at.service.push_failed(header, "the connection broke")
+        clock.now += 10.0
         meter.sample(clock.now)
-        for number, ends in enumerate(("complete", "broken off", "complete"), start=1):
-            key = KEY._replace(version=VERSION + number)
-            header = replace(HEADER, version=VERSION + number, steps=0, tokens=0)
-            at.inbox.ask(key)
-            at.begin(header)
-            clock.now += 10.0
-            if ends == "complete":
-                assert (await at.service.pushed(header)).accepted
-            else:
-                at.service.push_failed(header, "the connection broke")
-            clock.now += 10.0
-            meter.sample(clock.now)
-        assert meter.rates(WHO) == Rates(up=(0 + 40) / (10.0 + 10.0))  # since the first sample after it began
-
-    play(scene)
+    assert meter.rates(WHO) == Rates(up=(0 + 40) / (10.0 + 10.0))  # since the first sample after it began

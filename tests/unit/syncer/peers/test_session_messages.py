@@ -1,11 +1,11 @@
 """What is handed on to the engine of what an admitted learner says, and what ends its session."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from diloco.core.events import (
+from diloco.core.account.time_spent import TimeSpent
+from diloco.core.engine.events import (
     Evaluated,
     Event,
     FragmentApplied,
@@ -15,40 +15,18 @@ from diloco.core.events import (
     LearnerReady,
     StepReported,
 )
-from diloco.core.time_spent import TimeSpent
-from diloco.syncer.peers.rate_limit import AT_ONCE
+from diloco.syncer.peers.message_rate import AT_ONCE
 from diloco.wire.errors import InvalidMessageError
-from diloco.wire.messages import (
-    Alive,
-    Applied,
-    Declined,
-    EvaluationReport,
-    Join,
-    LearnerMessage,
-    Ready,
-    StepReport,
-)
-from tests.support.syncer_peers import (
-    INCARNATION,
-    VERSION,
-    WHO,
-    SyncerPeers,
-    play,
-    report,
-)
+from diloco.wire.messages import Alive, Applied, Declined, EvaluationReport, Join, LearnerMessage, Ready
+from tests.support.syncer_peers import INCARNATION, VERSION, WHO, SyncerPeers, report
 
-SPENT: Any = {f"{name}_seconds": 1.0 + number for number, name in enumerate(TimeSpent.__dataclass_fields__)}
+SPENT = TimeSpent(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 
 
 @pytest.mark.parametrize(
     ("message", "event"),
     [
-        (
-            replace(report(3), **SPENT),
-            StepReported(
-                WHO, INCARNATION, 3, 192, 0.5, 0.25, 2.0, 12, TimeSpent(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
-            ),
-        ),
+        (replace(report(3), spent=SPENT), StepReported(WHO, INCARNATION, 3, 192, 0.5, 2.0, 12, SPENT)),
         (Ready(INCARNATION), LearnerReady(WHO, INCARNATION)),
         (Alive(INCARNATION), LearnerAlive(WHO, INCARNATION)),
         (Declined(INCARNATION, 1, 5, 2), FragmentDeclined(WHO, INCARNATION, 1, 5, 2)),
@@ -56,21 +34,20 @@ SPENT: Any = {f"{name}_seconds": 1.0 + number for number, name in enumerate(Time
         (Applied(INCARNATION, 1, VERSION, 9), FragmentApplied(WHO, INCARNATION, 1, VERSION, 9)),
         (EvaluationReport(INCARNATION, 2, 1.5, exact=True), Evaluated(WHO, INCARNATION, 2, 1.5, exact=True)),
         # The engine ignores what another incarnation says; nothing is held against this one.
-        (report(10**6, incarnation=3), StepReported(WHO, 3, 10**6, 64 * 10**6, 0.5, 0.25, 2.0, 4 * 10**6)),
+        (report(10**6, incarnation=3), StepReported(WHO, 3, 10**6, 64 * 10**6, 0.5, 2.0, 4 * 10**6)),
     ],
     ids=["step", "ready", "alive", "declined", "broken", "applied", "evaluated", "of another incarnation"],
 )
-def test_what_an_admitted_learner_says_is_handed_on(message: LearnerMessage, event: Event) -> None:
-    async def scene(peers: SyncerPeers) -> None:
-        joined = await peers.join()
-        peers.events.clear()
-        await joined.say(message)
-        assert peers.events == []  # not admitted yet
-        peers.admit()
-        await joined.say(message)
-        assert peers.events == [event]
-
-    play(scene)
+async def test_what_an_admitted_learner_says_is_handed_on(
+    peers: SyncerPeers, message: LearnerMessage, event: Event
+) -> None:
+    joined = await peers.join()
+    peers.events.clear()
+    await joined.say(message)
+    assert peers.events == []  # not admitted yet
+    peers.admit()
+    await joined.say(message)
+    assert peers.events == [event]
 
 
 @pytest.mark.parametrize(
@@ -84,51 +61,28 @@ def test_what_an_admitted_learner_says_is_handed_on(message: LearnerMessage, eve
         (InvalidMessageError("not a LearnerMessage"), "not a LearnerMessage"),
     ],
 )
-def test_a_message_that_cannot_be_ends_the_session_by_name(
-    message: LearnerMessage | InvalidMessageError, problem: str
+async def test_a_message_that_cannot_be_ends_the_session_by_name(
+    peers: SyncerPeers, message: LearnerMessage | InvalidMessageError, problem: str
 ) -> None:
-    async def scene(peers: SyncerPeers) -> None:
-        joined = await peers.admitted()
-        await joined.say(message)
-        assert isinstance(joined.problem, InvalidMessageError)
-        assert problem in str(joined.problem)
-        assert peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
-
-    play(scene)
-
-
-def test_a_flood_of_messages_is_read_more_slowly() -> None:
-    async def scene(peers: SyncerPeers) -> None:
-        joined = await peers.admitted()
-        await joined.say(*[Alive(INCARNATION)] * int(AT_ONCE))
-        assert len(peers.events) == AT_ONCE
-        await joined.say(*[Alive(INCARNATION)] * 2000)  # the clock stands still: all of them would take half an hour
-        assert len(peers.events) < AT_ONCE + 2000
-
-    play(scene)
-
-
-async def rate_after(peers: SyncerPeers, reports: list[StepReport]) -> float | None:
-    """What is known of the way down after these reports, ten seconds apart."""
     joined = await peers.admitted()
-    for one in reports:
-        await joined.say(one)
+    await joined.say(message)
+    assert isinstance(joined.problem, InvalidMessageError)
+    assert problem in str(joined.problem)
+    assert peers.events == [LearnerLeft(WHO, INCARNATION, clean=False)]
+
+
+async def test_a_flood_of_messages_is_read_more_slowly(peers: SyncerPeers) -> None:
+    joined = await peers.admitted()
+    await joined.say(*[Alive(INCARNATION)] * int(AT_ONCE))
+    assert len(peers.events) == AT_ONCE
+    await joined.say(*[Alive(INCARNATION)] * 2000)  # the clock stands still: all of them would take half an hour
+    assert len(peers.events) < AT_ONCE + 2000
+
+
+async def test_pulls_are_measured_by_the_learner_that_receives_them(peers: SyncerPeers) -> None:
+    joined = await peers.admitted()
+    for step in range(1, 5):
+        await joined.say(report(step, receiving_seconds=0.5 * step, received_bytes=1000 * step))
         peers.meter.sample(peers.clock.now)
         peers.clock.now += 10.0
-    assert len(peers.events) == len(reports)
-    return peers.meter.rates(WHO).down
-
-
-def test_pulls_are_measured_by_the_learner_that_receives_them() -> None:
-    async def scene(peers: SyncerPeers) -> None:
-        reports = [report(step, receiving_seconds=0.5 * step, received_bytes=1000 * step) for step in range(1, 5)]
-        assert await rate_after(peers, reports) == 2000.0
-
-    play(scene)
-
-
-def test_a_learner_of_an_earlier_version_tells_nothing_of_them() -> None:
-    async def scene(peers: SyncerPeers) -> None:
-        assert await rate_after(peers, [report(step) for step in range(1, 5)]) is None
-
-    play(scene)
+    assert peers.meter.rates(WHO).down == 2000.0

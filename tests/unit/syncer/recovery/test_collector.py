@@ -1,7 +1,7 @@
 """The collector against single learners: what is asked, taken and refused, and when it stops."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from diloco.core.proof import proof_of
-from diloco.core.tail import MadeVersion
 from diloco.syncer.recovery.collector import Collector
+from diloco.syncer.recovery.tail import MadeVersion
 from diloco.syncer.store import bytes_of, digest_of
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (
@@ -92,6 +92,12 @@ class Scene:
         buffer[:] = bytes_of(values)
         return await self.collector.pushed(header)
 
+    async def stopped(self, *sessions: "asyncio.Task[None]") -> None:
+        """The syncer stops; these sessions end."""
+        self.stop.set()
+        await self.over()
+        await asyncio.gather(*sessions)
+
     async def over(self) -> None:
         async with asyncio.timeout(60):
             await self.collecting
@@ -108,227 +114,141 @@ def header_of(wanted: HeldWanted, learner: str = WHO, **changes: Any) -> PushHea
     return replace(held_header(wanted, learner, EPOCH, 4 * numel), **changes)
 
 
-def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(play())
+async def test_everything_is_taken_and_the_session_ends() -> None:
+    scene = Scene()
+    session = scene.joins()
+    for _ in range(2):
+        receipt = await scene.sends(await scene.wanted())
+        assert receipt.accepted
+    await scene.over()
+    await session
+    assert {p: version for p, (version, _) in scene.taken.items()} == {0: NEWEST, 1: NEWEST}
+    assert all(torch.equal(values, values_of(p, NEWEST)) for p, (_, values) in scene.taken.items())
+    assert scene.collector.senders == {WHO}
 
 
-def test_everything_is_taken_and_the_session_ends() -> None:
-    async def play() -> None:
-        scene = Scene()
-        session = scene.joins()
-        for _ in range(2):
-            receipt = await scene.sends(await scene.wanted())
-            assert receipt.accepted
-        await scene.over()
-        await session
-        assert {p: version for p, (version, _) in scene.taken.items()} == {0: NEWEST, 1: NEWEST}
-        assert all(torch.equal(values, values_of(p, NEWEST)) for p, (_, values) in scene.taken.items())
-        assert scene.collector.senders == {WHO}
-
-    played(play)
-
-
-def test_other_bytes_are_refused_and_asked_of_somebody_else() -> None:
-    async def play() -> None:
-        scene = Scene(WHO, OTHER)
-        lying = scene.joins(WHO)
-        wanted = [await scene.wanted(), await scene.wanted()]
-        honest = scene.joins(OTHER)
-        receipt = await scene.sends(wanted[0], change=1.0)
-        assert receipt == PushReceipt(accepted=False, reason="these are not the bytes that the syncer had merged")
-        with pytest.raises(RefusedError, match="not asked of you"):
-            await scene.sends(wanted[1])
-        for _ in range(2):
-            assert (await scene.sends(await scene.wanted(OTHER), OTHER)).accepted
-        await scene.over()
-        await asyncio.gather(lying, honest)
-        assert scene.collector.senders == {OTHER}
-
-    played(play)
+async def test_other_bytes_are_refused_and_asked_of_somebody_else() -> None:
+    scene = Scene(WHO, OTHER)
+    lying = scene.joins(WHO)
+    wanted = [await scene.wanted(), await scene.wanted()]
+    honest = scene.joins(OTHER)
+    receipt = await scene.sends(wanted[0], change=1.0)
+    assert receipt == PushReceipt(accepted=False, reason="these are not the bytes that the syncer had merged")
+    with pytest.raises(RefusedError, match="not asked of you"):
+        await scene.sends(wanted[1])
+    for _ in range(2):
+        assert (await scene.sends(await scene.wanted(OTHER), OTHER)).accepted
+    await scene.over()
+    await asyncio.gather(lying, honest)
+    assert scene.collector.senders == {OTHER}
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"payload_bytes": 4 << 40},
-        {"payload_bytes": 0},
-        {"codec": "Int8"},
-        {"attempt": 99},
-        {"version": 4},
-        {"fragment": 77},
-        {"learner": OTHER},
-    ],
+    [{"payload_bytes": 4 << 40}, {"codec": "Int8"}, {"attempt": 99}, {"fragment": 77}],
     ids=str,
 )
-def test_a_push_that_was_not_asked_for_takes_no_memory(changes: dict[str, Any]) -> None:
-    async def play() -> None:
-        scene = Scene()
-        session = scene.joins()
-        wanted = await scene.wanted()
-        with pytest.raises(RefusedError):
-            scene.collector.accept_push(header_of(wanted, **changes), ANYBODY, lambda: None)
-        scene.stop.set()
-        await scene.over()
-        await session
-
-    played(play)
+async def test_a_push_that_was_not_asked_for_takes_no_memory(changes: dict[str, Any]) -> None:
+    scene = Scene()
+    session = scene.joins()
+    wanted = await scene.wanted()
+    with pytest.raises(RefusedError):
+        scene.collector.accept_push(header_of(wanted, **changes), ANYBODY, lambda: None)
+    await scene.stopped(session)
 
 
-def test_a_second_push_for_one_order_waits_for_the_first_to_break() -> None:
-    async def play() -> None:
-        scene = Scene()
-        session = scene.joins()
-        header = header_of(await scene.wanted())
+async def test_a_second_push_for_one_order_waits_for_the_first_to_break() -> None:
+    scene = Scene()
+    session = scene.joins()
+    header = header_of(await scene.wanted())
+    scene.collector.accept_push(header, ANYBODY, lambda: None)
+    with pytest.raises(RefusedError, match="already"):
         scene.collector.accept_push(header, ANYBODY, lambda: None)
-        with pytest.raises(RefusedError, match="already"):
-            scene.collector.accept_push(header, ANYBODY, lambda: None)
-        scene.collector.push_failed(header, "the connection broke")
-        scene.collector.accept_push(header, ANYBODY, lambda: None)
-        scene.stop.set()
-        await scene.over()
-        await session
-
-    played(play)
+    scene.collector.push_failed(header, "the connection broke")
+    scene.collector.accept_push(header, ANYBODY, lambda: None)
+    await scene.stopped(session)
 
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {"held": ()},
-        {"held": (6,)},
-        {"held": (0, 0)},
-        {"held": (9, 9)},
-        {"held_epoch": "2.ab"},
-        {"held_epoch": ""},
-        {"learner": "r/p/77"},
-    ],
+    [{"held": (6,)}, {"held": (0, 0)}, {"held": (9, 9)}, {"held_epoch": "2.ab"}, {"learner": "r/p/77"}],
     ids=str,
 )
-def test_who_has_nothing_to_give_is_told_to_come_again(more: dict[str, Any]) -> None:
-    async def play() -> None:
-        scene = Scene(WHO, OTHER)
-        with pytest.raises(UnavailableError, match="join again"):
-            await scene.joins(**more)
-        scene.stop.set()
-        await scene.over()
-        assert scene.taken == {}
-
-    played(play)
+async def test_who_has_nothing_to_give_is_told_to_come_again(more: dict[str, Any]) -> None:
+    scene = Scene(WHO, OTHER)
+    with pytest.raises(UnavailableError, match="join again"):
+        await scene.joins(**more)
+    await scene.stopped()
+    assert scene.taken == {}
 
 
-def test_once_all_have_answered_nobody_is_waited_for() -> None:
-    async def play() -> None:
-        scene = Scene(WHO, OTHER, patience_seconds=3600.0, most_seconds=3600.0)
-        for learner in (WHO, OTHER):
-            with pytest.raises(UnavailableError):
-                await scene.joins(learner, held=())
-        await scene.over()
-
-    played(play)
-
-
-def test_an_older_version_is_taken_if_nobody_has_the_newest() -> None:
-    async def play() -> None:
-        scene = Scene(patience_seconds=3600.0, most_seconds=3600.0)
-        session = scene.joins(held=(5, 6))
-        versions = set()
-        for _ in range(2):
-            wanted = await scene.wanted()
-            versions.add((wanted.fragment, wanted.version))
-            await scene.sends(wanted)
-        await scene.over()
-        await session
-        assert versions == {(0, 4), (1, NEWEST)}
-
-    played(play)
+async def test_who_sends_nothing_is_given_up_after_the_patience() -> None:
+    scene = Scene(patience_seconds=0.3, most_seconds=3600.0)
+    abandoned: list[int] = []
+    session = scene.joins()
+    header = header_of(await scene.wanted())
+    scene.collector.accept_push(header, ANYBODY, lambda: abandoned.append(1))
+    await scene.over()
+    await session
+    assert abandoned == [1]
+    assert scene.collector.push_unwanted(header) is not None
 
 
-def test_who_sends_nothing_is_given_up_after_the_patience() -> None:
-    async def play() -> None:
-        scene = Scene(patience_seconds=0.3, most_seconds=3600.0)
-        abandoned: list[int] = []
-        session = scene.joins()
-        header = header_of(await scene.wanted())
-        scene.collector.accept_push(header, ANYBODY, lambda: abandoned.append(1))
-        await scene.over()
-        await session
-        assert abandoned == [1]
-        assert scene.collector.push_unwanted(header) is not None
-
-    played(play)
+async def test_it_takes_no_longer_than_the_work_is_worth() -> None:
+    scene = Scene(WHO, OTHER, patience_seconds=3600.0, most_seconds=0.3)
+    session = scene.joins(held=(5, 5))
+    await scene.over()
+    await session
+    assert scene.taken == {}
+    with pytest.raises(UnavailableError):
+        await scene.joins()
 
 
-def test_it_takes_no_longer_than_the_work_is_worth() -> None:
-    async def play() -> None:
-        scene = Scene(WHO, OTHER, patience_seconds=3600.0, most_seconds=0.3)
-        session = scene.joins(held=(5, 5))
-        await scene.over()
-        await session
-        assert scene.taken == {}
-        with pytest.raises(UnavailableError):
-            await scene.joins()
+async def test_what_a_learner_no_longer_holds_is_not_waited_for() -> None:
+    scene = Scene()
+    answers: asyncio.Queue[LearnerMessage] = asyncio.Queue()
 
-    played(play)
+    async def inbound() -> AsyncIterator[LearnerMessage]:
+        while True:
+            yield await answers.get()
 
-
-def test_what_a_learner_no_longer_holds_is_not_waited_for() -> None:
-    async def play() -> None:
-        scene = Scene()
-        answers: asyncio.Queue[LearnerMessage] = asyncio.Queue()
-
-        async def inbound() -> AsyncIterator[LearnerMessage]:
-            while True:
-                yield await answers.get()
-
-        session = scene.joins(inbound=inbound)
-        for _ in range(2):
-            wanted = await scene.wanted()
-            answers.put_nowait(Declined(0, wanted.fragment, wanted.version, wanted.attempt))
-        answers.put_nowait(Declined(0, 4_000_000_000, 1, 1))  # of a fragment that there is not
-        await scene.over()
-        await session
-        assert scene.taken == {}
-
-    played(play)
+    session = scene.joins(inbound=inbound)
+    for _ in range(2):
+        wanted = await scene.wanted()
+        answers.put_nowait(Declined(0, wanted.fragment, wanted.version, wanted.attempt))
+    answers.put_nowait(Declined(0, 4_000_000_000, 1, 1))  # of a fragment that there is not
+    await scene.over()
+    await session
+    assert scene.taken == {}
 
 
-def test_other_messages_end_the_session() -> None:
-    async def play() -> None:
-        scene = Scene()
+async def test_other_messages_end_the_session() -> None:
+    scene = Scene()
 
-        async def inbound() -> AsyncIterator[LearnerMessage]:
-            yield Ready(1)
+    async def inbound() -> AsyncIterator[LearnerMessage]:
+        yield Ready(1)
 
-        with pytest.raises(InvalidMessageError, match="Ready is not expected before Welcome"):
-            await scene.joins(inbound=inbound)
-        await scene.over()
-
-    played(play)
+    with pytest.raises(InvalidMessageError, match="Ready is not expected before Welcome"):
+        await scene.joins(inbound=inbound)
+    await scene.over()
 
 
-def test_a_process_that_joins_again_replaces_its_session() -> None:
-    async def play() -> None:
-        scene = Scene()
-        first = scene.joins()
-        await scene.wanted()
-        second = scene.joins()
-        await first
-        for _ in range(2):
-            assert (await scene.sends(await scene.wanted())).accepted
-        await scene.over()
-        await second
-
-    played(play)
+async def test_a_process_that_joins_again_replaces_its_session() -> None:
+    scene = Scene()
+    first = scene.joins()
+    await scene.wanted()
+    second = scene.joins()
+    await first
+    for _ in range(2):
+        assert (await scene.sends(await scene.wanted())).accepted
+    await scene.over()
+    await second
 
 
-def test_a_learner_of_another_job_is_refused_and_nothing_can_be_pulled() -> None:
-    async def play() -> None:
-        scene = Scene()
-        with pytest.raises(WireError, match="of job"):
-            await scene.joins(job="another")
-        with pytest.raises(UnavailableError):
-            await scene.collector.open_pull(PullRequest(WHO, 1, 0, 0, EPOCH), ANYBODY)
-        scene.stop.set()
-        await scene.over()
-
-    played(play)
+async def test_a_learner_of_another_job_is_refused_and_nothing_can_be_pulled() -> None:
+    scene = Scene()
+    with pytest.raises(WireError, match="of job"):
+        await scene.joins(job="another")
+    with pytest.raises(UnavailableError):
+        await scene.collector.open_pull(PullRequest(WHO, 1, 0, 0, EPOCH), ANYBODY)
+    await scene.stopped()

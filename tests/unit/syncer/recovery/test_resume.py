@@ -1,13 +1,15 @@
 """What is put in place of the checkpoint: the fragments' bits, their momentum, the engine, and a checkpoint of all."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from diloco.spec.status.syncer import RecoveredStatus
 from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.options import SyncerOptions
@@ -38,8 +40,8 @@ class Scene:
         assert tail is not None
         self.tail: TapeTail = tail
 
-    def restored(self, *fragments: int) -> StartState:
-        """The next start, after learners have sent the newest versions of these fragments."""
+    def restored(self, *fragments: int) -> tuple[StartState, RecoveredStatus]:
+        """The next start, after learners have sent the newest versions of these fragments, and what it tells."""
         options = SyncerOptions(self.job, self.directory.root)
         work = resume._Restoring(Beginning(options, self.directory, self.start, 2, self.tail), self.tail)
         try:
@@ -47,7 +49,9 @@ class Scene:
                 made = self.tail.tail.made[fragment][-1]
                 values = self.run.store.current(fragment).parameters.clone()
                 asyncio.run(work._take(fragment, made, values))
-            return work.finished()
+            found = work.finished()
+            assert found.recovered is not None
+            return found, found.recovered
         finally:
             work.close()
 
@@ -61,29 +65,27 @@ class Scene:
         return float((found.store.momentum(fragment) - expected).norm() / expected.norm())
 
 
-@pytest.fixture(autouse=True)
-def _directories_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    opened: list[SyncerDirectory] = []
-    begin = SyncerDirectory.__init__
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Scene]]:
+    with ExitStack() as opened:
 
-    def remember(self: SyncerDirectory, *arguments: Any) -> None:
-        begin(self, *arguments)
-        opened.append(self)
+        def made(*arguments: Any, **more: Any) -> Scene:
+            scene = Scene(*arguments, **more)
+            opened.enter_context(scene.directory)
+            return scene
 
-    monkeypatch.setattr(SyncerDirectory, "__init__", remember)
-    yield
-    for one in opened:
-        one.close()
+        yield made
 
 
 @pytest.mark.parametrize("downlink", ["F32", "Int8"])
-def test_with_all_fragments_it_is_where_the_last_start_ended(tmp_path: Path, downlink: str) -> None:
-    scene = Scene(tmp_path, downlink=downlink)
+def test_with_all_fragments_it_is_where_the_last_start_ended(
+    begin: Callable[..., Scene], tmp_path: Path, downlink: str
+) -> None:
+    scene = begin(tmp_path, downlink=downlink)
     before = sum(scene.start.store.versions)
-    found = scene.restored(0, 1, 2, 3)
-    assert found.recovered is not None
-    assert (found.recovered.lost, found.recovered.fragments) == (0, 4)
-    assert found.recovered.restored == sum(scene.run.engine.versions) - before > 4
+    found, recovered = scene.restored(0, 1, 2, 3)
+    assert (recovered.lost, recovered.fragments) == (0, 4)
+    assert recovered.restored == sum(scene.run.engine.versions) - before > 4
     assert all(scene.same_bits(found, fragment) for fragment in range(4))
     assert found.engine == scene.run.engine.snapshot(scene.run.now)
     again = prepare(scene.job, scene.directory.checkpoints)
@@ -93,63 +95,62 @@ def test_with_all_fragments_it_is_where_the_last_start_ended(tmp_path: Path, dow
     assert read_tail(scene.directory.tape, "small", again) is None  # nothing is missing any more
 
 
-def test_the_momentum_is_exact_after_one_merge_and_near_after_several(tmp_path: Path) -> None:
-    one, several = Scene(tmp_path / "one", steps=10), Scene(tmp_path / "several", steps=24)
+def test_the_momentum_is_exact_after_one_merge_and_near_after_several(
+    begin: Callable[..., Scene], tmp_path: Path
+) -> None:
+    one, several = begin(tmp_path / "one", steps=10), begin(tmp_path / "several", steps=24)
     steps = {p: made[-1].steps for p, made in enumerate(one.tail.tail.made) if made}
     assert set(steps.values()) == {1}
-    found = one.restored(*steps)
-    assert found.recovered is not None
-    assert found.recovered.estimated == 0
+    found, recovered = one.restored(*steps)
+    assert recovered.estimated == 0
     assert all(one.momentum_error(found, p) < 1e-3 for p in steps)
-    found = several.restored(0, 1, 2, 3)
-    assert found.recovered is not None
-    assert found.recovered.estimated == 4
+    found, recovered = several.restored(0, 1, 2, 3)
+    assert recovered.estimated == 4
     assert all(several.momentum_error(found, p) < 0.7 for p in range(4))  # noise without any common direction
 
 
-def test_fragments_that_nobody_sent_stay_as_in_the_checkpoint(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_fragments_that_nobody_sent_stay_as_in_the_checkpoint(begin: Callable[..., Scene], tmp_path: Path) -> None:
+    scene = begin(tmp_path)
     before = scene.start.store.versions
-    found = scene.restored(1, 3)
+    found, recovered = scene.restored(1, 3)
     versions = found.store.versions
     assert [versions[p] == before[p] for p in range(4)] == [True, False, True, False]
     assert found.engine is not None
     assert found.engine["versions"] == list(versions)
-    assert found.recovered is not None
-    assert found.recovered.restored == sum(versions) - sum(before)
-    assert found.recovered.restored + found.recovered.lost == sum(scene.run.engine.versions) - sum(before)
+    assert recovered.restored == sum(versions) - sum(before)
+    assert recovered.restored + recovered.lost == sum(scene.run.engine.versions) - sum(before)
     assert prepare(scene.job, scene.directory.checkpoints).store.versions == versions
 
 
-def test_without_any_fragment_the_checkpoint_stays(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_without_any_fragment_the_checkpoint_stays(begin: Callable[..., Scene], tmp_path: Path) -> None:
+    scene = begin(tmp_path)
     names = checkpoint_names(scene.directory.checkpoints)
-    found = scene.restored()
+    found, recovered = scene.restored()
     assert (found.checkpoint, found.engine) == (scene.start.checkpoint, scene.start.engine)
-    assert found.recovered is not None
-    assert found.recovered.restored == 0
+    assert recovered.restored == 0
     assert checkpoint_names(scene.directory.checkpoints) == names
 
 
-def test_what_cannot_be_written_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(tmp_path)
+def test_what_cannot_be_written_is_not_used(
+    begin: Callable[..., Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = begin(tmp_path)
     before = scene.start.store.versions
 
     def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(resume, "write_checkpoint", full)
-    found = scene.restored(0, 1, 2, 3)
+    found, recovered = scene.restored(0, 1, 2, 3)
     assert found.store.versions == before
     assert found.engine == prepare(scene.job, scene.directory.checkpoints).engine
-    assert found.recovered is not None
-    assert found.recovered.restored == 0
+    assert recovered.restored == 0
 
 
-def test_versions_of_failed_merges_need_nobody(tmp_path: Path) -> None:
+def test_versions_of_failed_merges_need_nobody(begin: Callable[..., Scene], tmp_path: Path) -> None:
     """The only learner's outer gradients are far too large: those versions have the values of the ones before."""
-    scene = Scene(tmp_path, spoilt=frozenset({3, 4, 6}), steps=24, learners=1)
+    scene = begin(tmp_path, spoilt=frozenset({3, 4, 6}), steps=24, learners=1)
     assert [one.steps for one in scene.tail.tail.made[0]][:4] == [0, 0, 1, 1]
-    found = scene.restored(*(p for p in range(4) if scene.tail.provable()[p]))
+    found, _ = scene.restored(*(p for p in range(4) if scene.tail.provable()[p]))
     assert found.store.versions == scene.run.engine.versions
     assert all(scene.same_bits(found, fragment) for fragment in range(4))

@@ -7,31 +7,34 @@ from typing import Any
 
 import pytest
 
+from diloco.core.engine.snapshot import check
 from diloco.core.proof import proof_of
-from diloco.core.snapshot import check
-from diloco.spec import API_VERSION, KIND, DiLoCoJob
+from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.prepare import prepare
 from diloco.syncer.recovery.tape_tail import TapeTail, read_tail
 from diloco.syncer.store import bytes_of, digest_of
-from diloco.tape.limits import TapeLimits
+from diloco.tape.keeper import TapeLimits
 from diloco.tape.segments import find_tapes
-from tests.support import small_job as small
+from tests.support.small_job import named_job, small_job
 from tests.unit.syncer.recorded_run import RecordedRun
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def make_job(learners: int = 2, **sync: Any) -> DiLoCoJob:
-    outer = DILOCO.model_dump()
-    plain = {"fragments": 4, "interval": 4, "outerOptimizer": outer}
-    spec = small.small_job(learners=learners, sync=plain | sync)
-    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "small"}}
-    return DiLoCoJob.model_validate(document | {"spec": spec.model_dump(mode="json", by_alias=True)})
+    plain = {"fragments": 4, "interval": 4, "outerOptimizer": DILOCO.model_dump()}
+    return named_job("small", small_job(learners=learners, sync=plain | sync))
 
 
 def tail_of(directory: Path, job: DiLoCoJob, name: str = "small") -> TapeTail | None:
     return read_tail(directory / "tape", name, prepare(job, directory / "checkpoints"))
+
+
+def known(directory: Path, job: DiLoCoJob) -> TapeTail:
+    found = tail_of(directory, job)
+    assert found is not None
+    return found
 
 
 def killed(directory: Path, job: DiLoCoJob, after: int = 24, **more: Any) -> RecordedRun:
@@ -55,8 +58,7 @@ def test_the_engine_at_the_end_and_every_newer_version(tmp_path: Path, segment_b
     run = killed(tmp_path, job, limits=TapeLimits(segment_bytes=segment_bytes, kept_bytes=None))
     assert (len(find_tapes(tmp_path / "tape")[0].segments) > 2) == (segment_bytes == 20_000)
     start = prepare(job, tmp_path / "checkpoints")
-    found = tail_of(tmp_path, job)
-    assert found is not None
+    found = known(tmp_path, job)
     for fragment, made in enumerate(found.tail.made):
         numbers = [one.version for one in made]
         assert numbers == list(range(start.store.versions[fragment] + 1, run.engine.versions[fragment] + 1))
@@ -73,8 +75,7 @@ def test_the_engine_at_the_end_and_every_newer_version(tmp_path: Path, segment_b
 def test_without_its_newest_merges_the_counts_are_lower_and_whole(tmp_path: Path, job: DiLoCoJob) -> None:
     run = killed(tmp_path, job)
     start = prepare(job, tmp_path / "checkpoints")
-    found = tail_of(tmp_path, job)
-    assert found is not None
+    found = known(tmp_path, job)
     assert start.engine is not None
     back = list(run.engine.versions)
     back[0], back[1] = back[0] - 1, start.store.versions[1]
@@ -82,7 +83,6 @@ def test_without_its_newest_merges_the_counts_are_lower_and_whole(tmp_path: Path
     check(run.engine._state.options, taken)
     end = run.engine.snapshot(run.now)
     assert taken["versions"] == back
-    assert taken["merges"] == end["merges"] - 1 - (run.engine.versions[1] - back[1])
     assert taken["fragment_tokens"][1] == start.engine["fragment_tokens"][1]
     assert start.engine["fragment_tokens"][0] < taken["fragment_tokens"][0] < end["fragment_tokens"][0]
     assert taken["fragment_tokens"][2:] == end["fragment_tokens"][2:]
@@ -95,8 +95,7 @@ def test_of_a_job_that_was_over_the_end_is_kept_only_with_all_merges(tmp_path: P
     job = make_job()
     run = killed(tmp_path, job, after=2000)
     assert run.engine.finished
-    found = tail_of(tmp_path, job)
-    assert found is not None
+    found = known(tmp_path, job)
     assert found.tail.snapshot(run.engine.versions)["phase"] == "Complete"
     assert found.tail.snapshot([version - 1 for version in run.engine.versions])["phase"] == "Training"
 
@@ -115,32 +114,17 @@ def test_a_new_job_has_no_tape(tmp_path: Path, job: DiLoCoJob) -> None:
 
 def test_a_torn_or_damaged_end_counts_up_to_the_damage(tmp_path: Path, job: DiLoCoJob) -> None:
     run = killed(tmp_path, job)
-    whole = tail_of(tmp_path, job)
+    whole = known(tmp_path, job)
     (path,) = find_tapes(tmp_path / "tape")[0].segments
     lines = path.read_bytes().splitlines(keepends=True)
     merges = [number for number, line in enumerate(lines) if b'"type":"Merged"' in line]
     path.write_bytes(b"".join(lines[: merges[-1]]) + lines[merges[-1]][:-20])
-    torn = tail_of(tmp_path, job)
+    torn = known(tmp_path, job)
     path.write_bytes(b"".join(lines[: merges[-2]]) + bytes(4096))  # as after a loss of power
-    damaged = tail_of(tmp_path, job)
-    assert whole is not None
-    assert torn is not None
-    assert damaged is not None
+    damaged = known(tmp_path, job)
     counts = [sum(len(made) for made in tail.tail.made) for tail in (whole, torn, damaged)]
     assert counts == [counts[0], counts[0] - 1, counts[0] - 2]
     assert sum(run.engine.versions) == run.engine.progress.merges
-
-
-def test_a_tape_without_proofs_is_told_and_not_used(
-    tmp_path: Path, job: DiLoCoJob, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = RecordedRun(tmp_path, job)
-    run.proves = False
-    run.train(6)
-    run.tape.close()
-    with caplog.at_level(logging.WARNING):
-        assert tail_of(tmp_path, job) is None
-    assert "its tape has no proofs of them" in caplog.text
 
 
 def test_a_tape_that_does_not_continue_the_checkpoint_is_not_used(
@@ -156,16 +140,6 @@ def test_a_tape_that_does_not_continue_the_checkpoint_is_not_used(
     with caplog.at_level(logging.WARNING):
         assert tail_of(tmp_path / "one", job) is None
     assert "what was merged after checkpoint 000002 is not known" in caplog.text
-
-
-def test_a_damaged_newest_checkpoint_leaves_more_to_be_found(tmp_path: Path, job: DiLoCoJob) -> None:
-    run = killed(tmp_path, job)
-    before = tail_of(tmp_path, job)
-    shutil.rmtree(tmp_path / "checkpoints" / "000002")
-    after = tail_of(tmp_path, job)
-    assert before is not None
-    assert after is not None
-    assert sum(map(len, after.tail.made)) == sum(run.engine.versions) > sum(map(len, before.tail.made))
 
 
 def test_a_tape_of_an_earlier_start_than_the_checkpoint_is_not_read(tmp_path: Path, job: DiLoCoJob) -> None:
@@ -187,8 +161,8 @@ def test_a_decision_that_comes_out_otherwise_is_not_gone_on_from(
 ) -> None:
     """As by a program whose engine decides otherwise under the same rules."""
     killed(tmp_path, job)
-    monkeypatch.setattr("diloco.core.accounting.merged", lambda *_: None)
-    monkeypatch.setattr("diloco.core.pace.start", lambda *_: 10**6)
+    monkeypatch.setattr("diloco.core.engine.members.accounting.merged", lambda *_: None)
+    monkeypatch.setattr("diloco.core.engine.rounds.schedule.Schedule.advanced", lambda *_: 10**6)
     with caplog.at_level(logging.WARNING):
         assert tail_of(tmp_path, job) is None
     assert "on the tape it is" in caplog.text

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import Response
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.runtime.process.heartbeat import Heartbeat
+from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting import pages as syncer_pages
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.pages import LoopBusyError, on_loop, routes

@@ -31,9 +31,7 @@ class Shard:
     count: int
     """Number of shards: learners in the manifest as this process read it."""
     batch_size: int
-    """Sequences in a batch."""
     sequence_length: int
-    """Tokens in a sequence."""
     seed: int
 
 
@@ -63,13 +61,9 @@ class ShardSampler:
             raise DataError(f"the data has {training_tokens} tokens to train on, but {needed} are needed")
         self._dealt = Permutation(self._sequences, f"shards {shard.seed}")
         self._size = len(range(shard.index, self._sequences, shard.count))
-        self._position = 0
-        self._epoch: tuple[int, Permutation] | None = None
-
-    @property
-    def position(self) -> int:
+        self.position = 0
         """Sequences taken so far, over all epochs."""
-        return self._position
+        self._epoch: tuple[int, Permutation] | None = None
 
     def seek(self, position: int) -> None:
         """Continue as if ``position`` sequences had been taken.
@@ -79,7 +73,7 @@ class ShardSampler:
         """
         if position < 0:
             raise ValueError(f"position is {position}, it must not be negative")
-        self._position = position
+        self.position = position
 
     def next_batch(self) -> Batch:
         """The next ``batch_size`` sequences; a batch may span two epochs.
@@ -87,9 +81,9 @@ class ShardSampler:
         Raises:
             DataError: the data cannot be read.
         """
-        indices = self.sequences(self._position, self._position + self.shard.batch_size)
+        indices = self.sequences(self.position, self.position + self.shard.batch_size)
         batch = read_batch(self._source, indices * self.shard.sequence_length, self.shard.sequence_length)
-        self._position += self.shard.batch_size
+        self.position += self.shard.batch_size
         return batch
 
     def sequences(self, start: int, stop: int) -> NDArray[np.int64]:

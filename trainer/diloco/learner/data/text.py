@@ -98,7 +98,7 @@ def ordered(files: Iterable[tuple[str, Path]], field: str) -> tuple[Document, ..
         DataError: a file cannot be read, or all are empty.
     """
     documents = []
-    for _, file in sorted(files, key=lambda pair: _rank(pair[0])):
+    for _, file in sorted(files, key=lambda pair: hashlib.sha256(pair[0].encode("utf-8", "surrogateescape")).digest()):
         if not os.access(file, os.R_OK):
             raise DataError(f"{field}: {file} cannot be read by this user")
         if size := file.stat().st_size:
@@ -142,7 +142,3 @@ def _walk(root: Path, field: str) -> Iterator[tuple[str, Path]]:
 
 def _matches(name: str, include: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in include)
-
-
-def _rank(relative: str) -> bytes:
-    return hashlib.sha256(relative.encode("utf-8", "surrogateescape")).digest()

@@ -14,7 +14,6 @@ read, so opening stays cheap and a flipped bit is found before it is trained on.
 import json
 import os
 import struct
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from diloco.learner.data.source import DataError, Tokens, unreadable
-from diloco.runtime.files import fsync_directory, open_regular
+from diloco.runtime.files import open_regular, written_atomically
 from diloco.runtime.json_text import parse_json
 
 _MAGIC = b"DILOCOTK"
@@ -49,9 +48,7 @@ class TokenFileInfo:
     """uint8, uint16 or uint32."""
     vocabulary_size: int
     count: int
-    """Number of tokens."""
     tokenizer: str
-    """Name of the tokenizer that made them."""
     digest: str
     """Digest of all tokens, hexadecimal."""
 
@@ -134,19 +131,8 @@ def write_token_file(path: Path, chunks: Iterable[Tokens], vocabulary_size: int,
         DataError: there are no tokens, or an id is outside the vocabulary.
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            info = _write(file, chunks, vocabulary_size, tokenizer)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    fsync_directory(path.parent)
-    return info
+    with written_atomically(path) as file:
+        return _write(file, chunks, vocabulary_size, tokenizer)
 
 
 def _write(file: IO[bytes], chunks: Iterable[Tokens], vocabulary_size: int, tokenizer: str) -> TokenFileInfo:
@@ -215,13 +201,19 @@ def _read_header(path: Path, file: IO[bytes]) -> TokenFileInfo:
         raise DataError(f"{path}: its header is damaged ({error})") from error
 
 
+def _text(plain: dict[str, Any], key: str) -> str:
+    if not isinstance(plain[key], str):
+        raise TypeError(f"{key} is not text")
+    return str(plain[key])
+
+
 def _info(plain: dict[str, Any]) -> TokenFileInfo:
     info = TokenFileInfo(
-        dtype=str(plain["dtype"]),
+        dtype=_text(plain, "dtype"),
         vocabulary_size=int(plain["vocabularySize"]),
         count=int(plain["count"]),
-        tokenizer=str(plain["tokenizer"]),
-        digest=str(plain["digest"]),
+        tokenizer=_text(plain, "tokenizer"),
+        digest=_text(plain, "digest"),
     )
     if info.dtype not in _DTYPES:
         raise ValueError(f"dtype is {info.dtype}, allowed are {', '.join(_DTYPES)}")

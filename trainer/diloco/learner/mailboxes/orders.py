@@ -19,9 +19,7 @@ class EndKind(StrEnum):
     STOPPED = "Stopped"
     """This process was asked to stop."""
     FINISHED = "Finished"
-    """The job is over."""
     REFUSED = "Refused"
-    """The syncer refuses this process."""
     STUCK = "Stuck"
     """The syncer has seen no step for too long: another process is to take this one's place."""
 
@@ -53,7 +51,8 @@ class Orders:
         self._stuck = threading.Event()
         self._failure: BaseException | None = None
         self._stop_reason: str | None = None
-        self._progress = 0.0
+        self.progress = 0.0
+        """Merged tokens over the budget, 0 to 1, as last received."""
         self._start_over = ""
 
     def start_over(self, why: str) -> None:
@@ -136,9 +135,4 @@ class Orders:
     def progressed(self, progress: Progress) -> None:
         """Set the job's progress. It never decreases, since the learning rate would then rise again."""
         if progress.budget > 0:
-            self._progress = max(self._progress, min(1.0, progress.tokens / progress.budget))
-
-    @property
-    def progress(self) -> float:
-        """Merged tokens over the budget, 0 to 1, as last received."""
-        return self._progress
+            self.progress = max(self.progress, min(1.0, progress.tokens / progress.budget))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.wire.posting import Posting
+from diloco.wire.client.posting import Posting
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,18 @@ class PullQueue:
         self._busy: set[int] = set()
         self._posts: dict[int, Post] = {}
         self._posted: dict[int, Post] = {}
-        self._may_post: Membership | None = None
+        self._membership: Membership | None = None
         self._epoch: str | None = None
         self._waiting: dict[int, MergedFragment] = {}
         self._taken: dict[int, tuple[str, int]] = {}
         """Epoch and version of what the loop took last: it may still be copying it into the model."""
         self._closed = False
 
-    def session_begins(self, membership: Membership, *, posted_pulls: bool) -> None:
-        """Begin an admission; ``posted_pulls``: this syncer lets pulls wait."""
+    def session_begins(self, membership: Membership) -> None:
+        """Begin an admission."""
         with self._condition:
             self._epoch = membership.epoch
-            self._may_post = membership if posted_pulls else None
+            self._membership = membership
             self._taken.clear()  # what is to be loaded is loaded again
 
     def want(self, order: PullOrder) -> None:
@@ -98,7 +98,7 @@ class PullQueue:
         """Have a pull posted for a version that will be made. Does nothing if that is impossible or already done."""
         with self._condition:
             known = (self._posts.get(order.fragment), self._posted.get(order.fragment))
-            if order.membership != self._may_post or any(post and post.order.covers(order) for post in known):
+            if order.membership != self._membership or any(post and post.order.covers(order) for post in known):
                 return
             self._posts[order.fragment] = Post(order)
             self._condition.notify_all()
@@ -108,7 +108,7 @@ class PullQueue:
         with self._condition:
             self._orders.clear()
             self._posts.clear()
-            self._may_post = None
+            self._membership = None
             out = tuple(self._posted.values())
         for post in out:
             post.posting.withdraw()
@@ -119,7 +119,7 @@ class PullQueue:
             while not self._closed:
                 for fragment, order in self._in_turn():
                     post = self._posted.get(fragment)
-                    comes_by_post = post is not None and not order.whole and _is_for(post, order)
+                    comes_by_post = post is not None and not order.whole and order.covers(post.order)
                     if fragment not in self._busy and not comes_by_post:
                         del self._orders[fragment]
                         self._busy.add(fragment)
@@ -209,9 +209,3 @@ class PullQueue:
             self._condition.notify_all()
         for post in out:
             post.posting.withdraw()
-
-
-def _is_for(post: Post, order: PullOrder) -> bool:
-    """Whether the post is answered by the version that the order asks for."""
-    same = post.order.membership == order.membership
-    return same and post.order.minimum_version <= order.minimum_version

@@ -16,15 +16,6 @@ from diloco.wire.messages import Declined, HeldWanted
 
 
 @dataclass(frozen=True, slots=True)
-class HeldFragment:
-    """A version of a fragment, as it was received."""
-
-    epoch: str
-    values: Tensor
-    """f32, flat, on the host. Never written to."""
-
-
-@dataclass(frozen=True, slots=True)
 class RecoveryOrder:
     """A fragment to send, and how to say that it is not there."""
 
@@ -50,16 +41,16 @@ class HeldFragments:
         )
         return (epoch, held) if epoch and any(held) else ("", ())
 
-    def find(self, fragment: int, version: int) -> HeldFragment | None:
-        """This version of a fragment; None if it is no longer held."""
+    def find(self, fragment: int, version: int) -> tuple[str, Tensor] | None:
+        """Epoch and values (f32, flat, on the host) of this version of a fragment; None if it is no longer held."""
         epoch, versions = self._holdings.newest()
         if fragment >= len(versions):
             return None
         held = self._holdings.held(epoch, fragment)
         if held is not None and held.version == version:
-            return HeldFragment(epoch, held.values)
+            return epoch, held.values
         waiting = self._pull_queue.waiting(epoch, fragment)
-        return None if waiting is None or waiting.version != version else HeldFragment(epoch, waiting.values)
+        return None if waiting is None or waiting.version != version else (epoch, waiting.values)
 
 
 class RecoveryOrders:

@@ -12,22 +12,18 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._notices = 0
-
-    @property
-    def notices(self) -> int:
+        self.notices = 0
         """The count of notices. Read it before checking, and pass it to ``wait``."""
-        return self._notices
 
     def notify(self) -> None:
         """Say that there is something to check."""
         with self._condition:
-            self._notices += 1
+            self.notices += 1
             self._condition.notify_all()
 
     def wait(self, since: int, timeout_seconds: float) -> None:
         """Wait until a notice was given after ``since`` was read, or the time is up."""
         until = time.monotonic() + timeout_seconds
         with self._condition:
-            while self._notices == since and (rest := until - time.monotonic()) > 0:
+            while self.notices == since and (rest := until - time.monotonic()) > 0:
                 self._condition.wait(rest)

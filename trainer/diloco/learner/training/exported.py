@@ -22,9 +22,7 @@ class ExportedLoss:
     loss: float
     """Mean cross-entropy, nats per token; not finite if the model is broken."""
     sequences: int
-    """Number of held-out sequences."""
     info: ModelInfo
-    """The file's metadata."""
 
 
 def exported_loss(job: JobSpec, path: Path, device: torch.device) -> ExportedLoss:

@@ -40,7 +40,6 @@ class Fitting:
     """The largest batch that fits."""
 
     batch_size: int
-    """Sequences."""
     needed_bytes: int
     """For a step of it, with all that is reserved."""
 
@@ -58,12 +57,8 @@ def fitting_batch(
 ) -> Fitting:
     """Try batch sizes, ascending, until the next one would not fit.
 
-    Args:
-        sizes: Batch sizes, ascending.
-        memory: What they must fit.
-        step: A trial of a batch size. It may leave gradients behind.
-        reserved_bytes: Memory that training needs besides.
-        gradient_bytes: Of what a step needs, what every batch size has in common.
+    A ``step`` of a size may leave gradients behind. Training needs ``reserved_bytes`` besides; ``gradient_bytes`` is
+    what the steps of all sizes have in common.
 
     Raises:
         BatchError: the smallest does not fit.

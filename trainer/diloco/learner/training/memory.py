@@ -56,16 +56,12 @@ class DeviceMemory:
         self._device = device
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
-        self._limit_bytes = free + torch.cuda.memory_reserved(device)
-
-    @property
-    def limit_bytes(self) -> int:
+        self.limit_bytes = free + torch.cuda.memory_reserved(device)
         """All that this process may use of it."""
-        return self._limit_bytes
 
     def free_bytes(self) -> int:
         """The same: others that come to use it later are not known."""
-        return self._limit_bytes
+        return self.limit_bytes
 
     def used_bytes(self) -> int:
         """What its tensors use now."""
@@ -93,16 +89,12 @@ class ProcessMemory:
     def __init__(self, root: Path = Path("/")) -> None:
         self._status, self._clear = root / _PROC / "status", root / _PROC / "clear_refs"
         self._machine = root / "proc/meminfo"
-        self._limit_bytes = min([_kib(self._machine, "MemTotal"), *_group_limits(root)])
-
-    @property
-    def limit_bytes(self) -> int:
+        self.limit_bytes = min([_kib(self._machine, "MemTotal"), *_group_limits(root)])
         """All that this process may use: its container's limit, or what the machine has."""
-        return self._limit_bytes
 
     def free_bytes(self) -> int:
         """The limit, or what other processes of the machine leave of it."""
-        return min(self._limit_bytes, self.used_bytes() + _kib(self._machine, "MemAvailable"))
+        return min(self.limit_bytes, self.used_bytes() + _kib(self._machine, "MemAvailable"))
 
     def used_bytes(self) -> int:
         """What it has in memory now."""

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from diloco.model import hidden_matrices, trained_parameters
-from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerKind
+from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerType
 
-LearningRates = Mapping[OptimizerKind, float]
+LearningRates = Mapping[OptimizerType, float]
 """Learning rates of one step: AdamW's, and Muon's if the job uses it."""
 
 
@@ -31,7 +31,7 @@ def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: floa
     """
     warm = min(1.0, (optimizer_steps + 1) / options.warmup_steps) if options.warmup_steps else 1.0
     share = warm * _decay(options, progress)
-    rates: dict[OptimizerKind, float] = {"AdamW": options.learning_rate * share}
+    rates: dict[OptimizerType, float] = {"AdamW": options.learning_rate * share}
     if (muon := options.muon_options) is not None:
         rates["Muon"] = muon.learning_rate * share
     return rates
@@ -101,19 +101,15 @@ class NamedOptimizer:
         parameters = trained_parameters(module)
         matrices = () if options.muon_options is None else _for_muon(module, options.muon_options)
         of_muon = {name: parameters.pop(name) for name in matrices}
-        self._parts: dict[OptimizerKind, _Part] = {}
+        self._parts: dict[OptimizerType, _Part] = {}
         if parameters:
             self._parts["AdamW"] = _adamw(parameters, options)
         if options.muon_options is not None:
             self._parts["Muon"] = _muon(of_muon, options.muon_options)
-        self._steps = 0
+        self.steps = 0
+        """Steps made, including those before a restart."""
         self.identity = _identity(matrices) if matrices else "AdamW"
         """A description of what the state belongs to: for one model, states of equal identity are interchangeable."""
-
-    @property
-    def steps(self) -> int:
-        """Steps made, including those before a restart."""
-        return self._steps
 
     def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
@@ -122,7 +118,7 @@ class NamedOptimizer:
                 group["lr"] = rates[kind]
             part.optimizer.step()
         self.zero_grad()
-        self._steps += 1
+        self.steps += 1
 
     def zero_grad(self) -> None:
         """Clear the gradients without using them."""
@@ -133,7 +129,7 @@ class NamedOptimizer:
         """Drop the moments and the count of steps, so that the learning rate warms up again."""
         for part in self._parts.values():
             part.optimizer.state.clear()
-        self._steps = 0
+        self.steps = 0
 
     def state(self) -> dict[str, Tensor]:
         """A copy of the moments in host memory, by ``MOMENT.NAME``, each with its parameter's shape, f32.
@@ -166,7 +162,7 @@ class NamedOptimizer:
             _check_shapes(part, tensors)
         for kind, part in self._parts.items():
             _load(part, tensors, steps if kind == "AdamW" else None)
-        self._steps = steps
+        self.steps = steps
 
 
 def _for_muon(module: nn.Module, options: MuonOptions) -> tuple[str, ...]:
@@ -183,7 +179,7 @@ def _for_muon(module: nn.Module, options: MuonOptions) -> tuple[str, ...]:
     if not chosen:
         left = "with training.optimizer.muon.exclude the model has" if hidden else "the model has"
         raise OptimizerError(
-            f"training.optimizer.kind: Muon trains hidden matrices, and {left} none (two dimensions, neither "
+            f"training.optimizer.type: Muon trains hidden matrices, and {left} none (two dimensions, neither "
             "embedding nor output layer); use AdamW"
         )
     return chosen
@@ -193,7 +189,7 @@ def _muon(parameters: Mapping[str, nn.Parameter], options: MuonOptions) -> _Part
     made = getattr(torch.optim, "Muon", None)
     if made is None:
         raise OptimizerError(
-            f"training.optimizer.kind: Muon is not in torch {torch.__version__}; "
+            f"training.optimizer.type: Muon is not in torch {torch.__version__}; "
             "use AdamW, or an image with torch 2.9 or later"
         )
     optimizer = made(

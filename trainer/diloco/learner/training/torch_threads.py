@@ -16,16 +16,11 @@ def set_torch_threads(threads: int | None) -> int:
     return torch.get_num_threads()
 
 
-def use_one_torch_thread() -> None:
-    """Call in a thread other than the inner loop's: more torch threads would take cores from the inner step."""
-    torch.set_num_threads(1)
-
-
 def start_worker(name: str, body: Callable[[], None], on_failure: Callable[[BaseException], None]) -> threading.Thread:
     """Run ``body`` on a daemon thread with one torch thread; an exception is passed to ``on_failure``."""
 
     def run() -> None:
-        use_one_torch_thread()
+        torch.set_num_threads(1)  # more would take cores from the inner step
         try:
             body()
         except BaseException as error:  # noqa: BLE001  # the inner loop raises it, which ends the process

@@ -28,10 +28,10 @@ from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.fragments import views
 from diloco.model.randomness import seeded_by
 from diloco.spec import JobSpec
-from diloco.spec.training import OptimizerKind
+from diloco.spec.training import OptimizerType
 
 SKIPPED_STEPS_LIMIT: Final = 10
-_RATES: Final[Mapping[OptimizerKind, str]] = {
+_RATES: Final[Mapping[OptimizerType, str]] = {
     "AdamW": "training.optimizer.learningRate",
     "Muon": "training.optimizer.learningRate and training.optimizer.muon.learningRate",
 }
@@ -54,7 +54,6 @@ class StepResult:
     grad_norm: float
     """Global norm of the gradient before clipping."""
     learning_rates: LearningRates
-    """By optimizer: AdamW's, and Muon's if the job uses it."""
     skipped: bool
     """Loss or gradient was not finite: nothing was changed and the step does not count."""
 
@@ -106,19 +105,11 @@ class InnerTrainer:
         self._reader = Reader(module, device)
         self._buffers = BufferWatch(self._module, saved_only=True)
         self._skipped_in_a_row = 0
-        self._steps = 0
-        self._tokens = 0
-        self._held = [_Held(0, self._now(index), 0, 0) for index in range(len(layout.fragments))]
-
-    @property
-    def steps(self) -> int:
+        self.steps = 0
         """Inner steps of this learner so far, without skipped ones."""
-        return self._steps
-
-    @property
-    def tokens(self) -> int:
+        self.tokens = 0
         """Tokens in those steps."""
-        return self._tokens
+        self._held = [_Held(0, self._now(index), 0, 0) for index in range(len(layout.fragments))]
 
     @property
     def data_position(self) -> int:
@@ -147,11 +138,11 @@ class InnerTrainer:
 
     def fragment_steps(self, fragment: int) -> int:
         """c_steps: inner steps since ``fragment`` was received."""
-        return self._steps - self._held[fragment].steps
+        return self.steps - self._held[fragment].steps
 
     def fragment_tokens(self, fragment: int) -> int:
         """c_tokens: tokens in those steps."""
-        return self._tokens - self._held[fragment].tokens
+        return self.tokens - self._held[fragment].tokens
 
     def step(self, progress: float) -> StepResult:
         """One inner step on the next batch. ``progress``: the job's merged tokens over its budget.
@@ -169,8 +160,8 @@ class InnerTrainer:
         if finite:
             self._optimizer.step(rates)
             self._skipped_in_a_row = 0
-            self._steps += 1
-            self._tokens += tokens
+            self.steps += 1
+            self.tokens += tokens
         else:
             self._skip(loss)
         return StepResult(loss, tokens, time.perf_counter() - began, norm, rates, not finite)
@@ -202,7 +193,7 @@ class InnerTrainer:
             ValueError: ``values`` is of another size or type than the fragment.
         """
         write_fragment(self._module, self._layout.fragments[fragment], values)
-        self._held[fragment] = _Held(version, values, self._steps, self._tokens)
+        self._held[fragment] = _Held(version, values, self.steps, self.tokens)
 
     def evaluate(self, replaced: Mapping[int, Tensor] = _NOTHING) -> float:
         """Held-out loss, in nats per token, of the global model: of the anchors, without the steps made since.
@@ -223,10 +214,10 @@ class InnerTrainer:
 
     def catch_up(self, steps: int, data_position: int) -> None:
         """Continue from the syncer's record of this learner, if that is further, so that no sequence is used twice."""
-        ahead_steps = max(0, steps - self._steps)
+        ahead_steps = max(0, steps - self.steps)
         ahead_tokens = max(0, data_position - self.data_position) * self._options.sequence_length
-        self._steps += ahead_steps
-        self._tokens += ahead_tokens
+        self.steps += ahead_steps
+        self.tokens += ahead_tokens
         for held in self._held:  # steps of an earlier process do not count as made since this one received a fragment
             held.steps += ahead_steps
             held.tokens += ahead_tokens
@@ -244,9 +235,7 @@ class InnerTrainer:
             ModelError: training has changed a buffer, which no other learner would receive.
         """
         self._check_buffers(look_at_values=False)
-        return TrainerState(
-            self._optimizer.state(), self._optimizer.steps, self._steps, self._tokens, self.data_position
-        )
+        return TrainerState(self._optimizer.state(), self._optimizer.steps, self.steps, self.tokens, self.data_position)
 
     def load_state(self, state: TrainerState) -> None:
         """Restore ``state``, before the first step. Fragments and their counters are not in it.
@@ -255,7 +244,7 @@ class InnerTrainer:
             KeyError, ValueError: it is of another model or inner optimizer.
         """
         self._optimizer.load_state(state.tensors, state.optimizer_steps)
-        self._steps, self._tokens = state.steps, state.tokens
+        self.steps, self.tokens = state.steps, state.tokens
         for held in self._held:
             held.steps, held.tokens = state.steps, state.tokens
         self._data.sampler.seek(state.data_position)
@@ -284,8 +273,8 @@ class InnerTrainer:
         if self._skipped_in_a_row >= SKIPPED_STEPS_LIMIT:
             raise TrainingDivergedError(
                 f"loss or gradient was not finite in {SKIPPED_STEPS_LIMIT} steps in a row (loss {loss:g}, after step "
-                f"{self._steps}); "
-                f"lower {_RATES[self._options.optimizer.kind]} or check the data"
+                f"{self.steps}); "
+                f"lower {_RATES[self._options.optimizer.type]} or check the data"
             )
 
     def _check_buffers(self, *, look_at_values: bool) -> None:

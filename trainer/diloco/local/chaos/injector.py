@@ -3,17 +3,19 @@
 ``schedule`` decides when. Used from the main thread only.
 """
 
+import secrets
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-from diloco.local.chaos.order_file import HEAL, Command
 from diloco.local.chaos.region_link import RegionLink
-from diloco.local.chaos.schedule import ChaosPlan, DueFault, RunState
+from diloco.local.chaos.schedule import ChaosPlan, RunState
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.fleet import Fleet
 from diloco.local.journal import Journal
 from diloco.local.targets import SYNCER
+
+_MOST_REASONS = 3
 
 
 class FaultInjector:
@@ -25,101 +27,92 @@ class FaultInjector:
         self._links = links
         self._journal = journal
         self._clock: Callable[[], float] = time.monotonic
-        self._ordered: set[str] = set()
-        """Processes and regions that an order, not the plan, has paused or cut."""
-        self._paused: dict[str, float] = {}
-        self._cut: dict[str, float] = {}
+        self._lasting: dict[tuple[FaultKind, str], float] = {}
+        """Paused processes and cut regions, and until when."""
+        self._of_session: set[tuple[FaultKind, str]] = set()
+        """Those of them that ``diloco chaos``, not the plan, has paused or cut."""
 
     @property
     def paused(self) -> frozenset[str]:
         """Processes that are paused now."""
-        return frozenset(self._paused)
+        return frozenset(name for kind, name in self._lasting if kind is FaultKind.PAUSE)
 
     @property
     def cut(self) -> frozenset[str]:
         """Regions whose link is cut now."""
-        return frozenset(self._cut)
+        return frozenset(name for kind, name in self._lasting if kind is FaultKind.CUT)
 
-    def apply_due(self, run_state: RunState) -> None:
+    def apply_due(self, state: RunState) -> None:
         """Inject the faults that are due, and end those whose time is over."""
         now = self._clock()
-        for process in [name for name, until in self._paused.items() if now >= until]:
-            self._continue(process)
-        for region in [name for name, until in self._cut.items() if now >= until]:
-            self._restore(region)
-        for due_fault in self._plan.due(run_state):
-            self._inject(due_fault, now)
+        for lasting in [one for one, until in self._lasting.items() if now >= until]:
+            self._end(*lasting)
+        for fault in self._plan.due(state):
+            self._inject(fault, fault.target, key=fault.key)
 
-    def obey(self, commands: Iterable[Command]) -> None:
-        """Carry out the orders of ``diloco chaos``. Each leaves an entry in the journal, also if it is refused."""
-        now = self._clock()
-        for command in commands:
-            if command.kind == HEAL:
-                self._end_ordered()
+    def obey(self, fault: Fault) -> tuple[tuple[str, ...], str]:
+        """Inject a fault of ``diloco chaos``; returns who was hit, and why the others were not."""
+        fault_id = secrets.token_hex(8)
+        hit: list[str] = []
+        missed: list[str] = []
+        for victim in fault.victims:
+            if why := self._impossible(fault.kind, victim):
+                missed.append(f"{victim}: {why}")
                 continue
-            kind = FaultKind(command.kind)
-            fault = Fault(f"order {command.id}", kind, command.victims, seconds=command.seconds, manner=command.manner)
-            for victim in command.victims:
-                if why := self._impossible(kind, victim):
-                    self._journal.write("refused", victim, order=command.id, reason=why)
-                    continue
-                if kind is not FaultKind.KILL:
-                    self._ordered.add(victim)
-                self._inject(DueFault(fault, victim), now, command.id)
+            if fault.kind is not FaultKind.KILL:
+                self._of_session.add((fault.kind, victim))
+            self._inject(fault, victim, fault_id=fault_id)
+            hit.append(victim)
+        return tuple(hit), "; ".join(sorted(missed)[:_MOST_REASONS])
 
-    def _end_ordered(self) -> None:
-        for process in [name for name in self._paused if name in self._ordered]:
-            self._continue(process)
-        for region in [name for name in self._cut if name in self._ordered]:
-            self._restore(region)
+    def end_session(self) -> None:
+        """End the pauses and cuts of ``diloco chaos``."""
+        for lasting in list(self._of_session):
+            self._end(*lasting)
+
+    def stop(self) -> None:
+        """End every pause and cut now, as every process must be able to answer when the run is stopped."""
+        for lasting in list(self._lasting):
+            self._end(*lasting)
 
     def _impossible(self, kind: FaultKind, victim: str) -> str:
-        """Why an order cannot be carried out; empty: it can."""
+        """Why a fault cannot be injected; empty: it can."""
         if kind is FaultKind.CUT:
             return "" if victim in self._links else "its link has no relay"
         if victim != SYNCER and victim not in self._fleet.learners:
             return "no such process"
         return "" if self._fleet.find(victim).child.running else "it does not run"
 
-    def stop(self) -> None:
-        """End every pause and cut now, as every process must be able to answer when the run is stopped."""
-        for process in list(self._paused):
-            self._continue(process)
-        for region in list(self._cut):
-            self._restore(region)
-
-    def _inject(self, due_fault: DueFault, now: float, order: str = "") -> None:
-        fault, victim = due_fault
+    def _inject(self, fault: Fault, victim: str, **source: str) -> None:
+        """``source``: the key of a planned fault, or the id that all victims of one ``diloco chaos`` fault share."""
+        lasting = fault.kind, victim
         if fault.kind is FaultKind.KILL:
             self._fleet.find(victim).by_chaos = True
-            self._paused.pop(victim, None)
+            self._forget((FaultKind.PAUSE, victim))
             self._fleet.signal(victim, signal.SIGKILL)
-            told = f"{victim} killed with SIGKILL"
-        elif fault.kind is FaultKind.PAUSE:
-            self._paused[victim] = max(self._paused.get(victim, 0.0), now + fault.seconds)
-            self._fleet.signal(victim, signal.SIGSTOP)
-            told = f"{victim} stopped with SIGSTOP for {fault.seconds:g} s"
+            text = f"{victim} killed with SIGKILL"
         else:
-            self._cut[victim] = max(self._cut.get(victim, 0.0), now + fault.seconds)
-            self._links[victim].cut(fault.manner)
-            told = f"{victim}'s link cut for {fault.seconds:g} s"
-        self._write(due_fault, fault, order)
-        self._fleet.announce(f"chaos: {told}")
+            self._lasting[lasting] = max(self._lasting.get(lasting, 0.0), self._clock() + fault.seconds)
+            if fault.kind is FaultKind.PAUSE:
+                self._fleet.signal(victim, signal.SIGSTOP)
+                text = f"{victim} stopped with SIGSTOP for {fault.seconds:g} s"
+            else:
+                self._links[victim].cut(fault.manner)
+                text = f"{victim}'s link cut for {fault.seconds:g} s"
+        self._journal.write(fault.kind.value, victim, seconds=fault.seconds, **source)
+        self._fleet.announce(f"chaos: {text}")
 
-    def _write(self, due_fault: DueFault, fault: Fault, order: str) -> None:
-        source = {"order": order} if order else {"key": due_fault.key}
-        self._journal.write(fault.kind.value, due_fault.victim, seconds=fault.seconds, **source)
+    def _end(self, kind: FaultKind, name: str) -> None:
+        self._forget((kind, name))
+        if kind is FaultKind.PAUSE:
+            self._fleet.signal(name, signal.SIGCONT)
+            self._journal.write("continue", name)
+            self._fleet.announce(f"chaos: {name} continues")
+        else:
+            self._links[name].restore()
+            self._journal.write("heal", name)
+            self._fleet.announce(f"chaos: {name}'s link is back")
 
-    def _continue(self, process: str) -> None:
-        del self._paused[process]
-        self._ordered.discard(process)
-        self._fleet.signal(process, signal.SIGCONT)
-        self._journal.write("continue", process)
-        self._fleet.announce(f"chaos: {process} continues")
-
-    def _restore(self, region: str) -> None:
-        del self._cut[region]
-        self._ordered.discard(region)
-        self._links[region].restore()
-        self._journal.write("heal", region)
-        self._fleet.announce(f"chaos: {region}'s link is back")
+    def _forget(self, lasting: tuple[FaultKind, str]) -> None:
+        self._lasting.pop(lasting, None)
+        self._of_session.discard(lasting)

@@ -10,7 +10,6 @@ import contextlib
 import socket
 import threading
 import time
-from typing import Self
 
 from diloco.local.chaos.shaping import Pipe, Shape
 from diloco.local.chaos.spec import Manner
@@ -62,12 +61,6 @@ class RegionLink:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -12,7 +12,7 @@ has it in place of ``step``. In a cluster, ``kill`` deletes pods without grace, 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -43,7 +43,6 @@ class Manner(StrEnum):
     """Nothing passes and neither side is notified, as with an unplugged cable; connections survive if it ends in
     time."""
     RESET = "reset"
-    """Connections are reset and new ones refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +64,46 @@ CLUSTER: Final = Grammar("--fault", (FaultKind.KILL, FaultKind.EVICT), "at", "ki
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. Exactly one of ``step``, ``at_seconds`` and ``rate_per_hour`` is set."""
+    """One fault, from the user's request to the report.
 
-    text: str
-    """As the user gave it."""
+    It is due at ``step`` (``diloco run``), at random times of ``rate_per_hour``, or at ``at_seconds``.
+    """
+
     kind: FaultKind
+    target: str
+    """Who fails, as people name it."""
     victims: tuple[str, ...]
-    """Learner ids; or region names, for a cut; or ``syncer``."""
+    """Learner ids or ``syncer``; region names for a cut. Once it is injected: those that were hit."""
+    text: str = ""
+    """As the user gave it."""
+    at_seconds: float = 0.0
+    """When it is due or was injected, since the session or run began."""
     step: int | None = None
-    at_seconds: float | None = None
     rate_per_hour: float | None = None
+    """If its times are drawn: how many there are on average."""
     seconds: float = 0.0
     """How long a pause or a cut lasts."""
     manner: Manner = Manner.SILENT
+    around: tuple[str, ...] = ()
+    """For a node: the learners that are hit if they run on it when the fault is due. ``victims`` ran on it when it was
+    planned."""
+    refused: str = ""
+    """Why it did not hit all that it should."""
 
     @property
     def by_syncer_step(self) -> bool:
         """Whether ``step`` counts syncer steps, not the victim's own."""
         return self.kind is FaultKind.CUT or self.victims == (SYNCER,)
+
+    @property
+    def key(self) -> str:
+        """Identifies this fault of this target within a run, across resumes, and its random times for a seed."""
+        return f"{self.text} {self.target}"
+
+    @property
+    def each(self) -> "tuple[Fault, ...]":
+        """The same fault of each victim alone."""
+        return tuple(replace(self, target=victim, victims=(victim,)) for victim in self.victims)
 
 
 def parse_faults(texts: Sequence[str], learner_ids: Sequence[str], grammar: Grammar = RUN) -> tuple[Fault, ...]:
@@ -108,11 +129,12 @@ def _parse(text: str, learner_ids: Sequence[str], grammar: Grammar) -> Fault:
     kind = FaultKind(kind_text)
     settings = _settings(kind, tail, grammar, wrong)
     return Fault(
-        text=text,
         kind=kind,
+        target=target,
+        text=text,
         victims=_victims(kind, target, learner_ids, wrong),
         step=int(_number("step", settings["step"], wrong)) if "step" in settings else None,
-        at_seconds=_number("at", settings["at"], wrong) if "at" in settings else None,
+        at_seconds=_number("at", settings["at"], wrong) if "at" in settings else 0.0,
         rate_per_hour=_number("rate", settings["rate"], wrong) if "rate" in settings else None,
         seconds=_number("seconds", settings["seconds"], wrong) if "seconds" in settings else 0.0,
         manner=_manner(settings.get("manner", Manner.SILENT), wrong),

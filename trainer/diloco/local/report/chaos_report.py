@@ -1,37 +1,28 @@
-"""What injected faults did: time to recover, goodput and merged work around each, and the loss before and after. Pure.
+"""What faults did: time to recover, goodput and merged work around each, the loss before and after, the price. Pure.
 
 All times are seconds of one clock, whichever the caller has: that of a run's history, or of a ``diloco chaos`` session.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.table import Table
 
-from diloco.local.report.history import RunHistory
+from diloco.core.account.time_class import TimeClass
+from diloco.local.chaos.spec import Fault, FaultKind
+from diloco.local.report.history import MOST_NAMES, RunHistory, Sample
 from diloco.local.targets import SYNCER
 from diloco.local.view.units import duration_text, loss_text, percent_text
-from diloco.spec.learner_ids import region_of
+from diloco.spec.names.learner_ids import region_of
 from diloco.spec.words import shortlist
 
 WINDOW_SECONDS: Final = 60.0
 """Length of the windows before a fault and after the recovery (ours)."""
 _EARLY_SECONDS: Final = 5.0
 """A learner that falls silent counts as lost from its last message on, which is before the fault by at most this."""
-_MOST_NAMES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ChaosSample:
-    """The job at one time, counted from its start."""
-
-    seconds: float
-    allotted_seconds: float
-    merged_seconds: float
-    computing_seconds: float
-    merged_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +35,10 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
-    """One fault as it was injected."""
-
-    at: float
-    kind: str
-    target: str
-    victims: tuple[str, ...]
-    """Learners or ``syncer``; regions for a cut. Empty if nothing could be hit."""
-    seconds: float = 0.0
-    """How long it lasted, for a pause or a cut."""
-    refused: str = ""
-    """Why it did not hit anything, or not all that it should."""
-
-
-@dataclass(frozen=True, slots=True)
 class Observed:
     """What was seen of the job around the faults."""
 
-    samples: Sequence[ChaosSample] = ()
+    samples: Sequence[Sample] = ()
     recoveries: Sequence[Recovered] = ()
     evaluations: Sequence[tuple[float, float]] = ()
     """Time and loss of each credible evaluation."""
@@ -82,11 +58,10 @@ class Shares:
 class Effect:
     """One fault and its effect."""
 
-    injected: Injected
+    fault: Fault
     recovery_seconds: float | None
     """From the fault until the work of every victim was merged again; None: not seen."""
     recovered: int
-    """Victims whose work was merged again."""
     lost: int
     """Learners or syncers that should recover."""
     before: Shares
@@ -96,24 +71,10 @@ class Effect:
     loss_after: float | None
 
 
-def observed_in(history: RunHistory) -> tuple[list[Injected], Observed]:
-    """The faults of a run that has ended, and what its history says around them."""
-    injected = [
-        Injected(one.seconds, one.kind, shortlist(list(one.victims), _MOST_NAMES), one.victims, one.lasted_seconds)
-        for one in history.faults
-    ]
-    samples = [
-        ChaosSample(
-            one.seconds,
-            one.allotted_seconds,
-            one.allotted_seconds * (one.merged or 0.0),
-            one.allotted_seconds * (one.goodput or 0.0),
-            one.tokens,
-        )
-        for one in history.samples
-    ]
-    return injected, Observed(
-        samples=samples,
+def observed_in(history: RunHistory) -> Observed:
+    """What the history of a run that has ended says around its faults."""
+    return Observed(
+        samples=history.samples,
         recoveries=[Recovered(one.recovery.learner, one.lost_at, one.seconds) for one in history.recoveries],
         evaluations=[(one.seconds, one.loss) for one in history.evaluations if not one.doubted],
         learner_ids=[one.id for one in history.learners],
@@ -121,54 +82,54 @@ def observed_in(history: RunHistory) -> tuple[list[Injected], Observed]:
     )
 
 
-def effects(injected: Sequence[Injected], observed: Observed) -> list[Effect]:
+def effects(faults: Sequence[Fault], observed: Observed) -> list[Effect]:
     """The effect of each fault, by time."""
     times = [sample.seconds for sample in observed.samples]
-    return [_effect(one, observed, times) for one in sorted(injected, key=lambda one: one.at)]
+    return [_effect(one, observed, times) for one in sorted(faults, key=lambda one: one.at_seconds)]
 
 
-def recovered_at(one: Injected, observed: Observed) -> list[float | None]:
+def recovered_at(one: Fault, observed: Observed) -> list[float | None]:
     """When the work of each learner that a fault has hit was merged again; None: not seen."""
     return [_recovered_at(victim, one, observed) for victim in affected(one, observed.learner_ids)]
 
 
-def _effect(one: Injected, observed: Observed, times: list[float]) -> Effect:
+def _effect(one: Fault, observed: Observed, times: list[float]) -> Effect:
     ends = recovered_at(one, observed)
     known = [end for end in ends if end is not None]
     whole = max(known) if known and len(known) == len(ends) else None
-    until = whole if whole is not None else min(one.at + WINDOW_SECONDS, observed.end)
-    before = [loss for at, loss in observed.evaluations if at <= one.at]
+    until = whole if whole is not None else min(one.at_seconds + WINDOW_SECONDS, observed.end)
+    before = [loss for at, loss in observed.evaluations if at <= one.at_seconds]
     after = [loss for at, loss in observed.evaluations if at >= until]
     return Effect(
         one,
-        None if whole is None else max(0.0, whole - one.at),
+        None if whole is None else max(0.0, whole - one.at_seconds),
         recovered=len(known),
         lost=len(ends),
-        before=_shares(observed, times, one.at - WINDOW_SECONDS, one.at),
-        during=_shares(observed, times, one.at, until),
+        before=_shares(observed, times, one.at_seconds - WINDOW_SECONDS, one.at_seconds),
+        during=_shares(observed, times, one.at_seconds, until),
         after=_shares(observed, times, until, until + WINDOW_SECONDS),
         loss_before=before[-1] if before else None,
         loss_after=after[0] if after else None,
     )
 
 
-def affected(one: Injected, learner_ids: Sequence[str]) -> list[str]:
+def affected(one: Fault, learner_ids: Sequence[str]) -> list[str]:
     """Learners, or the syncer, that a fault has hit."""
-    if one.kind != "cut":
+    if one.kind is not FaultKind.CUT:
         return list(one.victims)
     return [learner for learner in learner_ids if region_of(learner) in one.victims]
 
 
-def _recovered_at(victim: str, one: Injected, observed: Observed) -> float | None:
+def _recovered_at(victim: str, one: Fault, observed: Observed) -> float | None:
     if victim == SYNCER:
         # It resumes from a checkpoint, which has less: it has recovered once it has merged more than ever before.
-        most = max((sample.merged_tokens for sample in observed.samples if sample.seconds <= one.at), default=0.0)
-        later = (s.seconds for s in observed.samples if s.seconds > one.at and s.merged_tokens > most)
+        most = max((sample.tokens for sample in observed.samples if sample.seconds <= one.at_seconds), default=0.0)
+        later = (s.seconds for s in observed.samples if s.seconds > one.at_seconds and s.tokens > most)
         return next(later, None)
     # A learner that was lost again before its work was merged has one recovery, which began with the first loss.
     for recovery in observed.recoveries:
-        if recovery.learner == victim and recovery.merged_at > one.at:
-            lost_in_time = recovery.lost_at <= one.at + max(one.seconds, _EARLY_SECONDS) + _EARLY_SECONDS
+        if recovery.learner == victim and recovery.merged_at > one.at_seconds:
+            lost_in_time = recovery.lost_at <= one.at_seconds + max(one.seconds, _EARLY_SECONDS) + _EARLY_SECONDS
             return recovery.merged_at if lost_in_time else None
     return None
 
@@ -195,33 +156,33 @@ def _shares(observed: Observed, times: list[float], start: float, end: float) ->
 _HEAD: Final = ("at", "fault", "recovered", "goodput before, during, after", "merged", "loss before, after")
 
 
-def rows(found: Sequence[Effect]) -> tuple[list[str], list[list[str]]]:
+def rows(results: Sequence[Effect]) -> tuple[list[str], list[list[str]]]:
     """A table: its head and rows."""
     return list(_HEAD), [
         [
-            duration_text(one.injected.at),
-            what_text(one.injected),
+            duration_text(one.fault.at_seconds),
+            what_text(one.fault),
             _recovery_text(one),
             _three(one.before.goodput, one.during.goodput, one.after.goodput),
             _three(one.before.merged, one.during.merged, one.after.merged),
             f"{loss_text(one.loss_before)}, {loss_text(one.loss_after)}",
         ]
-        for one in found
+        for one in results
     ]
 
 
-def what_text(one: Injected) -> str:
+def what_text(one: Fault) -> str:
     """``kill west/old (2 learners)``."""
-    names = shortlist(list(one.victims), _MOST_NAMES)
+    names = shortlist(list(one.victims), MOST_NAMES)
     what = f"{one.kind} {one.target}" + (f": {names}" if names and names != one.target else "")
     lasting = f" for {one.seconds:g} s" if one.seconds else ""
     return f"{what}{lasting}" + (f" (refused: {one.refused})" if one.refused else "")
 
 
-def table(found: Sequence[Effect]) -> Table:
+def table(results: Sequence[Effect]) -> Table:
     """The same for a terminal."""
     drawn = Table(box=None, pad_edge=False, header_style="dim")
-    head, lines = rows(found)
+    head, lines = rows(results)
     for name in head:
         drawn.add_column(name, overflow="fold")
     for line in lines:
@@ -229,19 +190,19 @@ def table(found: Sequence[Effect]) -> Table:
     return drawn
 
 
-def document(found: Sequence[Effect], *, job: str, seed: int | None = None) -> dict[str, Any]:
+def document(results: Sequence[Effect], *, job: str, seed: int | None = None) -> dict[str, Any]:
     """The same as plain JSON, for ``chaos.json``."""
     return {
         "job": job,
         "seed": seed,
         "faults": [
             {
-                "seconds": round(one.injected.at, 3),
-                "kind": one.injected.kind,
-                "target": one.injected.target,
-                "victims": list(one.injected.victims),
-                "lasted_seconds": one.injected.seconds,
-                "refused": one.injected.refused,
+                "seconds": round(one.fault.at_seconds, 3),
+                "kind": one.fault.kind,
+                "target": one.fault.target,
+                "victims": list(one.fault.victims),
+                "lasted_seconds": one.fault.seconds,
+                "refused": one.fault.refused,
                 "recovery_seconds": None if one.recovery_seconds is None else round(one.recovery_seconds, 3),
                 "recovered": one.recovered,
                 "lost": one.lost,
@@ -252,7 +213,7 @@ def document(found: Sequence[Effect], *, job: str, seed: int | None = None) -> d
                 "loss_before": one.loss_before,
                 "loss_after": one.loss_after,
             }
-            for one in found
+            for one in results
         ],
     }
 
@@ -262,10 +223,52 @@ def _recovery_text(one: Effect) -> str:
         return "-"
     if one.recovery_seconds is not None:
         return f"after {one.recovery_seconds:.1f} s"
-    if not one.recovered and one.injected.seconds:
+    if not one.recovered and one.fault.seconds:
         return "no loss seen"  # a short pause or cut need not end a session
     return f"{one.recovered} of {one.lost} seen"
 
 
 def _three(*shares: float | None) -> str:
     return ", ".join(percent_text(share) for share in shares)
+
+
+_COST: Final = (TimeClass.LOST, TimeClass.AWAY)
+_MOST_TOLD: Final = 3
+_PAUSE_SECONDS: Final = 0.5
+_PAST: Final = {"kill": "killed", "pause": "stopped", "cut": "cut off"}
+
+
+def survived_text(history: RunHistory) -> str:
+    """What a complete run has survived and at what price; empty without a failure, or if it is not complete."""
+    if not history.complete or not (history.faults or history.recoveries):
+        return ""
+    observed = observed_in(history)
+    results = effects(history.faults, observed)
+    hit = {learner for one in history.faults for learner in affected(one, observed.learner_ids)}
+    parts = [_fault_text(one) for one in results] if len(results) <= _MOST_TOLD else [_counts_text(results)]
+    alone = [one.recovery for one in history.recoveries if one.recovery.learner not in hit]
+    parts += [f"{one.learner} lost (back after {one.seconds:.1f} s)" for one in alone[:_MOST_TOLD]]
+    parts += [f"{len(alone) - _MOST_TOLD} more losses of learners"] if len(alone) > _MOST_TOLD else []
+    hit |= {one.learner for one in alone}
+    others = (one for one in history.learners if one.id not in hit)
+    longest = max((one.time.get(TimeClass.WAITING, 0.0) * one.allotted_seconds for one in others), default=0.0)
+    unpaused = longest < _PAUSE_SECONDS
+    paused = "no other learner paused" if unpaused else f"the others paused for {longest:.1f} s at most"
+    cost = percent_text(sum(history.time.get(one, 0.0) for one in _COST))
+    return (
+        f"Survived: {', '.join(parts)}; this cost {cost} of the learners' time, {paused}, "
+        f"and {percent_text(history.merged)} of all time is work in the model."
+    )
+
+
+def _fault_text(one: Effect) -> str:
+    lasting = f" for {one.fault.seconds:g} s" if one.fault.seconds else ""
+    back = "" if one.recovery_seconds is None else f" (back after {one.recovery_seconds:.1f} s)"
+    return f"{one.fault.target} {_PAST.get(one.fault.kind, one.fault.kind)}{lasting}{back}"
+
+
+def _counts_text(results: list[Effect]) -> str:
+    counts = Counter(_PAST.get(one.fault.kind, one.fault.kind) for one in results)
+    back = [one.recovery_seconds for one in results if one.recovery_seconds is not None]
+    longest = f" (back after {max(back):.1f} s at most)" if back else ""
+    return ", ".join(f"{count} times {kind}" for kind, count in counts.items()) + longest

@@ -1,15 +1,21 @@
 """A run's history as values, from which the summary, the report and the closing table are made.
 
-Times are seconds of the run (see ``run_clock``); losses are nats per token; tokens are merged tokens of the whole job.
+Times are seconds of the run (see ``timeline.RunClock``); losses are nats per token; tokens are merged tokens of the
+whole job.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import fsum
+from typing import Final, Self
 
-from diloco.core.recovery import Recovery
-from diloco.core.time_class import TimeClass
+from diloco.core.account.time_class import COMPUTING, TimeClass
+from diloco.local.chaos.spec import Fault
 from diloco.local.time_classes import TimeShares, goodput_of
-from diloco.spec.syncer_status import RegionBytes
+from diloco.spec.status.syncer import RecoveryStatus, RegionBytes
+
+MOST_NAMES: Final = 4
 
 
 class Life(StrEnum):
@@ -21,18 +27,7 @@ class Life(StrEnum):
     AWAY = "out of reach"
     """It runs without a session with the syncer. It may still train."""
     PAUSED = "paused"
-    """Stopped with SIGSTOP."""
     DOWN = "down"
-    """Ended, and not yet restarted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A time in which a process was in one state."""
-
-    start: float
-    end: float
-    life: Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +36,13 @@ class Stretch:
 
     start: float
     end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span(Stretch):
+    """A time in which a process was in one state."""
+
+    life: Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,9 @@ class LossPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationPoint:
+class EvaluationPoint(LossPoint):
     """An evaluation of the global model."""
 
-    seconds: float
-    tokens: float
-    loss: float
     final: bool
     doubted: bool = False
     """It is not credible beside what the other learners report, and none of them has confirmed it."""
@@ -73,24 +72,37 @@ class MergePoint:
     version: int
     members: int
     asked: int
-    """Number of learners that were asked for their outer gradient."""
     waited_seconds: float
     """Time from the round's launch to the merged fragment."""
     versions_behind: int
-    """Of the member with the oldest outer gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Values of the whole job at one time, about once a second."""
+    """The whole job at one time: learner-seconds count from its start."""
 
     seconds: float
     tokens: float
-    merged: float | None
-    goodput: float | None
     allotted_seconds: float
-    """Learner-seconds that the job was given since its start; with the shares above, what a stretch of it was used
-    for can be calculated."""
+    merged_seconds: float
+    computing_seconds: float
+
+    @classmethod
+    def of(cls, seconds: float, tokens: float, time: Mapping[str, float] | Mapping[TimeClass, float]) -> Self:
+        """A sample from seconds by class of time."""
+        spent = {str(name): value for name, value in time.items()}
+        computing = fsum(spent.get(one.value, 0.0) for one in COMPUTING)
+        return cls(seconds, tokens, fsum(spent.values()), spent.get(TimeClass.MERGED.value, 0.0), computing)
+
+    @property
+    def merged(self) -> float | None:
+        """Share of the time whose work is in the model; None if no time was given."""
+        return self.merged_seconds / self.allotted_seconds if self.allotted_seconds else None
+
+    @property
+    def goodput(self) -> float | None:
+        """Share of the time in which inner steps were computed; None if no time was given."""
+        return min(1.0, self.computing_seconds / self.allotted_seconds) if self.allotted_seconds else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +123,11 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True)
-class FaultPoint:
-    """A fault that was injected."""
-
-    seconds: float
-    kind: str
-    victims: tuple[str, ...]
-    """Processes; regions for a cut."""
-    lasted_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class RecoveryPoint:
     """A learner that was lost, and whose work was merged again at ``seconds``."""
 
     seconds: float
-    recovery: Recovery
+    recovery: RecoveryStatus
 
     @property
     def lost_at(self) -> float:
@@ -136,7 +137,7 @@ class RecoveryPoint:
 
 @dataclass(frozen=True, slots=True)
 class LearnerHistory:
-    """One learner over a whole run, for the report: from replayed ``LearnerView`` values and the journal."""
+    """One learner over a whole run, for the report: from the engine's replayed status and the journal."""
 
     id: str
     steps: int
@@ -148,18 +149,15 @@ class LearnerHistory:
     """Time from its first join to the end."""
     merged: float | None
     time: TimeShares
-    """How its allotted time was used."""
     tokens_per_second: float
     """Tokens over the time it trained."""
     losses: tuple[LossPoint, ...] = ()
     """Losses of inner steps, averaged over about a second each."""
     life: tuple[Span, ...] = ()
     blocked: tuple[Stretch, ...] = ()
-    """When its inner loop waited for synchronization."""
     left_out: int = 0
     """Merges made without its outer gradient because that was not credible."""
     left_out_reason: str = ""
-    """Reason of the latest of them."""
 
     @property
     def goodput(self) -> float | None:
@@ -175,7 +173,7 @@ class LearnerHistory:
     @property
     def other_work_fraction(self) -> float:
         """Share of its allotted time in which it evaluated the model or took snapshots for its own checkpoints."""
-        return self.time.get(TimeClass.EVALUATING, 0.0) + self.time.get(TimeClass.CHECKPOINTING, 0.0)
+        return self.time.get(TimeClass.OVERHEAD, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,6 @@ class RunHistory:
 
     job: str
     seconds: float
-    """Length of the run."""
     phase: str
     """Complete, Failed, or the phase in which it was interrupted."""
     phase_reason: str
@@ -192,10 +189,8 @@ class RunHistory:
     merged_tokens: float
     syncer_steps: int
     parameters: int
-    """Number of the model's parameters."""
     merged: float | None
     time: TimeShares
-    """How the learner-seconds of the job were used."""
     learners: tuple[LearnerHistory, ...]
     evaluations: tuple[EvaluationPoint, ...] = ()
     merges: tuple[MergePoint, ...] = ()
@@ -203,21 +198,16 @@ class RunHistory:
     incidents: tuple[Incident, ...] = ()
     syncer_life: tuple[Span, ...] = ()
     cuts: tuple[tuple[str, Stretch], ...] = ()
-    """When the link of a region was cut."""
     quorum: int = 0
     """Learners that had to send a fragment at the end; 0: not known."""
     quorum_wanted: int = 0
     """``sync.quorum``: more than ``quorum`` if learners were given up."""
     notes: tuple[str, ...] = ()
-    """Notes for the reader on gaps in the record."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """At the end, as the syncer counted where it sent and received; empty if it left no checkpoint."""
     region_samples: tuple[RegionSample, ...] = ()
-    """The same over time."""
     recoveries: tuple[RecoveryPoint, ...] = ()
-    """Learners that were lost and whose work was merged again."""
-    faults: tuple[FaultPoint, ...] = ()
-    """What was injected, by time."""
+    faults: tuple[Fault, ...] = ()
 
     @property
     def goodput(self) -> float | None:

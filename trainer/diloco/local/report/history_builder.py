@@ -6,18 +6,13 @@ The engine is run over each tape again, so that every figure is the engine's own
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import fsum
+from math import nan
 
-from diloco.core.actions import Admit, AskFragment, Finish, Merge
-from diloco.core.engine import EngineView
-from diloco.core.events import (
-    LearnerLeft,
-    LearnerReady,
-    Merged,
-    StepReported,
-)
+from diloco.core.account.time_class import TimeClass
+from diloco.core.engine.actions import Admit, AskFragment, Finish, Merge
+from diloco.core.engine.events import LearnerLeft, LearnerReady, Merged, StepReported
+from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
-from diloco.core.options import EngineOptions
 from diloco.local.journal import Entry
 from diloco.local.report.history import (
     EvaluationPoint,
@@ -32,13 +27,21 @@ from diloco.local.report.history import (
     Span,
     Stretch,
 )
-from diloco.local.report.region_bytes import region_samples
-from diloco.local.report.run_clock import RunClock
-from diloco.local.report.timeline import Turn, faults, incidents, incidents_noted, spans, stretches, turns
+from diloco.local.report.timeline import (
+    RunClock,
+    Turn,
+    faults,
+    incidents,
+    incidents_noted,
+    region_samples,
+    spans,
+    stretches,
+    turns,
+)
 from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
-from diloco.spec.syncer_status import RegionBytes
+from diloco.spec.status.syncer import EngineStatus, EvaluationStatus, RegionBytes
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn, engine_of
 
 _SAMPLE_SECONDS = 1.0
@@ -65,23 +68,27 @@ class HistoryBuilder:
         self._journal = journal
         self._clock = RunClock(journal)
         self._turns: dict[str, list[tuple[float, Turn]]] = turns(journal, self._clock)
-        self._view: EngineView | None = None
+        self._view: EngineStatus | None = None
         self._finished = False
         self._end = self._clock.end_seconds
         self._losses: dict[str, list[LossPoint]] = defaultdict(list)
         self._recent: dict[str, list[float]] = defaultdict(list)
         self._blocked: dict[str, list[Stretch]] = defaultdict(list)
+        self._blocked_before: dict[str, float] = {}
+        """By learner: what its process had reported last; a new process begins at nothing again."""
         self._evaluations: list[EvaluationPoint] = []
         self._left_out: dict[str, tuple[int, str]] = {}
-        self._told: list[Incident] = []
+        self._noted: list[Incident] = []
         self._merges: list[MergePoint] = []
         self._samples: list[Sample] = []
         self._sample_seconds = _SAMPLE_SECONDS
         self._merges_seen, self._merge_stride = 0, 1
         self._asks: dict[tuple[int, int], _Ask] = {}
-        self._notes: list[str] = []
+        self.notes: list[str] = []
+        """For the reader, on gaps in the record."""
         self._recoveries: list[RecoveryPoint] = []
-        self._bytes_by_region: tuple[RegionBytes, ...] = ()
+        self.bytes_by_region: tuple[RegionBytes, ...] = ()
+        """At the end of the run."""
 
     def take(self, header: TapeHeader, lines: Iterable[TapeEntry | Torn]) -> None:
         """Read the tape of one epoch: its header, and the lines after it.
@@ -100,7 +107,8 @@ class HistoryBuilder:
         left_out_before, named = dict(self._left_out), set[str]()
         for entry in lines:
             if isinstance(entry, Torn):
-                self.note(f"the last line of {entry.file.name} is incomplete: the syncer was killed while writing it")
+                text = f"the last line of {entry.file.name} is incomplete: the syncer was killed while writing it"
+                self.notes.append(text)
                 break
             now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
             recovered = engine.recoveries.count
@@ -108,7 +116,7 @@ class HistoryBuilder:
             if new := engine.recoveries.count - recovered:
                 self._recoveries += [RecoveryPoint(seconds, one) for one in engine.recoveries.latest[-new:]]
             self._entry(entry, seconds)
-            self._told += incidents_noted(entry, seconds, named)
+            self._noted += incidents_noted(entry, seconds, named)
             if over is None and any(isinstance(action, Finish) for action in entry.actions):
                 over = now  # figures no longer change once the job is over, as in /status
                 self._finished = True
@@ -126,17 +134,9 @@ class HistoryBuilder:
         doubted = [evaluation.doubted for evaluation in self._view.evaluations][: len(self._evaluations)]
         self._evaluations = [replace(point, doubted=its) for point, its in zip(self._evaluations, doubted, strict=True)]
 
-    def count_bytes(self, counts: Sequence[RegionBytes]) -> None:
-        """Set the bytes by region at the end of the run."""
-        self._bytes_by_region = tuple(counts)
-
-    def note(self, text: str) -> None:
-        """Add a note for the reader on a gap in the record."""
-        self._notes.append(text)
-
     def history(self) -> RunHistory:
         """The history of everything read so far."""
-        view = self._view
+        view, every = self._view, [*incidents(self._journal, self._clock), *self._noted]
         return RunHistory(
             job=self._job.metadata.name,
             seconds=self._end,
@@ -147,50 +147,51 @@ class HistoryBuilder:
             syncer_steps=view.syncer_step if view else 0,
             parameters=self._layout.numel,
             merged=view.merged if view else None,
-            time=shares_of(view.time if view else {}),
+            time=shares_of(view.time_seconds if view else {}),
             learners=self._learners(view),
             evaluations=tuple(self._evaluations),
             quorum=view.quorum if view else 0,
             quorum_wanted=view.quorum_wanted if view else 0,
             merges=tuple(self._merges),
             samples=tuple(self._samples),
-            incidents=tuple(sorted([*incidents(self._journal, self._clock), *self._told], key=lambda one: one.seconds)),
+            incidents=tuple(sorted(every, key=lambda one: one.seconds)),
             syncer_life=spans(self._turns.get(SYNCER, ()), self._end),
             cuts=stretches(self._journal, self._clock, self._end),
-            notes=tuple(self._notes),
-            bytes_by_region=self._bytes_by_region,
+            notes=tuple(self.notes),
+            bytes_by_region=self.bytes_by_region,
             region_samples=region_samples(self._journal, self._clock),
             recoveries=tuple(self._recoveries),
             faults=faults(self._journal, self._clock),
         )
 
-    def _roll_back(self, start: EngineView) -> None:
+    def _roll_back(self, start: EngineStatus) -> None:
         """Drop what came after the checkpoint from which a killed syncer resumed, as it was done again."""
         self._asks.clear()
         missing = start.evaluations[len(self._evaluations) :]
         self._evaluations = self._evaluations[: len(start.evaluations)]
-        self._evaluations += [EvaluationPoint(0.0, e.tokens, e.loss, e.final, e.doubted) for e in missing]
+        self._evaluations += [_evaluation(0.0, one) for one in missing]
 
-    def _learners(self, view: EngineView | None) -> tuple[LearnerHistory, ...]:
-        known = {learner.id: learner for learner in view.learners} if view else {}
-        found = []
+    def _learners(self, view: EngineStatus | None) -> tuple[LearnerHistory, ...]:
+        views = {learner.id: learner for learner in view.learners} if view else {}
+        histories = []
         for learner in self._job.spec.learner_ids:
-            told = known.get(learner)
+            known = views.get(learner)
+            shares = shares_of(known.time_seconds if known else {})
             life = spans(self._turns.get(learner, ()), self._end)
             trained = _seconds(life, Life.TRAINING)
             left_out, reason = self._left_out.get(learner, (0, ""))
-            found.append(
+            histories.append(
                 LearnerHistory(
                     id=learner,
-                    steps=told.steps if told else 0,
-                    tokens=told.tokens if told else 0,
-                    merged_tokens=told.merged_tokens if told else 0.0,
-                    restarts=told.restarts if told else 0,
-                    blocked_seconds=told.blocked_seconds if told else 0.0,
-                    allotted_seconds=told.allotted_seconds if told else 0.0,
-                    merged=told.merged if told else None,
-                    time=shares_of(told.time if told else {}),
-                    tokens_per_second=told.tokens / trained if told and trained > 0 else 0.0,
+                    steps=known.steps if known else 0,
+                    tokens=known.tokens if known else 0,
+                    merged_tokens=known.merged_tokens if known else 0.0,
+                    restarts=known.restarts if known else 0,
+                    blocked_seconds=known.blocked_fraction * known.allotted_seconds if known else 0.0,
+                    allotted_seconds=known.allotted_seconds if known else 0.0,
+                    merged=shares.get(TimeClass.MERGED),
+                    time=shares,
+                    tokens_per_second=known.tokens / trained if known and trained > 0 else 0.0,
                     losses=tuple(self._losses[learner]),
                     life=life,
                     blocked=tuple(self._blocked[learner]),
@@ -198,7 +199,7 @@ class HistoryBuilder:
                     left_out_reason=reason,
                 )
             )
-        return tuple(found)
+        return tuple(histories)
 
     def _entry(self, entry: TapeEntry, seconds: float) -> None:
         self._event(entry, seconds)
@@ -217,9 +218,11 @@ class HistoryBuilder:
         event = entry.event
         if isinstance(event, StepReported):
             self._recent[event.learner].append(event.loss)
-            if event.blocked_seconds >= _BLOCKED_SECONDS:
+            blocked = event.spent.blocked_seconds - self._blocked_before.get(event.learner, 0.0)
+            self._blocked_before[event.learner] = event.spent.blocked_seconds
+            if blocked >= _BLOCKED_SECONDS:
                 end = max(0.0, seconds - event.step_seconds)
-                self._blocked[event.learner].append(Stretch(max(0.0, end - event.blocked_seconds), end))
+                self._blocked[event.learner].append(Stretch(max(0.0, end - blocked), end))
                 self._thin_blocked(event.learner)
         elif isinstance(event, LearnerReady):
             self._turns[event.learner].append((seconds, Turn.TRAINS))
@@ -249,25 +252,28 @@ class HistoryBuilder:
 
     def _thin_blocked(self, learner: str) -> None:
         """Keep the longer half of too many waits: the report draws the longest."""
-        found = self._blocked[learner]
-        if len(found) > _MOST_POINTS:
-            longest = sorted(found, key=lambda stretch: stretch.start - stretch.end)[: _MOST_POINTS // 2]
+        waits = self._blocked[learner]
+        if len(waits) > _MOST_POINTS:
+            longest = sorted(waits, key=lambda stretch: stretch.start - stretch.end)[: _MOST_POINTS // 2]
             self._blocked[learner] = sorted(longest, key=lambda stretch: stretch.start)
 
-    def _sample(self, view: EngineView, seconds: float) -> None:
+    def _sample(self, view: EngineStatus, seconds: float) -> None:
         if len(self._samples) >= _MOST_POINTS:
             del self._samples[1::2]
             for points in self._losses.values():
                 del points[1::2]
             self._sample_seconds *= 2
-        given = fsum(view.time.values())
-        self._samples.append(Sample(seconds, view.merged_tokens, view.merged, view.goodput, given))
+        self._samples.append(Sample.of(seconds, view.merged_tokens, view.time_seconds))
         for learner, losses in self._recent.items():
             if losses:
                 self._losses[learner].append(LossPoint(seconds, view.merged_tokens, sum(losses) / len(losses)))
                 losses.clear()
         for evaluation in view.evaluations[len(self._evaluations) :]:
-            self._evaluations.append(EvaluationPoint(seconds, evaluation.tokens, evaluation.loss, evaluation.final))
+            self._evaluations.append(_evaluation(seconds, evaluation))
+
+
+def _evaluation(seconds: float, one: EvaluationStatus) -> EvaluationPoint:
+    return EvaluationPoint(seconds, one.tokens, nan if one.loss is None else one.loss, one.final, one.doubted)
 
 
 def _seconds(life: Sequence[Span], kind: Life) -> float:

@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diloco.core.recovery import PARTS
+from diloco.core.account.recovery import PARTS
+from diloco.local.report.chaos_report import survived_text
 from diloco.local.report.history import RunHistory
-from diloco.local.report.survived import survived_text
 from diloco.local.time_classes import TimeShares, losses_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 
@@ -142,5 +142,5 @@ def closing_table(history: RunHistory) -> RenderableType:
         "data-parallel",
         f"{bytes_text(history.data_parallel_bytes)}{ratio}: an all-reduce of f32 gradients in every step made here",
     )
-    told = survived_text(history)
-    return Group("", learners, "", facts, Text(f"\n{told}" if told else "", style="bold"))
+    survived = survived_text(history)
+    return Group("", learners, "", facts, Text(f"\n{survived}" if survived else "", style="bold"))

@@ -5,16 +5,16 @@ Every mark carries a ``<title>``, which shows its value on hovering.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
+
+from markupsafe import Markup
 
 _WIDTH = 640.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 26.0, 10.0, 40.0
 _MOST_POINTS = 400
 _LETTER = 6.2
-"""Approximate width of a letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,8 @@ class Series:
     points: Sequence[tuple[float, float]]
     """(x, y), by x."""
     color: int = 0
-    """Index in the page's palette."""
     marks: bool = False
-    """Draw dots at the points."""
     line: bool = True
-    """Draw a line through the points."""
     faint: bool = False
 
 
@@ -53,18 +50,9 @@ class Bar:
     start: float
     end: float
     style: str
-    """CSS class."""
     title: str
     thin: bool = False
     """Drawn over the others, at the bottom of the lane."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One row of a timeline."""
-
-    name: str
-    bars: Sequence[Bar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,6 @@ class Part:
 
     share: float
     style: str
-    """CSS class."""
     labels: Sequence[str]
     """Possible labels: the first that fits is drawn, or none."""
     title: str
@@ -87,76 +74,66 @@ class Whole:
     parts: Sequence[Part]
 
 
-def line_chart(series: Sequence[Series], x: Axis, y: Axis, *, height: float = 240.0) -> str:
-    """A chart of the series; an empty string if there are no points."""
+def line_chart(series: Sequence[Series], x: Axis, y: Axis, *, height: float = 240.0) -> Markup:
+    """A chart of the series; empty if there are no points."""
     points = [point for one in series for point in one.points if all(map(math.isfinite, point))]
     if not points:
-        return ""
+        return Markup()
     xs, ys = _Scale.over([p[0] for p in points], x), _Scale.over([p[1] for p in points], y)
     area = _Area(xs, ys, height)
-    parts = [_opening(height, f"{y.title} by {x.title}"), *_grid(area, x, y)]
-    parts += [mark for one in series for mark in _series(one, area, x, y)]
-    return "".join([*parts, "</svg>"]) + _legend([(one.name, f"c{one.color % 8}") for one in series if one.name])
+    parts = _grid(area, x, y) + [mark for one in series for mark in _series(one, area, x, y)]
+    legend = [(one.name, f"c{one.color % 8}") for one in series if one.name]
+    return _chart(_WIDTH, height, f"{y.title} by {x.title}", parts) + _legend(legend)
 
 
-def timeline(lanes: Sequence[Lane], x: Axis, legend: Sequence[tuple[str, str]]) -> str:
+def timeline(lanes: Mapping[str, Sequence[Bar]], x: Axis, legend: Sequence[tuple[str, str]]) -> Markup:
     """Lanes of bars over time, from 0 to the axis's end; ``legend`` gives (name, CSS class). Twice a chart's width."""
     lane_height, left, whole = 22.0, 130.0, 2 * _WIDTH
     height = _TOP + lane_height * len(lanes) + _BOTTOM
-    end = max([1e-9, x.to or 0.0, *(bar.end for lane in lanes for bar in lane.bars)])
+    end = max([1e-9, x.to or 0.0, *(bar.end for bars in lanes.values() for bar in bars)])
     scale = _Scale(0.0, end, _ticks(0.0, end, x.unit, about=12))
 
     def place(value: float) -> float:
         return left + scale.share(value) * (whole - left - _RIGHT)
 
-    parts = [_opening(height, f"timeline by {x.title}", whole)]
+    parts: list[Markup] = []
     foot = height - _BOTTOM
     for tick in scale.ticks:
-        at = place(tick)
-        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{foot:.1f}"/>')
-        parts.append(f'<text x="{at:.1f}" y="{foot + 16:.1f}" text-anchor="middle">{escape(x.text(tick))}</text>')
-    for number, lane in enumerate(lanes):
+        parts += _upright(place(tick), foot, x.text(tick))
+    for number, (name, bars) in enumerate(lanes.items()):
         top = _TOP + number * lane_height
-        parts.append(f'<text x="{left - 8}" y="{top + 14:.1f}" text-anchor="end">{escape(lane.name)}</text>')
-        for bar in lane.bars:
+        parts.append(_text(name, left - 8, top + 14, anchor="end"))
+        for bar in bars:
             y, tall = (top + 14, 4.0) if bar.thin else (top + 3, 15.0)
             begin, width = place(bar.start), max(0.8, place(bar.end) - place(bar.start))
-            parts.append(
-                f'<rect class="{bar.style}" x="{begin:.1f}" y="{y:.1f}" width="{width:.1f}" height="{tall}">'
-                f"<title>{escape(bar.title)}</title></rect>"
-            )
+            title = _tag("title", bar.title)
+            parts.append(_tag("rect", title, class_=bar.style, x=begin, y=y, width=width, height=tall))
     parts.append(_axis_title(x.title, height, (left + whole - _RIGHT) / 2))
-    return "".join([*parts, "</svg>"]) + _legend(legend)
+    return _chart(whole, height, f"timeline by {x.title}", parts) + _legend(legend)
 
 
-def stacked_bars(wholes: Sequence[Whole], legend: Sequence[tuple[str, str]], label: str) -> str:
+def stacked_bars(wholes: Sequence[Whole], legend: Sequence[tuple[str, str]], label: str) -> Markup:
     """A bar from 0 to 100 % for each whole; ``legend`` gives (name, CSS class). Twice a chart's width."""
     if not wholes:
-        return ""
+        return Markup()
     row, left, whole_width = 28.0, 130.0, 2 * _WIDTH
     width = whole_width - left - _RIGHT
     height = _TOP + row * len(wholes) + _BOTTOM / 2
-    foot = height - _BOTTOM / 2
-    parts = [_opening(height, label, whole_width)]
+    parts: list[Markup] = []
     for tenth in range(0, 11, 2):
-        at = left + width * tenth / 10
-        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{foot:.1f}"/>')
-        parts.append(f'<text x="{at:.1f}" y="{foot + 16:.1f}" text-anchor="middle">{10 * tenth} %</text>')
+        parts += _upright(left + width * tenth / 10, height - _BOTTOM / 2, f"{10 * tenth} %")
     for number, whole in enumerate(wholes):
         top = _TOP + number * row
-        parts.append(f'<text x="{left - 8}" y="{top + 17:.1f}" text-anchor="end">{escape(whole.name)}</text>')
+        parts.append(_text(whole.name, left - 8, top + 17, anchor="end"))
         begin = left
         for part in whole.parts:
             wide = width * part.share
-            parts.append(
-                f'<g class="{part.style}"><title>{escape(part.title)}</title>'
-                f'<rect x="{begin:.1f}" y="{top + 3:.1f}" width="{wide:.2f}" height="21"/>'
-            )
             fitting = next((text for text in part.labels if _LETTER * len(text) + 4 <= wide), "")
-            middle = begin + wide / 2
-            parts.append(f'<text x="{middle:.1f}" y="{top + 17:.1f}" text-anchor="middle">{escape(fitting)}</text></g>')
+            bar = _tag("rect", x=begin, y=top + 3, width=wide, height=21)
+            label_of_bar = _text(fitting, begin + wide / 2, top + 17)
+            parts.append(_tag("g", _tag("title", part.title), bar, label_of_bar, class_=part.style))
             begin += wide
-    return "".join([*parts, "</svg>"]) + _legend(legend)
+    return _chart(whole_width, height, label, parts) + _legend(legend)
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> list[tuple[float, float]]:
@@ -209,55 +186,67 @@ def _ticks(low: float, high: float, unit: float, about: int = 6) -> tuple[float,
     return tuple(i * step for i in range(first, math.floor(high / step + 1e-9) + 1)) or (low,)
 
 
-def _opening(height: float, label: str, width: float = _WIDTH) -> str:
-    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
+def _tag(name: str, *content: str, **attributes: str | float) -> Markup:
+    """An element. Text and attributes are escaped; elements are not."""
+    words = [name]
+    for key, value in attributes.items():
+        shown = f"{value:.1f}" if isinstance(value, float) else value
+        words.append(Markup('{}="{}"').format(key.rstrip("_").replace("_", "-"), shown))
+    return Markup("<{}>{}</{}>").format(Markup(" ").join(words), Markup().join(content), name)
 
 
-def _grid(area: _Area, x: Axis, y: Axis) -> list[str]:
-    foot = area.height - _BOTTOM
+def _text(text: str, x: float, y: float, *, anchor: str = "middle") -> Markup:
+    return _tag("text", text, x=x, y=y, text_anchor=anchor)
+
+
+def _upright(x: float, foot: float, text: str) -> list[Markup]:
+    """A line of the grid, with a text below it."""
+    return [_tag("line", class_="grid", x1=x, x2=x, y1=_TOP, y2=foot), _text(text, x, foot + 16)]
+
+
+def _chart(width: float, height: float, label: str, parts: Sequence[Markup]) -> Markup:
+    return _tag("svg", *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
+
+
+def _grid(area: _Area, x: Axis, y: Axis) -> list[Markup]:
+    foot, right = area.height - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for tick in area.y.ticks:
         _, at = area.place(area.x.low, tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(y.text(tick))}</text>')
+        parts.append(_tag("line", class_="grid", x1=_LEFT, x2=right, y1=at, y2=at))
+        parts.append(_text(y.text(tick), _LEFT - 6, at + 4, anchor="end"))
     for tick in area.x.ticks:
         at, _ = area.place(tick, area.y.low)
-        parts.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{foot}" y2="{foot + 4}"/>')
-        parts.append(f'<text x="{at:.1f}" y="{foot + 16}" text-anchor="middle">{escape(x.text(tick))}</text>')
-    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{foot}" y2="{foot}"/>')
-    parts.append(_axis_title(x.title, area.height, (_LEFT + _WIDTH - _RIGHT) / 2))
-    middle = (_TOP + foot) / 2
-    parts.append(
-        f'<text class="title" transform="translate(14 {middle:.0f}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y.title)}</text>"
-    )
+        parts.append(_tag("line", class_="tick", x1=at, x2=at, y1=foot, y2=foot + 4))
+        parts.append(_text(x.text(tick), at, foot + 16))
+    parts.append(_tag("line", class_="axis", x1=_LEFT, x2=right, y1=foot, y2=foot))
+    parts.append(_axis_title(x.title, area.height, (_LEFT + right) / 2))
+    turned = f"translate(14 {(_TOP + foot) / 2:.0f}) rotate(-90)"
+    parts.append(_tag("text", y.title, class_="title", transform=turned, text_anchor="middle"))
     return parts
 
 
-def _series(one: Series, area: _Area, x: Axis, y: Axis) -> list[str]:
+def _series(one: Series, area: _Area, x: Axis, y: Axis) -> list[Markup]:
     points = [point for point in one.points if all(map(math.isfinite, point))]
-    faint = " faint" if one.faint else ""
-    color = f"c{one.color % 8}{faint}"
+    color = f"c{one.color % 8}{' faint' if one.faint else ''}"
     parts = []
     if one.line and len(points) > 1:
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (area.place(*p) for p in thinned(points)))
-        parts.append(f'<polyline class="line {color}" points="{path}"><title>{escape(one.name)}</title></polyline>')
+        parts.append(_tag("polyline", _tag("title", one.name), class_=f"line {color}", points=path))
     if one.marks or len(points) == 1:
         for px, py in points:
             a, b = area.place(px, py)
-            told = escape(f"{one.name} {y.text(py)} at {x.text(px)}".strip())
-            parts.append(
-                f'<circle class="mark {color}" cx="{a:.1f}" cy="{b:.1f}" r="2.6"><title>{told}</title></circle>'
-            )
+            title = _tag("title", f"{one.name} {y.text(py)} at {x.text(px)}".strip())
+            parts.append(_tag("circle", title, class_=f"mark {color}", cx=a, cy=b, r=2.6))
     return parts
 
 
-def _axis_title(title: str, height: float, middle: float) -> str:
-    return f'<text class="title" x="{middle:.0f}" y="{height - 4:.0f}" text-anchor="middle">{escape(title)}</text>'
+def _axis_title(title: str, height: float, middle: float) -> Markup:
+    return _tag("text", title, class_="title", x=middle, y=height - 4, text_anchor="middle")
 
 
-def _legend(entries: Sequence[tuple[str, str]]) -> str:
+def _legend(entries: Sequence[tuple[str, str]]) -> Markup:
     if len(entries) < 2:
-        return ""
-    items = "".join(f'<span><i class="{style}"></i>{escape(name)}</span>' for name, style in entries)
-    return f'<div class="legend">{items}</div>'
+        return Markup()
+    items = (_tag("span", _tag("i", class_=style), name) for name, style in entries)
+    return _tag("div", *items, class_="legend")

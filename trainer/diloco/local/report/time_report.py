@@ -4,7 +4,7 @@ Classes have numbers on bars and in the legend, so that the chart can be read in
 colors.
 """
 
-from diloco.core.time_class import TimeClass
+from diloco.core.account.time_class import TimeClass
 from diloco.local.report.history import RunHistory
 from diloco.local.report.svg import Part, Whole, stacked_bars
 from diloco.local.time_classes import WORDS, TimeShares

@@ -1,20 +1,59 @@
-"""Reads states of processes, cuts of links, and events for people from journal and tape. Pure."""
+"""Reads times, states of processes, faults and events for people from journal and tape. Pure."""
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from diloco.core.actions import Fence, Note, Refusal
-from diloco.local.chaos.spec import FaultKind
+from pydantic import TypeAdapter
+
+from diloco.core.engine.actions import Fence, Note, NoteKind, Refusal
+from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.journal import Entry
-from diloco.local.report.history import FaultPoint, Incident, Life, Span, Stretch
-from diloco.local.report.run_clock import RunClock
+from diloco.local.report.history import MOST_NAMES, Incident, Life, RegionSample, Span, Stretch
 from diloco.local.restarts import Verdict, how_it_ended
 from diloco.local.targets import SYNCER
+from diloco.spec.status.syncer import RegionBytes
+from diloco.spec.words import shortlist
 from diloco.tape.reader import TapeEntry
+
+
+class RunClock:
+    """One time axis for a run: seconds under supervision.
+
+    They count from the first start, without the gaps between an interruption and its resumption. The journal has Unix
+    times; a tape has the Unix time of its start, and seconds since then.
+    """
+
+    def __init__(self, journal: Sequence[Entry]) -> None:
+        """Find the sessions in a journal: each lasts from a ``run`` entry to the last one before the next."""
+        self._starts: list[float] = []
+        self._offsets: list[float] = []
+        last = 0.0
+        for entry in journal:
+            if entry.event == "run" or not self._starts:
+                gone = self._offsets[-1] + (last - self._starts[-1]) if self._starts else 0.0
+                self._starts.append(entry.time)
+                self._offsets.append(gone)
+            last = max(last, entry.time)
+        self._last = last
+
+    @property
+    def end_seconds(self) -> float:
+        """The last time of the run in the journal."""
+        return self.seconds(self._last) if self._starts else 0.0
+
+    def seconds(self, unix: float) -> float:
+        """Seconds of the run at a Unix time; 0 before its start."""
+        session = bisect_right(self._starts, unix) - 1
+        if session < 0:
+            return 0.0
+        # A killed supervisor's last moments are not in the journal: its times must not run into the next session.
+        end = self._offsets[session + 1] if session + 1 < len(self._offsets) else math.inf
+        return min(self._offsets[session] + (unix - self._starts[session]), end)
 
 
 class Turn(StrEnum):
@@ -23,11 +62,9 @@ class Turn(StrEnum):
     STARTED = "started"
     ENDED = "ended"
     OVER = "over"
-    """It ended and is not restarted."""
     TRAINS = "trains"
     """It has a session and the model; for the syncer: it serves."""
     LOST = "lost"
-    """Its session ended."""
     PAUSED = "paused"
     CONTINUED = "continued"
 
@@ -66,25 +103,25 @@ class _Process:
 
 def spans(turns: Iterable[tuple[float, Turn]], end: float) -> tuple[Span, ...]:
     """The states of one process up to ``end``, from its turns (in any order; times in seconds of the run)."""
-    found: list[Span] = []
+    states: list[Span] = []
     process = _Process()
     since = 0.0
     for at, turn in sorted(turns, key=lambda item: item[0]):
-        _close(found, process, since, min(at, end))
+        _close(states, process, since, min(at, end))
         process.take(turn)
         since = at
-    _close(found, process, since, end)
-    return tuple(found)
+    _close(states, process, since, end)
+    return tuple(states)
 
 
-def _close(found: list[Span], process: _Process, since: float, until: float) -> None:
+def _close(states: list[Span], process: _Process, since: float, until: float) -> None:
     life = process.life()
     if life is None or until <= since:
         return
-    if found and found[-1].life is life and found[-1].end == since:
-        found[-1] = Span(found[-1].start, until, life)
+    if states and states[-1].life is life and states[-1].end == since:
+        states[-1] = Span(states[-1].start, until, life)
     else:
-        found.append(Span(since, until, life))
+        states.append(Span(since, until, life))
 
 
 _SIMPLE_TURNS = {"start": Turn.STARTED, "pause": Turn.PAUSED, "continue": Turn.CONTINUED}
@@ -92,59 +129,63 @@ _SIMPLE_TURNS = {"start": Turn.STARTED, "pause": Turn.PAUSED, "continue": Turn.C
 
 def turns(journal: Sequence[Entry], clock: RunClock) -> dict[str, list[tuple[float, Turn]]]:
     """By process: when its state changed, as far as the supervisor knows."""
-    found: dict[str, list[tuple[float, Turn]]] = defaultdict(list)
+    by_process: dict[str, list[tuple[float, Turn]]] = defaultdict(list)
     for entry in journal:
         at = clock.seconds(entry.time)
         if entry.event == "exit":
             comes_back = entry.details.get("verdict") == Verdict.RESTART
-            found[entry.process].append((at, Turn.ENDED if comes_back else Turn.OVER))
+            by_process[entry.process].append((at, Turn.ENDED if comes_back else Turn.OVER))
         elif entry.event in _SIMPLE_TURNS:
-            found[entry.process].append((at, _SIMPLE_TURNS[entry.event]))
+            by_process[entry.process].append((at, _SIMPLE_TURNS[entry.event]))
         elif entry.event in ("run", "end"):
             # Nothing runs between two sessions, however the supervisor of the first one ended.
-            for known in found.values():
+            for known in by_process.values():
                 known.append((at, Turn.OVER))
-    for at, turn in list(found.get(SYNCER, ())):
+    for at, turn in list(by_process.get(SYNCER, ())):
         if turn in (Turn.ENDED, Turn.OVER):
             # A killed syncer cannot write on its tape that all sessions have ended.
-            for process, known in found.items():
+            for process, known in by_process.items():
                 if process != SYNCER:
                     known.append((at, Turn.LOST))
-    return found
+    return by_process
 
 
 def stretches(journal: Sequence[Entry], clock: RunClock, end: float) -> tuple[tuple[str, Stretch], ...]:
     """When each region's link was cut."""
     since: dict[str, float] = {}
-    found: list[tuple[str, Stretch]] = []
+    cuts: list[tuple[str, Stretch]] = []
     for entry in journal:
         at = clock.seconds(entry.time)
         if entry.event == "cut":
             since.setdefault(entry.process, at)
         elif entry.event == "heal" and entry.process in since:
-            found.append((entry.process, Stretch(since.pop(entry.process), at)))
-    return (*found, *((region, Stretch(at, end)) for region, at in since.items()))
+            cuts.append((entry.process, Stretch(since.pop(entry.process), at)))
+    return (*cuts, *((region, Stretch(at, end)) for region, at in since.items()))
 
 
-def faults(journal: Sequence[Entry], clock: RunClock) -> tuple[FaultPoint, ...]:
-    """The injected faults. Those of one order are one fault."""
-    found: dict[str, list[Entry]] = {}
+def faults(journal: Sequence[Entry], clock: RunClock) -> tuple[Fault, ...]:
+    """The injected faults. Entries with one ``fault_id`` are one fault."""
+    by_fault: dict[str, list[Entry]] = {}
     for number, entry in enumerate(journal):
         if entry.event in tuple(FaultKind):
-            found.setdefault(str(entry.details.get("order") or number), []).append(entry)
-    return tuple(
-        FaultPoint(
-            clock.seconds(entries[0].time),
-            entries[0].event,
-            tuple(entry.process for entry in entries),
-            _number(entries[0].details.get("seconds")),
-        )
-        for entries in found.values()
-    )
+            by_fault.setdefault(str(entry.details.get("fault_id") or number), []).append(entry)
+    return tuple(_fault(entries, clock) for entries in by_fault.values())
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+def _fault(entries: Sequence[Entry], clock: RunClock) -> Fault:
+    first, victims = entries[0], tuple(entry.process for entry in entries)
+    target = shortlist(list(victims), MOST_NAMES)
+    seconds = float(first.details.get("seconds", 0.0))
+    return Fault(FaultKind(first.event), target, victims, at_seconds=clock.seconds(first.time), seconds=seconds)
+
+
+def region_samples(journal: Sequence[Entry], clock: RunClock) -> tuple[RegionSample, ...]:
+    """The syncer's byte counts that the supervisor has noted now and then."""
+    noted = ((clock.seconds(entry.time), entry.details.get("bytes_by_region")) for entry in journal)
+    return tuple(RegionSample(at, _COUNTS.validate_python(counts)) for at, counts in noted if counts)
+
+
+_COUNTS = TypeAdapter(tuple[RegionBytes, ...])
 
 
 def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]:
@@ -159,30 +200,30 @@ def incidents_noted(entry: TapeEntry, seconds: float, named: set[str]) -> list[I
 
     Learners in ``named`` have been left out before.
     """
-    found = [
+    events = [
         Incident(seconds, fence.learner, f"{_FENCED[fence.refusal]}: {fence.reason}")
         for fence in entry.actions
         if isinstance(fence, Fence) and fence.refusal in _FENCED
     ]
     for note in entry.actions:
-        if not isinstance(note, Note) or note.subject not in _NOTED:
+        if not isinstance(note, Note) or note.kind not in _NOTED:
             continue
-        if note.subject == "MemberLeftOut":
+        if note.kind is NoteKind.MEMBER_LEFT_OUT:
             if note.learner in named:
                 continue
             named.add(note.learner)
-        found.append(Incident(seconds, note.learner or SYNCER, f"{_NOTED[note.subject]}: {note.reason}"))
-    return found
+        events.append(Incident(seconds, note.learner or SYNCER, f"{_NOTED[note.kind]}: {note.reason}"))
+    return events
 
 
 _NOTED = {
-    "MemberLeftOut": "left out of a merge for the first time",
-    "LearnerQuarantined": "left out for a while",
-    "EvaluationDoubted": "its evaluation is in doubt",
-    "EvaluationConfirmed": "an evaluation that was in doubt is confirmed",
-    "QuorumFollows": "the quorum follows",
+    NoteKind.MEMBER_LEFT_OUT: "left out of a merge for the first time",
+    NoteKind.LEARNER_QUARANTINED: "left out for a while",
+    NoteKind.EVALUATION_DOUBTED: "its evaluation is in doubt",
+    NoteKind.EVALUATION_CONFIRMED: "an evaluation that was in doubt is confirmed",
+    NoteKind.QUORUM_FOLLOWS: "the quorum follows",
 }
-"""Subject of a note -> text for people."""
+"""Kind of a note -> text for people."""
 _FENCED = {Refusal.STUCK: "found stuck", Refusal.RESET: "starts over from the global model"}
 
 
@@ -202,10 +243,8 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _text(entry: Entry) -> str:
-    try:
-        return _TEXTS[entry.event](entry.details)
-    except (KeyError, TypeError, ValueError):
-        return ""  # an entry of another version
+    text = _TEXTS.get(entry.event)
+    return "" if text is None else text(entry.details)
 
 
 def _expected(details: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ frames instead and has a ``FrameWriter`` for them (``cli.top``). Both draw with 
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -13,11 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from diloco.core.time_class import TimeClass
+from diloco.core.account.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
+from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
 from diloco.spec.words import shortlist
 
 _EVENTS_SHOWN = 6
@@ -36,6 +37,11 @@ _STYLES = {
     "given up": "bold red",
     "ended": "dim",
 }
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class RunView(Protocol):
@@ -75,7 +81,7 @@ class PlainRunView:
         """Nothing to do."""
 
     def _print(self, line: str) -> None:
-        self._console.print(f"{duration_text(self._elapsed):>7}  {line}", markup=False, highlight=False, soft_wrap=True)
+        say(self._console, f"{duration_text(self._elapsed):>7}  {line}")
 
 
 class LiveRunView:
@@ -120,7 +126,9 @@ def progress_line(snapshot: RunSnapshot) -> str:
         parts.append(f"quorum {status.quorum} (sync.quorum {status.quorum_wanted})")
     if names := [learner.id for learner in status.learners if learner.quarantine_seconds is not None]:
         parts.append(f"in quarantine: {shortlist(names, _LEFT_OUT_SHOWN)}")
-    if names := [learner.id for learner in status.learners if _is_left_out(learner)]:
+    if names := [
+        learner.id for learner in status.learners if learner.left_out_now and learner.quarantine_seconds is None
+    ]:
         parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
         parts.append(f"links: {status.links.kind}")
@@ -147,8 +155,8 @@ def _head(snapshot: RunSnapshot) -> Text:
         text.append(f"  step {status.syncer_step}")
         text.append(f"  loss {loss_text(status.train_loss)}  evaluated {_evaluated(status)}")
         if status.quorum < status.quorum_wanted:
-            told = f"  quorum {status.quorum}: only that many learners are left (sync.quorum: {status.quorum_wanted})"
-            text.append(told, style="yellow")
+            quorum = f"  quorum {status.quorum}: only that many learners are left (sync.quorum: {status.quorum_wanted})"
+            text.append(quorum, style="yellow")
     return text
 
 
@@ -174,41 +182,38 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
     ]
 
 
-def _is_left_out(learner: LearnerStatus) -> bool:
-    return bool(learner.left_out_now) and learner.quarantine_seconds is None
-
-
 def _diverged(snapshot: RunSnapshot) -> list[Text]:
     """Learners that were reset or are in quarantine, and why."""
-    known = () if snapshot.status is None else snapshot.status.learners
-    told = [one for one in known if one.diverged_reason]
-    found = sorted(told, key=lambda one: (one.quarantine_seconds is None, one.id))
+    diverged = [one for one in _learner_statuses(snapshot) if one.diverged_reason]
     lines = []
-    for one in found[:_LEFT_OUT_SHOWN]:
+    for one in sorted(diverged, key=lambda one: (one.quarantine_seconds is None, one.id)):
         left = one.quarantine_seconds
         what = "reset from the global model" if left is None else f"in quarantine for {duration_text(left)}"
         lines.append(Text(f"{one.id}: {what}: {one.diverged_reason}", style="yellow"))
-    if more := len(found) - len(lines):
-        lines.append(Text(f"{more} more learners have diverged", style="yellow"))
-    return lines
+    return _shortened(lines, "have diverged", "yellow")
 
 
 def _left_out(snapshot: RunSnapshot) -> list[Text]:
     """Learners whose work was not merged, and why: first those for which this still goes on."""
-    known = () if snapshot.status is None else snapshot.status.learners
-    found = sorted(
-        (one for one in known if one.left_out), key=lambda one: (not one.left_out_now, -one.left_out, one.id)
-    )
+    left_out = [one for one in _learner_statuses(snapshot) if one.left_out]
     lines = [
         Text(
             f"{one.id}: {one.left_out} merges without it, most recently: {one.left_out_reason}",
             style="yellow" if one.left_out_now else "dim",
         )
-        for one in found[:_LEFT_OUT_SHOWN]
+        for one in sorted(left_out, key=lambda one: (not one.left_out_now, -one.left_out, one.id))
     ]
-    if more := len(found) - len(lines):
-        lines.append(Text(f"{more} more learners were left out of merges", style="dim"))
-    return lines
+    return _shortened(lines, "were left out of merges", "dim")
+
+
+def _learner_statuses(snapshot: RunSnapshot) -> Sequence[LearnerStatus]:
+    return () if snapshot.status is None else snapshot.status.learners
+
+
+def _shortened(lines: list[Text], what: str, style: str) -> list[Text]:
+    more = len(lines) - _LEFT_OUT_SHOWN
+    rest = [Text(f"{more} more learners {what}", style=style)] if more > 0 else []
+    return lines[:_LEFT_OUT_SHOWN] + rest
 
 
 def _links(snapshot: RunSnapshot) -> list[Text]:
@@ -235,12 +240,12 @@ def _bar(snapshot: RunSnapshot) -> Table:
     status = snapshot.status
     grid = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=1.0, completed=snapshot.progress, width=20)
-    told = f"{duration_text(snapshot.elapsed_seconds)} elapsed"
+    text = f"{duration_text(snapshot.elapsed_seconds)} elapsed"
     if status is not None:
-        told = f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens  {told}"
+        text = f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens  {text}"
         if status.seconds_left is not None:
-            told += f"  {duration_text(status.seconds_left)} left"
-    grid.add_row(bar, f"{snapshot.progress:.0%}", told)
+            text += f"  {duration_text(status.seconds_left)} left"
+    grid.add_row(bar, f"{snapshot.progress:.0%}", text)
     return grid
 
 

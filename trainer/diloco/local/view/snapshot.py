@@ -8,10 +8,8 @@ from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.status_poll import Seen
 from diloco.local.time_classes import TimeShares, shares_of
 from diloco.runtime.rate import Rate
-from diloco.spec.learner_ids import region_of
-from diloco.spec.syncer_status import LearnerStatus, SyncerStatus
-
-_STALE_SECONDS = 5.0
+from diloco.spec.names.learner_ids import region_of
+from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ class LearnerSnapshot:
     blocked_fraction: float = 0.0
     restarts: int = 0
     time: TimeShares = field(default_factory=dict)
-    """How its allotted time was used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +96,13 @@ class RunSnapshot:
         known = {learner.id: learner for learner in seen.status.learners} if seen else {}
         rows = []
         for process in fleet.learners.values():
-            told = known.get(process.name)
-            said = told.state.lower() if told and process.proven else "starting"
-            state = _state(process, said, active_faults)
-            if told is None:
+            status = known.get(process.name)
+            word = status.state.lower() if status and process.proven else "starting"
+            state = _state(process, word, active_faults)
+            if status is None:
                 rows.append(LearnerSnapshot(process.name, state, restarts=process.restarts))
                 continue
-            rows.append(_row(told, state, process.restarts))
+            rows.append(_row(status, state, process.restarts))
         return cls(
             job=job,
             elapsed_seconds=elapsed_seconds,
@@ -118,7 +115,7 @@ class RunSnapshot:
     @classmethod
     def from_status(cls, status: SyncerStatus) -> Self:
         """A snapshot from a syncer's status alone, for processes that this program does not supervise."""
-        rows = tuple(_row(told, told.state.lower(), told.restarts) for told in status.learners)
+        rows = tuple(_row(one, one.state.lower(), one.restarts) for one in status.learners)
         return cls(
             job=status.job,
             elapsed_seconds=status.elapsed_seconds,
@@ -129,21 +126,21 @@ class RunSnapshot:
         )
 
 
-def _row(told: LearnerStatus, state: str, restarts: int) -> LearnerSnapshot:
+def _row(status: LearnerStatus, state: str, restarts: int) -> LearnerSnapshot:
     return LearnerSnapshot(
-        id=told.id,
+        id=status.id,
         state=state,
-        steps=told.steps,
-        tokens=told.tokens,
-        tokens_per_second=told.tokens_per_second,
-        loss=told.loss,
-        blocked_fraction=told.blocked_fraction,
+        steps=status.steps,
+        tokens=status.tokens,
+        tokens_per_second=status.tokens_per_second,
+        loss=status.loss,
+        blocked_fraction=status.blocked_fraction,
         restarts=restarts,
-        time=shares_of(told.time_seconds),
+        time=shares_of(status.time_seconds),
     )
 
 
-def _state(process: Managed, said: str, active_faults: ActiveFaults) -> str:
+def _state(process: Managed, word: str, active_faults: ActiveFaults) -> str:
     if process.state is ProcessState.WAITING:
         return "restarting" if process.started_at else "starting"
     if process.state is not ProcessState.RUNNING:
@@ -152,4 +149,4 @@ def _state(process: Managed, said: str, active_faults: ActiveFaults) -> str:
         return "paused"
     if region_of(process.name) in active_faults.cut:
         return "cut off"
-    return said
+    return word

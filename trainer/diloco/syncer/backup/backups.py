@@ -16,7 +16,7 @@ from diloco.core.fragments import Layout
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.backup import Backup
-from diloco.spec.syncer_status import BackupStatus
+from diloco.spec.status.syncer import BackupStatus
 from diloco.syncer.backup.listing import Manifests
 from diloco.syncer.backup.manifest import MODEL, BackupError, BackupManifest
 from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
@@ -64,17 +64,6 @@ class Backups:
         open_folder: Callable[[str, str | None], ObjectStore] = open_store,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Upload nothing yet.
-
-        Args:
-            spec: Where to, and how often.
-            owner: Whose backups they are.
-            checkpoints: Where checkpoints are.
-            model: Where the finished model will be.
-            checkpointer: Holds a checkpoint while it is uploaded.
-            open_folder: Opens the store; called in the uploading thread.
-            clock: Returns seconds and never goes back.
-        """
         self._spec = spec
         self._owner = owner
         self._checkpoints = checkpoints
@@ -171,7 +160,9 @@ class Backups:
         try:
             store = self._open_folder(self._spec.url, self._spec.endpoint)
             source = self._source(upload.what)
-            upload.made = upload_backup(store, self._owner, source, self._spec.keep, go_on, manifests=self._manifests)
+            upload.made = upload_backup(
+                store, self._owner, source, self._spec.max_backups, go_on, manifests=self._manifests
+            )
         except Exception as error:  # noqa: BLE001  # taken on the event loop
             upload.failure = error
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from diloco.core.fragments import Match, match_digests
-from diloco.runtime.exits import EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.listing import stored_manifest
 from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName, LaterBackupError, complete
@@ -23,10 +23,7 @@ _MOST_LISTED: Final = 4
 def candidates(store: ObjectStore, begins: InitFrom, job: JobName | None) -> list[BackupName]:
     """Complete backups that may be used, the newest first; of one training, if any manifest can be read.
 
-    Args:
-        store: The folder.
-        begins: What the user asks for.
-        job: The job that goes on with a backup of a checkpoint; None: the parameters of any job's backup will do.
+    ``job``: goes on with a backup of a checkpoint; None: the parameters of any job's backup will do.
 
     Raises:
         SyncerError: the newest is not as far as another training or copy; the store does not answer; or a later version
@@ -43,7 +40,8 @@ def candidates(store: ObjectStore, begins: InitFrom, job: JobName | None) -> lis
     if not heads:
         return found
     newest = heads[0]  # the one that is meant, unless another is further
-    rivals = [one for one in heads[1:] if _same_cut(one, newest)]
+    # Only merges of one model that is cut into the same fragments can be compared.
+    rivals = [one for one in heads[1:] if match_digests(one.layout, newest.layout) is not Match.OTHER_CUT]
     if any(one.step > newest.step for one in rivals):
         raise _ambiguous(begins, newest, rivals)
     return [name for name in found if name.training == newest.training]
@@ -62,13 +60,8 @@ def _heads(store: ObjectStore, found: Iterable[BackupName], job: JobName | None)
                 raise _of_later_version(store, name, error) from None
             continue  # named in the log when it is skipped
         if job is None or job.may_be(JobName.in_manifest(manifest)):
-            heads.setdefault((manifest.training, manifest.directory), manifest)
+            heads.setdefault((manifest.training, manifest.writer), manifest)
     return list(heads.values())
-
-
-def _same_cut(one: BackupManifest, other: BackupManifest) -> bool:
-    """Whether their merges can be compared: they are of one model, cut into the same fragments."""
-    return match_digests(one.layout, other.layout) is not Match.OTHER_CUT
 
 
 def _ambiguous(begins: InitFrom, newest: BackupManifest, rivals: list[BackupManifest]) -> SyncerError:

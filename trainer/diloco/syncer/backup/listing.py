@@ -41,11 +41,7 @@ class Manifests:
         """None: damaged."""
 
     def listing(self, store: ObjectStore, go_on: Callable[[int], bool]) -> Listing:
-        """What is in the folder now.
-
-        Args:
-            store: The folder; the same at every call.
-            go_on: Called with 0 before a manifest is read; false stops.
+        """What is in the folder now. ``go_on`` is called with 0 before each manifest; false stops.
 
         Raises:
             StoreError: the store does not answer.

@@ -49,13 +49,13 @@ class BackupManifest(BaseModel):
     name: str = Field(max_length=100)
     job: str = Field(max_length=253)
     namespace: str = Field(default="", max_length=63)
-    """The job's namespace; empty: unknown, as in backups of earlier versions and of ``diloco run`` without one."""
+    """The job's namespace; empty: unknown, as in backups of ``diloco run`` without one."""
     training: str = Field(max_length=100)
     """Id of the training: one that starts from zero has another, so it never deletes the backups of this one."""
-    writer: str = Field(default="", max_length=16)
-    """Id of the syncer's directory that wrote it; empty: an earlier version, which had none."""
-    first: str = Field(default="", max_length=100)
-    """Name of the first backup that this writer made in this folder; empty: an earlier version, which kept none."""
+    writer: str = Field(min_length=1, max_length=16)
+    """Id of the syncer's directory that wrote it."""
+    first: str = Field(max_length=100)
+    """Name of the first backup that this writer made in this folder."""
     after: str = Field(default="", max_length=100)
     """Name of the newest backup that was there when the writer began with ``first``; empty: there was none."""
     layout: str = Field(max_length=200)
@@ -75,11 +75,6 @@ class BackupManifest(BaseModel):
     def size_bytes(self) -> int:
         """Bytes of all files."""
         return sum(file.size_bytes for file in self.files.values())
-
-    @property
-    def directory(self) -> str:
-        """Id of the syncer's directory that wrote it; of an earlier version's, the training's."""
-        return self.writer or self.training
 
 
 @dataclass(frozen=True, slots=True, order=True)

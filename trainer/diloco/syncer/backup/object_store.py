@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import fsspec  # type: ignore[import-untyped]
 
-from diloco.runtime.files import fsync_directory, fsync_file, open_regular, write_atomically
+from diloco.runtime.files import fsync, open_regular, write_atomically
 
 _BLOCK_BYTES: Final = 8 << 20
 _REQUEST_SECONDS: Final = 300
@@ -41,7 +41,8 @@ class ObjectStore:
         self.url = url
         self._files = file_system
         self._root = root.rstrip("/")
-        self._local = "file" in _protocols(file_system)
+        protocol = file_system.protocol
+        self._local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
     def names(self, folder: str = "") -> list[str]:
         """Names of the files and folders directly in the folder, sorted; none if it does not exist.
@@ -91,14 +92,9 @@ class ObjectStore:
             raise self._error(f"{name} cannot be written", error) from error
 
     def upload(self, path: Path, name: str, go_on: Callable[[int], bool]) -> str:
-        """Copy a local file to ``name``; its SHA-256, hexadecimal.
+        """Copy a local file to ``name``; its SHA-256, hexadecimal. ``go_on`` is called with each block's size.
 
         What arrives is no backup until a manifest names it, so a part that an error leaves does no harm.
-
-        Args:
-            path: The file.
-            name: What it is called in the store.
-            go_on: Called with the size of each block; false stops the transfer.
 
         Raises:
             OSError: the local file cannot be read.
@@ -118,8 +114,7 @@ class ObjectStore:
                         if not go_on(len(block)):
                             raise StoppedError  # noqa: TRY301  # passed on below
                 if self._local:
-                    fsync_file(Path(target))
-                    fsync_directory(Path(target).parent)
+                    fsync(Path(target), Path(target).parent)
             except StoppedError:
                 raise
             except Exception as error:
@@ -228,11 +223,6 @@ def open_store(url: str, endpoint: str | None = None) -> ObjectStore:
     except Exception as error:
         raise StoreError(f"{url}: cannot be used ({_one_line(str(error))})") from error
     return ObjectStore(url, files, rest)
-
-
-def _protocols(file_system: Any) -> tuple[str, ...]:
-    found = file_system.protocol
-    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def _one_line(text: str) -> str:

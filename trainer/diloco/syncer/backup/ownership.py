@@ -63,7 +63,7 @@ class BackupOwner:
     def mark(self) -> str:
         """What the unique part of its backups' names begins with, by which unfinished uploads are told apart.
 
-        Empty for the directory in which the training began: those of earlier versions are its own too.
+        Empty for the directory in which the training began.
         """
         return "" if self.writer == self.training else self.writer[:_MARK_DIGITS]
 
@@ -78,7 +78,7 @@ class BackupOwner:
         )
 
     def _has_directory(self, manifest: BackupManifest) -> bool:
-        return (manifest.training, manifest.directory) == (self.training, self.writer)
+        return (manifest.training, manifest.writer) == (self.training, self.writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +121,10 @@ def _by_writer(backups: Mapping[BackupName, BackupManifest]) -> list[dict[Backup
     """The backups of each job and directory; first the group with the newest."""
     groups: dict[tuple[JobName, str, str], dict[BackupName, BackupManifest]] = {}
     for name, one in sorted(backups.items(), reverse=True):
-        groups.setdefault((JobName.in_manifest(one), one.training, one.directory), {})[name] = one
+        groups.setdefault((JobName.in_manifest(one), one.training, one.writer), {})[name] = one
     return list(groups.values())
 
 
 def _use(backups: Mapping[BackupName, BackupManifest]) -> Use:
-    return min((_use_in(name, one) for name, one in backups.items()), key=lambda use: use.first)
-
-
-def _use_in(name: BackupName, manifest: BackupManifest) -> Use:
-    first = BackupName.parse(manifest.first)
-    if first is None:
-        # Of an earlier version: what is older than its oldest backup is taken for what was there before.
-        return Use(name, name)
-    return Use(first, BackupName.parse(manifest.after))
+    uses = [Use(BackupName.parse(one.first) or name, BackupName.parse(one.after)) for name, one in backups.items()]
+    return min(uses, key=lambda use: use.first)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from diloco.core.fragments import Layout, Match
-from diloco.runtime.exits import EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
 from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName
@@ -160,7 +160,7 @@ def _of_another_job(begins: InitFrom, job: JobName, manifest: BackupManifest) ->
         remedy += ", or name the backup (spec.initFrom.backup) to go on with that training here"
     return SyncerError(
         f"spec.initFrom.url: backup {manifest.name} of {begins.url} is of job {theirs}, not of {job}; {remedy}, or "
-        "spec.initFrom.kind Weights to begin from its parameters"
+        "spec.initFrom.type Weights to begin from its parameters"
     )
 
 

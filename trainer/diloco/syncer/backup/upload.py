@@ -58,15 +58,10 @@ def upload_backup(  # noqa: PLR0913  # what an upload is made of
     *,
     manifests: Manifests | None = None,
 ) -> BackupManifest:
-    """Upload a backup, unless this very one is there already, and prune. Returns its manifest.
+    """Upload a backup, unless this very one is there, and prune to ``keep`` of checkpoints. Returns its manifest.
 
-    Args:
-        store: The folder.
-        owner: Whose backup it is.
-        source: What is uploaded.
-        keep: Backups of checkpoints that are kept.
-        go_on: Called with the size of each block, and with 0 before a manifest is read; false stops the upload.
-        manifests: What has been read of this folder before; None: nothing.
+    ``go_on`` is called with the size of each block, and with 0 before a manifest is read; false stops the upload.
+    ``manifests`` is what has been read of this folder before.
 
     Raises:
         OSError: a local file cannot be read.

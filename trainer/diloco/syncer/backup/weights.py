@@ -1,4 +1,4 @@
-"""The parameters that a new job begins with, from a backup or an exported model (``initFrom`` with kind Weights).
+"""The parameters that a new job begins with, from a backup or an exported model (``initFrom`` with type Weights).
 
 Only the parameters that are trained are taken: the job has its own counts, momentum and frozen parameters.
 """
@@ -42,12 +42,8 @@ def initial_parameters(
 ) -> list[torch.Tensor]:
     """The parameters of every fragment, f32, flat.
 
-    Args:
-        begins: Where they are.
-        module: The job's model, built with values; its trained parameters are overwritten.
-        layout: Its fragments.
-        scratch: A folder for the files that are read; deleted afterwards.
-        open_folder: Opens the store.
+    The trained parameters of ``module``, the job's model built with values, are overwritten. Files are read into
+    ``scratch``, which is deleted afterwards.
 
     Raises:
         SyncerError: there are none, they are of another model, or the store does not answer.

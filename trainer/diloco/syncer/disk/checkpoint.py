@@ -21,21 +21,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from diloco.core.fragments import Layout, Match
-from diloco.runtime.files import UnusableFileError, fsync_directory, fsync_file, read_json, sha256_bytes, sha256_file
+from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes, sha256_file
 from diloco.spec.outer_choice import OuterChoice
-from diloco.spec.syncer_status import RegionBytes
+from diloco.spec.status.syncer import RegionBytes
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import StoreImage, check_complete
 
 FORMAT = 1
-"""Without residuals; every version reads it."""
-FORMAT_WITH_RESIDUALS = 2
 _NAME = re.compile(r"^\d{6,}$")
 _BROKEN = ".broken"
 _PARAMETERS = "parameters.safetensors"
 _MOMENTUM = "momentum.safetensors"
 _RESIDUALS = "residuals.safetensors"
-_FILES = {FORMAT: (_PARAMETERS, _MOMENTUM), FORMAT_WITH_RESIDUALS: (_PARAMETERS, _MOMENTUM, _RESIDUALS)}
 
 
 class _File(BaseModel):
@@ -48,7 +45,8 @@ class _File(BaseModel):
 class CheckpointManifest(BaseModel):
     """A checkpoint's manifest."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Otherwise a loss that is not finite would be written as null.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     format: int
     job: str
@@ -132,10 +130,9 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
         plain = manifest.model_dump(mode="json")
         path = aside / "manifest.json"
         path.write_text(json.dumps({"sha256": _digest(plain), "manifest": plain}, indent=1) + "\n")
-        fsync_file(path)
-        fsync_directory(aside)
+        fsync(path, aside)
         aside.rename(directory / name)
-        fsync_directory(directory)
+        fsync(directory)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -179,12 +176,10 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
             f"{folder}: a checkpoint of a model with other frozen parameters or buffers than the job's;"
             " use another directory, or the base model it was made with"
         )
-    files = _FILES[manifest.format]
-    if manifest.files.keys() != set(files):
+    if not {_PARAMETERS, _MOMENTUM} <= manifest.files.keys() <= {_PARAMETERS, _MOMENTUM, _RESIDUALS}:
         raise UnusableFileError(f"{folder}/manifest.json: it names the files {sorted(manifest.files)}")
-    tensors = [tuple(_read_tensors(folder / file, manifest.files[file], layout)) for file in files]
-    parameters, momentum, residuals = (*tensors, ())[:3]
-    return LoadedCheckpoint(name, manifest, parameters, momentum, residuals)
+    tensors = {file: tuple(_read_tensors(folder / file, one, layout)) for file, one in manifest.files.items()}
+    return LoadedCheckpoint(name, manifest, tensors[_PARAMETERS], tensors[_MOMENTUM], tensors.get(_RESIDUALS, ()))
 
 
 def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
@@ -202,12 +197,7 @@ def newest_checkpoint(
 ) -> tuple[LoadedCheckpoint | None, dict[str, str]]:
     """The newest complete checkpoint, and what is wrong with newer ones, by name.
 
-    Args:
-        directory: Where checkpoints are.
-        layout: Layout of the job's model.
-        job: Name of the job.
-        check: Called with a checkpoint's folder and manifest; raises ``UnusableFileError`` if it cannot be resumed
-        from.
+    ``check`` gets a checkpoint's folder and manifest, and raises ``UnusableFileError`` if it cannot be resumed from.
 
     Raises:
         SyncerError: it is of another job or model, or of a later version of diloco.
@@ -253,9 +243,8 @@ def _last_number(directory: Path) -> int:
 
 
 def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
-    form = FORMAT_WITH_RESIDUALS if content.image.residuals else FORMAT
     return CheckpointManifest(
-        format=form,
+        format=FORMAT,
         job=content.job,
         layout=content.layout.digest,
         model_parameters=content.layout.numel,
@@ -267,33 +256,27 @@ def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
         bytes_by_region=content.bytes_by_region,
         written_at=time.time(),
         reason=content.reason,
-        files={
-            file: _File(size_bytes=(folder / file).stat().st_size, sha256=sha256_file(folder / file))
-            for file in _FILES[form]
-        },
+        files={path.name: _File(size_bytes=path.stat().st_size, sha256=sha256_file(path)) for path in folder.iterdir()},
     )
 
 
 def _read_manifest(path: Path) -> CheckpointManifest:
     plain = read_json(path)
-    if not isinstance(plain, dict) or plain.keys() != {"sha256", "manifest"}:
+    if not isinstance(plain, dict) or plain.keys() != {"sha256", "manifest"} or not isinstance(plain["manifest"], dict):
         raise UnusableFileError(f"{path}: not a checkpoint's manifest")
     if plain["sha256"] != _digest(plain["manifest"]):
         raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
-    form = plain["manifest"].get("format") if isinstance(plain["manifest"], dict) else None
-    if isinstance(form, int) and form > max(_FILES):
+    form = plain["manifest"].get("format")
+    if form != FORMAT:
         # It is not damaged, so it is not set aside: the version that wrote it can resume from it.
         raise SyncerError(
-            f"{path}: checkpoint format is {form}; this version of diloco reads {min(_FILES)} to {max(_FILES)}; use the"
-            " version that wrote it or a later one"
+            f"{path}: checkpoint format is {form!r}; this version of diloco reads {FORMAT}; use the version that wrote"
+            " it or a later one"
         )
     try:
-        manifest = CheckpointManifest.model_validate(plain["manifest"])
+        return CheckpointManifest.model_validate(plain["manifest"])
     except ValidationError as error:
         raise UnusableFileError(f"{path}: not a checkpoint's manifest ({error.error_count()} problems)") from None
-    if manifest.format not in _FILES:
-        raise UnusableFileError(f"{path}: checkpoint format is {manifest.format}; use {min(_FILES)} to {max(_FILES)}")
-    return manifest
 
 
 def _write_tensors(path: Path, tensors: list[torch.Tensor]) -> None:
@@ -301,7 +284,7 @@ def _write_tensors(path: Path, tensors: list[torch.Tensor]) -> None:
         save_file({_tensor_name(index): tensor for index, tensor in enumerate(tensors)}, path)
     except SafetensorError as error:  # wraps the system's error
         raise OSError(f"{path}: {error}") from error
-    fsync_file(path)
+    fsync(path)
 
 
 def _read_tensors(path: Path, expected: _File, layout: Layout) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
-from diloco.spec.syncer_status import CheckpointStatus
+from diloco.spec.status.syncer import CheckpointStatus
 from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
 from diloco.syncer.reporting.metrics import SyncerMetrics
 
@@ -28,6 +28,7 @@ class Checkpointer:
         self,
         directory: Path,
         keep: int,
+        executor: Executor,
         *,
         capture: Callable[[str], CheckpointContent],
         release: Callable[[], None],
@@ -35,16 +36,10 @@ class Checkpointer:
         metrics: SyncerMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to ``directory``, keeping ``keep`` checkpoints.
+        """Write to ``directory`` in the threads of ``executor``, keeping ``keep`` checkpoints beside those protected.
 
-        Args:
-            directory: Where checkpoints are.
-            keep: How many are kept, beside those protected.
-            capture: Captures the current state, for the given reason.
-            release: Called when the captured state is no longer read.
-            check: Raises ``ValueError`` if the captured state cannot be resumed from. Called in the writing thread.
-            metrics: Where durations are counted.
-            clock: Returns seconds and never goes back.
+        ``release`` is called when what ``capture`` gave is no longer read. ``check`` is called in the writing thread,
+        and raises ``ValueError`` if the captured state cannot be resumed from.
         """
         self._directory = directory
         self._keep = keep
@@ -58,7 +53,7 @@ class Checkpointer:
         self.newest = ""
         """Name of the newest checkpoint."""
         self._held = frozenset[str]()
-        self._executor: Executor | None = None
+        self._executor = executor
         self._written_at: float | None = None
         self._failures = 0
         self._problem = ""
@@ -77,10 +72,6 @@ class Checkpointer:
         """For ``/status``."""
         age = None if self._written_at is None else self._clock() - self._written_at
         return CheckpointStatus(newest=self.newest, age_seconds=age, failures=self._failures, problem=self._problem)
-
-    def start(self, executor: Executor) -> None:
-        """Write in the threads of ``executor``."""
-        self._executor = executor
 
     def request(self, reason: str) -> None:
         """Write a checkpoint as soon as no merge is running and the previous one is written."""

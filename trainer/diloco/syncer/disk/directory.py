@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from diloco.runtime.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.runtime.files import make_writable_directory, open_regular, write_atomically
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.syncer.errors import SyncerError
 from diloco.tape.segments import find_tapes
 
@@ -78,8 +78,8 @@ class SyncerDirectory:
     def writer(self) -> str:
         """Id of this directory in its backups, 16 hexadecimal digits: two that go on with one training have two.
 
-        The directory in which the training began has the training's id, so that backups of earlier versions, which name
-        only the training, are its own. One into which a backup was restored has another id.
+        The directory in which the training began has the training's id. One into which a backup was restored has
+        another id.
 
         Raises:
             OSError: the id of the training could not be written.

@@ -11,7 +11,7 @@ import torch
 
 from diloco.core.fragments import Layout
 from diloco.model import ModelError, ModelInfo, export_model, model_from_fragments, vocabulary_size_of
-from diloco.runtime.files import fsync_directory, fsync_file
+from diloco.runtime.files import fsync
 from diloco.spec import DiLoCoJob
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Exporter:
         """Write the model of a job that has just ended. It replaces one whose job end was undone by a crash."""
         with contextlib.suppress(OSError):
             self._path.unlink()
-            fsync_directory(self._path.parent)
+            fsync(self._path.parent)
         self._task = asyncio.create_task(self._until_done(write))
 
     def resume(self, write: Callable[[], None]) -> None:
@@ -50,8 +50,7 @@ class Exporter:
             if not self._path.exists():
                 write()
             # It may have been renamed into place just before a power failure.
-            fsync_file(self._path)
-            fsync_directory(self._path.parent)
+            fsync(self._path, self._path.parent)
 
         self._task = asyncio.create_task(self._until_done(missing))
 

@@ -6,10 +6,10 @@ So equal payloads are stored once, and a changed file no longer matches its name
 from pathlib import Path
 
 import torch
-import xxhash
 
 from diloco.runtime.files import UnusableFileError, write_atomically
 from diloco.syncer.store import bytes_of
+from diloco.wire.part_messages import payload_digest
 
 
 def payload_path(directory: Path, digest: str) -> Path:
@@ -43,6 +43,6 @@ def read_payload(directory: Path, digest: str, payload_bytes: int) -> torch.Tens
         content = bytearray(path.read_bytes())
     except OSError as error:
         raise UnusableFileError(f"{path}: {error.strerror or error}") from error
-    if xxhash.xxh3_128_hexdigest(content) != digest:
+    if payload_digest(memoryview(content)).hex() != digest:
         raise UnusableFileError(f"{path}: its content is not what was pushed: it was changed or damaged")
     return torch.frombuffer(content, dtype=torch.uint8)

@@ -18,8 +18,9 @@ from typing import Self
 
 from diloco.spec import JobSpec
 from diloco.spec.automatic import AUTO
-from diloco.spec.learner_ids import pool_of
+from diloco.spec.names.learner_ids import pool_of
 from diloco.syncer.peers.speeds import Allowance, Speeds
+from diloco.wire.messages import PushHeader
 
 LIFE_FACTOR = 100
 """The most that a learner can have trained before this syncer process knew it, as a multiple of the job's budget
@@ -28,17 +29,6 @@ LIFE_FACTOR = 100
 
 class ClaimError(RuntimeError):
     """A learner claims more than it can have done; one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class PushedWork:
-    """The work that a push claims."""
-
-    fragment: int
-    base_version: int
-    """Steps and tokens count from the receipt of this version on."""
-    steps: int
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +65,7 @@ class Claims:
     """The claims of all learners. Owned by the event loop."""
 
     def __init__(self, limits: ClaimLimits, refused: Callable[[], None], clock: Callable[[], float]) -> None:
-        """Start without any learner.
-
-        Args:
-            limits: Limits that follow from the job.
-            refused: Called for every claim that is refused.
-            clock: Returns seconds and never goes back.
-        """
+        """Start without any learner; ``refused`` is called for every claim that is refused."""
         self._limits = limits
         self._refused = refused
         self._clock = clock
@@ -154,7 +138,7 @@ class Claims:
         """Note that it trains on a version of a fragment: its count for this fragment restarts."""
         self._accounts[learner].receive(fragment, version)
 
-    def check_work(self, learner: str, work: PushedWork) -> None:
+    def check_work(self, work: PushHeader) -> None:
         """Check what can be checked before anything is received.
 
         Raises:
@@ -162,18 +146,18 @@ class Claims:
         """
         if work.steps > self._limits.bound_steps:
             raise self._error(
-                f"{learner} pushes {work.steps} steps of fragment {work.fragment}; at {self._limits.bound_steps} a"
+                f"{work.learner} pushes {work.steps} steps of fragment {work.fragment}; at {self._limits.bound_steps} a"
                 " learner pauses until it receives it"
             )
-        self._check_tokens(learner, work.steps, work.tokens)
+        self._check_tokens(work.learner, work.steps, work.tokens)
 
-    async def check_steps(self, learner: str, work: PushedWork, patience_seconds: float) -> None:
+    async def check_steps(self, work: PushHeader, patience_seconds: float) -> None:
         """Wait until the reports cover a push that has been received; usually they already do.
 
         Raises:
             ClaimError: they do not within ``patience_seconds``.
         """
-        account = self._accounts[learner]
+        account = self._accounts[work.learner]
         try:
             async with asyncio.timeout(patience_seconds):
                 while account.begins_at(work) + work.steps > account.steps + self._limits.bound_steps:
@@ -182,8 +166,8 @@ class Claims:
         except TimeoutError:
             reported = max(0, account.steps - account.begins_at(work))
             raise self._error(
-                f"{learner} pushes {work.steps} steps of fragment {work.fragment}, but has reported {reported} since"
-                f" it received version {work.base_version}"
+                f"{work.learner} pushes {work.steps} steps of fragment {work.fragment}, but has reported {reported}"
+                f" since it received version {work.base_version}"
             ) from None
         account.push(work)
 
@@ -235,11 +219,11 @@ class _Account:
         # Control messages keep their order: what was reported before this message was done before it.
         self._mark(fragment, version, self.steps)
 
-    def push(self, work: PushedWork) -> None:
+    def push(self, work: PushHeader) -> None:
         # It can hold the next version only after this push was taken, so its steps are not counted twice.
         self._mark(work.fragment, work.base_version + 1, self.begins_at(work) + work.steps)
 
-    def begins_at(self, work: PushedWork) -> int:
+    def begins_at(self, work: PushHeader) -> int:
         """The earliest step from which this push can count."""
         marks = self._marks.get(work.fragment, {})
         return max((step for version, step in marks.items() if version <= work.base_version), default=self._began_at)

@@ -6,31 +6,12 @@ the length that the codec gives that fragment.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
-from diloco.core.codec import Codec
 from diloco.core.fragments import Layout
-
-
-class PushKey(NamedTuple):
-    """Identifies an outer gradient in a request, a push and a merge."""
-
-    learner: str
-    incarnation: int
-    fragment: int
-    version: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class PushClaim:
-    """What a push's header claims besides its key."""
-
-    base_version: int
-    codec: str
-    payload_bytes: int
+from diloco.core.merge.codec import Codec
+from diloco.wire.messages import PushHeader, PushKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +77,7 @@ class Inbox:
         del self._lapsed[key.learner, key.fragment]
         return True
 
-    def open(self, key: PushKey, claim: PushClaim, abandon: Callable[[], None]) -> torch.Tensor:
+    def open(self, header: PushHeader, abandon: Callable[[], None]) -> torch.Tensor:
         """A buffer for a push, uint8, shape (payload_bytes,); ``abandon`` is called once the push is no longer wanted.
 
         The code that fills the buffer must then call ``abandon`` of this inbox, so that its memory is counted until it
@@ -105,11 +86,11 @@ class Inbox:
         Raises:
             PushRefusedError: before any memory is allocated.
         """
-        problem = self._problem(key, claim)
+        problem = self._problem(header)
         if problem is not None:
             raise PushRefusedError(problem)
-        buffer = torch.empty(claim.payload_bytes, dtype=torch.uint8)
-        self._asks[key] = _Reception(buffer, abandon)
+        buffer = torch.empty(header.payload_bytes, dtype=torch.uint8)
+        self._asks[header.key] = _Reception(buffer, abandon)
         return buffer
 
     def received(self, key: PushKey) -> torch.Tensor | None:
@@ -150,18 +131,19 @@ class Inbox:
             self._leaving[key] = reception.buffer
             reception.abandon()
 
-    def _problem(self, key: PushKey, claim: PushClaim) -> str | None:
+    def _problem(self, header: PushHeader) -> str | None:
+        key = header.key
         where = f"fragment {key.fragment} for version {key.version}, attempt {key.attempt},"
         if key not in self._asks:
             here = key in self._arrived
             return f"{where} {'was received before' if here else 'was not requested, or no longer is'}"
         if self._asks[key] is not None:
             return f"another push of {where} is under way"
-        if claim.codec != self._codec.name:
-            return f"codec is {claim.codec!r}; sync.compression of this job is {self._codec.name}"
+        if header.codec != self._codec.name:
+            return f"codec is {header.codec!r}; sync.compression of this job is {self._codec.name}"
         expected = self._codec.payload_bytes(self._layout.fragments[key.fragment].numel)
-        if claim.payload_bytes != expected:
-            return f"{where} is {expected} bytes in codec {self._codec.name}, not {claim.payload_bytes}"
-        if claim.base_version >= key.version:
-            return f"{where} cannot be measured from version {claim.base_version}"
+        if header.payload_bytes != expected:
+            return f"{where} is {expected} bytes in codec {self._codec.name}, not {header.payload_bytes}"
+        if header.base_version >= key.version:
+            return f"{where} cannot be measured from version {header.base_version}"
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
-from diloco.runtime.busy import BusyMeter, Moved
+from diloco.runtime.process.busy import BusyMeter, Moved
 
 WINDOW_SECONDS: Final = 120.0
 """Time over which rates are measured (ours)."""

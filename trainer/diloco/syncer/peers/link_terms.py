@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from diloco.spec.learner_ids import region_of
+from diloco.spec.names.learner_ids import region_of
 from diloco.spec.placement import Region
 from diloco.spec.quantities import parse_rate
-from diloco.wire.bandwidth import Limit, LimitOf, LoadLimit
 from diloco.wire.channel import DEFAULT_CONNECTIONS
+from diloco.wire.server.bandwidth import Limit, LimitOf, LoadLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from diloco.core.fragments import Layout
-from diloco.core.judgement import Judgement
-from diloco.core.link_fit import Fit, FitKind, fit
-from diloco.core.links import Exchange, Situation
-from diloco.core.measured_fit import MeasuredLearner, measured_situation
-from diloco.core.remedies import remedies
-from diloco.core.view import EngineView
+from diloco.plan.fit.fit import Fit, FitKind, fit
+from diloco.plan.fit.measured import MeasuredLearner, measured_situation
+from diloco.plan.fit.remedies import remedies
+from diloco.plan.fit.situation import Exchange, Situation
+from diloco.plan.fit.steady_verdict import SteadyVerdict
+from diloco.spec.status.syncer import EngineStatus, LearnerState, LinksStatus, LinkStatus, Phase
 from diloco.spec.sync import SyncSpec
-from diloco.spec.syncer_status import LearnerState, LinksStatus, LinkStatus, Phase
 from diloco.syncer.peers.link_meter import LinkMeter, RecentSeconds
 
 _log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ HOLD_SECONDS: Final = 90.0
 class Watched:
     """The latest verdict, and the one that is reported."""
 
-    judgement: Judgement = field(default_factory=Judgement)
+    verdict: SteadyVerdict = field(default_factory=SteadyVerdict)
     remedies: tuple[str, ...] = ()
     """Remedies for the verdict that is reported."""
     latest: Fit | None = None
@@ -46,10 +45,10 @@ def judge(before: Watched, situation: Situation, now: float) -> Watched:
         # With lock-step synchronization, learners are meant to wait until the round is over.
         found = replace(found, kind=FitKind.FITS)
     hold_seconds = max(HOLD_SECONDS, 2 * situation.exchange.interval * (found.step_seconds or 0.0))
-    judgement = before.judgement.after(found, now, hold_seconds)
-    if judgement.told is before.judgement.told:
-        return Watched(judgement, before.remedies, found)
-    return Watched(judgement, tuple(map(str, remedies(situation))), found)
+    verdict = before.verdict.after(found, now, hold_seconds)
+    if verdict.reported is before.verdict.reported:
+        return Watched(verdict, before.remedies, found)
+    return Watched(verdict, tuple(map(str, remedies(situation))), found)
 
 
 class LinkWatch:
@@ -64,7 +63,7 @@ class LinkWatch:
         self._answers: dict[str, RecentSeconds] = {}
         self._watched = Watched()
 
-    async def look(self, view: EngineView, now: float, threads: Executor) -> None:
+    async def look(self, view: EngineStatus, now: float, threads: Executor) -> None:
         """Take a sample and, if due, reach another verdict. Call it about every second."""
         if self._meter.sample(now):
             for learner in view.learners:
@@ -78,11 +77,11 @@ class LinkWatch:
         before = self._watched
         situation = self._situation(view)
         self._watched = await asyncio.get_running_loop().run_in_executor(threads, judge, before, situation, now)
-        told = self._watched.judgement.told
-        if told is not None and told is not before.judgement.told:
+        told = self._watched.verdict.reported
+        if told is not None and told is not before.verdict.reported:
             _log.log(logging.INFO if told.fits else logging.WARNING, "links: %s: %s", told.kind.value, told.reason)
 
-    def _situation(self, view: EngineView) -> Situation:
+    def _situation(self, view: EngineStatus) -> Situation:
         return measured_situation(
             self._exchange,
             (
@@ -95,16 +94,16 @@ class LinkWatch:
 
     def status(self, now: float) -> LinksStatus | None:
         """What is reported; None before the first verdict has lasted long enough."""
-        told, latest = self._watched.judgement.told, self._watched.latest
+        told, latest = self._watched.verdict.reported, self._watched.latest
         if told is None:
             return None
         return LinksStatus(
             kind=told.kind.value,
             reason=told.reason,
-            since_seconds=max(0.0, now - self._watched.judgement.since),
+            since_seconds=max(0.0, now - self._watched.verdict.since),
             remedies=self._watched.remedies,
             used=tuple(
-                LinkStatus(name=use.name, learners=use.learners, up=use.up, down=use.down)
+                LinkStatus(name=use.name, learners=use.learners, up=use.up_share, down=use.down_share)
                 for use in (() if latest is None else latest.links[:-1])  # without the syncer's own
             ),
         )

@@ -1,7 +1,7 @@
 """Lets pulls of learners that load the model wait for their turn, which `load_places` decides.
 
 A pull waits for less time than a learner gives a transfer; then it is refused with the learner's place in the line. The
-learner tries again and keeps its place, so one of an earlier version waits in the same way.
+learner tries again and keeps its place.
 """
 
 import asyncio

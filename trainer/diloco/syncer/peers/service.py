@@ -5,62 +5,31 @@ It makes no decisions: a complete push becomes an event, and the engine's answer
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor
 
-from diloco.core.codec import Codec, CodecError
-from diloco.core.events import Event, FragmentArrived, FragmentLate
-from diloco.core.fragments import Layout
-from diloco.syncer.peers.claims import ClaimError, Claims, PushedWork
-from diloco.syncer.peers.inbox import Inbox, PushClaim, PushKey, PushRefusedError
-from diloco.syncer.peers.link_meter import LinkMeter
-from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.posted_pulls import PostedPulls
+from diloco.core.engine.events import FragmentArrived, FragmentLate
+from diloco.core.merge.codec import CodecError
+from diloco.syncer.peers.claims import ClaimError
+from diloco.syncer.peers.collaborators import Collaborators
+from diloco.syncer.peers.inbox import PushRefusedError
 from diloco.syncer.peers.sessions import Send, Sessions
-from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.store import FragmentStore, bytes_of
+from diloco.syncer.store import bytes_of
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Join, LearnerMessage, PullHeader, PullRequest, PushHeader, PushReceipt
-from diloco.wire.tls import Peer
+from diloco.wire.tls.tls import Peer
 
 
 class SyncService:
     """Implements the wire's ``SyncHandler``. Everything is called on the event loop."""
 
-    def __init__(  # noqa: PLR0913  # the parts that a message may touch
-        self,
-        *,
-        job: str,
-        epoch: str,
-        layout: Layout,
-        codec: Codec,
-        sessions: Sessions,
-        inbox: Inbox,
-        store: FragmentStore,
-        posted: PostedPulls,
-        loads: Loads,
-        claims: Claims,
-        patience_seconds: float,
-        meter: LinkMeter,
-        metrics: SyncerMetrics,
-        checks: Executor,
-        post: Callable[[Event], None],
-    ) -> None:
+    def __init__(self, collaborators: Collaborators, sessions: Sessions, patience_seconds: float) -> None:
         """``patience_seconds``: how long a push waits for the reports of its steps."""
-        self._job = job
-        self._epoch = epoch
-        self._layout = layout
-        self._codec = codec
         self._sessions = sessions
-        self._inbox = inbox
-        self._store = store
-        self._posted = posted
-        self._loads = loads
-        self._claims = claims
         self._patience_seconds = patience_seconds
-        self._meter = meter
-        self._metrics = metrics
-        self._checks = checks
-        self._post = post
+        self._job, self._epoch = collaborators.job, collaborators.epoch
+        self._layout, self._codec, self._store = collaborators.layout, collaborators.codec, collaborators.store
+        self._inbox, self._posted, self._loads = collaborators.inbox, collaborators.posted, collaborators.loads
+        self._claims, self._checks = collaborators.claims, collaborators.checks
+        self._meter, self._metrics, self._post = collaborators.meter, collaborators.metrics, collaborators.post
 
     async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
         """Serve one session until it ends.
@@ -80,9 +49,8 @@ class SyncService:
         peer.must_be(header.learner, self._job)
         try:
             self._check_current(header)
-            self._claims.check_work(header.learner, _work(header))
-            claim = PushClaim(header.base_version, header.codec, header.payload_bytes)
-            buffer = bytes_of(self._inbox.open(_key(header), claim, abandon))
+            self._claims.check_work(header)
+            buffer = bytes_of(self._inbox.open(header, abandon))
         except ClaimError as error:
             self._metrics.pushes_refused.inc()
             self._sessions.end(header.learner, header.incarnation, str(error))
@@ -97,7 +65,7 @@ class SyncService:
     async def pushed(self, header: PushHeader) -> PushReceipt:
         """Check a push that was received in full, and post it to the engine."""
         self._meter.push_ended(header.learner, header.payload_bytes)
-        key = _key(header)
+        key = header.key
         payload = self._inbox.received(key)
         if payload is None:
             self._inbox.abandon(key)
@@ -106,7 +74,7 @@ class SyncService:
         numel = self._layout.fragments[header.fragment].numel
         try:
             await asyncio.get_running_loop().run_in_executor(self._checks, self._codec.check, payload, numel)
-            await self._claims.check_steps(header.learner, _work(header), self._patience_seconds)
+            await self._claims.check_steps(header, self._patience_seconds)
         except CodecError as error:
             self._inbox.abandon(key)
             return self._not_accepted(str(error))
@@ -138,13 +106,13 @@ class SyncService:
 
     def push_unwanted(self, header: PushHeader) -> str | None:
         """Why a push under way is no longer of use: its round is over."""
-        return None if self._inbox.received(_key(header)) is not None else "it is no longer requested"
+        return None if self._inbox.received(header.key) is not None else "it is no longer requested"
 
     def push_failed(self, header: PushHeader, reason: str) -> None:
         """Free the buffer of a push that broke off; the learner may retry it."""
         del reason  # the wire package has logged it
         self._meter.push_ended(header.learner, 0)
-        self._inbox.abandon(_key(header))
+        self._inbox.abandon(header.key)
         self._note_late(header)
 
     async def open_pull(self, request: PullRequest, peer: Peer) -> tuple[PullHeader, memoryview]:
@@ -195,18 +163,10 @@ class SyncService:
 
     def _note_late(self, header: PushHeader) -> None:
         """Tell the engine how long the learner took, which it also learns from pushes that come after their round."""
-        key = _key(header)
+        key = header.key
         if self._sessions.current(header.learner, header.incarnation) and self._inbox.lapsed(key):
             self._post(FragmentLate(*key))
 
     def _not_accepted(self, reason: str) -> PushReceipt:
         self._metrics.pushes_refused.inc()
         return PushReceipt(accepted=False, reason=reason)
-
-
-def _work(header: PushHeader) -> PushedWork:
-    return PushedWork(header.fragment, header.base_version, header.steps, header.tokens)
-
-
-def _key(header: PushHeader) -> PushKey:
-    return PushKey(header.learner, header.incarnation, header.fragment, header.version, header.attempt)

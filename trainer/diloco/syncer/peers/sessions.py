@@ -6,11 +6,11 @@ A session is open before the engine has decided about it, and ``admitted`` once 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from diloco.core.actions import Admit, Fence, Refusal, Refuse
-from diloco.core.events import (
+from diloco.core.engine.actions import Admit, Fence, Refuse
+from diloco.core.engine.events import (
     Evaluated,
     Event,
     FragmentApplied,
@@ -22,15 +22,11 @@ from diloco.core.events import (
     StepReported,
 )
 from diloco.core.fragments import Layout, Match
-from diloco.core.time_spent import TimeSpent
-from diloco.runtime.busy import Moved
-from diloco.syncer.peers.admission import Admission
-from diloco.syncer.peers.claims import ClaimError, Claims
-from diloco.syncer.peers.link_meter import LinkMeter
+from diloco.runtime.process.busy import Moved
+from diloco.syncer.peers.claims import ClaimError
+from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.link_terms import LinkTerms
-from diloco.syncer.peers.loads import Loads
-from diloco.syncer.peers.rate_limit import TokenBucket
-from diloco.syncer.store import FragmentStore
+from diloco.syncer.peers.message_rate import TokenBucket
 from diloco.wire import messages
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
@@ -56,35 +52,20 @@ class _Session:
 class Sessions:
     """All sessions of a syncer. Owned by the event loop."""
 
-    def __init__(  # noqa: PLR0913  # what a session is checked against
+    def __init__(
         self,
-        *,
-        job: str,
-        layout: Layout,
-        epoch: str,
-        store: FragmentStore,
-        claims: Claims,
-        meter: LinkMeter,
-        admission: Admission,
-        loads: Loads,
-        clock: Callable[[], float],
-        post: Callable[[Event], None],
+        collaborators: Collaborators,
         terms: Callable[[str], LinkTerms] = lambda _: LinkTerms(),
         training: str = "",
     ) -> None:
         """``terms``: how a learner's transfers are made. ``training``: its id; empty: not known."""
         self._terms = terms
         self._training = training
-        self._job = job
-        self._layout = layout
-        self._epoch = epoch
-        self._store = store
-        self._claims = claims
-        self._meter = meter
-        self._admission = admission
-        self._loads = loads
-        self._clock = clock
-        self._post = post
+        self._job, self._epoch = collaborators.job, collaborators.epoch
+        self._layout, self._store = collaborators.layout, collaborators.store
+        self._claims, self._admission = collaborators.claims, collaborators.admission
+        self._meter, self._loads = collaborators.meter, collaborators.loads
+        self._clock, self._post = collaborators.clock, collaborators.post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
 
@@ -123,7 +104,7 @@ class Sessions:
         self._joining[key] = session
         known = join.epoch == self._epoch and len(join.versions) == len(self._store.versions)
         versions = join.versions if known else ()
-        joined = LearnerJoined(join.learner, join.instance, versions, join.steps, join.data_position, join.heals)
+        joined = LearnerJoined(join.learner, join.instance, versions, join.steps, join.data_position)
         self._post(joined)
         try:
             await read_until(session.over, self._read(session, inbound))
@@ -158,7 +139,6 @@ class Sessions:
             action.steps,
             action.data_position,
             progress,
-            posted_pulls=True,
             connections=terms.connections,
             bytes_per_second=round(terms.bytes_per_second),
             reset=action.reset,
@@ -179,10 +159,7 @@ class Sessions:
         if session is not None and session.incarnation == action.incarnation:
             del self._admitted[action.learner]
             self._loads.ends(action.learner)
-            refusal = action.refusal
-            if not session.join.heals and refusal in (Refusal.STUCK, Refusal.RESET):
-                refusal = Refusal.LEASE_EXPIRED  # an earlier version joins again, and loads what it is told to
-            self._deliver(session, messages.Refused(refusal.value, action.reason))
+            self._deliver(session, messages.Refused(action.refusal.value, action.reason))
             session.over.set()
 
     def end(self, learner: str, incarnation: int, problem: str) -> None:
@@ -216,8 +193,9 @@ class Sessions:
             if session.incarnation is not None:
                 self._check_claims(session.incarnation, event)
                 self._measure(session, message)
-                if isinstance(event, LearnerReady) and event.incarnation == session.incarnation:
-                    self._has_model(session)
+                ready = isinstance(event, LearnerReady) and event.incarnation == session.incarnation
+                if ready and self._admitted.get(session.join.learner) is session:
+                    self._loads.ends(session.join.learner)
                 self._post(event)
 
     def _ended(self, key: tuple[str, str], session: _Session) -> None:
@@ -245,10 +223,9 @@ class Sessions:
                     message.step,
                     message.tokens,
                     message.step_seconds,
-                    message.blocked_seconds,
                     message.loss,
                     message.data_position,
-                    _spent(message),
+                    message.spent,
                 )
             case messages.Ready():
                 return LearnerReady(learner, message.incarnation)
@@ -280,10 +257,6 @@ class Sessions:
             case _:
                 pass
 
-    def _has_model(self, session: _Session) -> None:
-        if self._admitted.get(session.join.learner) is session:
-            self._loads.ends(session.join.learner)
-
     def _measure(self, session: _Session, message: LearnerMessage) -> None:
         """Record a learner's own count of its pulls, if it sends one."""
         if isinstance(message, messages.StepReport) and message.received_bytes:
@@ -293,10 +266,6 @@ class Sessions:
         fragments = len(self._store.versions)
         if fragment >= fragments:
             raise InvalidMessageError(f"fragment {fragment} of {fragments}: they count from 0")
-
-
-def _spent(report: messages.StepReport) -> TimeSpent:
-    return TimeSpent(**{one.name: getattr(report, f"{one.name}_seconds") for one in fields(TimeSpent)})
 
 
 async def read_until(over: asyncio.Event, reading: Coroutine[Any, Any, None]) -> None:
@@ -326,11 +295,6 @@ def check_belongs(join: Join, job: str, layout: Layout) -> None:
             raise RefusedError(
                 f"{join.learner} has other frozen parameters or buffers than the syncer: give both the same base "
                 "model, and do not save tables that each process computes (persistent=False)"
-            )
-        case Match.UNKNOWN:
-            raise RefusedError(
-                f"{join.learner} does not say which frozen parameters and buffers it has: use this version of "
-                "diloco for learners too"
             )
         case Match.SAME:
             pass

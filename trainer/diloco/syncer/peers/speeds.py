@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import itemgetter
 
-from diloco.spec.learner_ids import pool_of
+from diloco.spec.names.learner_ids import pool_of
 
 POOL_FACTOR = 32
 """How many times as fast as the fastest other of its pool a learner may be: machines are shared or simulated (ours)."""

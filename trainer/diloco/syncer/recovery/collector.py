@@ -15,15 +15,14 @@ from typing import Final
 import torch
 
 from diloco.core.fragments import Layout
-from diloco.core.gathering import Gathering, Order
 from diloco.core.proof import proof_of
 from diloco.core.sizes import F32
-from diloco.core.tail import MadeVersion
-from diloco.syncer.peers.rate_limit import TokenBucket
+from diloco.syncer.peers.message_rate import TokenBucket
 from diloco.syncer.peers.sessions import check_belongs, read_until
+from diloco.syncer.recovery.gathering import Gathering, Order
+from diloco.syncer.recovery.tail import MadeVersion
 from diloco.syncer.store import bytes_of, digest_of
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
-from diloco.wire.handler import Send
 from diloco.wire.messages import (
     Declined,
     HeldWanted,
@@ -35,7 +34,8 @@ from diloco.wire.messages import (
     PushHeader,
     PushReceipt,
 )
-from diloco.wire.tls import Peer
+from diloco.wire.server.handler import Send
+from diloco.wire.tls.tls import Peer
 
 _log = logging.getLogger(__name__)
 
@@ -78,18 +78,10 @@ class Collector:
         checks: Executor,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Collect versions of an earlier start of the syncer.
+        """Collect ``provable`` versions (by fragment and version) that the syncer made in ``epoch``.
 
-        Args:
-            job: Name of the job.
-            epoch: Number of the start that made the versions.
-            layout: Layout of the job's model.
-            provable: By fragment and version: what is wanted.
-            known: Learners that are listened to.
-            awaited: Those of them that may hold what is wanted.
-            take: Where fragments go.
-            checks: Threads in which proofs are computed.
-            clock: Returns seconds and never goes back.
+        Learners in ``known`` are listened to; those of them in ``awaited`` may hold what is wanted. Fragments go to
+        ``take``, and ``checks`` computes proofs.
         """
         self._job, self._epoch, self._layout = job, epoch, layout
         self._provable, self._known, self._take = provable, known, take
@@ -105,13 +97,10 @@ class Collector:
         """Learners whose fragments were taken."""
 
     async def collect(self, *, patience_seconds: float, most_seconds: float, stop: asyncio.Event) -> None:
-        """Collect until everything is there, nothing more can come, or time is up.
+        """Collect until everything is there, nothing more can come, time is up, or ``stop`` is set.
 
-        Args:
-            patience_seconds: How long to wait for learners after the start and after each fragment, and for each
-                order's next part.
-            most_seconds: The most that it may take together.
-            stop: Ends it.
+        ``patience_seconds``: how long to wait for learners after the start and after each fragment, and for each
+        order's next part; ``most_seconds``: for all of it.
         """
         began = self._waits_since = self._clock()
         try:
@@ -131,8 +120,6 @@ class Collector:
                 session.over.set()
             for order in tuple(self._receptions):
                 self._drop(order)
-
-    # The wire's handler ---------------------------------------------------------------------------------------------
 
     async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
         """Ask a learner that joins for what it holds, and end the session once that is over.
@@ -234,8 +221,6 @@ class Collector:
         """Nothing can be pulled yet."""
         peer.must_be(request.learner, self._job)
         raise UnavailableError(_COME_AGAIN)
-
-    # -----------------------------------------------------------------------------------------------------------------
 
     def _held(self, join: Join) -> dict[int, int]:
         """What a learner says that it holds, by fragment, if it is of the start whose versions are wanted."""

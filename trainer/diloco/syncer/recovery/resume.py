@@ -14,23 +14,22 @@ from typing import Final
 
 import torch
 
-from diloco.core import snapshot
-from diloco.core.engine import EngineOptions
-from diloco.core.outer_optimizer import momentum_between
-from diloco.core.tail import MadeVersion
+from diloco.core.engine import snapshot
+from diloco.core.engine.engine import EngineOptions
+from diloco.core.merge.outer_optimizer import momentum_between
 from diloco.runtime.addresses import format_address, parse_address
-from diloco.runtime.loading import Loading
-from diloco.spec.sync import OuterOptimizer
-from diloco.spec.syncer_status import RecoveredStatus
+from diloco.runtime.process.loading import Loading
+from diloco.spec.status.syncer import RecoveredStatus
 from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
 from diloco.syncer.prepare import StartState, prepare, recorded_bases
 from diloco.syncer.recovery.collector import Collector
+from diloco.syncer.recovery.tail import MadeVersion
 from diloco.syncer.recovery.tape_tail import TapeTail
-from diloco.wire.server import SyncServer
-from diloco.wire.traffic import Traffic
+from diloco.wire.server.server import SyncServer
+from diloco.wire.server.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -182,7 +181,8 @@ class _Restoring:
         )
         if residual is not None:  # it was part of what the next update was made of; that of this version is not known
             before = before + residual
-        if not momentum_between(before, values, momentum, made.steps, optimizer) or _is_estimate(made, optimizer):
+        exact = momentum_between(before, values, momentum, made.steps, optimizer)
+        if not exact or (made.steps > 1 and optimizer.momentum > 0.0):
             self._estimated.add(fragment)
         store.put(fragment, made.version, values, momentum)
         self._taken.add(fragment)
@@ -207,7 +207,7 @@ class _Restoring:
         content = CheckpointContent(
             job.metadata.name, start.layout, self._epoch, store.hold(), engine, start.outer, reason, by_region
         )
-        checkpoints, keep = self._directory.checkpoints, job.spec.syncer.keep_checkpoints
+        checkpoints, keep = self._directory.checkpoints, job.spec.syncer.max_checkpoints
         prune_checkpoints(checkpoints, max(2, keep - 1), recorded_bases(self._directory.tape))
         try:
             name = write_checkpoint(checkpoints, content)
@@ -221,7 +221,3 @@ class _Restoring:
             epoch=self._epoch,
             recovered=status,
         )
-
-
-def _is_estimate(made: MadeVersion, optimizer: OuterOptimizer) -> bool:
-    return made.steps > 1 and optimizer.momentum > 0.0

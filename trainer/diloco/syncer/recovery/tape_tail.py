@@ -7,20 +7,18 @@ from the checkpoint, as it would without a tape.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diloco.core.engine import Engine, EngineOptions
+from diloco.core.engine.engine import Engine, EngineOptions
+from diloco.core.engine.snapshot import SnapshotError
 from diloco.core.fragments import Layout, Match
-from diloco.core.image import ImageError
-from diloco.core.options import Rules
-from diloco.core.snapshot import SnapshotError
-from diloco.core.tail import MadeVersion, Tail
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.sync import OuterOptimizer
 from diloco.syncer.prepare import StartState
+from diloco.syncer.recovery.tail import MadeVersion, Tail
 from diloco.syncer.replay import difference
 from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of, merged_in, read_header
 from diloco.tape.segments import TapeFiles, find_tapes
@@ -39,10 +37,9 @@ class TapeTail:
     """Of the merges on the tape."""
 
     def provable(self) -> dict[int, dict[int, MadeVersion]]:
-        """By fragment and version: versions that differ from the checkpoint's and have a proof."""
+        """By fragment and version: versions that differ from the checkpoint's."""
         return {
-            fragment: {one.version: one for one in made if one.steps and one.proof}
-            for fragment, made in enumerate(self.tail.made)
+            fragment: {one.version: one for one in made if one.steps} for fragment, made in enumerate(self.tail.made)
         }
 
     def unchanged(self) -> dict[int, MadeVersion]:
@@ -70,22 +67,18 @@ def read_tail(directory: Path, job: str, start: StartState) -> TapeTail | None:
         if not _has_newer(tapes[-1], job, start):  # as after a stop: most starts end here
             return None
         found = _read(tapes[-1], job, start, start.engine)
-    except (TapeError, TailError, SnapshotError, ImageError) as error:
+    except (TapeError, TailError, SnapshotError) as error:
         _log.warning("what was merged after checkpoint %s is not known: %s", start.checkpoint, error)
         return None
-    versions = sum(len(made) for made in found.tail.made)
-    if not versions:
+    if not any(found.provable().values()):
         return None
     _log.info(
         "epoch %d made %d versions after checkpoint %s, in %.1f s",
         found.epoch,
-        versions,
+        sum(len(made) for made in found.tail.made),
         start.checkpoint,
         found.tail.seconds,
     )
-    if not any(found.provable().values()):
-        _log.warning("its tape has no proofs of them: they are lost")
-        return None
     return found
 
 
@@ -94,7 +87,7 @@ def _has_newer(files: TapeFiles, job: str, start: StartState) -> bool:
 
     Raises:
         TapeError: it cannot be read.
-        TailError, SnapshotError, ImageError: its header makes no sense.
+        TailError, SnapshotError: its header makes no sense.
     """
     header, versions = read_header(files.segments[-1]), start.store.versions
     options, _ = _options(header, job, start.layout)
@@ -110,7 +103,7 @@ def _read(files: TapeFiles, job: str, start: StartState, saved: dict[str, Any]) 
     Raises:
         TapeError: its header cannot be read.
         TailError: it does not continue the checkpoint.
-        SnapshotError, ImageError: a header's state makes no sense.
+        SnapshotError: a header's state makes no sense.
     """
     first, engine, options, outer = _beginning(files, job, start)
     tail = Tail(engine, saved, options.shares)
@@ -155,9 +148,8 @@ def _options(header: TapeHeader, name: str, layout: Layout) -> tuple[EngineOptio
     """Options of the engine that wrote the tape, and the optimizer of its merges."""
     try:
         job = DiLoCoJob.model_validate(header.job)
-        rules = Rules(header.rules)
     except ValueError as error:
-        raise TailError(f"the tape's job or rules are not valid ({type(error).__name__})") from error
+        raise TailError(f"the tape's job is not valid ({type(error).__name__})") from error
     if job.metadata.name != name or layout.match(header.layout) is not Match.SAME:
         raise TailError("the tape is of another job or model")
-    return replace(EngineOptions.from_job(job, layout), rules=rules), OuterChoice.of(job.spec).optimizer
+    return EngineOptions.from_job(job, layout), OuterChoice.of(job.spec).optimizer

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from diloco.core.actions import Action, Fence, Merge, Note, Refuse
-from diloco.spec.syncer_status import BackupStatus, LearnerState, LinksStatus, RecoveriesStatus, SyncerStatus
+from diloco.core.engine.actions import Action, Fence, Merge, Note, NoteKind, Refuse
+from diloco.spec.status.syncer import BackupStatus, LearnerState, LinksStatus, RecoveriesStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -74,12 +74,12 @@ class SyncerMetrics:
 
     def observe(self, action: Action, now: float) -> None:
         """Count a decision, and time rounds by the decisions about them."""
-        detail = action.subject if isinstance(action, Note) else ""
+        detail = action.kind.value if isinstance(action, Note) else ""
         if isinstance(action, Fence | Refuse):
             detail = action.refusal.value
         self._decisions.labels(type(action).__name__, detail).inc()
         if isinstance(action, Note) and action.fragment >= 0:
-            self._observe_note(action.subject, action.fragment, now)
+            self._observe_note(action.kind, action.fragment, now)
         elif isinstance(action, Merge):
             opened = self._opened.pop(action.fragment, now)
             quorum_at = self._quorum_at.pop(action.fragment, None)
@@ -92,11 +92,11 @@ class SyncerMetrics:
         self._state.status = status
         return generate_latest(self.registry)
 
-    def _observe_note(self, subject: str, fragment: int, now: float) -> None:
-        if subject == "RoundOpened":
+    def _observe_note(self, kind: NoteKind, fragment: int, now: float) -> None:
+        if kind is NoteKind.ROUND_OPENED:
             self._opened[fragment] = now
             self._quorum_at.pop(fragment, None)
-        elif subject == "RoundWaits" and fragment not in self._quorum_at:  # later ones decide it again
+        elif kind is NoteKind.ROUND_WAITS and fragment not in self._quorum_at:  # later ones decide it again
             self._quorum.observe(now - self._opened.get(fragment, now))
             self._quorum_at[fragment] = now
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TypeVar
 
-from diloco.runtime.heartbeat import Heartbeat
 from diloco.runtime.http import Response, Route
-from diloco.spec.syncer_status import SyncerStatus
+from diloco.runtime.process.heartbeat import Heartbeat
+from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting.metrics import CONTENT_TYPE, SyncerMetrics
 
 LONGEST_LAG_SECONDS = 10.0

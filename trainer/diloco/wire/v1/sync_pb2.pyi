@@ -6,29 +6,28 @@ The wire between learners and the syncer.
 Learners open every connection, so only the syncer needs an address. Control and bulk run on connections of their own:
 a fragment under way never delays a heartbeat.
 
-  Session       one bidirectional stream a learner: small protobuf messages.
-  PushFragment  client stream of raw chunks (not protobuf): an outer gradient.
-  PullFragment  server stream of raw chunks: a merged fragment, whole in f32, or as an update from the previous version.
+  Session    one bidirectional stream a learner: small protobuf messages.
+  PushParts  an outer gradient, from the learner.
+  PullParts  a merged fragment, to the learner: whole in f32, or as an update from the previous version.
 
-Bulk streams. The first message of a push is a serialized PushHeader, of a pull (server to client) a serialized
-PullHeader; every later message is a chunk: 16 bytes of header, little-endian
-  u64 offset of the data in the payload, u64 XXH3-64 of the data
-then the data, at most 1 MiB. Chunks come in order and without gaps. The receiver allocates payload_bytes once, after it
-has checked it against what the layout and codec allow, and copies each chunk to its place. payload_digest is XXH3-128
-over the whole payload. Messages are never compressed; all but chunks are at most 1 MiB.
+Transfers. A payload is spread in parts over as many connections as the syncer's Welcome names at most, one call on
+each, which all begin with the same PushHeader or PullRequest; a pull is then answered with a PullHeader. A part is
+raw bytes, not protobuf: 16 bytes of header, little-endian
+  u64 offset of the data in the payload, u64 checksum
+then exactly part_bytes of data (the last one less), at a multiple of part_bytes, which is a multiple of 64 KiB up to
+1 MiB. The checksum is XXH3-64, with the offset as its seed, over the XXH3-64 of each 64 KiB of the data;
+payload_digest is XXH3-128 over the XXH3-64 of each 64 KiB of the payload. Parts come in any order, on any of the
+calls. Who receives them says on each call which ones it has: of a push the syncer, first of all and as parts arrive,
+of a pull the learner, in the message after its request and as parts arrive; wire/part_messages.py has the form. A call
+that breaks is begun again, and what had arrived is not sent again. The receiver allocates payload_bytes once, after it
+has checked it against what the layout and codec allow, and copies each part to its place. Messages are never
+compressed; all but parts are at most 1 MiB.
 
 The way back. A learner that says which version it holds may be sent an update: the new version is, element by element
 in f32, the version held plus what the payload decodes to, and result_digest is that of its bytes. A learner that says
 nothing, or holds another version than the update begins with, is sent the fragment whole. A learner may post its pull
 before the version is made, if the syncer's Welcome says so: the call then waits at the syncer, for the very next
 version only, at most one a learner and fragment, and ends with FAILED_PRECONDITION when it is not served in time.
-
-Parts. A syncer whose Welcome names a number of connections takes transfers in parts, spread over so many connections:
-PushParts and PullParts, one call on each connection, for the same header or the same request. A part is a chunk of
-exactly part_bytes (the last one less), at a multiple of part_bytes; parts come in any order, on any of the calls. Who
-receives them says on each call which ones it has: of a push the syncer, first of all and after every part, of a pull
-the learner, in the message after its request and after every part. wire/part_messages.py has the form. A call that
-breaks is begun again, and what had arrived is not sent again. A payload in parts is whole when all of them are there.
 
 What learners hold. A syncer that has been killed may lack versions that it made after its checkpoint. Before it admits
 learners it asks those that hold them, as their Join says, with HeldWanted in place of a Welcome. The learner answers
@@ -168,7 +167,6 @@ class Join(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
-    HEALS_FIELD_NUMBER: _builtins.int
     HELD_EPOCH_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
@@ -186,8 +184,6 @@ class Join(_message.Message):
     """syncer epoch its versions belong to; empty: none"""
     steps: _builtins.int
     data_position: _builtins.int
-    heals: _builtins.bool
-    """knows the refusals Stuck and Reset, and what Welcome.reset means"""
     held_epoch: _builtins.str
     """syncer epoch that held belongs to; empty: it cannot send what it holds"""
     training: _builtins.str
@@ -212,14 +208,13 @@ class Join(_message.Message):
         versions: _abc.Iterable[_builtins.int] | None = ...,
         steps: _builtins.int = ...,
         data_position: _builtins.int = ...,
-        heals: _builtins.bool = ...,
         held_epoch: _builtins.str = ...,
         held: _abc.Iterable[_builtins.int] | None = ...,
         training: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "heals", b"heals", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -252,40 +247,24 @@ class StepReport(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
-    BLOCKED_SECONDS_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
-    TRAINING_SECONDS_FIELD_NUMBER: _builtins.int
-    SKIPPED_SECONDS_FIELD_NUMBER: _builtins.int
-    PAUSED_SECONDS_FIELD_NUMBER: _builtins.int
-    COPYING_SECONDS_FIELD_NUMBER: _builtins.int
-    LOOKING_SECONDS_FIELD_NUMBER: _builtins.int
-    EVALUATING_SECONDS_FIELD_NUMBER: _builtins.int
-    CHECKPOINTING_SECONDS_FIELD_NUMBER: _builtins.int
-    LOADING_SECONDS_FIELD_NUMBER: _builtins.int
+    SPENT_FIELD_NUMBER: _builtins.int
     RECEIVING_SECONDS_FIELD_NUMBER: _builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     step: _builtins.int
     tokens: _builtins.int
     step_seconds: _builtins.float
-    blocked_seconds: _builtins.float
     loss: _builtins.float
     data_position: _builtins.int
-    training_seconds: _builtins.float
-    """How the process has spent its time since it started, in seconds; all 0: not reported."""
-    skipped_seconds: _builtins.float
-    paused_seconds: _builtins.float
-    copying_seconds: _builtins.float
-    looking_seconds: _builtins.float
-    evaluating_seconds: _builtins.float
-    checkpointing_seconds: _builtins.float
-    loading_seconds: _builtins.float
     receiving_seconds: _builtins.float
     """Of pulls since the process started; both 0: not reported.
     in which any of them received bytes
     """
     received_bytes: _builtins.int
+    @_builtins.property
+    def spent(self) -> Global___TimeSpent: ...
     def __init__(
         self,
         *,
@@ -293,27 +272,61 @@ class StepReport(_message.Message):
         step: _builtins.int = ...,
         tokens: _builtins.int = ...,
         step_seconds: _builtins.float = ...,
-        blocked_seconds: _builtins.float = ...,
         loss: _builtins.float = ...,
         data_position: _builtins.int = ...,
-        training_seconds: _builtins.float = ...,
-        skipped_seconds: _builtins.float = ...,
-        paused_seconds: _builtins.float = ...,
-        copying_seconds: _builtins.float = ...,
-        looking_seconds: _builtins.float = ...,
-        evaluating_seconds: _builtins.float = ...,
-        checkpointing_seconds: _builtins.float = ...,
-        loading_seconds: _builtins.float = ...,
+        spent: Global___TimeSpent | None = ...,
         receiving_seconds: _builtins.float = ...,
         received_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_seconds", b"blocked_seconds", "checkpointing_seconds", b"checkpointing_seconds", "copying_seconds", b"copying_seconds", "data_position", b"data_position", "evaluating_seconds", b"evaluating_seconds", "incarnation", b"incarnation", "loading_seconds", b"loading_seconds", "looking_seconds", b"looking_seconds", "loss", b"loss", "paused_seconds", b"paused_seconds", "received_bytes", b"received_bytes", "receiving_seconds", b"receiving_seconds", "skipped_seconds", b"skipped_seconds", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens", "training_seconds", b"training_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "incarnation", b"incarnation", "loss", b"loss", "received_bytes", b"received_bytes", "receiving_seconds", b"receiving_seconds", "spent", b"spent", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepReport: _TypeAlias = StepReport  # noqa: Y015
+
+@_typing.final
+class TimeSpent(_message.Message):
+    """How the process has spent its time since it started, in seconds by kind (core/account/time_spent.py)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAINING_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    COPYING_FIELD_NUMBER: _builtins.int
+    LOOKING_FIELD_NUMBER: _builtins.int
+    EVALUATING_FIELD_NUMBER: _builtins.int
+    CHECKPOINTING_FIELD_NUMBER: _builtins.int
+    LOADING_FIELD_NUMBER: _builtins.int
+    training: _builtins.float
+    skipped: _builtins.float
+    paused: _builtins.float
+    copying: _builtins.float
+    looking: _builtins.float
+    evaluating: _builtins.float
+    checkpointing: _builtins.float
+    loading: _builtins.float
+    def __init__(
+        self,
+        *,
+        training: _builtins.float = ...,
+        skipped: _builtins.float = ...,
+        paused: _builtins.float = ...,
+        copying: _builtins.float = ...,
+        looking: _builtins.float = ...,
+        evaluating: _builtins.float = ...,
+        checkpointing: _builtins.float = ...,
+        loading: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpointing", b"checkpointing", "copying", b"copying", "evaluating", b"evaluating", "loading", b"loading", "looking", b"looking", "paused", b"paused", "skipped", b"skipped", "training", b"training"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimeSpent: _TypeAlias = TimeSpent  # noqa: Y015
 
 @_typing.final
 class Alive(_message.Message):
@@ -456,7 +469,6 @@ class Welcome(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
-    POSTED_PULLS_FIELD_NUMBER: _builtins.int
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
@@ -465,12 +477,10 @@ class Welcome(_message.Message):
     epoch: _builtins.str
     steps: _builtins.int
     data_position: _builtins.int
-    posted_pulls: _builtins.bool
-    """a pull may be posted before its version is made"""
     connections: _builtins.int
-    """for transfers in parts; 0: the syncer takes none"""
+    """most that a transfer is spread over"""
     bytes_per_second: _builtins.int
-    """limit of the region: a push in parts waits until the syncer says how many may come"""
+    """limit of the region: a push waits until the syncer says how many parts may come"""
     reset: _builtins.bool
     """it has diverged: its inner optimizer and error feedback start over too"""
     training: _builtins.str
@@ -495,7 +505,6 @@ class Welcome(_message.Message):
         steps: _builtins.int = ...,
         data_position: _builtins.int = ...,
         progress: Global___Progress | None = ...,
-        posted_pulls: _builtins.bool = ...,
         connections: _builtins.int = ...,
         bytes_per_second: _builtins.int = ...,
         reset: _builtins.bool = ...,
@@ -503,7 +512,7 @@ class Welcome(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "posted_pulls", b"posted_pulls", "progress", b"progress", "reset", b"reset", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "progress", b"progress", "reset", b"reset", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -712,10 +721,9 @@ class PushHeader(_message.Message):
     """None, BF16, Int8, Int4"""
     payload_bytes: _builtins.int
     payload_digest: _builtins.bytes
-    """16 bytes; empty: the receiver relies on the chunks' own checksums"""
+    """16 bytes; empty: the receiver relies on the parts' checksums"""
     epoch: _builtins.str
     part_bytes: _builtins.int
-    """of PushParts"""
     def __init__(
         self,
         *,
@@ -786,7 +794,7 @@ class PullRequest(_message.Message):
     posted: _builtins.bool
     """wait for minimum_version if it is the next one"""
     transfer: _builtins.str
-    """of PullParts: random, the same on all its calls"""
+    """random, the same on all calls of a pull"""
     def __init__(
         self,
         *,
@@ -830,9 +838,8 @@ class PullHeader(_message.Message):
     base_version: _builtins.int
     """of an update: the held_version of the request"""
     result_digest: _builtins.bytes
-    """of an update: XXH3-128 of the fragment in f32 that it makes"""
+    """of an update: digest of the fragment in f32 that it makes"""
     part_bytes: _builtins.int
-    """of PullParts"""
     def __init__(
         self,
         *,

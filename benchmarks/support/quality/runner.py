@@ -1,0 +1,91 @@
+"""Carries out the runs of the quality benchmark in worker processes, and keeps the results in a file.
+
+Which runs are wanted and how their results are used is decided elsewhere.
+"""
+
+import ctypes
+import math
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from support.quality.runs import Setting, fingerprint, run, setting_of
+from support.quality.variants import VARIANTS, WORKLOADS
+from support.report import append_entry, read_entries
+
+Result = dict[str, Any]
+_PR_SET_PDEATHSIG = 1
+Due = Callable[[dict[Setting, Result]], Sequence[Setting]]
+"""The settings that are to be run, most important first, given what has a result."""
+
+
+class Runner:
+    """Results of runs, from the cache and from workers."""
+
+    def __init__(self, cache: Path | None, workers: int, variants: Iterable[str]) -> None:
+        """Compute the fingerprints of ``variants``, which will be requested, and of those in the cache."""
+        self._cache = cache
+        self._workers = workers
+        # Spawned, not forked: torch's thread pool does not survive a fork. A worker that started keeps its code.
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(workers, context, initializer=_end_with_parent)
+        kept = list(self._read())
+        names = sorted({*variants, *(setting.variant for setting, _, _ in kept)})
+        self.fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
+        self.results: dict[Setting, Result] = {
+            setting: result for setting, key, result in kept if setting.key(self.fingerprints) == key
+        }
+
+    def run(self, due: Due, after_each: Callable[[], None]) -> None:
+        """Run what is due until nothing is. ``after_each``: called after each run."""
+        running: dict[Future[Result], Setting] = {}
+        while True:
+            wanted = due(self.results)
+            waiting = [setting for setting in wanted if setting not in running.values()]
+            for setting in waiting[: self._workers - len(running)]:
+                running[self._pool.submit(run, setting)] = setting
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._finished(running.pop(future), future)
+            after_each()
+            print(f"    {len(wanted) - len(done)} runs known to be left", file=sys.stderr)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _finished(self, setting: Setting, future: Future[Result]) -> None:
+        try:
+            result = future.result()
+        except Exception as error:  # noqa: BLE001 - one run that diverges must not end the others
+            print(f"{name_of(setting)}: {error}", file=sys.stderr, flush=True)
+            result = {"loss": math.inf, "error": str(error), "cpu_seconds": 0.0}
+        result["code"] = self.fingerprints[setting.variant]
+        self.results[setting] = result
+        print(f"{name_of(setting)}: {result['loss']:.4f}", file=sys.stderr, flush=True)
+        entry = {"key": setting.key(self.fingerprints), "setting": asdict(setting), "result": result}
+        append_entry(self._cache, entry)
+
+    def _read(self) -> Iterable[tuple[Setting, str, Result]]:
+        """Every run in the cache whose variant is still there, whatever code made it."""
+        for entry in read_entries(self._cache):
+            setting = setting_of(entry["setting"])
+            if setting.variant in VARIANTS and setting.workload in WORKLOADS:
+                yield setting, entry["key"], entry["result"]
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent ends in any way: runs take minutes, and their results would be lost."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def name_of(setting: Setting) -> str:
+    """A readable name."""
+    rates = ", ".join(f"{part} {value:g}" for part, value in asdict(setting.rates).items() if value is not None)
+    return f"{setting.variant}, {setting.workload}, {setting.steps} steps, seed {setting.seed}: {rates}"

@@ -1,0 +1,1 @@
+"""How a job stops, ends and leaves. Pure."""

@@ -1,0 +1,1 @@
+"""Which learner runs, and where. Pure."""

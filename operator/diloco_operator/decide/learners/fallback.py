@@ -1,0 +1,94 @@
+"""Learners that find no node in their pool start in the region's next one, and end there when theirs has nodes. Pure.
+
+The job is taken as if the next pool had so many more learners, and as if the pool that lacks nodes were elastic by so
+many. Everything else follows from that as from any change of a pool's size: objects, the syncer's list of learners,
+conditions. How many there are is in the status, as pods whose node has just been found do not show it any more.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from diloco.spec import DiLoCoJob
+from diloco.spec.checks import MAXIMUM_LEARNERS, problems
+from diloco.spec.placement import Pool, Region
+from diloco_operator import names
+from diloco_operator.decide.causes.pods import is_ready, unschedulable_since
+from diloco_operator.decide.job_now import JobNow
+from diloco_operator.decide.learners.held_pods import set_of
+from diloco_operator.decide.objects.workloads import PoolWorkload
+from diloco_operator.decide.observed import Object
+from diloco_operator.names import PoolKey
+
+
+def with_fallbacks(job_now: JobNow) -> JobNow:
+    """The job as it is to be carried out now."""
+    if job_now.suspend:
+        return job_now
+    for key, pool in names.pools(job_now.spec).items():
+        if pool.fallback_after_seconds is None:
+            continue
+        # What an earlier pool has added to this one may find no node either.
+        workload = next(one for one in job_now.workloads if one.pool == key)
+        learners = _elsewhere(job_now, workload, timedelta(seconds=pool.fallback_after_seconds))
+        learners = min(learners, MAXIMUM_LEARNERS - len(job_now.spec.learner_ids))
+        if learners <= 0:
+            continue
+        job = with_more(job_now.manifest, key, learners, len(workload.given_up))
+        if not problems(job.spec):  # else no process would read the manifest
+            job_now = replace(job_now, job=job, elsewhere={**job_now.elsewhere, key: learners})
+    return job_now
+
+
+def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> int:
+    """How many of a pool's learners should run in the next one."""
+    before, looked = job_now.before.fallback_learners.get(str(workload.pool), 0), job_now.pods_by_set
+    if not job_now.clusters.answers(workload.key.cluster) or workload.live is None:
+        return min(before, workload.wanted)
+    if looked is None:
+        # Its controller also counts pods that are to be held back, until they are gone.
+        return 0 if workload.healthy and not workload.held else min(before, workload.wanted)
+    own = looked.get(set_of(workload), {})
+    pods = [own[index] for index in workload.indices - workload.given_up if index in own]
+    waiting = sum(_waits(pod, job_now.now, patience) for pod in pods)
+    # One that has a node now is replaced only when it works.
+    return max(waiting, min(before, workload.wanted - sum(map(is_ready, pods))))
+
+
+def _waits(pod: Object, now: datetime, patience: timedelta) -> bool:
+    since = unschedulable_since(pod)
+    return since is not None and now - since >= patience
+
+
+def with_more(job: DiLoCoJob, key: PoolKey, learners: int, given_up: int = 0) -> DiLoCoJob:
+    """The job with so many learners of a pool in the region's next one; ``given_up``: others of the pool."""
+    regions = [_moved(one, key.pool, learners, given_up) if one.name == key.region else one for one in job.spec.regions]
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": tuple(regions)})})
+
+
+def with_all_fallbacks(job: DiLoCoJob) -> DiLoCoJob:
+    """The job with every learner that it can get if no pool with a fallback has a node."""
+    for key in names.pools(job.spec):
+        pool = names.pools(job.spec)[key]  # which an earlier one may have added to
+        if pool.fallback_after_seconds is not None and pool.size:
+            job = with_more(job, key, pool.size)
+    return job
+
+
+def _moved(region: Region, name: str, count: int, given_up: int) -> Region:
+    pools = list(region.pools)
+    place = next(place for place, pool in enumerate(pools) if pool.name == name)
+    lacking, following = pools[place], pools[place + 1]
+    least = _least(lacking)
+    # Learners that the one pool cannot do without, the other cannot do without either.
+    needed = min(count, least - min(least, max(0, lacking.size - given_up - count)))
+    pools[place] = _resized(lacking, lacking.learners, least - needed)
+    pools[place + 1] = _resized(following, following.learners + count, _least(following) + needed)
+    return region.model_copy(update={"pools": tuple(pools)})
+
+
+def _least(pool: Pool) -> int:
+    return pool.size if pool.minimum_learners is None else pool.minimum_learners
+
+
+def _resized(pool: Pool, learners: int, least: int) -> Pool:
+    return pool.model_copy(update={"learners": learners, "minimum_learners": least})

@@ -1,0 +1,194 @@
+"""Keeps the pods of learners that are out without a node, and replaces pods where they are held. Pure.
+
+A held pod exists, because a StatefulSet has no gaps, but a scheduling gate keeps it from every node. Gates can only be
+set when a pod is created. So the set's template has the gate until each pod to hold was created with it (`_gate`); then
+the template is as before. Pods that were created meanwhile and should run are deleted, and created again without it.
+
+While pods are held, the set's controller replaces none on its own account (OnDelete). What a changed template needs is
+done here: one pod after the other, as the controller does it, but without waiting for those that are held.
+
+Nothing is remembered: what is held is in the manifest and the status, and how far it is shows in the pods.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from diloco_operator.decide.causes.pods import is_lost, is_ready
+from diloco_operator.decide.objects.workloads import PoolWorkload, number_of, seen_by_controller, status_of
+from diloco_operator.decide.observed import ChildKey, Object, PodObserved
+from diloco_operator.decide.plan import PodDeletion
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.manifests.placement.holds import creates_gated, has_gate, held_back, is_held_back, is_on_delete
+
+MOST_WITH_THEM: Final = 16
+"""Other pods of a set that may be created with the gate, because they are missing too (ours): they start a little
+later."""
+MOST_AT_ONCE: Final = 100
+"""Pods of a set that one reconcile deletes (ours)."""
+_SOON_SECONDS: Final = 2.0
+_MOST_DIGITS: Final = 6
+
+
+SetUid = tuple[str, str]
+"""A set: its cluster and its uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is done about the held pods of one set."""
+
+    on_delete: bool = False
+    """Its controller must replace no pods on its own account."""
+    gate: bool = False
+    """Pods that it creates now are held back."""
+    delete: tuple[PodDeletion, ...] = ()
+    """Pods to be created anew."""
+    held: int | None = 0
+    """Pods that are held back; None: not known."""
+    again_in_seconds: float = float("inf")
+    """When to decide again, at the latest."""
+
+
+class _Pods(NamedTuple):
+    by_index: Mapping[int, Object]
+    held: frozenset[int]
+    """Indices whose pods should have no node."""
+    total: int
+    now: datetime
+
+    @property
+    def others(self) -> list[int]:
+        """Indices whose pods should run."""
+        return [index for index in range(self.total) if index not in self.held]
+
+
+def holding(
+    workload: PoolWorkload,
+    pods: Mapping[int, Object] | None,
+    now: datetime,
+    lost_after_seconds: float,
+    *,
+    may_delete: bool,
+) -> Holding:
+    """Decide for one set that should have its pods.
+
+    Args:
+        workload: The pool, with the indices to hold.
+        pods: The pods of its set, by index (`pods_by_set`); None: they were not listed.
+        now: The time.
+        lost_after_seconds: How long after its grace period a pod counts as lost.
+        may_delete: The API server has not refused to delete pods there.
+    """
+    live = workload.live
+    held = frozenset(index for index in workload.held if index < workload.pods)
+    if live is None:
+        return Holding(bool(held), bool(held) and workload.pods - len(held) <= MOST_WITH_THEM, held=None)
+    if not (held or is_held_back(live)):
+        return Holding()
+    # An empty list may be of a cluster that could not be asked.
+    if pods is None or (not pods and number_of(status_of(live).get("replicas"))):
+        return Holding(is_on_delete(live), creates_gated(live), held=None)
+    # Without the right to delete pods, none can be held back, and the controller has to replace them.
+    held = held if may_delete else frozenset()
+    # A pod of another name is none of its set, whatever its owner reference says.
+    pods = {index: pod for index, pod in pods.items() if pod["metadata"].get("name") == f"{workload.key.name}-{index}"}
+    own = _Pods(pods, held, workload.pods, now)
+    gate = _gate(own, lost_after_seconds)
+    gated = [index for index, pod in pods.items() if has_gate(pod.get("spec"))]
+    # The controller would replace gated pods too, but only after waiting for others.
+    on_delete = bool(held or (gated and may_delete))
+    delete = _deletions(workload, live, own, gate=gate, on_delete=on_delete) if may_delete else ()
+    again = _SOON_SECONDS if delete or gate != creates_gated(live) else float("inf")
+    return Holding(on_delete, gate, delete, len(held & set(gated)), again)
+
+
+def as_held(one: Object, found: Holding) -> Object:
+    """A set as it has to be; ``one``: as it is while nothing is held."""
+    # The gate in one write with the strategy, or the controller would replace every pod.
+    return held_back(one, gated=found.gate) if found.on_delete or found.gate else one
+
+
+def _gate(own: _Pods, lost_after_seconds: float) -> bool:
+    """Whether pods that are created now have to be held back."""
+    # Of a lost pod it is not known when it goes. Until then, others of the set may have to be created.
+    wanted = [index for index in own.held if not _done(own.by_index.get(index), own.now, lost_after_seconds)]
+    missing = [index for index in own.others if index not in own.by_index or _leaving(own.by_index[index])]
+    return bool(wanted) and len(missing) <= MOST_WITH_THEM
+
+
+def _done(pod: Object | None, now: datetime, lost_after_seconds: float) -> bool:
+    return pod is not None and (has_gate(pod.get("spec")) or is_lost(pod, now, lost_after_seconds))
+
+
+def _deletions(
+    workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool, on_delete: bool
+) -> tuple[PodDeletion, ...]:
+    """The pods to be created anew, by a template that the controller has seen."""
+    if not seen_by_controller(live) or creates_gated(live) != gate:
+        return ()
+    there = {index: pod for index, pod in own.by_index.items() if not _leaving(pod)}
+    if gate:
+        taking = [index for index in sorted(own.held) if index in there and not has_gate(there[index].get("spec"))]
+        return _of(workload, there, taking, Reason.LEARNER_HELD)
+    waiting = [index for index, pod in sorted(there.items()) if index not in own.held and has_gate(pod.get("spec"))]
+    if waiting:
+        return _of(workload, there, waiting, None)
+    every = all(index in there for index in own.others)
+    return _of(workload, there, _outdated(live, own, there), None) if every and on_delete and is_on_delete(live) else ()
+
+
+def _outdated(live: Object, own: _Pods, there: Mapping[int, Object]) -> list[int]:
+    """At most one pod that has another template than its set: one that does not work first, then from the last on."""
+    old = [index for index in own.others if _is_outdated(there[index], live)]
+    broken = [index for index in own.others if not is_ready(there[index])]
+    if broken:
+        return [index for index in broken if index in old][-1:]
+    return old[-1:]
+
+
+def _is_outdated(pod: Object, live: Object) -> bool:
+    """Whether a pod has another template than its set, by what the controller has seen. False: not known either."""
+    own = (pod["metadata"].get("labels") or {}).get("controller-revision-hash")
+    wanted = status_of(live).get("updateRevision")
+    return bool(own and wanted) and own != wanted
+
+
+def _of(
+    workload: PoolWorkload, pods: Mapping[int, Object], indices: Sequence[int], reason: Reason | None
+) -> tuple[PodDeletion, ...]:
+    return tuple(
+        PodDeletion(
+            ChildKey("Pod", str(pods[index]["metadata"]["name"]), workload.key.cluster),
+            str(pods[index]["metadata"]["uid"]),
+            reason,
+            f"{workload.pool}/{index}",
+            str((pods[index].get("spec") or {}).get("nodeName") or ""),
+            by_force=False,
+        )
+        for index in indices[:MOST_AT_ONCE]
+    )
+
+
+def pods_by_set(pods: Iterable[PodObserved]) -> dict[SetUid, dict[int, Object]]:
+    """The pods of every set, by their indices."""
+    found: dict[SetUid, dict[int, Object]] = {}
+    for observed in pods:
+        index = str(observed.pod["metadata"].get("name", "")).rpartition("-")[2]
+        if not (index.isascii() and index.isdigit() and len(index) < _MOST_DIGITS):
+            continue
+        for owner in observed.pod["metadata"].get("ownerReferences") or ():
+            if owner.get("controller"):
+                found.setdefault((observed.cluster, str(owner.get("uid", ""))), {})[int(index)] = observed.pod
+    return found
+
+
+def set_of(workload: PoolWorkload) -> SetUid:
+    """The set of a pool."""
+    live = workload.live or {"metadata": {}}
+    return workload.key.cluster, str(live["metadata"].get("uid", "none"))
+
+
+def _leaving(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))

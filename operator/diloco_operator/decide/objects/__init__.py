@@ -1,0 +1,1 @@
+"""Which of a job's objects are applied or deleted. Pure."""

@@ -1,0 +1,1 @@
+"""What a job's status says. Pure."""

@@ -1,0 +1,1 @@
+"""From a change of a job to its writes."""

@@ -1,0 +1,254 @@
+"""Executes a plan on a job's objects and pods: scale, apply, delete, each with its own outcome.
+
+If an API server rejects one object, the others and the job's status are still written, and what fails in one cluster
+ends the work in no other. An object of another owner is never written to, whether or not a cache has it.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from diloco_operator.api_server.errors import (
+    REFUSED,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NamespaceGoingError,
+    NotFoundError,
+    UnavailableError,
+)
+from diloco_operator.api_server.kinds import POD, Object, child_kind
+from diloco_operator.api_server.watches import watched_version
+from diloco_operator.decide.objects.drift import applied_as, overwriting
+from diloco_operator.decide.observed import ChildKey
+from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
+from diloco_operator.decide.reasons import Reason
+from diloco_operator.decide.status.conditions import event
+from diloco_operator.jobs.jobs import JobKey
+from diloco_operator.jobs.observe.memory import PAUSE_SECONDS, Memory
+from diloco_operator.jobs.observe.places import JobsCluster, Places
+from diloco_operator.manifests.placement.holds import left_over
+
+_log = logging.getLogger(__name__)
+_Write = Callable[[JobsCluster], Awaitable[None]]
+_REFUSED = (*REFUSED, NamespaceGoingError)
+
+
+@dataclass(slots=True)
+class ChildWrites:
+    """The writes of one reconcile."""
+
+    places: Places
+    job: JobKey
+    memory: Memory
+    failure: ApiError | None = None
+    """The first failure at home that may be temporary: the reconcile is retried after its status is written. One
+    elsewhere is retried when that cluster is back, and with the next reconcile."""
+    reverted: tuple[JobEvent, ...] = ()
+    """What to tell of objects that something keeps reverting."""
+    _unknown: set[ChildKey] = field(default_factory=set)
+    """Objects of which it could not be found out whose they are."""
+    _over: set[str] = field(default_factory=set)
+    """Clusters in which further writes would fail now as well; home is tried again with each part of the plan."""
+
+    async def find_foreign(self, plan: Plan) -> bool:
+        """Look for objects of other owners that have the names to be applied. Returns whether there are any."""
+        wanted = [child for child in map(ChildKey.of_placed, plan.apply) if child not in plan.adopt]
+        found = {child for child in wanted if await self._is_foreign(child)}
+        self.memory.foreign |= found
+        return bool(found)
+
+    async def forget_foreign(self) -> None:
+        """Check with requests whether objects of other owners still exist, because those are not watched."""
+        still = {child for child in self.memory.foreign if await self._is_foreign(child, ask=True)}
+        self.memory.foreign = frozenset(still)
+
+    async def scale(self, plan: Plan) -> bool:
+        """Scale sets down. Returns whether there is something new to report."""
+        told = self._told
+        self._over.discard("")
+        for scaling in plan.scale:
+            await self._write(scaling.child, partial(self._scale, scaling))
+        return self._told != told
+
+    async def apply(self, plan: Plan) -> bool:
+        """Apply the planned objects. Returns whether there is something new to report."""
+        told = self._told
+        self._over.discard("")
+        bodies = {ChildKey.of_placed(one): one.body for one in plan.apply}
+        wanted = {*bodies, *(scaling.child for scaling in plan.scale)}
+        # An object that is no longer to be written no longer fails.
+        self.memory.failing = {child: why for child, why in self.memory.failing.items() if child in wanted}
+        for child, body in bodies.items():
+            if child not in self._unknown:
+                await self._write(child, partial(self._apply, child, body))
+        return self._told != told
+
+    async def delete(self, plan: Plan) -> None:
+        """Delete the objects that are no longer wanted."""
+        for child in plan.delete:
+            self._over.discard("")
+            place = self._open(child)
+            live = None if place is None else place.known(child)
+            if place is None or live is None or not place.owns(live):
+                continue
+            preconditions = {"uid": live["metadata"]["uid"]}
+            try:
+                await place.api.delete(child_kind(child.kind), place.namespace, child.name, preconditions)
+            except (NotFoundError, ConflictError):
+                continue  # deleted already, or replaced by another: the watch will report it
+            except ApiError as error:
+                # A leftover object does not make the status wrong, so the status is still written.
+                self._take(place, error)
+                if not place.cluster:
+                    self.failure = self.failure or error
+                continue
+            _log.info("%s: %s deleted", self.job, child)
+
+    async def delete_pods(self, plan: Plan) -> tuple[PodDeletion, ...]:
+        """Delete lost pods, and pods to be created anew. Returns those that were there and are gone now.
+
+        A deletion with a grace period of 0 does not wait for the pod's node. Each has the pod's uid as precondition, so
+        a later pod of the same name is never deleted by mistake. What fails in one cluster keeps nothing from being
+        done in another.
+        """
+        self._over.clear()
+        return tuple([one for one in plan.delete_pods if await self._delete_pod(one)])
+
+    async def _delete_pod(self, one: PodDeletion) -> bool:
+        place, cluster = self._open(one.child), one.child.cluster
+        if place is None:
+            return False
+        try:
+            grace = 0 if one.by_force else None
+            await place.api.delete(POD, place.namespace, one.child.name, {"uid": one.uid}, grace_seconds=grace)
+        except (NotFoundError, ConflictError):
+            self.memory.gone(one.uid)  # its node has come back, or another pod has its name
+            return False
+        except (ForbiddenError, InvalidError) as error:
+            # A missing right, or an admission webhook. It is asked again after a while, with one pod.
+            _log.warning("%s: %s", self.job, error)
+            self.memory.pods_forbidden |= {cluster}
+            self._over.add(cluster)
+            return False
+        except ApiError as error:
+            self._take(place, error)
+            self._over.add(cluster)
+            return False
+        if one.by_force:
+            self.memory.gone(one.uid)
+            _log.warning("%s: %s of %s deleted: node %s does not respond", self.job, one.child, one.whose, one.node)
+        else:
+            self.memory.looked = None  # it is there until its grace period ends
+            _log.info("%s: %s of %s deleted, to be created anew", self.job, one.child, one.whose)
+        return True
+
+    @property
+    def _told(self) -> tuple[int, int]:
+        return len(self.memory.refused), len(self.memory.still_failing)
+
+    def _open(self, child: ChildKey) -> JobsCluster | None:
+        """The place of a child; None: nothing is written there now."""
+        over = child.cluster in self._over
+        return None if over else self.places.of(self.job, self.memory.uid, child.cluster)
+
+    def _take(self, place: JobsCluster, error: ApiError) -> None:
+        """Take in a failure that does not end this reconcile.
+
+        Raises:
+            NamespaceGoingError: the job is deleted with its namespace.
+        """
+        if isinstance(error, NamespaceGoingError) and not place.cluster:
+            raise error
+        _log.warning("%s%s: %s", self.job, f" in cluster {place.cluster}" if place.cluster else "", error)
+        place.failed(error)
+        if not place.cluster and not isinstance(error, REFUSED):
+            self.failure = self.failure or error
+        # Without an answer, or after a 401 or 429, the next write would fail as well.
+        if not isinstance(error, _REFUSED) and not (isinstance(error, UnavailableError) and error.code != 0):
+            self._over.add(place.cluster)
+
+    async def _write(self, child: ChildKey, write: _Write) -> None:
+        """Make one write and record its outcome."""
+        place = self._open(child)
+        if place is None:
+            return
+        try:
+            await write(place)
+        except ApiError as error:
+            self._failed(place, child, error)
+        else:
+            self.memory.failing.pop(child, None)
+
+    def _failed(self, place: JobsCluster, child: ChildKey, error: ApiError) -> None:
+        self._take(place, error)
+        if isinstance(error, _REFUSED):
+            self.memory.refused[child] = error.message
+        else:
+            self.memory.failed(child, error.message)
+
+    async def _scale(self, scaling: Scaling, place: JobsCluster) -> None:
+        child, kind = scaling.child, child_kind(scaling.child.kind)
+        metadata = {"namespace": place.namespace, "name": child.name, "uid": scaling.uid}
+        patch = {"metadata": metadata, "spec": {"replicas": scaling.replicas}}
+        try:
+            live = await place.api.overwrite(kind, patch)
+        except NotFoundError:
+            return  # gone, and its pods with it
+        _keep(place, child, live)
+        _log.info("%s: %s scaled to %d", self.job, child, scaling.replicas)
+
+    async def _apply(self, child: ChildKey, body: Object, place: JobsCluster) -> None:
+        made = await self._put(place, child, body)
+        _keep(place, child, made)
+        self.memory.was_applied(child, applied_as(body, made))
+        _log.info("%s: %s applied", self.job, child)
+
+    async def _put(self, place: JobsCluster, child: ChildKey, body: Object) -> Object:
+        kind = child_kind(child.kind)
+        if self.memory.is_contested(child, body):
+            await self._tell_of_revert(place, child, body)
+        try:
+            applied = await place.api.apply(kind, body)
+            return await place.api.overwrite(kind, overwriting(body, applied)) if left_over(body, applied) else applied
+        except InvalidError:
+            live = place.known(child)
+            if live is None or not place.owns(live):
+                raise
+            # Applying keeps the fields that others have set, and these may conflict with ours.
+            return await place.api.overwrite(kind, overwriting(body, live))
+
+    async def _tell_of_revert(self, place: JobsCluster, child: ChildKey, body: Object) -> None:
+        """Record that something keeps reverting an object. The API server names it, unless it is an operator too."""
+        who = "the API server names nobody, so it may be another operator or a webhook"
+        try:
+            await place.api.apply(child_kind(child.kind), body, force=False)
+        except ConflictError as error:
+            who = error.message
+        text = f"something keeps reverting {child}, which is now repaired once in {PAUSE_SECONDS:.0f} s: {who}"
+        _log.warning("%s: %s", self.job, text)
+        self.reverted = (*self.reverted, event(Reason.OBJECT_REVERTED, text))
+
+    async def _is_foreign(self, child: ChildKey, *, ask: bool = False) -> bool:
+        """Whether another owner's object has that name. Sends a request if it is not in the cache, or with ``ask``."""
+        place = self._open(child)
+        if place is None:
+            return child in self.memory.foreign
+        live = None if ask else place.known(child)
+        if live is None:
+            try:
+                live = await place.api.find_metadata(child_kind(child.kind), place.namespace, child.name)
+            except ApiError as error:
+                if not place.cluster:
+                    raise
+                # What is not known to be ours is not written to.
+                self._unknown.add(child)
+                self._failed(place, child, error)
+                return child in self.memory.foreign
+        return live is not None and not place.owns(live)
+
+
+def _keep(place: JobsCluster, child: ChildKey, live: Object) -> None:
+    place.cache.written(child.kind, live, watched_version(place.watches, child.kind, place.namespace))

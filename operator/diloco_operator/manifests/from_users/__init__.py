@@ -1,0 +1,1 @@
+"""What of a user's pod settings goes into pods."""

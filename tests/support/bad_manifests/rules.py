@@ -1,0 +1,236 @@
+"""Fields that are right by themselves and not together."""
+
+from tests.support.bad_manifests.bad import LEARNERS_POOL, SAME, Bad
+
+CASES: list[Bad] = [
+    # One of several.
+    Bad(
+        {"spec.model": {}},
+        "spec.model: needs exactly one of builtin and entrypoint; has none",
+        "needs exactly one of builtin and entrypoint",
+    ),
+    Bad(
+        {"spec.model.entrypoint": "a.b:c"},
+        "spec.model: needs exactly one of builtin and entrypoint; has builtin and entrypoint",
+        "needs exactly one of builtin and entrypoint",
+    ),
+    Bad(
+        {"spec.data": {}},
+        "spec.data: needs exactly one of text, tokens and entrypoint; has none",
+        "needs exactly one of text, tokens and entrypoint",
+    ),
+    Bad(
+        {"spec.data.tokens.path": "corpus.tokens"},
+        "spec.data: needs exactly one of text, tokens and entrypoint; has text and tokens",
+        "needs exactly one of text, tokens and entrypoint",
+    ),
+    Bad(
+        {"spec.model.arguments.layers": 3},
+        "spec.model.arguments: has no use without entrypoint; remove it or use entrypoint",
+        SAME,
+    ),
+    Bad(
+        {"spec.model": {"entrypoint": "a.b:c", "arguments": {"layers": [1, {"width": None}]}}},
+        "spec.model.arguments.layers[1].width: null cannot be passed on; leave it out",
+    ),
+    Bad(
+        {"spec.data.arguments.path": "x"},
+        "spec.data.arguments: has no use without entrypoint; remove it or use entrypoint",
+        "has no use without entrypoint; remove it or use",
+    ),
+    # What cannot be together.
+    Bad(
+        {"spec.training.optimizer.muon.learningRate": 0.02},
+        "spec.training.optimizer.muon: has no use without type Muon; remove it or use type Muon",
+        SAME,
+    ),
+    Bad(
+        {"spec.sync.quorum": 5},
+        "spec.sync.quorum: 5 is above the learners of spec.regions, 4; use at most as many",
+        SAME,
+    ),
+    Bad(
+        {"spec.regions": [{"name": "here", "pools": [{"name": "cpu"}]}], "spec.sync.quorum": 2},
+        "spec.sync.quorum: 2 is above the learners of spec.regions, 1; use at most as many",
+        SAME,
+    ),
+    Bad(
+        {"spec.sync.overlap": 24}, "spec.sync.overlap: 24 is not below spec.sync.interval, 24; use a smaller one", SAME
+    ),
+    Bad(
+        {"spec.sync.interval": 1, "spec.sync.overlap": 2},
+        "spec.sync.overlap: 2 is not below spec.sync.interval, 1; use a smaller one",
+        SAME,
+    ),
+    Bad(
+        {"spec.sync.maxStalenessSteps": 23},
+        "spec.sync.maxStalenessSteps: 23 is below spec.sync.interval, 24, "
+        "so every learner would pause for good; use at least as many",
+        SAME,
+    ),
+    Bad(
+        {"spec.regions.1.name": "us-east"},
+        "spec.regions[1].name: us-east is there already; use each name once",
+        "Duplicate value",
+        at="spec.regions[1]",
+    ),
+    Bad(
+        {"spec.regions.0.pools.1.name": "new"},
+        "spec.regions[0].pools[1].name: new is there already; use each name once",
+        "Duplicate value",
+        at="spec.regions[0].pools[1]",
+    ),
+    Bad(
+        {"spec.regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 0}]}]},
+        "spec.regions: have 0 learners in all; use 1 to 10000",
+        SAME,
+    ),
+    Bad({"spec.regions.0.pools.0.learners": 9_999}, "spec.regions: have 10001 learners in all; use 1 to 10000", SAME),
+    Bad(
+        {"spec.regions.0.pools.0.minimumLearners": 3},
+        f"{LEARNERS_POOL}.minimumLearners: 3 is above learners less excludedIndices, 2; "
+        "use at most as many, or leave it out",
+        SAME,
+    ),
+    Bad(
+        {"spec.regions.1.pools.0.learners": 0, "spec.regions.1.pools.0.minimumLearners": 1},
+        "spec.regions[1].pools[0].minimumLearners: 1 is above learners less excludedIndices, 0; "
+        "use at most as many, or leave it out",
+    ),
+    Bad(
+        {"spec.failurePolicy.minimumLearners": 2},
+        "spec.failurePolicy.minimumLearners: 2 has no effect without spec.failurePolicy.maxRestartsPerLearner: "
+        "no learner is ever given up; give both or leave it out",
+        ("has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; give both"),
+    ),
+    Bad(
+        {"spec.failurePolicy": {"minimumLearners": 5, "maxRestartsPerLearner": 1}},
+        "spec.failurePolicy.minimumLearners: 5 is above the learners of spec.regions, 4; use at most as many",
+        SAME,
+    ),
+    Bad(
+        {"spec.training.evaluation.everyTokens": 100_001},
+        "spec.training.evaluation.everyTokens: 100001 is above "
+        "spec.training.tokens, 100000; use at most as many, or leave it out",
+        SAME,
+    ),
+    Bad(
+        {"spec.training.tokens": 2047},
+        "spec.training.tokens: 2047 is below the tokens of one inner step; use at least 2048",
+        SAME,
+    ),
+    Bad(
+        {"spec.regions.1.pools.0.batchSize": 1024},
+        "spec.training.tokens: 100000 is below the tokens of one inner step; use at least 131072",
+        SAME,
+    ),
+    Bad(
+        {"spec.data": {"tokens": {"path": "corpus.tokens"}}},
+        "spec.model.builtin.vocabularySize: is missing; without spec.data.text give the number of token ids",
+        SAME,
+    ),
+    Bad(
+        {"spec.data": {"entrypoint": "mine.corpus:source"}},
+        "spec.model.builtin.vocabularySize: is missing; without spec.data.text give the number of token ids",
+        SAME,
+    ),
+    Bad(
+        {"spec.model.builtin.vocabularySize": 256},
+        "spec.model.builtin.vocabularySize: 256 is below the 257 ids of "
+        "spec.data.text (256 bytes and an end of document); use at least 257 or leave it out",
+        "256 is below the 257 ids of spec.data.text (256 bytes and an end of document); use at least 257",
+    ),
+    Bad(
+        {"spec.regions.1.cluster": {"kubeconfigSecretRef": {"name": "west"}}},
+        "spec.syncer.expose.type: ClusterIP cannot be reached from other clusters, and a region is in one; "
+        "use NodePort, LoadBalancer or External",
+        ("ClusterIP cannot be reached from other clusters, and a region is in one; use NodePort, LoadBalancer or"),
+    ),
+    # Backups, the syncer's address, and pools.
+    Bad(
+        {"spec.regions.0.pools.1.fallbackAfterSeconds": 60},
+        (
+            "spec.regions[0].pools[1].fallbackAfterSeconds: has no effect, as no pool of the region follows; "
+            "remove it, or add a pool after it"
+        ),
+        SAME,
+        at="spec.regions[0].pools",
+    ),
+    Bad(
+        {"spec.syncer.backup": {"url": "gs://kept/mine", "endpoint": "https://store.example.com"}},
+        "spec.syncer.backup.endpoint: has a use only with a url that begins with s3://; remove it",
+        SAME,
+    ),
+    Bad(
+        {"spec.syncer.backup": {"url": "s3://kept/model.safetensors"}},
+        "spec.syncer.backup.url: s3://kept/model.safetensors names a file; use a folder",
+        "names a file; use a folder",
+    ),
+    Bad(
+        {"spec.initFrom": {"url": "/kept", "endpoint": "https://store.example.com"}},
+        "spec.initFrom.endpoint: has a use only with a url that begins with s3://; remove it",
+        SAME,
+    ),
+    Bad(
+        {"spec.initFrom": {"url": "/kept/model.safetensors"}},
+        "spec.initFrom.type: Resume needs a folder of backups; use Weights with an exported model",
+        SAME,
+    ),
+    Bad(
+        {"spec.initFrom": {"url": "/kept/model.safetensors", "type": "Weights", "backup": "a"}},
+        "spec.initFrom.backup: has no use with a url of one exported model; remove it",
+        SAME,
+    ),
+    Bad(
+        {"spec.syncer.expose": {"type": "LoadBalancer", "host": "a.example"}},
+        "spec.syncer.expose.host: has no use without type NodePort or External; remove it or use one of them",
+        SAME,
+    ),
+    Bad(
+        {"spec.syncer.expose": {"type": "External", "port": 443}},
+        (
+            "spec.syncer.expose.host: is missing; give the address at which learners outside the cluster "
+            "reach the syncer"
+        ),
+        SAME,
+    ),
+    Bad(
+        {"spec.syncer.expose": {"type": "NodePort", "host": "a.example", "port": 443}},
+        "spec.syncer.expose.port: has no use without type External; remove it or use type External",
+        SAME,
+    ),
+    Bad(
+        {"spec.syncer.expose": {"type": "External", "host": "a.example"}},
+        "spec.syncer.expose.port: is missing; with type External give the port of that address",
+        SAME,
+    ),
+    Bad(
+        {
+            "spec.regions.1.cluster": {"kubeconfigSecretRef": {"name": "west"}},
+            "spec.syncer.expose": {"type": "NodePort"},
+        },
+        (
+            "spec.syncer.expose.host: is missing; give the address at which learners outside the cluster "
+            "reach the syncer"
+        ),
+        SAME,
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.excludedIndices": [1, 2]},
+        "spec.regions[0].pools[0].excludedIndices[1]: 2 is not below learners, 2; use smaller ones",
+        "names an index that is not below learners, 2; use smaller ones",
+        at="spec.regions[0].pools[0].excludedIndices",
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.excludedIndices": [1, 1]},
+        "spec.regions[0].pools[0].excludedIndices[1]: 1 is listed twice; remove one",
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.excludedIndices": [0], "spec.regions.0.pools.0.minimumLearners": 2},
+        (
+            "spec.regions[0].pools[0].minimumLearners: 2 is above learners less excludedIndices, 1; use at "
+            "most as many, or leave it out"
+        ),
+        SAME,
+    ),
+]

@@ -1,0 +1,242 @@
+"""The link: how it handles the syncer's messages and broken connections. Sessions are scripted."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diloco.learner.link.syncer_link import Position
+from diloco.learner.mailboxes.holdings import Membership
+from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder
+from diloco.learner.mailboxes.pull_queue import PullOrder
+from diloco.learner.mailboxes.push_queue import OuterGradient
+from diloco.learner.mailboxes.recovery_orders import RecoveryOrder
+from diloco.learner.mailboxes.requests import GradientRequest
+from diloco.learner.training.capture import Capture
+from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
+from diloco.wire.messages import (
+    Declined,
+    EvaluationWanted,
+    FragmentReady,
+    FragmentWanted,
+    HeldWanted,
+    Join,
+    Leave,
+    Progress,
+    Refused,
+    SyncerMessage,
+    Welcome,
+)
+from tests.support.scripted_link import NO_PROGRESS, OVER, Bench, Script, welcome
+
+NOW = Membership("1", 1)
+OF_THREE_FRAGMENTS = Welcome(1, "1", (), (0, 0, 0), 0, 0, NO_PROGRESS)
+
+
+def test_it_joins_with_who_it_is_and_how_far_and_says_good_bye() -> None:
+    session = Script(welcome(4), OVER)
+    bench = Bench(session)
+    assert bench.run() == (EndKind.FINISHED, "enough")
+    assert session.sent == [Leave(4, "the job is over")]
+    assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40)]
+    assert bench.link.welcome_position == Position(9, 72)
+    assert bench.link.current() is None
+
+
+def test_what_is_to_be_loaded_is_wished_for_first_and_in_order() -> None:
+    wished: list[PullOrder] = []
+    bench = Bench(Script(welcome(load=(1, 0)), OVER))
+    bench.boxes.pull_queue.want = wished.append  # type: ignore[method-assign, assignment]  # before the session's end forgets them
+    bench.run()
+    assert wished[:2] == [PullOrder(NOW, 1, 4, load=True), PullOrder(NOW, 0, 3, load=True)]
+
+
+def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:
+    bench = Bench(UnavailableError("nobody there"), Script(welcome(), UnavailableError("broken")), Script(OVER))
+    bench.boxes.holdings.admitted(NOW, [])
+    bench.boxes.holdings.received("1", 0, 3)
+    bench.boxes.holdings.received("1", 1, 4)
+    assert bench.run() == (EndKind.FINISHED, "enough")
+    assert [(join.epoch, join.versions) for join in bench.joins] == [("1", (3, 4))] * 3
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "why"),
+    [
+        (Refused("Superseded", "another process"), EndKind.REFUSED, "Superseded: another process"),
+        (Refused("UnknownLearner", "no such learner"), EndKind.REFUSED, "UnknownLearner: no such learner"),
+        (Refused("GivenUp", "too often"), EndKind.REFUSED, "GivenUp: too often"),
+        (Refused("Finished", "complete"), EndKind.FINISHED, "Finished: complete"),
+        (Refused("Stuck", "no step"), EndKind.STUCK, "Stuck: no step"),
+        # Errors that would come again.
+        (IdentityError("the certificate is another's"), EndKind.REFUSED, "the certificate is another's"),
+        (OF_THREE_FRAGMENTS, EndKind.REFUSED, "the syncer's model has 3 fragments, this learner's has 2"),
+        (welcome(load=(2,)), EndKind.REFUSED, "the syncer speaks of fragment 2; there are 2"),
+    ],
+)
+def test_an_answer_to_the_join_that_ends_it(said: SyncerMessage | WireError, kind: EndKind, why: str) -> None:
+    bench = Bench(Script(said))
+    assert bench.run() == (kind, why)
+    assert len(bench.joins) == 1
+
+
+@pytest.mark.parametrize(
+    "end", [Refused("LeaseExpired", "why"), Refused("Reset", "why"), TooLargeError("the queue is full")]
+)
+def test_an_end_of_a_session_that_worked_is_a_reason_to_join_again(end: SyncerMessage | WireError) -> None:
+    bench = Bench(Script(welcome(), end), Script(welcome(2), OVER))
+    assert bench.run()[0] is EndKind.FINISHED
+    assert bench.link.sessions == len(bench.joins) == 2
+
+
+def test_the_inner_loop_starts_over_when_the_welcome_says_so() -> None:
+    plain, reset = Bench(Script(welcome(), OVER)), Bench(Script(replace(welcome(load=(0, 1)), reset=True), OVER))
+    for bench, told in ((plain, ""), (reset, "the syncer says that this learner has diverged")):
+        bench.run()
+        assert bench.boxes.orders.take_start_over() == told
+        assert not bench.boxes.orders.take_start_over(), "once"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [("a", "b", "the syncer has begun another training"), ("a", "a", ""), ("", "b", ""), ("a", "", "")],
+)
+def test_the_inner_loop_starts_over_when_the_training_is_another(before: str, after: str, why: str) -> None:
+    lost = Refused("LeaseExpired", "why")
+    bench = Bench(Script(replace(welcome(), training=before), lost), Script(replace(welcome(2), training=after), OVER))
+    bench.run()
+    assert bench.link.training == after
+    assert bench.boxes.orders.take_start_over() == why
+
+
+def test_orders_carry_the_admission_they_came_with_and_end_with_it() -> None:
+    asked: list[GradientRequest] = []
+    bench = Bench(Script(welcome(4), FragmentWanted(1, 5, 2), EvaluationWanted(0, (3, 4), final=False)), Script(OVER))
+    bench.boxes.requests.put = asked.append  # type: ignore[method-assign, assignment]  # before the session's end forgets it
+    bench.run()
+    assert asked == [GradientRequest(Membership("1", 4), 1, 5, 2)]
+    assert bench.boxes.orders.take_evaluation() is None
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        (welcome(), FragmentWanted(2, 1, 1)),
+        (welcome(), FragmentReady(2, 1, merged=True, progress=NO_PROGRESS)),
+        (FragmentWanted(0, 1, 1),),
+    ],
+    ids=["wanted", "ready", "before the welcome"],
+)
+def test_an_order_that_cannot_be_breaks_the_session(says: tuple[SyncerMessage, ...]) -> None:
+    bench = Bench(Script(*says, OVER), Script(OVER))
+    heard = bench.listen("requests.put")
+    assert bench.run()[0] is EndKind.FINISHED
+    assert (len(bench.joins), heard) == (2, [])
+
+
+def test_a_syncer_that_lacks_a_fragment_that_there_is_not_is_left() -> None:
+    bench = Bench(Script(HeldWanted(2, 7, 3)), Script(OVER))
+    heard = bench.listen("recovery_orders.put")
+    bench.run()
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        (welcome(progress=Progress(30, 100, 3)),),
+        (welcome(), FragmentReady(0, 4, merged=True, progress=Progress(30, 100, 3))),
+        (welcome(), Progress(30, 100, 3)),
+    ],
+)
+def test_progress_is_taken_from_whatever_carries_it(says: tuple[SyncerMessage, ...]) -> None:
+    bench = Bench(Script(*says, OVER))
+    bench.run()
+    assert bench.boxes.orders.progress == 0.3
+
+
+@pytest.mark.parametrize(("load", "ready"), [((0,), False), ((), True)])
+def test_a_welcome_opens_the_mailboxes_and_is_answered_if_nothing_to_load(
+    load: tuple[int, ...], *, ready: bool
+) -> None:
+    session = Script(Welcome(1, "1", load, (3, 4), 0, 0, NO_PROGRESS), OVER)
+    bench = Bench(session)
+    heard = bench.listen("control.session_begins", "pull_queue.session_begins", "control.ready", "control.post")
+    bench.run()
+    begins: list[tuple[object, ...]] = [("control.session_begins", session, NOW), ("pull_queue.session_begins", NOW)]
+    assert heard == begins + [("control.ready", NOW), ("control.post",)] * ready
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_notice_settles_what_was_sent_and_has_the_fragment_pulled(*, merged: bool) -> None:
+    bench = Bench(Script(welcome(), FragmentReady(1, 5, merged, NO_PROGRESS), OVER))
+    bench.boxes.holdings.admitted(NOW, [])
+    bench.boxes.holdings.received("1", 0, 3)
+    bench.boxes.holdings.received("1", 1, 4)
+    heard = bench.listen("requests.not_merged", "feedback.outcome", "pull_queue.want")
+    bench.run()
+    settled = [] if merged else [("requests.not_merged", 1, 5)]
+    assert heard == [*settled, ("feedback.outcome", 1, 5, merged), ("pull_queue.want", PullOrder(NOW, 1, 5))]
+
+
+def test_without_error_feedback_nothing_is_missing() -> None:
+    bench = Bench(Script(welcome(), FragmentReady(1, 5, merged=True, progress=NO_PROGRESS), OVER))
+    bench.link._boxes = replace(bench.boxes, feedback=None)
+    assert bench.run() == (EndKind.FINISHED, "enough")
+
+
+@pytest.mark.parametrize(("final", "orders"), [(False, []), (True, [(0, 9), (1, 8)])])
+def test_a_final_evaluation_has_its_versions_pulled(orders: list[tuple[int, int]], *, final: bool) -> None:
+    wanted = EvaluationWanted(2, (9, 8), final)
+    bench = Bench(Script(welcome(), wanted, OVER))
+    heard = bench.listen("orders.evaluate", "pull_queue.want")
+    bench.run()
+    assert heard[2:] == [
+        ("orders.evaluate", EvaluationOrder(NOW, wanted)),
+        *(("pull_queue.want", PullOrder(NOW, fragment, version)) for fragment, version in orders),
+    ]
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_request_whose_answer_is_staged_is_answered_at_once(*, staged: bool) -> None:
+    capture = Capture(1, 4, 1, 1, torch.zeros(1), torch.zeros(1), None)
+    session = Script(welcome(), FragmentWanted(1, 5, 2), OVER)
+    bench = Bench(session)
+    bench.boxes.requests.stage([capture] * staged)
+    heard = bench.listen("push_queue.offer")
+    bench.run()
+    answer = OuterGradient(GradientRequest(NOW, 1, 5, 2), capture)
+    assert heard == [("push_queue.offer", answer)] * staged
+
+
+def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
+    bench = Bench(Script(welcome(), OVER))
+    mailboxes = ("control", "requests", "pull_queue", "push_queue", "orders", "feedback")
+    names = [f"{name}.session_over" for name in mailboxes]
+    heard = bench.listen(*names)
+    bench.run()
+    assert heard == [(name,) for name in names]
+
+
+def test_it_says_what_it_can_send_even_of_a_model_that_is_not_complete() -> None:
+    bench = Bench(Script(OVER))
+    bench.boxes.holdings.admitted(Membership("1.ab", 1), [0, 1])
+    bench.boxes.holdings.received("1.ab", 1, 0, torch.ones(2))
+    bench.run()
+    (join,) = bench.joins
+    assert (join.epoch, join.versions) == ("", ())
+    assert (join.held_epoch, join.held) == ("1.ab", (0, 1))
+
+
+def test_what_a_restarted_syncer_lacks_is_ordered_for_its_session() -> None:
+    session = Script(HeldWanted(1, 7, 3))
+    bench = Bench(session, Script(OVER))
+    heard = bench.listen("recovery_orders.put", "recovery_orders.session_over")
+    bench.run()
+    (_, order), over, *_ = heard
+    assert isinstance(order, RecoveryOrder)
+    assert order.wanted == HeldWanted(1, 7, 3)
+    assert over == ("recovery_orders.session_over",)
+    order.decline(Declined(0, 1, 7, 3))
+    assert session.sent == [Declined(0, 1, 7, 3)]
+    assert len(bench.joins) == 2

@@ -1,0 +1,101 @@
+from typing import Any
+
+import pytest
+
+from diloco_operator.api_server.cache import Cache, CacheFullError, GroupKey, ObjectKey
+from diloco_operator.api_server.intake import size_of
+
+GROUP = GroupKey("ns", "job")
+KEY = ObjectKey("Service", "ns", "a")
+
+
+def item(version: int, name: str = "a", **labels: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ns", "resourceVersion": str(version), "labels": {"job": "job", **labels}}
+    return {"kind": "Service", "metadata": {**metadata, "managedFields": [{"manager": "x"}]}}
+
+
+def version_in(cache: Cache, key: ObjectKey = KEY) -> str | None:
+    known = cache.get(key)
+    return None if known is None else known["metadata"]["resourceVersion"]
+
+
+def names_in(cache: Cache) -> list[str]:
+    return [key.name for key, _ in cache.group(GROUP)]
+
+
+def test_what_a_watch_brings_is_found_by_group_and_without_managed_fields() -> None:
+    cache = Cache("job")
+    assert cache.seen("Service", item(5)) == GROUP
+    assert names_in(cache) == ["a"]
+    assert "managedFields" not in cache.get(KEY)["metadata"]  # type: ignore[index] # it is there
+
+
+def test_an_older_event_does_not_take_back_our_own_write() -> None:
+    cache = Cache("job")
+    cache.written("Service", item(7), watched_version=3)
+    assert cache.seen("Service", item(5)) is None
+    assert version_in(cache) == "7"
+
+
+def test_an_answer_that_follows_the_deletion_does_not_restore_the_object() -> None:
+    cache = Cache("job")
+    cache.seen("Service", item(5))
+    # Written at 6, deleted at 8: the watch was quicker than the answer.
+    assert cache.gone("Service", item(8)) == GROUP
+    cache.written("Service", item(6), watched_version=8)
+    assert version_in(cache) is None
+    assert names_in(cache) == []
+
+
+def test_the_end_of_an_earlier_object_leaves_a_later_one_of_its_name() -> None:
+    cache = Cache("job")
+    cache.written("Service", item(9), watched_version=6)
+    assert cache.gone("Service", item(8)) is None
+    assert version_in(cache) == "9"
+
+
+def test_a_list_drops_what_it_lacks_but_not_what_was_written_after_it() -> None:
+    cache = Cache("job")
+    for name, version in (("gone", 3), ("kept", 4)):
+        cache.seen("Service", item(version, name))
+    cache.written("Service", item(12, "ours"), watched_version=4)
+    assert cache.listed("Service", "ns", [item(4, "kept"), item(9, "new")], 10) == {GROUP}
+    assert names_in(cache) == ["kept", "new", "ours"]
+
+
+def test_a_list_that_brings_nothing_new_changes_no_group() -> None:
+    cache = Cache("job")
+    cache.listed("Service", None, [item(4)], 10)
+    assert cache.listed("Service", None, [item(4)], 20) == set()
+
+
+def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+    cache = Cache("job")
+    cache.seen("Service", item(3))
+    cache.listed("Service", "elsewhere", [], 10)
+    assert version_in(cache) == "3"
+
+
+def test_an_object_whose_label_changes_moves_between_groups() -> None:
+    cache = Cache("job")
+    cache.seen("Service", item(3))
+    assert cache.seen("Service", item(4, job="other")) == GroupKey("ns", "other")
+    assert names_in(cache) == []
+    assert len(cache) == 1
+
+
+def test_objects_are_kept_as_long_as_there_is_room() -> None:
+    slim = {**item(5), "metadata": {key: one for key, one in item(5)["metadata"].items() if key != "managedFields"}}
+    cache = Cache("job", most_bytes=3 * size_of(slim))
+    for name in ("a", "b", "c"):
+        cache.seen("Service", item(5, name))
+    with pytest.raises(CacheFullError):
+        cache.seen("Service", item(5, "d"))
+    cache.written("Service", item(6, "e"), watched_version=5)
+    assert names_in(cache) == ["a", "b", "c"], "what was written is left to the watch"
+    cache.seen("Service", item(6, "a"))
+    cache.gone("Service", item(7, "b"))
+    cache.seen("Service", item(8, "f"))
+    cache.listed("Service", "ns", [item(9, "g"), item(9, "h")], 9)
+    with pytest.raises(CacheFullError):
+        cache.listed("Service", "ns", [item(9, name) for name in "ghij"], 9)

@@ -1,0 +1,77 @@
+"""What the syncer reports of learners, its tape and the links, as the job's conditions show it."""
+
+from typing import Any
+
+import pytest
+
+from testbed.virtual_cluster.world_pods import crashed, running
+from testbed.virtual_cluster.world_syncer import THIN_LINKS
+from tests.unit.operator.decide.training_world import OLD, degraded, training_world
+
+
+def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None:
+    w = training_world()
+    w.pods.troubles[f"{OLD}1"] = running(w.now) | {"conditions": [{"type": "Ready", "status": "False"}]}
+    w.run(30)
+    assert degraded(w)[0] == "False", "it may still be loading"
+    w.run(60)
+    assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but not joined to the syncer")
+
+
+def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
+    w = training_world()
+    w.syncer.given_up = {"us-west/old/0"}
+    w.syncer.stalled = {"us-east/new/0"}
+    w.pods.troubles[f"{OLD}0"] = crashed(3, "given up")
+    w.run(10)
+    remedy = "annotate the job with diloco.dev/readmit=us-west/old/0 to let it back in"
+    told = f"us-west/old/0 given up after too many restarts; {remedy}; us-east/new/0 connected but making no steps"
+    assert degraded(w)[1:] == ("LearnersGivenUp", told)
+
+
+def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
+    w = training_world()
+    assert "outerOptimizer" not in w.status
+    chosen = "learning rate 1, momentum 0 (as given)"
+    for told in (chosen, ""):
+        w.syncer.outer_optimizer = told
+        w.run(10)
+        assert w.status["outerOptimizer"] == chosen
+
+
+FITS = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
+OF_A_NEWER_SYNCER = THIN_LINKS | {"kind": "LinkHaunted", "remedies": []}
+REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
+
+
+@pytest.mark.parametrize(
+    ("field", "bad", "good", "reason", "words"),
+    [
+        ("tape_problem", "no space", "", "TapeFailing", "the tape is incomplete: no space"),
+        ("backup_problem", "access denied", "", "BackupFailing", "the syncer cannot upload backups: access denied"),
+        ("links", THIN_LINKS, FITS, "ScheduleMisfit", THIN_LINKS["reason"] + REMEDIES),
+        ("links", OF_A_NEWER_SYNCER, None, "ScheduleMisfit", THIN_LINKS["reason"]),
+    ],
+)
+def test_what_the_syncer_reports_is_told_of_a_job_that_is_ready(
+    field: str, bad: Any, good: Any, reason: str, words: str
+) -> None:
+    w = training_world()
+    setattr(w.syncer, field, bad)
+    w.run(10)
+    assert degraded(w) == ("True", reason, words)
+    assert w.condition("Ready")["status"] == "True"
+    setattr(w.syncer, field, good)
+    w.run(10)
+    assert degraded(w)[0] == "False"
+
+
+def test_a_verdict_that_lasts_costs_no_further_write() -> None:
+    w = training_world()
+    w.syncer.links = THIN_LINKS
+    w.syncer.frozen = True
+    w.run(60)
+    before = w.condition("Degraded")
+    w.syncer.links = THIN_LINKS | {"since_seconds": 600.0, "used": []}
+    w.run(60)
+    assert w.condition("Degraded") == before

@@ -1,0 +1,227 @@
+"""Whole lives of jobs, in virtual time."""
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+from testbed.virtual_cluster.namespace import START
+from testbed.virtual_cluster.operator_world import World, job_object
+from testbed.virtual_cluster.world_pods import stamp
+
+KINDS = {
+    "ConfigMap": 1,
+    "Deployment": 1,
+    "NetworkPolicy": 2,
+    "PersistentVolumeClaim": 1,
+    "Secret": 4,
+    "Service": 2,
+    "StatefulSet": 2,
+}
+
+
+def world(seconds: float = 60.0, **spec: Any) -> World:
+    made = World(job=job_object(**spec))
+    made.run(seconds)
+    return made
+
+
+def test_a_job_is_applied_trains_and_completes_with_its_model_on_the_claim() -> None:
+    w = World()
+    w.reconcile()
+    assert Counter(kind for kind, _ in w.home.objects) == KINDS
+    assert (w.status["phase"], w.status["reason"]) == ("Pending", "WaitingForSyncer")
+    w.run(60)
+    assert (w.status["phase"], w.status["reason"]) == ("Training", "Training")
+    assert w.status["startTime"] == stamp(START)
+    assert w.status["learners"] == {"desired": 4, "ready": 4, "training": 4, "summary": "4/4"}
+    assert w.condition("Ready")["message"] == "4 of 4 learners train"
+    w.run(240)
+    assert w.status["phase"] == "Complete"
+    assert w.status["model"] == {"persistentVolumeClaim": "demo-syncer", "path": "model.safetensors"}
+    assert w.status["progress"]["percent"] == "100%"
+    assert w.status["progress"]["loss"] == "2.500"
+    assert not w.pods.pods
+    assert ("PersistentVolumeClaim", "demo-syncer") in w.home.objects
+    assert [event.reason for event in w.events] == ["WaitingForSyncer", "Training", "BudgetReached"]
+
+
+def test_the_end_is_recorded_before_anything_is_stopped() -> None:
+    w = world()
+    w.syncer.merged = w.syncer.budget
+    w.tick()
+    plan = w.reconcile()
+    assert plan.status is not None
+    assert (plan.apply, plan.again_in_seconds) == ((), 0.0)
+    stopping = w.reconcile()
+    assert {(one.child.kind, one.replicas) for one in stopping.scale} == {("StatefulSet", 0)}
+    assert not stopping.apply
+
+
+def test_a_finished_training_is_complete_only_once_its_model_is_exported() -> None:
+    w = world()
+    w.syncer.export_blocked = True
+    w.run(300)
+    assert w.status["phase"] == "Training"
+    assert w.condition("Progressing")["reason"] == "Finishing"
+    w.syncer.export_blocked = False
+    w.run(10)
+    assert w.status["phase"] == "Complete"
+
+
+def test_a_steady_job_writes_its_progress_every_ten_seconds_at_most() -> None:
+    w = world(60, tokens=10_000_000)
+    before = w.status_writes
+    w.run(100, every=1.0)
+    assert w.status_writes - before <= 10
+    assert w.home.writes == sum(KINDS.values())
+
+
+def test_a_job_that_stands_still_writes_nothing() -> None:
+    w = world(60, tokens=10_000_000)
+    w.syncer.frozen = True
+    w.run(20)
+    before = w.status_writes
+    w.run(300)
+    assert w.status_writes == before
+    assert w.status["progress"]["tokensPerSecond"] == 0
+    assert "secondsLeft" not in w.status["progress"]
+
+
+def test_no_progress_is_reported_after_ten_minutes_until_the_next_step() -> None:
+    w = world(60, tokens=10_000_000)
+    w.syncer.frozen = True
+    w.run(590, every=59.0)
+    assert w.condition("Progressing")["status"] == "True"
+    w.run(30)
+    assert (w.condition("Progressing")["status"], w.condition("Progressing")["reason"]) == ("False", "NoProgress")
+    w.syncer.frozen = False
+    w.run(20)
+    assert w.condition("Progressing")["status"] == "True"
+
+
+def test_a_syncer_back_after_a_long_absence_is_not_reported_as_no_progress() -> None:
+    w = world(60, tokens=10_000_000)
+    w.unreachable = "no answer within 3 s"
+    w.run(1200, every=60.0)
+    w.unreachable = ""
+    w.syncer.frozen = True
+    w.run(20)
+    assert w.condition("Progressing")["reason"] == "Training"
+
+
+def test_suspending_stops_learners_then_the_syncer_and_resuming_goes_on() -> None:
+    w = world(60, tokens=10_000_000)
+    w.change(suspend=True)
+    w.run(5)
+    assert not any(item["spec"]["replicas"] for item in w.home.of_kind("StatefulSet").values())
+    assert w.home.objects["Deployment", "demo-syncer"]["spec"]["replicas"] == 1
+    assert (w.condition("Suspended")["status"], w.condition("Suspended")["reason"]) == ("False", "Suspending")
+    w.run(60)
+    assert not w.pods.pods
+    assert (w.status["phase"], w.status["reason"]) == ("Suspended", "Suspended")
+    assert w.condition("Suspended")["status"] == "True"
+    assert "startTime" not in w.status
+    assert w.status["learners"]["summary"] == "0/0"
+    step = w.status["progress"]["step"]
+    assert step > 0
+    quiet = w.status_writes
+    w.run(600, every=60.0)
+    assert w.status_writes == quiet
+    resumed_at = w.now
+    w.change(suspend=False)
+    w.run(60)
+    assert w.status["phase"] == "Training"
+    assert (w.condition("Suspended")["status"], w.condition("Suspended")["reason"]) == ("False", "Resumed")
+    assert w.status["startTime"] == stamp(resumed_at)
+    assert w.status["progress"]["step"] > step
+    assert w.status["syncer"]["epoch"] == 2
+
+
+def test_a_job_created_suspended_starts_no_pod() -> None:
+    w = world(60, suspend=True)
+    assert not w.pods.pods
+    assert w.syncer.epoch == 0
+    assert w.status["phase"] == "Suspended"
+
+
+def test_the_deadline_fails_a_job_and_stops_it() -> None:
+    w = world(50, activeDeadlineSeconds=60)
+    assert w.again_in_seconds <= 10
+    w.run(60)
+    assert (w.status["phase"], w.status["reason"]) == ("Failed", "DeadlineExceeded")
+    assert "activeDeadlineSeconds (60 s)" in w.condition("Failed")["message"]
+    w.run(60)
+    assert not w.pods.pods
+
+
+def test_the_deadline_stops_while_suspended_and_restarts_on_resuming() -> None:
+    w = world(50, tokens=10_000_000, activeDeadlineSeconds=100)
+    w.change(suspend=True)
+    w.run(500, every=20.0)
+    w.change(suspend=False)
+    w.run(90)
+    assert w.status["phase"] == "Training"
+    w.run(60)
+    assert w.status["reason"] == "DeadlineExceeded"
+
+
+def test_a_finished_job_is_deleted_once_its_time_to_live_is_over() -> None:
+    w = world(300, ttlSecondsAfterFinished=3600)
+    assert w.status["phase"] == "Complete"
+    w.now += timedelta(seconds=3000)
+    w.reconcile()
+    assert w.again_in_seconds <= 60
+    before = w.job_deleted
+    w.now += timedelta(seconds=700)
+    plan = w.reconcile()
+    assert (before, w.job_deleted) == (False, True)
+    assert (plan.apply, plan.status) == ((), None)
+
+
+def test_a_time_to_live_of_nothing_deletes_at_the_end() -> None:
+    w = world(300, ttlSecondsAfterFinished=0)
+    assert w.job_deleted
+
+
+def test_a_finished_job_stays_finished_whatever_its_spec_says() -> None:
+    w = world(300)
+    for suspend in (True, False):
+        w.change(suspend=suspend)
+        w.run(60)
+        assert w.status["phase"] == "Complete"
+        assert not w.pods.pods
+    assert w.status["observedGeneration"] == w.job["metadata"]["generation"]
+    del w.home.objects["PersistentVolumeClaim", "demo-syncer"]
+    w.run(60)
+    assert ("PersistentVolumeClaim", "demo-syncer") not in w.home.objects, "an empty volume is no use to anybody"
+
+
+def test_a_pool_is_scaled_up_and_down_while_the_job_trains() -> None:
+    w = world(60, tokens=10_000_000)
+    for learners in (3, 1, 0, 2):
+        w.scale(0, learners)
+        w.run(40)
+        assert w.set_named("us-east/new")["spec"]["replicas"] == learners
+        assert w.status["learners"]["summary"] == f"{3 + learners}/{3 + learners}"
+        assert w.status["phase"] == "Training"
+
+
+def test_deleted_children_come_back_and_nobody_else_is_touched() -> None:
+    w = world(60, tokens=10_000_000)
+    for key in (("Service", "demo-syncer"), ("Secret", "demo-syncer-tls")):
+        before = w.home.writes
+        del w.home.objects[key]
+        w.reconcile()
+        assert key in w.home.objects
+        assert w.home.writes == before + 1
+
+
+def test_restarts_are_the_syncers_count_and_are_kept_while_it_is_away() -> None:
+    w = world(60, tokens=10_000_000)
+    w.syncer.restarts = {"us-west/old/1": 2, "us-west/old/0": 1, "us-east/new/0": 2}
+    w.run(5)
+    told = [(one["learner"], one["count"]) for one in w.status["restarts"]]
+    assert told == [("us-east/new/0", 2), ("us-west/old/1", 2), ("us-west/old/0", 1)]
+    w.unreachable = "no answer within 3 s"
+    w.run(20)
+    assert [(one["learner"], one["count"]) for one in w.status["restarts"]] == told

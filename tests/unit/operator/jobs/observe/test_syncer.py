@@ -1,0 +1,121 @@
+"""What a syncer's answer comes to; none of these waits for time to pass."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
+from diloco_operator.jobs.jobs import JobKey
+from diloco_operator.jobs.observe import syncer
+from diloco_operator.jobs.observe.syncer import LONGEST_ANSWER_BYTES, SyncerClient, new_session, status_url
+from tests.support.virtual_time import in_virtual_time
+
+JOB = JobKey("ns", "job")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, a server that answers does so in time."""
+    monkeypatch.setattr(syncer, "TIMEOUT_SECONDS", 3600.0)
+
+
+@asynccontextmanager
+async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerClient]:
+    """A client of a syncer that answers like this; None: no server listens."""
+    app = web.Application()
+    if handler is not None:
+        app.router.add_get("/status", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    if handler is None:
+        await runner.cleanup()
+    async with new_session() as session:
+        try:
+            yield SyncerClient(session, lambda _: f"http://127.0.0.1:{port}/status")
+        finally:
+            await runner.cleanup()
+
+
+def asked(handler: Handler | None) -> SyncerStatusView | SyncerAway:
+    """The result of one request."""
+
+    async def run() -> SyncerStatusView | SyncerAway:
+        async with asker_of(handler) as asker:
+            return await asker.ask(JOB)
+
+    return asyncio.run(run())
+
+
+def answering(body: str, status: int = 200) -> Handler:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(text=body, status=status)
+
+    return handler
+
+
+def test_it_asks_by_the_clusters_name_of_the_service() -> None:
+    assert status_url(JOB) == "http://job-syncer.ns.svc:8080/status"
+
+
+def test_what_it_knows_is_read_and_what_it_does_not_know_is_let_pass() -> None:
+    view = asked(answering(json.dumps({"job": "job", "epoch": 3, "phase": "Training", "invented_later": [1]})))
+    assert isinstance(view, SyncerStatusView)
+    assert view.epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (None, "cannot connect"),
+        (answering("busy", status=503), "answered with HTTP 503"),
+        (answering("{"), "its /status is invalid"),
+        (answering(json.dumps({"job": "job", "epoch": "x", "phase": "Training"})), "epoch"),
+        (answering(json.dumps({"job": "other", "epoch": 1, "phase": "Training"})), "another job, 'other'"),
+        (answering(" " * (LONGEST_ANSWER_BYTES + 1)), "larger than 8 MiB"),
+    ],
+)
+def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Handler | None, reason: str) -> None:
+    first, second = asked(handler), asked(handler)
+    assert isinstance(first, SyncerAway)
+    assert reason in first.reason
+    # Ports differ from one request to the next.
+    assert first == second
+
+
+class Silent:
+    """A session in which no answer ever comes."""
+
+    @asynccontextmanager
+    async def get(self, *_: object, **__: object) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+
+def test_a_syncer_that_does_not_answer_in_time_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncer, "TIMEOUT_SECONDS", 3.0)
+    session: Any = Silent()
+    assert in_virtual_time(SyncerClient(session).ask(JOB)) == SyncerAway("no answer within 3 s")
+
+
+def test_each_question_has_a_connection_of_its_own() -> None:
+    ends: list[object] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        ends.append(request.transport.get_extra_info("peername"))
+        return web.Response(text="not here", status=404)
+
+    async def run() -> None:
+        async with asker_of(handler) as asker:
+            assert [await asker.ask(JOB) for _ in range(2)] == [SyncerAway("answered with HTTP 404")] * 2
+
+    asyncio.run(run())
+    assert len(set(ends)) == 2

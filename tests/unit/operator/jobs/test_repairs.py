@@ -1,0 +1,74 @@
+"""Objects that others change are repaired; something that keeps reverting one is named, and repaired with pauses."""
+
+from typing import Any
+
+from testbed.virtual_cluster.cluster_world import ClusterWorld
+from tests.unit.operator.jobs.training_cluster import training
+
+POLICY = ("NetworkPolicy", "demo-syncer")
+NEW_SYNCER: dict[str, Any] = {"ingress": [{}]}
+
+
+def revert(world: ClusterWorld) -> None:
+    world.home.put({**world.home.objects[POLICY], "spec": NEW_SYNCER})
+
+
+def is_repaired(world: ClusterWorld) -> bool:
+    return bool(world.home.objects[POLICY]["spec"] != NEW_SYNCER)
+
+
+def reverted_events(world: ClusterWorld) -> list[str]:
+    return [one["note"] for one in world.api.events if one["reason"] == "ObjectReverted"]
+
+
+def test_a_new_process_applies_every_object_once_and_its_claim_never() -> None:
+    w = training()
+    w.new_operator()
+    w.api.writes.clear()
+    w.run(60)
+    applied = [(kind, name) for verb, kind, name in w.api.writes if verb == "apply"]
+    assert len(applied) == len(set(applied))
+    assert {kind for kind, _ in applied}.isdisjoint({"PersistentVolumeClaim"})
+    assert set(applied) == {key for key in w.home.applied if key[0] != "PersistentVolumeClaim"}
+
+
+def test_what_somebody_keeps_reverting_is_named_and_repaired_once_a_minute() -> None:
+    w = training()
+    w.api.reverter = "kubectl-edit"
+    for _ in range(3):
+        revert(w)
+        w.reconcile()
+        assert is_repaired(w)
+    (told,) = reverted_events(w)
+    assert "NetworkPolicy demo-syncer" in told
+    assert 'conflict with "kubectl-edit"' in told
+    revert(w)
+    w.run(50)
+    assert not is_repaired(w)
+    w.run(20)
+    assert is_repaired(w)
+    assert len(reverted_events(w)) == 1
+
+
+def test_a_change_of_the_manifest_is_never_delayed() -> None:
+    w = training()
+    for _ in range(4):
+        revert(w)
+        w.reconcile()
+    assert not is_repaired(w)
+    w.change(suspend=True)
+    w.reconcile()
+    assert not is_repaired(w), "the policy itself has not changed"
+    assert {item["spec"]["replicas"] for item in w.home.of_kind("StatefulSet").values()} == {0}
+
+
+def test_after_a_quiet_time_it_is_repaired_at_once_again() -> None:
+    w = training()
+    for _ in range(3):
+        revert(w)
+        w.reconcile()
+    w.run(601, every=30)
+    for _ in range(2):
+        revert(w)
+        w.reconcile()
+        assert is_repaired(w)

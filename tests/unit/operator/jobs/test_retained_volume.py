@@ -1,0 +1,88 @@
+"""A claim that outlives its job: never deleted with it, and used by a later job only if that asks for it."""
+
+from typing import Any
+
+from testbed.virtual_cluster.cluster_world import ClusterWorld
+from testbed.virtual_cluster.operator_world import job_object
+
+CLAIM = ("PersistentVolumeClaim", "demo-syncer")
+
+
+def storage(**fields: Any) -> dict[str, Any]:
+    return {"storage": {"whenDeleted": "Retain", **fields}}
+
+
+def world_with(**fields: Any) -> ClusterWorld:
+    world = ClusterWorld(job_names=())
+    world.create(job_object(tokens=10_000_000, syncer=storage(**fields)), 1)
+    world.run(60)
+    return world
+
+
+def delete_job(world: ClusterWorld) -> None:
+    """Delete the job; Kubernetes deletes what it owns."""
+    job = world.home.objects.pop(("DiLoCoJob", "demo"))
+    for key, item in list(world.home.objects.items()):
+        if any(owner["uid"] == job["metadata"]["uid"] for owner in item["metadata"].get("ownerReferences", ())):
+            del world.home.objects[key]
+            world.home.applied.pop(key, None)
+    world.pods.pods.clear()
+    world.new_operator()
+
+
+def test_a_retained_claim_outlives_its_job_and_is_not_taken_unasked() -> None:
+    w = world_with()
+    assert w.status()["syncer"]["claimUid"] == w.home.objects[CLAIM]["metadata"]["uid"]
+    assert w.condition("Degraded")["status"] == "False"
+    delete_job(w)
+    assert [key for key in w.home.objects if key[0] != "DiLoCoJob"] == [CLAIM]
+    before = w.home.objects[CLAIM]
+    w.create(job_object(tokens=10_000_000), 2)
+    w.run(60)
+    assert w.home.objects[CLAIM] == before
+    assert not w.home.pods_of("syncer", "demo")
+    degraded = w.condition("Degraded")
+    assert degraded["reason"] == "VolumeRetained"
+    assert "set spec.syncer.storage.adoptRetained: true" in degraded["message"]
+    # Until it is asked to.
+    w.change(syncer={"storage": {"adoptRetained": True}})
+    w.run(60)
+    assert w.condition("Ready")["status"] == "True"
+
+
+def test_a_job_that_adopts_goes_on_with_the_volume_and_owns_it() -> None:
+    w = world_with()
+    delete_job(w)
+    w.home.objects[CLAIM]["spec"]["resources"]["requests"]["storage"] = "40Gi"  # somebody has enlarged it
+    w.create(job_object(tokens=10_000_000, syncer={"storage": {"adoptRetained": True}}), 2)
+    w.run(60)
+    claim = w.home.objects[CLAIM]
+    assert w.status()["syncer"]["claimUid"] == claim["metadata"]["uid"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "40Gi"
+    assert w.condition("Degraded")["status"] == "False"
+    delete_job(w)
+    assert CLAIM not in w.home.objects
+
+
+def test_a_claim_is_retained_by_one_job_after_another() -> None:
+    w = world_with()
+    uid = w.home.objects[CLAIM]["metadata"]["uid"]
+    for number in (2, 3):
+        delete_job(w)
+        w.create(job_object(tokens=10_000_000, syncer=storage(adoptRetained=True)), number)
+        w.run(60)
+        assert w.status()["syncer"]["claimUid"] == uid
+        assert w.condition("Ready")["status"] == "True"
+    delete_job(w)
+    assert CLAIM in w.home.objects
+
+
+def test_a_claim_of_somebody_else_is_never_adopted() -> None:
+    w = world_with(adoptRetained=True)
+    delete_job(w)
+    del w.home.objects[CLAIM]["metadata"]["labels"]["diloco.dev/retained-by"]
+    before = w.home.objects[CLAIM]
+    w.create(job_object(tokens=10_000_000, syncer=storage(adoptRetained=True)), 2)
+    w.run(60)
+    assert w.home.objects[CLAIM] == before
+    assert w.condition("Degraded")["reason"] == "NameTaken"

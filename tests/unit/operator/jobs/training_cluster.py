@@ -1,0 +1,53 @@
+"""A virtual cluster in which a job trains, or a learner is given up, and what is seen of its pods."""
+
+from typing import Any
+
+from testbed.virtual_cluster.cluster_world import ClusterWorld
+from testbed.virtual_cluster.world_pods import crashed
+
+OLD = "demo--us-west-old"
+MIDDLE, LAST = f"{OLD}-1", f"{OLD}-2"
+GIVEN_UP = "us-west/old/1"
+
+
+def training() -> ClusterWorld:
+    """After a minute: every learner makes steps."""
+    world = ClusterWorld()
+    world.run(60)
+    assert world.status()["phase"] == "Training"
+    return world
+
+
+def uids(world: ClusterWorld) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in world.pods.pods.items()}
+
+
+def gated(world: ClusterWorld) -> set[str]:
+    return {name for name, pod in world.pods.pods.items() if "schedulingGates" in pod["spec"]}
+
+
+def old_set(world: ClusterWorld) -> dict[str, Any]:
+    found: dict[str, Any] = world.home.of_kind("StatefulSet")[OLD]["spec"]
+    return found
+
+
+def pool(world: ClusterWorld) -> dict[str, Any]:
+    found: dict[str, Any] = world.status()["regions"][1]["pools"][0]
+    return found
+
+
+def reasons(world: ClusterWorld) -> list[str]:
+    return [event["reason"] for event in world.api.events]
+
+
+def give_up(world: ClusterWorld) -> None:
+    world.pods.troubles[MIDDLE] = crashed(3, "given up")
+    world.syncers["demo"].given_up = {GIVEN_UP}
+
+
+def given_up() -> ClusterWorld:
+    world = training()
+    give_up(world)
+    world.run(60)
+    assert gated(world) == {MIDDLE}
+    return world

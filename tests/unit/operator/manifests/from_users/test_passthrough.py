@@ -1,0 +1,107 @@
+"""Resources and variables that a job passes to its pods arrive; names that the operator uses are refused."""
+
+from typing import Any
+
+import pytest
+
+from diloco_operator.manifests import InvalidSpecError
+from tests.support.made_objects import containers, made, templates, with_pool, with_syncer
+
+SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
+GIVEN: dict[str, Any] = {
+    "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}],
+    "resources": {"requests": {"cpu": "500m"}, "limits": {"gpu": 1, "memory": "1024Mi"}},
+}
+
+
+def of_learner(pool: dict[str, Any]) -> dict[str, Any]:
+    (container,) = containers(templates(made(with_pool(pool)))[SET])
+    return container
+
+
+def of_syncer(more: dict[str, Any]) -> dict[str, Any]:
+    (container,) = containers(templates(made(with_syncer(more)))[DEPLOYMENT])
+    return container
+
+
+@pytest.mark.parametrize("container", [of_learner, of_syncer])
+def test_variables_and_resources_arrive_beside_ours(container: Any) -> None:
+    found, before = container(GIVEN), container({})
+    assert found["env"] == [*before["env"], *GIVEN["env"]]
+    assert found["resources"]["limits"] == {"gpu": "1", "memory": "1024Mi"}
+    assert found["resources"]["requests"]["cpu"] == "500m"
+    rest = {"env": before["env"], "resources": before.get("resources")}
+    assert {**found, **rest} == {**before, **rest}
+
+
+def test_resources_that_are_not_given_are_not_there() -> None:
+    assert "resources" not in of_learner({})
+
+
+LITTLE = {"cpu": "100m", "memory": "256Mi"}
+OF_SYNCER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing": ({}, {"requests": LITTLE}),
+    "no resources": ({"resources": {}}, {"requests": LITTLE}),
+    "one request": (
+        {"resources": {"requests": {"memory": "4Gi"}}},
+        {"requests": {"cpu": "100m", "memory": "4Gi"}},
+    ),
+    "a limit below": (
+        {"resources": {"limits": {"memory": "128Mi"}}},
+        {"limits": {"memory": "128Mi"}, "requests": {"cpu": "100m"}},
+    ),
+    "both limits": (
+        {"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}},
+        {"limits": {"cpu": "1", "memory": "1Gi"}},
+    ),
+    "a device": (
+        {"resources": {"limits": {"example.com/nic": 1}}},
+        {"limits": {"example.com/nic": "1"}, "requests": LITTLE},
+    ),
+    "none, by its own words": (
+        {"resources": {"requests": {"cpu": 0, "memory": 0}}},
+        {"requests": {"cpu": "0", "memory": "0"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_SYNCER)
+def test_cpu_and_memory_of_a_syncer_of_which_nothing_is_said_are_requested(case: str) -> None:
+    given, expected = OF_SYNCER[case]
+    assert of_syncer(given)["resources"] == expected
+
+
+def test_a_null_is_the_same_as_nothing_said() -> None:
+    env = [{"name": "A", "value": None, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name", "apiVersion": None}}}]
+    expected = {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    assert of_learner({"env": env})["env"][-1] == expected
+
+
+POOL = "spec.regions[0].pools[0]"
+OTHER_NAME = "use a name other than HOME, POD_INDEX or DILOCO_POD"
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ({"name": "HOME", "value": "/root"}, f"name: HOME is set by the operator; {OTHER_NAME}"),
+        ({"name": "POD_INDEX", "value": "0"}, f"name: POD_INDEX is set by the operator; {OTHER_NAME}"),
+        ({"name": "A", "value": 1}, "value: 1 is not text; put it in quotes"),
+        ({"name": "A", "value": True}, "value: true is not text; put it in quotes"),
+    ],
+)
+def test_a_variable_that_gets_in_the_way_is_refused_in_one_line(variable: dict[str, Any], line: str) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        of_learner({"env": [variable]})
+    assert str(caught.value) == f"{POOL}.env[0].{line}"
+    with pytest.raises(InvalidSpecError) as caught:
+        of_syncer({"env": [variable]})
+    assert str(caught.value) == f"spec.syncer.env[0].{line}"
+
+
+def test_every_problem_is_told_at_once() -> None:
+    volumes = {"podTemplate": {"spec": {"volumes": [{"name": "tls"}]}}}
+    with pytest.raises(InvalidSpecError) as caught:
+        made(with_pool({**volumes, "env": [{"name": "HOME"}]}))
+    places = [problem.path for problem in caught.value.problems]
+    assert places == [f"{POOL}.env[0].name", f"{POOL}.podTemplate.spec.volumes[0].name"]

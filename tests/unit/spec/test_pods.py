@@ -1,0 +1,75 @@
+"""What a job may add to its pods is a strict part of Kubernetes' PodTemplateSpec."""
+
+from typing import Any
+
+import pytest
+
+from diloco.spec import SpecError
+from diloco.spec.reading.load import job_from
+from tests.support.job_manifests import changed
+
+SPEC = "spec.syncer.podTemplate.spec"
+RECEIVING = "net.ipv4.tcp_rmem"
+
+
+def told(**spec: Any) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        job_from(changed({"spec.syncer.podTemplate": {"spec": spec}}))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def buffers(*sizes: tuple[object, object]) -> dict[str, Any]:
+    return {"sysctls": [{"name": name, "value": value} for name, value in sizes]}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("67108864", '"67108864" does not fit; use three sizes in bytes'),
+        ("4096 131072 9999999999", '"4096 131072 9999999999" does not fit; use three sizes in bytes'),
+        (4096, "4096 is not text; put it in quotes"),
+    ],
+)
+def test_the_sizes_of_tcps_buffers_are_three(value: object, says: str) -> None:
+    (line,) = told(securityContext=buffers((RECEIVING, value)))
+    assert line.startswith(f"{SPEC}.securityContext.sysctls[0].value: {says}")
+
+
+def test_of_a_pods_security_context_only_tcps_buffers_can_be_set() -> None:
+    assert told(securityContext={"runAsUser": 0}) == [
+        f"{SPEC}.securityContext.runAsUser: is not a field here; use sysctls"
+    ]
+    assert told(securityContext=buffers(("kernel.msgmax", "1 2 3"))) == [
+        f'{SPEC}.securityContext.sysctls[0].name: "kernel.msgmax" is not known; use {RECEIVING} or net.ipv4.tcp_wmem'
+    ]
+    assert told(securityContext=buffers((RECEIVING, "1 2 3"), (RECEIVING, "1 2 3"))) == [
+        f"{SPEC}.securityContext.sysctls[1].name: {RECEIVING} is there already; use each name once"
+    ]
+
+
+def test_only_mounts_and_sources_can_be_set_in_the_operators_container() -> None:
+    place = f"{SPEC}.containers[0]"
+    assert told(containers=[{"name": "syncer", "command": []}]) == [
+        f"{place}.command: is not a field here; use name, envFrom or volumeMounts"
+    ]
+    mounts = [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/a"}, {"name": "c"}]
+    assert told(containers=[{"name": "syncer", "volumeMounts": mounts}]) == [
+        f"{place}.volumeMounts[1].mountPath: /a is there already; use each mountPath once",
+        f"{place}.volumeMounts[2].mountPath: is missing; use text",
+    ]
+
+
+@pytest.mark.parametrize("field", ["initContainers", "imagePullSecrets", "volumes", "resourceClaims"])
+def test_a_name_stands_once_in_a_list(field: str) -> None:
+    assert told(**{field: [{"name": "a"}, {"name": "a"}]}) == [
+        f"{SPEC}.{field}[1].name: a is there already; use each name once"
+    ]
+
+
+def test_a_quantity_is_text_or_an_integer() -> None:
+    job = job_from(
+        changed({"spec.syncer": {"resources": {"limits": {"gpu": 1, "cpu": "1.5e1"}}, "storage": {"size": 5}}})
+    )
+    assert job.spec.syncer.resources is not None
+    assert job.spec.syncer.resources.limits == {"gpu": "1", "cpu": "1.5e1"}
+    assert job.spec.syncer.storage.size == "5"

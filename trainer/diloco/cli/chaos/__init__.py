@@ -1,0 +1,1 @@
+"""`diloco chaos`, on a run and in a cluster."""

@@ -1,0 +1,1 @@
+"""Reading a job that runs, on this machine or in a cluster."""

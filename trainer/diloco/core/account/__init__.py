@@ -1,0 +1,1 @@
+"""Where the learners' time goes. No decision depends on it."""

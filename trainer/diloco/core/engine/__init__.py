@@ -1,0 +1,1 @@
+"""The engine: which learners' fragments are merged, and when. Pure; it sees no tensor."""

@@ -1,0 +1,211 @@
+"""The engine's actions. The syncer or simulator carries them out in the order given and decides nothing of its own.
+
+Every action has a reason, for the log, the tape, the metrics and ``diloco replay --explain``.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from diloco.core.engine.events import Attempt, OfSession
+
+
+class Refusal(StrEnum):
+    """Why a learner is not, or no longer, admitted. The learner acts on it."""
+
+    SUPERSEDED = "Superseded"
+    """Another process has joined with this id since: this one must stop."""
+    UNKNOWN_LEARNER = "UnknownLearner"
+    """The job has no learner of this id: stop."""
+    LEASE_EXPIRED = "LeaseExpired"
+    """It was silent too long and was given up: join again."""
+    FINISHED = "Finished"
+    """The job is complete: stop, all is well."""
+    GIVEN_UP = "GivenUp"
+    """It failed more often than the failure policy allows: stop."""
+    STUCK = "Stuck"
+    """Its process is alive but makes no steps: end, so that a new process takes its place."""
+    RESET = "Reset"
+    """It has diverged: join again, and start over from the global model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Admit a learner."""
+
+    learner: str
+    instance: str
+    incarnation: int
+    load: tuple[int, ...]
+    """Fragments it must receive before it trains, in this order; empty for one that only lost its connection."""
+    versions: tuple[int, ...]
+    """The vector clock: current version of every fragment."""
+    steps: int
+    data_position: int
+    """The furthest position in its shard that the syncer knows: it must not read earlier sequences again."""
+    reason: str
+    reset: bool = False
+    """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Refuse a joining process."""
+
+    learner: str
+    instance: str
+    refusal: Refusal
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(OfSession):
+    """End the session of an incarnation, and ignore everything that it still sends."""
+
+    refusal: Refusal
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskFragment(Attempt):
+    """Request a learner's outer gradient of a fragment."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member(OfSession):
+    """One learner's part in a merge."""
+
+    attempt: int
+    base_version: int
+    steps: int
+    tokens: int
+    weight: float
+    """Normalized: the weights of a merge sum to one."""
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merge these members, step the outer optimizer, and make the result the fragment's current version."""
+
+    fragment: int
+    version: int
+    members: tuple[Member, ...]
+    """Sorted by learner id. Never changed once ordered."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard(Attempt):
+    """Drop a payload that was received and will not be merged."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Tell these learners that a new version can be pulled."""
+
+    fragment: int
+    version: int
+    learners: tuple[tuple[str, int, bool], ...]
+    """(learner, incarnation, whether its outer gradient is in this version)."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Fire ``TimerFired(name)`` at ``at``; a timer of the same name is replaced."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    """Cancel a timer."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Write a checkpoint of the state as it is now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(OfSession):
+    """Have a learner evaluate the global model."""
+
+    evaluation: int
+    tokens: int
+    """Merged tokens at the time of the order."""
+    versions: tuple[int, ...]
+    final: bool
+    """The exported model itself: evaluate exactly these versions."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job is over: export the model, tell every learner."""
+
+    complete: bool
+    reason: str
+
+
+class NoteKind(StrEnum):
+    """What a note tells of."""
+
+    ROUND_OPENED = "RoundOpened"
+    ROUND_WAITS = "RoundWaits"
+    ROUND_ABANDONED = "RoundAbandoned"
+    QUORUM_FOLLOWS = "QuorumFollows"
+    REPEATED = "Repeated"
+    """An outer gradient was received again."""
+    LEARNER_EXCLUDED = "LearnerExcluded"
+    """A round has closed without it."""
+    MEMBER_LEFT_OUT = "MemberLeftOut"
+    """What it sent was not credible."""
+    LEARNERS_PLANNED = "LearnersPlanned"
+    LEARNER_TRAINS = "LearnerTrains"
+    LEARNER_WAITS = "LearnerWaits"
+    """It has the model, and is in quarantine."""
+    LEARNER_LEFT = "LearnerLeft"
+    LEARNER_STALLED = "LearnerStalled"
+    LEARNER_QUARANTINED = "LearnerQuarantined"
+    LEARNER_GIVEN_UP = "LearnerGivenUp"
+    LEARNER_READMITTED = "LearnerReadmitted"
+    EVALUATION_DROPPED = "EvaluationDropped"
+    EVALUATION_DOUBTED = "EvaluationDoubted"
+    EVALUATION_CONFIRMED = "EvaluationConfirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A decision to do nothing, or one that is in no other action, with its reason."""
+
+    kind: NoteKind
+    reason: str
+    learner: str = ""
+    fragment: int = -1
+
+
+Action = (
+    Admit
+    | Refuse
+    | Fence
+    | AskFragment
+    | Merge
+    | Discard
+    | Broadcast
+    | SetTimer
+    | CancelTimer
+    | Checkpoint
+    | Evaluate
+    | Finish
+    | Note
+)

@@ -1,0 +1,1 @@
+"""The learners: who is present, planned, elastic or in quarantine, and what they evaluate."""

@@ -1,0 +1,180 @@
+"""Evaluations of the global model, and the end of the job.
+
+The fastest learner that trains evaluates, as learners have the accelerators and the data. The job is complete when its
+budget of tokens is merged, the rounds under way have ended and the exported model has been evaluated.
+"""
+
+from dataclasses import replace
+from math import isfinite
+
+from diloco.core.engine.actions import Action, CancelTimer, Evaluate, Finish, Note, NoteKind, SetTimer
+from diloco.core.engine.events import Evaluated
+from diloco.core.engine.members.leases import heard
+from diloco.core.engine.rounds import rounds
+from diloco.core.engine.state import EngineState, LearnerRecord, PendingEvaluation
+from diloco.spec.status.syncer import EvaluationStatus, LearnerState, Phase
+
+EVALUATION_TIMER = "evaluation"
+FINAL_TIMER = "final"
+FINAL_TRIES = 3
+"""The job waits for its final evaluation this many times as long as one evaluation may take (ours)."""
+DOUBTFUL_RATIO = 0.1
+"""Share of the lowest training loss of the other learners: an evaluation below it is false or faulty (ours). Early in a
+run the model may have a quarter of the loss of a learner that is slow and far away. One that is far above may show
+overfitting, and a false one gains nothing by that."""
+CONFIRMED_RATIO = 0.05
+"""Relative difference up to which two evaluations of one model agree: devices round differently (ours)."""
+
+
+def advance(state: EngineState, now: float) -> list[Action]:
+    """Order an evaluation if one is due, and end the job when its time has come. Called after every event."""
+    if state.finished:
+        return []
+    if failing := _below_minimum(state):
+        return _finish(state, complete=False, reason=failing)
+    actions: list[Action] = []
+    if state.phase == Phase.TRAINING and state.merged_tokens >= state.options.budget_tokens:
+        state.phase = Phase.EVALUATING
+        state.phase_reason = f"{state.options.budget_tokens} tokens are merged"
+        actions += rounds.abandon_open(state, "the budget is merged")
+        actions.append(SetTimer(FINAL_TIMER, now + FINAL_TRIES * state.options.startup_seconds))
+    if state.evaluation is not None:
+        stopped = state.current(state.evaluation.learner, state.evaluation.incarnation) is None
+        overtaken = state.phase == Phase.EVALUATING and not state.evaluation.final
+        if not stopped and not overtaken:
+            return actions
+        state.evaluation = None
+    final = state.phase == Phase.EVALUATING
+    if final and state.rounds:
+        return actions
+    if final or (state.phase == Phase.TRAINING and state.merged_tokens >= state.next_evaluation_tokens):
+        actions += _order(state, now, final=final)
+    return actions
+
+
+def _below_minimum(state: EngineState) -> str | None:
+    """Why the job fails, as too few learners are left; None: they are enough."""
+    # This is asked after every event, and nearly always nobody is given up.
+    if not any(record.state == LearnerState.GIVEN_UP for record in state.learners.values()):
+        return None
+    counted = state.counted_learners
+    given_up = [record.id for record in counted if record.state == LearnerState.GIVEN_UP]
+    remaining = len(counted) - len(given_up)
+    if not given_up or remaining >= max(1, state.options.minimum_learners):
+        return None
+    return (
+        f"{', '.join(given_up)} given up; {remaining} learner(s) left,"
+        f" failurePolicy.minimumLearners is {state.options.minimum_learners}"
+    )
+
+
+def _order(state: EngineState, now: float, *, final: bool) -> list[Action]:
+    learner = _fastest(state)
+    if learner is None:
+        return []
+    number = state.evaluations_ordered
+    state.evaluations_ordered += 1
+    versions = tuple(state.versions)
+    tokens = round(state.merged_tokens)
+    state.evaluation = PendingEvaluation(number, tokens, final, learner.id, learner.incarnation)
+    reason = "the final model" if final else f"{tokens} tokens are merged; this learner is the fastest"
+    return [
+        Evaluate(learner.id, learner.incarnation, number, tokens, versions, final, reason),
+        SetTimer(EVALUATION_TIMER, now + state.options.startup_seconds),
+    ]
+
+
+def _fastest(state: EngineState) -> LearnerRecord | None:
+    working = [record for record in state.ordered_learners if record.working]
+
+    # Learners without a measured step come last, unless none has one. The learner that evaluates must first receive the
+    # final model, so one on a thin link is not fast.
+    def key(record: LearnerRecord) -> tuple[bool, bool, bool, bool, float, str]:
+        return (
+            record.id in state.doubted_learners,
+            record.id in state.did_not_evaluate,
+            record.state != LearnerState.TRAINING,
+            record.missed,
+            record.step_seconds.or_else(float("inf")) + (record.answer_seconds.mean or 0.0),
+            record.id,
+        )
+
+    return min(working, key=key, default=None)
+
+
+def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
+    """Process the report of an evaluation."""
+    heard(state, event, now)
+    pending = state.evaluation
+    if pending is None or (pending.number, pending.incarnation) != (event.evaluation, event.incarnation):
+        text = f"evaluation {event.evaluation} is no longer expected"
+        return [Note(NoteKind.EVALUATION_DROPPED, text, event.learner)]
+    state.evaluation = None
+    state.did_not_evaluate.clear()
+    if pending.final and not event.exact:
+        return [Note(NoteKind.EVALUATION_DROPPED, "it is not of exactly the final model", event.learner)]
+    doubted, notes = _judge(state, pending.learner, event.loss)
+    loss = event.loss if isfinite(event.loss) else None
+    state.evaluations.append(EvaluationStatus(pending.tokens, loss, state.elapsed(now), pending.final, doubted))
+    done: list[Action] = [CancelTimer(EVALUATION_TIMER), *notes]
+    if doubted and _another(state):
+        return done  # ordered from another learner at the next event
+    state.doubted_learners.clear()
+    every = state.options.evaluate_every_tokens
+    state.next_evaluation_tokens = (pending.tokens // every + 1) * every
+    if pending.final:
+        done += _finish(state, complete=True, reason=state.phase_reason)
+    return done
+
+
+def _judge(state: EngineState, learner: str, loss: float) -> tuple[bool, list[Action]]:
+    """Whether an evaluation is in doubt, from the others' losses or because another evaluation agrees; with a note."""
+    if learner in state.doubted_learners:
+        # The other learner has gone, and no learner may confirm its own evaluation.
+        text = "it was in doubt before, and there is no other learner to ask"
+        return True, [Note(NoteKind.EVALUATION_DOUBTED, text, learner)]
+    # While a learner is in doubt, so is the evaluation before this one: a credible one would have ended the doubt.
+    before = state.evaluations[-1] if state.doubted_learners else None
+    if before is not None and _agree(before.loss, loss):
+        state.evaluations[-1] = replace(before, doubted=False)
+        return False, [Note(NoteKind.EVALUATION_CONFIRMED, f"two learners found {loss:.4g}", learner)]
+    others = [
+        record.loss
+        for record in state.ordered_learners
+        if record.working and record.id != learner and record.loss is not None and isfinite(record.loss)
+    ]
+    if not others or loss >= DOUBTFUL_RATIO * min(others):
+        return False, []
+    state.doubted_learners.add(learner)
+    text = f"its loss of {loss:.4g} is not credible: the other learners train at {min(others):.4g} or more"
+    return True, [Note(NoteKind.EVALUATION_DOUBTED, text, learner)]
+
+
+def _agree(one: float | None, other: float) -> bool:
+    """Whether two losses of one model agree; None: not a number."""
+    return not isfinite(other) if one is None else abs(one - other) <= CONFIRMED_RATIO * abs(one)
+
+
+def _another(state: EngineState) -> bool:
+    """Whether there is another learner whose evaluation is not in doubt."""
+    return any(record.working and record.id not in state.doubted_learners for record in state.learners.values())
+
+
+def timer(state: EngineState, name: str) -> list[Action]:
+    """Process a timer: order an evaluation that takes too long from another learner, or give up the final one."""
+    if name == FINAL_TIMER and state.phase == Phase.EVALUATING:
+        reason = f"{state.phase_reason}; no learner evaluated the final model in time"
+        return _finish(state, complete=True, reason=reason)
+    if name == EVALUATION_TIMER and state.evaluation is not None:
+        learner = state.evaluation.learner
+        state.evaluation = None
+        state.did_not_evaluate.add(learner)
+        return [Note(NoteKind.EVALUATION_DROPPED, f"no answer within {state.options.startup_seconds:g} s", learner)]
+    return []
+
+
+def _finish(state: EngineState, *, complete: bool, reason: str) -> list[Action]:
+    state.phase = Phase.COMPLETE if complete else Phase.FAILED
+    state.phase_reason = reason
+    actions = rounds.abandon_open(state, reason)
+    return [*actions, CancelTimer(EVALUATION_TIMER), CancelTimer(FINAL_TIMER), Finish(complete, reason)]

@@ -1,0 +1,129 @@
+"""Which learners are lost, stalled or stuck: by how long they have been silent, and how long they have made no step.
+
+A learner that is silent for its lease is lost, and joins again when it can. One that is heard from but makes no step is
+stalled after the same time: nothing waits for it. If that goes on for the stuck bound it is *stuck*, and its process is
+told to end, so that a new one takes its place.
+
+Ending a process that would have gone on costs a restart, so only time counts in which the learner was heard from and
+could have made a step: up to a lease between two of its messages. So a frozen learner, a cut link or a syncer that was
+itself paused for an hour adds at most one lease. Time in which it waits for a fragment, evaluates or loads the model
+does not count.
+"""
+
+from diloco.core.account import recovery
+from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal, SetTimer
+from diloco.core.engine.events import LearnerAlive, OfSession
+from diloco.core.engine.members import pools
+from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.spec.status.syncer import LearnerState, Phase
+
+LEASE_TIMER = "lease"
+SLOW_STEPS = 10
+"""A learner counts as lost or stalled only after this many of its own steps (ours)."""
+STUCK_STEPS = 30
+"""A learner counts as stuck only after this many of its own steps (ours): it may skip ten that are not finite, and
+write a checkpoint."""
+
+
+def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
+    """Renew a lease. A learner that is stuck says nothing else, so this is where it is found out."""
+    record = heard(state, event, now)
+    if record is None:
+        return []
+    bound = _stuck_seconds(state, record)
+    if bound is None or record.idle_seconds < bound:
+        return []
+    lose(state, record, now, now)
+    usual = record.step_seconds.seconds
+    step = "it has made none yet" if usual is None else f"its steps take {usual:.3g} s"
+    text = f"alive, but no step for {record.idle_seconds:.0f} s; {bound:.0f} s are allowed, and {step}"
+    return [Fence(record.id, record.incarnation, Refusal.STUCK, text)]
+
+
+def lose(state: EngineState, record: LearnerRecord, lost_at: float, now: float) -> None:
+    """End the session of a learner that was last there at ``lost_at``."""
+    record.state = LearnerState.ABSENT
+    record.recovering = recovery.lost(record.recovering, lost_at)
+    pools.withdraw(state, record, now)
+    state.gone[record.id] = False
+
+
+def heard(state: EngineState, event: OfSession, now: float) -> LearnerRecord | None:
+    """The learner whose message this is, if the incarnation is current; any message renews its lease."""
+    record = state.current(event.learner, event.incarnation)
+    if record is None:
+        return None
+    idle_seconds = record.idle_seconds + min(now - record.last_heard_at, state.options.lease_seconds)
+    record.idle_seconds = idle_seconds if _may_step(state, record) else 0.0
+    record.last_heard_at = now
+    return record
+
+
+def check_leases(state: EngineState, now: float) -> list[Action]:
+    """Give up learners that were silent too long; mark as stalled those that only send heartbeats."""
+    state.lease_timer_at = None
+    actions: list[Action] = []
+    for record in state.ordered_learners:
+        if not record.present:
+            continue
+        lease = _lease_seconds(state, record)
+        silent = now - record.last_heard_at
+        idle = now - record.last_step_at
+        if silent >= lease:
+            lose(state, record, record.last_heard_at, now)
+            text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
+            actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))
+        elif record.state == LearnerState.TRAINING and idle >= lease and not state.evaluates(record):
+            record.state = LearnerState.STALLED
+            text = f"alive, but no step for {idle:.1f} s; {lease:.1f} s are allowed"
+            actions.append(Note(NoteKind.LEARNER_STALLED, text, record.id))
+    return actions + watch(state, now)
+
+
+def watch(state: EngineState, now: float) -> list[Action]:
+    """Set the lease timer for the earliest moment at which a lease can run out."""
+    leases = [
+        (
+            record.last_heard_at
+            if record.state != LearnerState.TRAINING
+            else min(record.last_heard_at, record.last_step_at)
+        )
+        + _lease_seconds(state, record)
+        for record in state.ordered_learners
+        if record.present
+    ]
+    if not leases:
+        return []
+    # Not in a tight loop: a learner that evaluates may be past its time for steps.
+    at = max(min(leases), now + 0.1 * state.options.lease_seconds)
+    if state.lease_timer_at is not None and state.lease_timer_at <= at:
+        return []
+    state.lease_timer_at = at
+    return [SetTimer(LEASE_TIMER, at)]
+
+
+def _lease_seconds(state: EngineState, record: LearnerRecord) -> float:
+    step = record.step_seconds.seconds
+    if step is None:
+        return max(state.options.startup_seconds, state.options.lease_seconds)
+    return max(state.options.lease_seconds, SLOW_STEPS * step)
+
+
+def _stuck_seconds(state: EngineState, record: LearnerRecord) -> float | None:
+    """Idle time after which a learner is stuck; None: never."""
+    least, step = state.options.stuck_seconds, record.step_seconds.seconds
+    if least is None:
+        return None
+    if step is None or record.id in state.did_not_evaluate:  # it may compile, or still evaluate
+        return max(least, state.options.startup_seconds)
+    return max(least, STUCK_STEPS * step)
+
+
+def _may_step(state: EngineState, record: LearnerRecord) -> bool:
+    """Whether nothing that the engine knows of keeps a learner from making a step.
+
+    An evaluation does so once: a learner that did not answer one in time may be stuck in it, and is asked again if
+    there is no other.
+    """
+    evaluates = state.evaluates(record) and record.id not in state.did_not_evaluate
+    return record.working and state.phase == Phase.TRAINING and not state.at_bound(record) and not evaluates

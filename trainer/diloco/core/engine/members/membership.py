@@ -1,0 +1,244 @@
+"""Which learners are in the job: joining, replacing an earlier process, leaving, giving up.
+
+Each id counts once. A process that joins with an id replaces the process that had it. The replaced process is
+remembered, so that it cannot replace the new one in turn. A process that reconnects (its link broke, or it was frozen)
+keeps its work.
+"""
+
+from diloco.core.account import recovery
+from diloco.core.engine.actions import Action, Admit, Checkpoint, Fence, Note, NoteKind, Refusal, Refuse
+from diloco.core.engine.events import (
+    LearnerFailed,
+    LearnerJoined,
+    LearnerLeft,
+    LearnerReadmitted,
+    LearnerReady,
+    StepReported,
+)
+from diloco.core.engine.members import divergence, leases, pools, standing
+from diloco.core.engine.rounds import rounds
+from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread
+from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
+from diloco.core.process_name import in_another_pod
+from diloco.spec.status.syncer import LearnerState, Phase
+
+REMEMBERED_PROCESSES = 16
+
+
+def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
+    """Admit a process, or refuse it."""
+    refusal = _refusal(state, event)
+    if refusal is not None:
+        return [Refuse(event.learner, event.instance, *refusal)]
+    record = state.learners.setdefault(event.learner, LearnerRecord(event.learner))
+    same_process = record.instance == event.instance
+    actions: list[Action] = []
+    if record.present:
+        state.gone[record.id] = False
+        record.recovering = recovery.lost(record.recovering, record.last_heard_at)
+        actions.append(
+            Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, "the same process has joined again")
+            if same_process
+            else Fence(record.id, record.incarnation, Refusal.SUPERSEDED, "another process has joined with this id")
+        )
+    how = "back after its connection broke" if same_process else _take_over(record, event.instance)
+    allowed = state.options.max_restarts
+    if not same_process and allowed is not None and record.restarts > allowed:
+        _give_up(state, record, now)
+        text = f"restarted {record.restarts} times; failurePolicy.maxRestartsPerLearner allows {allowed}"
+        return [*actions, Refuse(event.learner, event.instance, Refusal.GIVEN_UP, text)]
+    divergence.joins(state, record, now)
+    reset = record.standing.reset_due
+    load = _begin_session(state, record, event, now)
+    _count_time(state, record, now)
+    shares = state.options.shares
+    record.account.joined(record.allotted(now), record.step, record.versions, shares, same_process=same_process)
+    if record.recovering is not None:
+        record.recovering = record.recovering.joined(now, record.incarnation, same_process=same_process)
+    loads = f"{len(load)} of {len(state.versions)} fragments" if same_process else "the model"
+    reason = "first join" if record.joins == 1 else f"{how}, loads {loads}"
+    reason += f", starts over: {record.standing.reason}" if reset else ""
+    versions, number, position = tuple(state.versions), record.incarnation, record.data_position
+    admit = Admit(record.id, event.instance, number, load, versions, record.step, position, reason, reset)
+    return [*actions, admit, *leases.watch(state, now), *divergence.watch(state, now)]
+
+
+def _take_over(record: LearnerRecord, instance: str) -> str:
+    """A process takes the place of the one before: remember that one, and count a restart. Returns how it came."""
+    # A process that fails is started again in its pod. A new pod means that the earlier one was taken away, with its
+    # node or from it, whether or not the process could still say so. One that is evicted says that it leaves.
+    moved, left = in_another_pod(instance, record.instance), record.left_cleanly
+    if record.instance:
+        record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
+        record.restarts += not (moved or left)
+    return f"restarted {'after leaving' if left else 'in another pod' if moved else f'(restart {record.restarts})'}"
+
+
+def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoined, now: float) -> tuple[int, ...]:
+    """Admit the process; returns the fragments that it must load."""
+    if record.instance != event.instance:
+        record.step_seconds = MovingAverage()
+        record.answer_seconds, record.missed = SizedSpread(), False
+        record.lead_steps = record.longest_lead_steps = 0
+    record.instance, record.left_cleanly = event.instance, False
+    record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
+    state.next_incarnation += 1
+    record.state = LearnerState.LOADING
+    record.joins += 1
+    record.step = max(record.step, event.steps)
+    record.data_position = max(record.data_position, event.data_position)
+    held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
+    load = tuple(range(len(held))) if record.standing.reset_due else _to_load(state, held)
+    _holds(state, record, held, load)
+    record.last_heard_at = record.last_step_at = now
+    record.idle_seconds = 0.0
+    return load
+
+
+def _count_time(state: EngineState, record: LearnerRecord, now: float) -> None:
+    record.allotted_since = now if record.allotted_since is None else record.allotted_since
+    if state.elapsed_since is None:
+        state.elapsed_since = now
+        for known in state.counted_learners:  # after a restart of the syncer, learners that do not return count too
+            known.allotted_since = now if known.joins else None
+        pools.settle(state, now)
+    pools.entered(state, record, now)
+
+
+def readmit(state: EngineState, event: LearnerReadmitted) -> list[Action]:
+    """Let a learner that was given up join again; its restarts are counted from zero."""
+    record = state.learners.get(event.learner)
+    if record is None or record.state != LearnerState.GIVEN_UP or record.incarnation != event.incarnation:
+        return []
+    text = f"was given up after {record.restarts} restarts and may join again"
+    record.state, record.restarts = LearnerState.ABSENT, 0
+    # The next process is the first one of this count, and no restart.
+    record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
+    record.instance = ""
+    # Nobody gives the order again, so it must outlast this process.
+    return [Note(NoteKind.LEARNER_READMITTED, text, record.id), Checkpoint(f"{record.id} may join again")]
+
+
+def failed(state: EngineState, event: LearnerFailed, now: float) -> list[Action]:
+    """Give a learner up whose process fails before it can join, for which it would be given up."""
+    record, allowed = state.learners.get(event.learner), state.options.max_restarts
+    if record is None or allowed is None or record.state != LearnerState.ABSENT:
+        return []
+    if record.incarnation != event.incarnation:
+        return []
+    _give_up(state, record, now)
+    record.restarts = max(record.restarts, allowed + 1)
+    text = f"fails before it can join; failurePolicy.maxRestartsPerLearner allows {allowed} restarts"
+    # As with one that is refused, what is known of it must outlast this process: nobody may see it fail again.
+    return [Note(NoteKind.LEARNER_GIVEN_UP, text, record.id), Checkpoint(f"{record.id} is given up")]
+
+
+def _give_up(state: EngineState, record: LearnerRecord, now: float) -> None:
+    record.state = LearnerState.GIVEN_UP
+    pools.withdraw(state, record, now)
+    state.fewer_left = True
+
+
+def _holds(state: EngineState, record: LearnerRecord, held: tuple[int, ...], load: tuple[int, ...]) -> None:
+    """Note which versions a process holds that joins, but for those that it must ``load``."""
+    record.versions = [-1 if p in load else version for p, version in enumerate(held)]
+    turns = record.turn_steps or [record.step] * len(held)
+    # Fragments that others merged in the meantime have had their turn without this learner, which receives them now.
+    passed = [version < current for version, current in zip(held, state.versions, strict=True)]
+    record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
+    count = len(held)
+    record.received_steps = record.received_steps or [record.step] * count
+    record.received_tokens = record.received_tokens or [record.tokens] * count
+    record.merged_into = record.merged_into or [0] * count
+
+
+def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | None:
+    unknown = pools.problem_with(state, event.learner)
+    if unknown is not None:
+        return Refusal.UNKNOWN_LEARNER, unknown
+    if state.finished:
+        return Refusal.FINISHED, f"the job is over: {state.phase_reason}"
+    record = state.learners.get(event.learner)
+    if record is None:
+        return None
+    if record.state == LearnerState.GIVEN_UP:
+        return Refusal.GIVEN_UP, f"{record.id} was given up after {record.restarts} restarts"
+    if event.instance in record.superseded:
+        return Refusal.SUPERSEDED, f"another process has joined as {record.id} since"
+    return None
+
+
+def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
+    """Fragments the process must receive: those it does not hold (-1), or holds in a version too old to be merged."""
+    lag = state.options.max_version_lag
+    return tuple(
+        p
+        for p, (version, current) in enumerate(zip(held, state.versions, strict=True))
+        if version < 0 or version > current or current - version > lag
+    )
+
+
+def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
+    """Note that the learner has the model and trains; its clock is set to the schedule."""
+    record = leases.heard(state, event, now)
+    if record is None or record.state != LearnerState.LOADING:
+        return []
+    record.state = LearnerState.QUARANTINED if record.standing.quarantined else LearnerState.TRAINING
+    record.idle_seconds = 0.0
+    for fragment, version in enumerate(record.versions):
+        if version < 0:
+            record.received_steps[fragment], record.received_tokens[fragment] = record.step, record.tokens
+    record.versions = [
+        current if held < 0 else held for held, current in zip(record.versions, state.versions, strict=True)
+    ]
+    record.clock = state.options.schedule.due(state.launched)
+    record.last_step_at = now
+    if record.recovering is not None:
+        record.recovering = record.recovering.loaded(now)
+    if record.standing.quarantined:
+        text = f"has the model and is in quarantine: {record.standing.reason}"
+        return [Note(NoteKind.LEARNER_WAITS, text, record.id)]
+    standing.loaded(record.standing)
+    if state.phase == Phase.WAITING:
+        state.phase, state.phase_reason = Phase.TRAINING, f"{record.id} trains"
+    trains = Note(NoteKind.LEARNER_TRAINS, f"loaded the model, its clock starts at {record.clock}", record.id)
+    return [trains, *rounds.learner_ready(state, record, now)]
+
+
+def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]:
+    """Process a step report; it may stand for several steps, as reports may have been coalesced."""
+    record = leases.heard(state, event, now)
+    if record is None:
+        return []
+    if event.step >= record.account.step:
+        record.account.reported(record.allotted(now), event.step, event.spent)
+    steps = event.step - record.step
+    if steps <= 0:
+        return []
+    record.idle_seconds = 0.0
+    if record.recovering is not None:
+        record.recovering = record.recovering.stepped(now)
+    record.step, record.tokens = event.step, event.tokens
+    record.loss = event.loss
+    record.data_position = max(record.data_position, event.data_position)
+    first = record.step_seconds.seconds is None
+    record.step_seconds.add(event.step_seconds)
+    actions = leases.watch(state, now) if first else []  # the first step ends the longer limit for starting up
+    record.last_step_at = now
+    if not record.working:
+        return actions
+    record.clock = state.options.schedule.advanced(record.clock, steps, state.launched)
+    if record.state == LearnerState.STALLED:
+        record.state = LearnerState.TRAINING
+        actions.append(Note(NoteKind.LEARNER_TRAINS, "makes steps again", record.id))
+    return actions
+
+
+def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:
+    """End a learner's session."""
+    record = state.current(event.learner, event.incarnation)
+    if record is None:
+        return []
+    record.left_cleanly = event.clean
+    leases.lose(state, record, now, now)
+    return [Note(NoteKind.LEARNER_LEFT, "left" if event.clean else "its connection broke", record.id)]

@@ -1,0 +1,113 @@
+"""How a round that has its quorum ends: which learners it waits for, how long, and who its members are.
+
+It waits for the answers of learners that are ready while their work is worth the wait (`waiting`), and for those that
+are not ready yet during the paper's grace window (`grace`). Then the members are frozen and merged.
+"""
+
+from diloco.core.engine.actions import Action, CancelTimer, Member, Merge, Note, NoteKind, SetTimer
+from diloco.core.engine.members import accounting
+from diloco.core.engine.rounds import requests
+from diloco.core.engine.rounds.grace import grace_window
+from diloco.core.engine.rounds.waiting import Candidate, Wait, wait_for
+from diloco.core.engine.state import EngineState, Round
+from diloco.core.merge import merge_weights
+from diloco.spec.status.syncer import LearnerState
+
+
+def begin(state: EngineState, current: Round, now: float) -> list[Action]:
+    """A round has its quorum: close it, or wait for others."""
+    assert current.launched_at is not None
+    current.quorum_at = now
+    state.quorum_seconds.add(now - current.launched_at)
+    if not unanswered(state, current):
+        return _close(state, current, now, "every learner that is training has answered")
+    seconds, grace = grace_window(state)
+    current.grace_until = now + seconds
+    reached = f"quorum of {state.quorum} after {now - current.launched_at:.3f} s"
+    return plan_wait(state, current, now, f"{reached}, {grace}; ")
+
+
+def plan_wait(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
+    """Decide again which learners the round waits for."""
+    wait = _wait(state, current, now)
+    current.deadlines = dict(wait.deadlines)
+    return [Note(NoteKind.ROUND_WAITS, f"{why}{wait.reason}", fragment=current.fragment), *settle(state, current, now)]
+
+
+def _wait(state: EngineState, current: Round, now: float) -> Wait:
+    assert current.launched_at is not None
+    candidates, speed = [], 0.0
+    for record in state.ordered_learners:
+        if record.state != LearnerState.TRAINING:
+            continue
+        speed += record.tokens_per_second
+        request = current.asked.get(record.id)
+        if request is None or request.since is None or current.answered(record.id):
+            continue
+        stake = float(record.tokens - record.received_tokens[current.fragment])
+        usual, deviation = state.usual_answer_seconds(record, current.fragment), record.answer_seconds.deviation
+        candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=record.missed))
+    step_seconds = state.quorum_step_seconds
+    bound_at = current.launched_at + state.options.overlap_limit * step_seconds
+    return wait_for(candidates, now, bound_at, tokens_per_second=speed, step_seconds=step_seconds)
+
+
+def settle(state: EngineState, current: Round, now: float) -> list[Action]:
+    """Close a round that waits for no more learners; otherwise set its timer for the end of its wait."""
+    missing = unanswered(state, current)
+    if not missing:
+        return _close(state, current, now, "every learner that is training has answered")
+    awaited = [current.deadlines[name] for name in missing if name in current.deadlines]
+    in_grace = any(_may_come_in_grace(state, current, name) for name in missing if name not in current.deadlines)
+    until = max([*awaited, current.grace_until] if in_grace else awaited, default=now)
+    if until <= now:
+        return _close(state, current, now, "the wait is over")
+    if until == current.wakes_at:
+        return []
+    current.wakes_at = until
+    return [SetTimer(current.timer, until)]
+
+
+def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
+    """Whether the grace window applies to this learner: it is not ready yet, or may still answer within the window."""
+    request, record = current.asked[name], state.learners[name]
+    if request.since is None:
+        return True
+    usual = state.usual_answer_seconds(record, current.fragment)
+    return usual is None or request.since + usual <= current.grace_until
+
+
+def unanswered(state: EngineState, current: Round) -> list[str]:
+    """Learners that were asked, train, and have not answered, by id."""
+    return [
+        name
+        for name in sorted(current.asked)
+        if not current.answered(name) and state.learners[name].state == LearnerState.TRAINING
+    ]
+
+
+def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
+    """Freeze the members and order the merge."""
+    current.closed_at = now
+    for name, event in current.arrived.items():
+        state.learners[name].frozen[event.fragment] = event.key
+    accounting.frozen(state, current)
+    raw = {
+        name: merge_weights.token_weight(event.tokens, event.steps) if state.options.token_weights else 1.0
+        for name, event in current.arrived.items()
+    }
+    weights = merge_weights.normalized(raw)
+    members = tuple(
+        Member(name, one.incarnation, one.attempt, one.base_version, one.steps, one.tokens, weights[name], one.digest)
+        for name, one in sorted(current.arrived.items())
+    )
+    actions: list[Action] = [CancelTimer(current.timer)]
+    for record in state.ordered_learners:
+        if record.working and record.id not in current.arrived:
+            declined = record.id in current.declined
+            text = "it had made no step" if declined else "its outer gradient did not arrive in time"
+            actions.append(Note(NoteKind.LEARNER_EXCLUDED, text, record.id, current.fragment))
+            if record.id in current.asked and not declined:
+                requests.shut_out(state, record, current, now)
+    reason = f"syncer step {current.step}: {len(members)} learner(s), {why}"
+    return [*actions, Merge(current.fragment, current.version, members, reason)]

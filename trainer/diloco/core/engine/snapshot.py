@@ -1,0 +1,155 @@
+"""The engine's state as plain JSON, and back: whole for a tape's segments, at rest for checkpoints.
+
+Both hold the fields of ``EngineState`` but the options and the epoch, so its dataclasses define the format. A field
+that is added later has a default, which is used when an older state is read.
+
+An engine made from its whole state decides exactly as the one that it was taken from. A state at rest is that of a
+restarted syncer: without sessions, rounds under way and timers. Learners join again, and a fragment that was under way
+is due again within H inner steps. Clocks differ between processes, so it holds durations, not moments.
+"""
+
+from dataclasses import replace
+from math import fsum
+from typing import Any, Final
+
+from diloco.core.account.time_account import Account
+from diloco.core.engine.members import divergence
+from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.rounds.overlap import FragmentsInFlight
+from diloco.core.engine.state import ElasticPool, EngineState, LearnerRecord
+from diloco.runtime.plain import PlainError, from_plain, shown, to_plain
+from diloco.spec.names.learner_ids import pool_of
+from diloco.spec.status.syncer import LearnerState
+
+FORMAT: Final = 1
+_NOT_IN_IT: Final = frozenset(("options", "epoch"))
+
+
+class SnapshotError(ValueError):
+    """A value is not an engine's state, or is of another job."""
+
+
+class LaterSnapshotError(SnapshotError):
+    """Another version of diloco has written the state, which is not damaged."""
+
+
+def fresh(options: EngineOptions, epoch: int) -> EngineState:
+    """The state of a new job."""
+    least = options.schedule.in_flight(options.schedule.overlap)
+    most = max(least, options.schedule.in_flight(options.overlap_limit))
+    in_flight = FragmentsInFlight(least, most, options.schedule.fragments, allowed=least)
+    return EngineState(
+        options,
+        epoch,
+        in_flight,
+        versions=[0] * options.schedule.fragments,
+        fragment_tokens=[0] * options.schedule.fragments,
+        learners={name: LearnerRecord(name) for name in options.learners},
+        planned=frozenset(options.learners),
+        elastic={one.pool: ElasticPool(one.learners) for one in options.pool_minimums},
+    )
+
+
+def take_whole(state: EngineState) -> dict[str, Any]:
+    """The whole state; it shares nothing that can change with ``state``."""
+    return {"format": FORMAT, **to_plain(state, without=_NOT_IN_IT)}
+
+
+def restore_whole(options: EngineOptions, epoch: int, plain: Any) -> EngineState:
+    """The state from which ``take_whole`` made ``plain``.
+
+    Raises:
+        LaterSnapshotError: another version of diloco wrote it.
+        SnapshotError: it is not a state, or of a model cut into another number of fragments.
+    """
+    found = plain.get("format") if isinstance(plain, dict) else plain
+    if found != FORMAT:
+        raise LaterSnapshotError(f"engine state: format is {shown(found)}; this version of diloco reads {FORMAT}")
+    given = {name: value for name, value in plain.items() if name != "format"}
+    try:
+        state = from_plain(EngineState, {**given, "options": to_plain(options), "epoch": epoch})
+    except PlainError as error:
+        raise (LaterSnapshotError if error.unknown else SnapshotError)(str(error)) from None
+    state.options = options
+    fragments = options.schedule.fragments
+    for name, count in (("versions", len(state.versions)), ("fragment_tokens", len(state.fragment_tokens))):
+        if count != fragments:
+            raise SnapshotError(f"EngineState.{name}: {count} fragments, the job has {fragments}")
+    return state
+
+
+def take(state: EngineState, now: float) -> dict[str, Any]:
+    """The state at ``now``, at rest."""
+    rest = replace(
+        fresh(state.options, state.epoch),
+        phase=state.phase,
+        phase_reason=state.phase_reason,
+        launched=state.launched,
+        versions=state.versions,
+        fragment_tokens=state.fragment_tokens,
+        evaluations=state.evaluations,
+        evaluations_ordered=state.evaluations_ordered,
+        next_evaluation_tokens=state.next_evaluation_tokens,
+        quorum_seconds=state.quorum_seconds,
+        sync_seconds=state.sync_seconds,
+        merge_seconds=state.merge_seconds,
+        elapsed_seconds=state.elapsed(now),
+        learners={record.id: _at_rest(state, record, now) for record in state.ordered_learners},
+    )
+    return take_whole(rest)
+
+
+def check(options: EngineOptions, plain: dict[str, Any]) -> None:
+    """Check that a syncer could resume from a state. Raises as ``restore``."""
+    restore(options, 1, plain)
+
+
+def restore(options: EngineOptions, epoch: int, plain: dict[str, Any]) -> EngineState:
+    """The state of a restarted syncer from one at rest.
+
+    A pool may be scaled between two runs: new learners start from zero, and the work of those that are no longer
+    planned is kept. Learners of pools that the job no longer has are left out.
+
+    Raises:
+        LaterSnapshotError: another version of diloco wrote it.
+        SnapshotError: it is not a state, or of a model cut into another number of fragments.
+    """
+    state, new = restore_whole(options, epoch, plain), fresh(options, epoch)
+    state.overlap, state.recoveries = new.overlap, new.recoveries
+    state.planned, state.elastic = new.planned, new.elastic
+    # A learner must join again before the job goes on; a job that was over stays over.
+    if not state.finished:
+        state.phase, state.phase_reason = new.phase, "the syncer has restarted; no learner has joined yet"
+    for name, record in state.learners.items():
+        if name in new.learners or pool_of(name) in options.pools:
+            new.learners[name] = record
+    state.learners = new.learners
+    return state
+
+
+def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRecord:
+    seconds = record.account.kept()
+    return LearnerRecord(
+        record.id,
+        state=LearnerState.GIVEN_UP if record.state == LearnerState.GIVEN_UP else LearnerState.ABSENT,
+        instance=record.instance,
+        superseded=record.superseded,
+        joins=record.joins,
+        left_cleanly=record.left_cleanly,
+        restarts=record.restarts,
+        step=record.step,
+        tokens=record.tokens,
+        data_position=record.data_position,
+        loss=record.loss,
+        pushed_bytes=record.pushed_bytes,
+        merged_tokens=record.merged_tokens,
+        allotted_seconds=record.allotted(now),
+        account=Account(seconds, fsum(seconds.values()), step=record.account.step, spent=record.account.spent),
+        # The end of a quarantine is its remaining time until the first learner joins (`divergence.joins`).
+        standing=replace(
+            record.standing,
+            broken_in_a_row=0,
+            in_a_row={},
+            quarantined_until=divergence.quarantine_seconds(state, record, now),
+        ),
+    )

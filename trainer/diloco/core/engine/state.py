@@ -1,0 +1,362 @@
+"""The engine's state between events: plain records without behavior beyond reading them."""
+
+from dataclasses import dataclass, field
+
+from diloco.core.account.recovery import NONE_YET, Recovering
+from diloco.core.account.time_account import Account
+from diloco.core.engine.events import FragmentArrived
+from diloco.core.engine.members.standing import Standing
+from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread
+from diloco.core.engine.rounds.leads import Leads
+from diloco.core.engine.rounds.overlap import FragmentsInFlight
+from diloco.spec.status.syncer import OVER, PRESENT, EvaluationStatus, LearnerState, Phase, RecoveriesStatus
+
+INCARNATIONS_PER_EPOCH = 1_000_000
+"""Incarnations are unique over syncer restarts: the epoch's number times this, plus a counter."""
+ROUND_TIMER = "round/"
+"""Prefix of the name of a round's timer; the fragment's number follows. Before the quorum the timer repeats unanswered
+requests, after it the timer ends the wait."""
+WORKING = (LearnerState.TRAINING, LearnerState.STALLED)
+"""States of a learner that has the model and may send fragments."""
+
+
+@dataclass(slots=True)
+class Request:
+    """The latest request to a learner for a round's fragment."""
+
+    incarnation: int
+    version: int
+    attempt: int
+    since: float | None
+    """When it was asked, or became ready after that; None: it has had nothing to send so far."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """As in `events.Attempt`."""
+        return self.incarnation, self.version, self.attempt
+
+
+@dataclass(slots=True)
+class LearnerRecord:
+    """The engine's own record of one learner, which events change; `view` makes its status from it."""
+
+    id: str
+    state: LearnerState = LearnerState.ABSENT
+    incarnation: int = 0
+    instance: str = ""
+    superseded: list[str] = field(default_factory=list)
+    """Processes that once had this id and must not return; the latest few."""
+    joins: int = 0
+    left_cleanly: bool = False
+    """Its latest session ended with a leave, so that a new process is not a restart."""
+    restarts: int = 0
+    """Times a new process took over this id in the same pod, although the previous one had not left."""
+    clock: int = 0
+    """Inner steps on the schedule; see `schedule`."""
+    step: int = 0
+    tokens: int = 0
+    data_position: int = 0
+    loss: float | None = None
+    step_seconds: MovingAverage = field(default_factory=MovingAverage)
+    """Of this process: a learner may return on other hardware."""
+    answer_seconds: SizedSpread = field(default_factory=SizedSpread)
+    """From the request, or being ready if that is later, to its complete payload; of this process."""
+    missed: bool = False
+    """It did not answer when it was last waited for, and has not answered since."""
+    late: dict[int, Request] = field(default_factory=dict)
+    """By fragment: the request in a round that closed without its answer."""
+    lead_steps: int = 0
+    """Inner steps before a launch at which it is asked for a fragment of mean size."""
+    longest_lead_steps: int = 0
+    """The same for the largest fragment."""
+    versions: list[int] = field(default_factory=list)
+    """Version of each fragment it trains on; -1: none."""
+    turn_steps: list[int] = field(default_factory=list)
+    """Its step when each fragment last had its turn, or was loaded."""
+    received_steps: list[int] = field(default_factory=list)
+    """Its step when it received each fragment."""
+    received_tokens: list[int] = field(default_factory=list)
+    merged_into: list[int] = field(default_factory=list)
+    """Version of each fragment that includes its latest merged outer gradient; 0: none does."""
+    frozen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """By fragment: the key of its latest outer gradient that was frozen for a merge."""
+    left_out: int = 0
+    """Merges made without its outer gradient because that was not credible, since the syncer started."""
+    left_out_reason: str = ""
+    left_out_lately: int = 0
+    """How many of them are recent: reset once as many merges as there are fragments were made with it."""
+    left_out_first_reason: str = ""
+    merged_since_left_out: int = 0
+    pushed_bytes: int = 0
+    merged_tokens: float = 0.0
+    """Averaged over fragments by their share of the model."""
+    allotted_seconds: float = 0.0
+    """Seconds since it first joined, up to `allotted_since`."""
+    allotted_since: float | None = None
+    """Since when it counts; None: it does not. From its first join on it counts for as long as it is planned, present
+    or not; for the absent learners of an elastic pool, see `pools`."""
+    account: Account = field(default_factory=Account)
+    recovering: Recovering | None = None
+    """Since its session was lost, until its work is merged again."""
+    last_heard_at: float = 0.0
+    last_step_at: float = 0.0
+    idle_seconds: float = 0.0
+    """How long it has been heard from without a step although nothing kept it from making one (`leases`)."""
+    standing: Standing = field(default_factory=Standing)
+
+    def allotted(self, now: float) -> float:
+        """Seconds since it first joined during which it counted."""
+        return self.allotted_seconds + (0.0 if self.allotted_since is None else now - self.allotted_since)
+
+    @property
+    def present(self) -> bool:
+        """Whether it has a session."""
+        return self.state in PRESENT
+
+    @property
+    def working(self) -> bool:
+        """Whether it may send fragments."""
+        return self.state in WORKING
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second of its inner steps; 0 until it has reported a step."""
+        seconds = self.step_seconds.seconds
+        return self.tokens / self.step / seconds if seconds else 0.0
+
+
+@dataclass(slots=True)
+class Round:
+    """One fragment under way: requested, waited for, merged."""
+
+    step: int
+    """Syncer step."""
+    fragment: int
+    version: int
+    """The version its merge makes."""
+    launched_at: float | None = None
+    """When it was due; None: learners with a lead are asked ahead of it."""
+    asked: dict[str, Request] = field(default_factory=dict)
+    """By learner."""
+    attempts: int = 0
+    """Number of times that unanswered requests were repeated."""
+    arrived: dict[str, FragmentArrived] = field(default_factory=dict)
+    declined: set[str] = field(default_factory=set)
+    quorum_at: float | None = None
+    grace_until: float = 0.0
+    """End of the grace window, once there is a quorum."""
+    deadlines: dict[str, float] = field(default_factory=dict)
+    """Until when each awaited learner is waited for."""
+    wakes_at: float | None = None
+    """When its timer fires, once there is a quorum."""
+    closed_at: float | None = None
+    """When the members were frozen."""
+
+    @property
+    def timer(self) -> str:
+        """Name of its timer."""
+        return f"{ROUND_TIMER}{self.fragment}"
+
+    def answered(self, learner: str) -> bool:
+        """Whether the learner has sent the fragment or said that it has nothing to send."""
+        return learner in self.arrived or learner in self.declined
+
+
+@dataclass(slots=True)
+class Return:
+    """A merged fragment on its way back to the learners whose outer gradients are in it."""
+
+    version: int
+    launched_at: float
+    closed_at: float
+    needed: int
+    """Members that must train on it before it is no longer in flight."""
+    awaited: set[str]
+    """Members that do not train on it yet."""
+    applied: int = 0
+    """Number of members that do."""
+    received_by: set[str] = field(default_factory=set)
+    """Learners that do, members or not."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether fewer members than the quorum train on it, and more may."""
+        return self.applied < self.needed and bool(self.awaited)
+
+
+@dataclass(slots=True)
+class PendingEvaluation:
+    """An evaluation that a learner is making."""
+
+    number: int
+    tokens: int
+    final: bool
+    learner: str
+    incarnation: int
+
+
+@dataclass(slots=True)
+class ElasticPool:
+    """A pool that may have fewer learners than are planned."""
+
+    minimum: int
+    present: set[str] = field(default_factory=set)
+    missed: list[str] = field(default_factory=list)
+    """Absent learners whose time counts, as the pool has fewer than its minimum: those counted longest first."""
+
+    @property
+    def lacks(self) -> int:
+        """Number of absent learners whose time should count and does not; below 0: that many too many count."""
+        return max(0, self.minimum - len(self.present)) - len(self.missed)
+
+
+@dataclass(slots=True)
+class EngineState:
+    """The engine's whole state."""
+
+    options: EngineOptions
+    epoch: int
+    overlap: FragmentsInFlight
+    phase: Phase = Phase.WAITING
+    phase_reason: str = "no learner has joined yet"
+    next_incarnation: int = 1
+    launched: int = 0
+    """Syncer steps begun."""
+    versions: list[int] = field(default_factory=list)
+    fragment_tokens: list[int] = field(default_factory=list)
+    """Tokens merged into each fragment."""
+    learners: dict[str, LearnerRecord] = field(default_factory=dict)
+    """By id: every learner that is planned or was ever admitted."""
+    planned: frozenset[str] = frozenset()
+    """Learners in the current manifest. One that is not in it and has no session is withdrawn: its work counts, its
+    absence does not."""
+    elastic: dict[str, ElasticPool] = field(default_factory=dict)
+    """The elastic pools of the current manifest, by ``region/pool``."""
+    rounds: dict[int, Round] = field(default_factory=dict)
+    """By fragment: in flight, or asked for ahead."""
+    asked_before: dict[int, dict[str, Request]] = field(default_factory=dict)
+    """By fragment: requests for the next version in rounds that were abandoned. An attempt number is never reused."""
+    returning: dict[int, Return] = field(default_factory=dict)
+    """The current version of each fragment, until every member trains on it."""
+    leads: dict[float, Leads] = field(default_factory=dict)
+    """By size of a fragment relative to the mean: how early to ask each learner, since the latest launch."""
+    quorum_seconds: MovingAverage = field(default_factory=MovingAverage)
+    """From a launch until a quorum has answered."""
+    sync_seconds: MovingAverage = field(default_factory=MovingAverage)
+    """From closing a round until the last member trains on its result."""
+    round_seconds: MovingAverage = field(default_factory=MovingAverage)
+    """From a launch until a quorum of members trains on its result."""
+    merge_seconds: MovingAverage = field(default_factory=MovingAverage)
+    evaluations: list[EvaluationStatus] = field(default_factory=list)
+    evaluation: PendingEvaluation | None = None
+    evaluations_ordered: int = 0
+    did_not_evaluate: set[str] = field(default_factory=set)
+    """Learners that left the current evaluation unanswered."""
+    doubted_learners: set[str] = field(default_factory=set)
+    """Learners whose evaluation of the current model is in doubt; another one is asked."""
+    next_evaluation_tokens: int = 0
+    elapsed_seconds: float = 0.0
+    """Since the first learner joined, up to `elapsed_since`; without times in which the syncer was away."""
+    elapsed_since: float | None = None
+    lease_timer_at: float | None = None
+    recoveries: RecoveriesStatus = NONE_YET
+    """Learners that were lost and have recovered, since this start of the syncer."""
+    gone: dict[str, bool] = field(default_factory=dict)
+    """Within one event: learners for which no round waits from now on, and whether because they have diverged."""
+    fewer_left: bool = False
+    """Within one event: learners were given up or quarantined, so the quorum may follow."""
+
+    @property
+    def merges(self) -> int:
+        """Syncer steps that made a new version."""
+        return sum(self.versions)
+
+    @property
+    def merged_tokens(self) -> float:
+        """Tokens in the global model: the mean over fragments, weighted by their share of the model."""
+        return sum(share * tokens for share, tokens in zip(self.options.shares, self.fragment_tokens, strict=True))
+
+    @property
+    def quorum(self) -> int:
+        """K, or as many as are left if learners were given up or quarantined: the job goes on without those."""
+        wanted = self.options.quorum
+        if wanted == 1:
+            return wanted
+        left = sum(
+            self.counts(record) and record.state != LearnerState.GIVEN_UP and not record.standing.quarantined
+            for record in self.learners.values()
+        )
+        return max(1, min(wanted, left))
+
+    def usual_answer_seconds(self, record: LearnerRecord, fragment: int) -> float | None:
+        """How long a learner usually takes to send a fragment of this size; None: never measured."""
+        answer = record.answer_seconds
+        return None if answer.mean is None else answer.of(self.options.size(fragment))
+
+    @property
+    def quorum_step_seconds(self) -> float:
+        """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 if none is measured."""
+        steps = sorted(
+            record.step_seconds.seconds
+            for record in self.learners.values()
+            if record.state == LearnerState.TRAINING and record.step_seconds.seconds is not None
+        )
+        return steps[min(self.quorum, len(steps)) - 1] if steps else 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over."""
+        return self.phase in OVER
+
+    @property
+    def ordered_learners(self) -> list[LearnerRecord]:
+        """Learners by id: decisions over several are made in this order."""
+        return [self.learners[name] for name in sorted(self.learners)]
+
+    @property
+    def counted_learners(self) -> list[LearnerRecord]:
+        """The ordered learners without those that are withdrawn."""
+        return [record for record in self.ordered_learners if self.counts(record)]
+
+    def counts(self, record: LearnerRecord) -> bool:
+        """Whether a learner is planned, or has a session all the same."""
+        return record.id in self.planned or record.present
+
+    def is_ready(self, record: LearnerRecord, fragment: int) -> bool:
+        """Whether a learner has something to send that can be merged.
+
+        It trains, it holds the version that its latest outer gradient went into and none that is too old, and it has
+        made a step since it received that.
+        """
+        held = record.versions[fragment]
+        return (
+            record.state == LearnerState.TRAINING
+            and held >= max(record.merged_into[fragment], self.versions[fragment] - self.options.max_version_lag)
+            and record.step > record.received_steps[fragment]
+        )
+
+    def at_bound(self, record: LearnerRecord) -> bool:
+        """Whether a learner has made so many steps without receiving some fragment that it must wait for it."""
+        oldest = min(record.received_steps, default=record.step)
+        return record.step - oldest >= self.options.max_staleness_steps
+
+    def evaluates(self, record: LearnerRecord) -> bool:
+        """Whether a learner has been told to evaluate the model."""
+        return self.evaluation is not None and self.evaluation.learner == record.id
+
+    def opened(self, step: int) -> Round:
+        """The round of a syncer step, which begins if it has not."""
+        fragment = self.options.schedule.fragment(step)
+        return self.rounds.setdefault(fragment, Round(step, fragment, self.versions[fragment] + 1))
+
+    def current(self, learner: str, incarnation: int) -> LearnerRecord | None:
+        """The learner, if this is its current incarnation and it has a session."""
+        record = self.learners.get(learner)
+        if record is None or record.incarnation != incarnation or not record.present:
+            return None
+        return record
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since the first learner joined."""
+        return self.elapsed_seconds + (0.0 if self.elapsed_since is None else now - self.elapsed_since)

@@ -1,0 +1,1 @@
+"""Arithmetic on fragments: encoding, merging, the outer optimizer."""

@@ -1,0 +1,1 @@
+"""Whether links carry a schedule, in closed form, and what helps if not."""

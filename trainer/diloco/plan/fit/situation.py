@@ -1,0 +1,142 @@
+"""The input of `fit`: what is exchanged, over which links, between which learners.
+
+Values only; they are assumed (``diloco plan``) or measured (a syncer's status).
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Self
+
+from diloco.core.engine.rounds.schedule import Schedule
+from diloco.core.sizes import ENCODINGS, F32
+from diloco.spec.automatic import AUTO
+from diloco.spec.sync import SyncSpec
+
+DOWNLINKS: Final = {"F32": F32, "BF16": ENCODINGS["BF16"], "Int8": ENCODINGS["Int8"]}
+"""By name in ``sync.downlink``, from the widest to the narrowest."""
+SYNCER_LINK: Final = "of the syncer"
+"""Name of the syncer's own link; no region can have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection, shared by the learners behind it. An infinite rate means no limit."""
+
+    name: str
+    up_bytes_per_second: float = math.inf
+    down_bytes_per_second: float = math.inf
+    round_trip_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerGroup:
+    """Learners that are alike: of one pool, behind one link."""
+
+    name: str
+    learners: int
+    link: Link
+    step_seconds: float | None
+    """An inner step; None: not known."""
+    tokens_per_step: float = 1.0
+    """Of one learner; the weight of its work relative to others'."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What is exchanged, and how often."""
+
+    numels: tuple[int, ...]
+    """Parameters of each fragment."""
+    interval: int
+    """H."""
+    overlap: int | None
+    """tau; None: as many steps as a round needs."""
+    staleness_bound_steps: int | None
+    """None: so large, as by default, that it has no effect."""
+    quorum: int
+    """K."""
+    compression: str
+    """A name of `sizes.ENCODINGS`."""
+    downlink: str
+    """A name of `DOWNLINKS`."""
+
+    @classmethod
+    def of(cls, sync: SyncSpec, numels: tuple[int, ...]) -> Self:
+        """The exchange of a job with fragments of these sizes."""
+        return cls(
+            numels=numels,
+            interval=sync.interval,
+            overlap=None if sync.overlap == AUTO else int(sync.overlap),
+            staleness_bound_steps=sync.max_staleness_steps,
+            quorum=sync.quorum,
+            compression=sync.compression,
+            downlink=sync.downlink,
+        )
+
+    @cached_property
+    def up_bytes(self) -> tuple[int, ...]:
+        """A learner's outer gradient of each fragment."""
+        return tuple(ENCODINGS[self.compression].payload_bytes(numel) for numel in self.numels)
+
+    @cached_property
+    def down_bytes(self) -> tuple[int, ...]:
+        """What a learner receives of each fragment."""
+        return tuple(DOWNLINKS[self.downlink].payload_bytes(numel) for numel in self.numels)
+
+    @cached_property
+    def load_bytes(self) -> int:
+        """What a learner receives when it joins: every fragment as it is."""
+        return sum(F32.payload_bytes(numel) for numel in self.numels)
+
+    @cached_property
+    def due_steps(self) -> tuple[int, ...]:
+        """When each fragment is due for the first time, in steps."""
+        schedule = Schedule(len(self.numels), self.interval, 0)
+        return tuple(schedule.due(step) for step in range(1, len(self.numels) + 1))
+
+    @property
+    def longest_overlap(self) -> int:
+        """The largest possible tau: below an interval, and no more than the staleness bound allows."""
+        bound = self.staleness_bound_steps
+        return max(0, self.interval - 1 if bound is None else min(self.interval - 1, bound - self.interval))
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A job and its links."""
+
+    exchange: Exchange
+    groups: tuple[LearnerGroup, ...]
+    syncer: Link = field(default_factory=lambda: Link(SYNCER_LINK))
+    """The syncer's own connection, which all learners share."""
+    merge_seconds: float = 0.0
+    """Of one fragment."""
+
+    @property
+    def learners(self) -> int:
+        """Of all groups."""
+        return sum(group.learners for group in self.groups)
+
+    @property
+    def quorum_step_seconds(self) -> float | None:
+        """An inner step of the K-th fastest learner, by which the schedule counts; None: not known."""
+        known = [(group.step_seconds, group.learners) for group in self.groups if group.step_seconds is not None]
+        if not known or len(known) < len(self.groups):
+            return None
+        counted = 0
+        for step_seconds, learners in sorted(known):
+            counted += learners
+            if counted >= self.exchange.quorum:
+                return step_seconds
+        return max(known)[0]
+
+    @property
+    def links(self) -> tuple[tuple[Link, int], ...]:
+        """Every link with the learners behind it, the syncer's last."""
+        behind: dict[str, int] = {}
+        links: dict[str, Link] = {}
+        for group in self.groups:
+            links[group.link.name] = group.link
+            behind[group.link.name] = behind.get(group.link.name, 0) + group.learners
+        return (*((links[name], learners) for name, learners in behind.items()), (self.syncer, self.learners))

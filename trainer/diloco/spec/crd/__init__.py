@@ -1,0 +1,1 @@
+"""The CustomResourceDefinition, from the models."""

@@ -1,0 +1,228 @@
+"""The checks of ``spec/checks.py`` and of the models' validators in CEL, for the API server.
+
+Each has the same text about the same field; the tests run both on the same manifests. The API server checks a default
+against the rules before it fills in the defaults inside it, so a rule must be on an object that has no default: most
+are on ``spec`` and point to the field. CEL cannot name a position in a list, so there the message names the region.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from diloco.spec.automatic import AUTO, allowed
+from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING, TEXT_VOCABULARY
+from diloco.spec.sync import OVERLAP_LIMIT
+from diloco.spec.training import BATCH_LIMIT, exactly_one
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One CEL rule (https://kubernetes.io/docs/reference/using-api/cel/)."""
+
+    holds: str
+    """The expression that is true for a valid manifest; ``self`` is the object that has the rule."""
+    says: str
+    """The message if it is false, with a ``%s`` for each of ``values``."""
+    field: str = ""
+    """The field at fault, as a path below that object; default: the object itself."""
+    values: tuple[str, ...] = ()
+    """CEL expressions."""
+
+    def as_object(self) -> dict[str, Any]:
+        """As it stands under ``x-kubernetes-validations``."""
+        # Not joined by +: the API server accepts no rule whose cost it cannot estimate, as that of such a text.
+        values = ", ".join(f"dyn({value})" for value in self.values)
+        message = {"messageExpression": f"'{self.says}'.format([{values}])"} if values else {"message": self.says}
+        made = {"rule": " ".join(self.holds.split()), **message}
+        return {**made, "fieldPath": f".{self.field}"} if self.field else made
+
+
+def _one_of(*sources: str) -> tuple[Rule, ...]:
+    given = ", ".join(f"has(self.{source})" for source in sources)
+    return (
+        Rule(f"[{given}].exists_one(given, given)", exactly_one(sources)),
+        Rule(
+            # Compared with {}, because a free-form object has no size in CEL.
+            "!has(self.arguments) || has(self.entrypoint) || dyn(self.arguments) == dyn({})",
+            "has no use without entrypoint; remove it or use entrypoint",
+            "arguments",
+        ),
+    )
+
+
+def _integer_or_auto(least: int, most: int) -> tuple[Rule, ...]:
+    holds = f"type(self) == int ? self >= {least} && self <= {most} : self == '{AUTO}'"
+    return (Rule(holds, f"%s is not allowed; {allowed(least, most)}", values=("self",)),)
+
+
+def _sum(of_pool: str) -> str:
+    return f"self.regions.map(r, r.pools.map(p, {of_pool}).sum()).sum()"
+
+
+def _size(pool: str) -> str:
+    return f"({pool}.learners - (has({pool}.excludedIndices) ? {pool}.excludedIndices.size() : 0))"
+
+
+_LEARNERS = _sum(_size("p"))
+_BATCH_SIZE = "(has(p.batchSize) && type(p.batchSize) == int ? int(p.batchSize) : self.training.batchSize)"
+_STEP_TOKENS = (
+    f"self.regions.map(r, r.pools.map(p, {_size('p')} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
+    " * self.training.sequenceLength"
+)
+_REMOTE = "self.regions.exists(r, has(r.cluster))"
+
+
+def _at_most_learners(field: str) -> Rule:
+    return Rule(
+        f"self.{field} <= {_LEARNERS} || {_LEARNERS} == 0",
+        "%s is above the learners of spec.regions, %s; use at most as many",
+        field,
+        (f"self.{field}", _LEARNERS),
+    )
+
+
+_SPEC = (
+    Rule(
+        "!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",
+        "is missing; without spec.data.text give the number of token ids",
+        "model.builtin.vocabularySize",
+    ),
+    Rule(
+        f"""!has(self.model.builtin) || !has(self.data.text) || !has(self.model.builtin.vocabularySize)
+            || self.model.builtin.vocabularySize >= {TEXT_VOCABULARY}""",
+        f"%s is below the {TEXT_VOCABULARY} ids of spec.data.text (256 bytes and an end of document); "
+        f"use at least {TEXT_VOCABULARY} or leave it out",
+        "model.builtin.vocabularySize",
+        ("self.model.builtin.vocabularySize",),
+    ),
+    Rule(
+        """!has(self.training.evaluation.everyTokens)
+            || self.training.evaluation.everyTokens <= self.training.tokens""",
+        "%s is above spec.training.tokens, %s; use at most as many, or leave it out",
+        "training.evaluation.everyTokens",
+        ("self.training.evaluation.everyTokens", "self.training.tokens"),
+    ),
+    Rule(
+        f"{_STEP_TOKENS} <= self.training.tokens",
+        "%s is below the tokens of one inner step; use at least %s",
+        "training.tokens",
+        ("self.training.tokens", _STEP_TOKENS),
+    ),
+    Rule(
+        "!has(self.training.optimizer.muon) || self.training.optimizer.type == 'Muon'",
+        "has no use without type Muon; remove it or use type Muon",
+        "training.optimizer.muon",
+    ),
+    Rule(
+        "type(self.sync.overlap) != int || self.sync.overlap < self.sync.interval",
+        "%s is not below spec.sync.interval, %s; use a smaller one",
+        "sync.overlap",
+        ("self.sync.overlap", "self.sync.interval"),
+    ),
+    _at_most_learners("sync.quorum"),
+    Rule(
+        "!has(self.sync.maxStalenessSteps) || self.sync.maxStalenessSteps >= self.sync.interval",
+        "%s is below spec.sync.interval, %s, so every learner would pause for good; use at least as many",
+        "sync.maxStalenessSteps",
+        ("self.sync.maxStalenessSteps", "self.sync.interval"),
+    ),
+    Rule(
+        f"self.syncer.expose.type != 'ClusterIP' || !{_REMOTE}",
+        "ClusterIP cannot be reached from other clusters, and a region is in one; "
+        "use NodePort, LoadBalancer or External",
+        "syncer.expose.type",
+    ),
+    Rule(
+        "!has(self.syncer.expose.host) || self.syncer.expose.type in ['NodePort', 'External']",
+        "has no use without type NodePort or External; remove it or use one of them",
+        "syncer.expose.host",
+    ),
+    Rule(
+        f"""has(self.syncer.expose.host) || self.syncer.expose.type != 'External'
+            && (self.syncer.expose.type != 'NodePort' || !{_REMOTE})""",
+        "is missing; give the address at which learners outside the cluster reach the syncer",
+        "syncer.expose.host",
+    ),
+    Rule(
+        "!has(self.syncer.expose.port) || self.syncer.expose.type == 'External'",
+        "has no use without type External; remove it or use type External",
+        "syncer.expose.port",
+    ),
+    Rule(
+        "has(self.syncer.expose.port) || self.syncer.expose.type != 'External'",
+        "is missing; with type External give the port of that address",
+        "syncer.expose.port",
+    ),
+    Rule(
+        f"{_LEARNERS} >= 1 && {_LEARNERS} <= {MAXIMUM_LEARNERS}",
+        f"have %s learners in all; use 1 to {MAXIMUM_LEARNERS}",
+        "regions",
+        (_LEARNERS,),
+    ),
+    Rule(
+        "self.failurePolicy.minimumLearners == 0 || has(self.failurePolicy.maxRestartsPerLearner)",
+        "has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; "
+        "give both or leave it out",
+        "failurePolicy.minimumLearners",
+    ),
+    _at_most_learners("failurePolicy.minimumLearners"),
+)
+
+_ENDPOINT = Rule(
+    "!has(self.endpoint) || self.url.startsWith('s3://')",
+    "has a use only with a url that begins with s3://; remove it",
+    "endpoint",
+)
+
+_BACKUP = (_ENDPOINT, Rule(f"!self.url.endsWith('{MODEL_ENDING}')", "names a file; use a folder", "url"))
+
+_INIT_FROM = (
+    _ENDPOINT,
+    Rule(
+        f"!self.url.endsWith('{MODEL_ENDING}') || self.type != 'Resume'",
+        "Resume needs a folder of backups; use Weights with an exported model",
+        "type",
+    ),
+    Rule(
+        f"!self.url.endsWith('{MODEL_ENDING}') || !has(self.backup)",
+        "has no use with a url of one exported model; remove it",
+        "backup",
+    ),
+)
+
+_POOL = (
+    Rule(
+        # Duplicates are refused by the list's type.
+        "!has(self.excludedIndices) || self.excludedIndices.all(i, i < self.learners)",
+        "names an index that is not below learners, %s; use smaller ones",
+        "excludedIndices",
+        ("self.learners",),
+    ),
+    Rule(
+        f"!has(self.minimumLearners) || self.minimumLearners <= {_size('self')}",
+        "%s is above learners less excludedIndices, %s; use at most as many, or leave it out",
+        "minimumLearners",
+        ("self.minimumLearners", _size("self")),
+    ),
+)
+
+_REGION = (
+    Rule(
+        "!has(self.pools[self.pools.size() - 1].fallbackAfterSeconds)",
+        "fallbackAfterSeconds of the last pool has no effect, as no pool of the region follows; "
+        "remove it, or add a pool after it",
+        "pools",
+    ),
+)
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "spec.model": _one_of("builtin", "entrypoint"),
+    "spec.data": _one_of("text", "tokens", "entrypoint"),
+    "spec": _SPEC,
+    "spec.syncer.backup": _BACKUP,
+    "spec.initFrom": _INIT_FROM,
+    "spec.regions[]": _REGION,
+    "spec.regions[].pools[]": _POOL,
+    "spec.sync.overlap": _integer_or_auto(0, OVERLAP_LIMIT),
+    "spec.regions[].pools[].batchSize": _integer_or_auto(1, BATCH_LIMIT),
+}
+"""Rules by the object they are on, in the order of ``checks.problems``."""

@@ -1,0 +1,1 @@
+"""Names of learners and objects, and the files that name learners."""

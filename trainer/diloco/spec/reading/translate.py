@@ -1,0 +1,154 @@
+"""Translates pydantic's errors for the user: the path as in the manifest, the value, and what is allowed."""
+
+import json
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from diloco.spec.errors import PartError, Problem
+from diloco.spec.job import DiLoCoJob
+from diloco.spec.quantities import QuantityError, parse_count
+from diloco.spec.words import Schema, SchemaReader, listed
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_LONGEST_SHOWN = 60
+_VERDICTS = {
+    "literal_error": "is not known",
+    "string_pattern_mismatch": "does not fit",
+    "string_too_short": "is too short",
+    "string_too_long": "is too long",
+    "too_short": "is too short",
+    "too_long": "is too long",
+    "greater_than": "is too small",
+    "greater_than_equal": "is too small",
+    "less_than": "is too large",
+    "less_than_equal": "is too large",
+    "finite_number": "is not finite",
+}
+"""pydantic's error types for a value of the right type."""
+
+_Location = tuple[str | int, ...]
+
+
+@cache
+def job_schema() -> SchemaReader:
+    """The schema of the whole manifest."""
+    return SchemaReader(DiLoCoJob.model_json_schema())
+
+
+def translate(error: ValidationError) -> list[Problem]:
+    """All problems without duplicates, in the manifest's order."""
+    found = (problem for detail in error.errors(include_url=False) for problem in _problems(detail))
+    return list(dict.fromkeys(found))
+
+
+def path_text(location: Iterable[str | int]) -> str:
+    """The path as text: ``spec.regions[1].name``."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def _problems(detail: "ErrorDetails") -> Iterator[Problem]:
+    location = detail["loc"]
+    raised = detail.get("ctx", {}).get("error")
+    if isinstance(raised, PartError):
+        for problem in raised.problems:
+            inner = f".{problem.path}" if problem.path and not problem.path.startswith("[") else problem.path
+            yield Problem(f"{path_text(location)}{inner}".lstrip("."), problem.message)
+        return
+    if detail["type"] == "too_short" and detail["input"]:
+        # pydantic counts only valid items; invalid ones have problems of their own.
+        return
+    yield Problem(path_text(location) or "manifest", _message(detail, location))
+
+
+def _message(detail: "ErrorDetails", location: _Location) -> str:
+    reader = job_schema()
+    node, value, kind = reader.node(location), detail["input"], detail["type"]
+    if kind == "missing":
+        return f"is missing; use {reader.allowed(node)}"
+    if kind == "extra_forbidden":
+        return _unknown_field(location)
+    if kind.endswith(("_type", "_parsing", "_size")):
+        return _wrong_type(reader, node, value)
+    if kind in _VERDICTS:
+        return f"{_shown(value)} {_VERDICTS[kind]}; use {reader.allowed(node)}"
+    return detail["msg"]
+
+
+def _wrong_type(reader: SchemaReader, node: Schema, value: object) -> str:
+    kind = reader.kind(node)
+    message = f"{_shown(value)} is not {kind}"
+    wanted = node.get("type")
+    if wanted == "string" and isinstance(value, bool | int | float):
+        return f"{message}; put it in quotes"
+    if wanted == "boolean":
+        return message
+    if wanted == "object" and node.get("properties"):
+        return f"{message}; its fields are {listed(node['properties'], 'and')}"
+    if wanted in ("integer", "number") and isinstance(value, str) and value.strip("+-").replace(".", "", 1).isdecimal():
+        return f"{message}; remove the quotes"
+    if wanted == "integer" and isinstance(value, str) and (count := _count(value)) is not None:
+        return f"{message}; use {count}"
+    return f"{message}; use {reader.allowed(node)}"
+
+
+def _count(text: str) -> int | None:
+    """The integer that people mean by ``5M``."""
+    try:
+        return parse_count("", text)
+    except QuantityError:
+        return None
+
+
+def _unknown_field(location: _Location) -> str:
+    name, reader = str(location[-1]), job_schema()
+    known = list(reader.node(location[:-1]).get("properties", {}))
+    # Wrong capitals and underscores are the most common mistakes.
+    folded = {_folded(field): field for field in known}
+    if close := get_close_matches(_folded(name), folded, n=1, cutoff=0.7):
+        return f"is not a field here; did you mean {folded[close[0]]}?"
+    for above in (location[:-1], ()):
+        if place := _places(reader, reader.node(above)).get(_folded(name)):
+            return f"is not a field here; did you mean {path_text((*above, place))}?"
+    return f"is not a field here; use {listed(known)}"
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _places(reader: SchemaReader, node: Schema) -> dict[str, str]:
+    """For each field name, folded, the place nearest to ``node`` that has it, as a path from there."""
+    places = dict[str, str]()
+    level = [("", node)]
+    while level:
+        deeper: list[tuple[str, Schema]] = []
+        for path, one in level:
+            for name, field in one.get("properties", {}).items():
+                places.setdefault(_folded(name), f"{path}{name}")
+                resolved = reader.resolved(field)
+                deeper.append((f"{path}{name}.", resolved))
+                if "items" in resolved:
+                    deeper.append((f"{path}{name}[].", reader.resolved(resolved["items"])))
+        level = deeper
+    return places
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, float) and value.is_integer():
+        # pydantic has turned an integer of the manifest into a float.
+        value = int(value)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

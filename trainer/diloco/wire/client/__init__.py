@@ -1,0 +1,1 @@
+"""A learner's side of the wire."""

@@ -1,0 +1,216 @@
+"""A learner's client: a session and transfers, for use from threads.
+
+The session has a TCP connection of its own, so that a fragment never delays a heartbeat. Nothing is retried here: only
+the caller knows whether a message is still wanted.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+
+from diloco.runtime.addresses import parse_address
+from diloco.wire.channel import (
+    CONTROL,
+    POSTED_SECONDS,
+    SERVICE,
+    SESSION,
+    client_arguments,
+    keep_message_buffers,
+)
+from diloco.wire.client.connections import Connections, Opening
+from diloco.wire.client.diagnosis import diagnose
+from diloco.wire.client.lanes import Lanes
+from diloco.wire.client.posting import Posting
+from diloco.wire.client.route import Route, Target
+from diloco.wire.client.session import Session
+from diloco.wire.client.transfers import Earlier, pull_parts, push_parts
+from diloco.wire.errors import ClosedError, DeadlineError, InvalidMessageError, UnavailableError, error_of
+from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt, Welcome
+from diloco.wire.tls.tls import ClientTls
+
+T = TypeVar("T")
+
+_FIRST_LANE: Final = CONTROL + 1
+"""Number of the first connection for transfers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How to reach the syncer."""
+
+    address: str | Path
+    """``host:port`` of the syncer, or a file that contains it and may change (``wire/client/route.py``)."""
+    tls: ClientTls | None = None
+    """Certificates; read again when they have changed."""
+    keepalive_seconds: float = 10.0
+    """A connection is pinged after this much silence, and counts as broken if the answer takes as long again."""
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: an option is out of range (one line).
+        """
+        if isinstance(self.address, str):
+            parse_address(self.address)
+        if not self.keepalive_seconds > 0:
+            raise ValueError(f"keepalive_seconds {self.keepalive_seconds}: use more than 0")
+
+
+class SyncClient:
+    """Connections to one syncer. Used by several threads; connects only when it is used."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        """Read the certificates.
+
+        Raises:
+            TlsFileError: one cannot be read.
+        """
+        keep_message_buffers()
+        self._options = options
+
+        def control(target: Target, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+            arguments = client_arguments(options.keepalive_seconds, CONTROL, target.server_name)
+            if credentials is None:
+                return grpc.insecure_channel(target.address, options=arguments)
+            return grpc.secure_channel(target.address, credentials, options=arguments)
+
+        def lane(number: int, target: Target, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+            arguments = client_arguments(options.keepalive_seconds, number + _FIRST_LANE, target.server_name)
+            if credentials is None:
+                return grpc.aio.insecure_channel(target.address, options=arguments)
+            return grpc.aio.secure_channel(target.address, credentials, options=arguments)
+
+        self._route = Route(options.address, None if options.tls is None else options.tls.server_name)
+        self._connections = Connections(Opening(control, lane), self._route, options.tls)
+        self._closed = False
+        self._earlier = Earlier()
+
+    def open_session(self, join: Join) -> Session:
+        """Begin a session. Returns at once: if the syncer cannot be reached, reading the session raises.
+
+        Raises:
+            ClosedError: the client is closed.
+            UnavailableError: it is not known yet where the syncer is.
+            InvalidMessageError: a value of ``join`` is out of range.
+        """
+        with self._errors():
+            channel, over = self._connections.control()
+            try:
+                begin: Any = channel.stream_stream(f"/{SERVICE}/{SESSION}")
+                return Session(begin, join, over, lambda: self._closed, self._welcomed)
+            except BaseException:
+                over()
+                raise
+
+    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
+        """Send an outer gradient; blocks.
+
+        ``payload`` is ``header.payload_bytes`` contiguous bytes that must not change meanwhile.
+
+        Raises:
+            WireError: it did not arrive, or was refused; ``error.retryable`` says whether to try again.
+        """
+        data = payload.cast("B")
+        if len(data) != header.payload_bytes:
+            raise InvalidMessageError(f"a payload of {len(data)} bytes with a header for {header.payload_bytes}")
+
+        async def work(lanes: Lanes) -> PushReceipt:
+            return await _in_time(push_parts(lanes, header, data, self._earlier), deadline_seconds)
+
+        with self._errors(), self._connections.transfer(work) as receipt:
+            return receipt.result()
+
+    def pull(
+        self,
+        request: PullRequest,
+        allocate: Callable[[PullHeader], memoryview],
+        *,
+        deadline_seconds: float,
+        posting: Posting | None = None,
+    ) -> PullHeader:
+        """Receive a fragment into the buffer that ``allocate`` returns; blocks. The header has the payload's digest.
+
+        ``allocate`` is called once, with a header that answers the request; an exception from it ends the pull. With a
+        ``posting`` the version may not be made yet: the call waits until it is, or the syncer's time limit has passed.
+        Until then only the connections are held, and the deadline is for what comes after that, so a call that is not
+        answered at all ends ``POSTED_SECONDS`` later.
+
+        Raises:
+            WireError: it did not arrive whole, or was refused; ``error.retryable`` says whether to try again.
+                ``RefusedError``: the version was not made in time; ``ClosedError``: ``posting`` was withdrawn.
+        """
+        seconds = deadline_seconds if posting is None else POSTED_SECONDS + deadline_seconds
+
+        async def work(lanes: Lanes) -> PullHeader:
+            return await _in_time(pull_parts(lanes, request, allocate, self._earlier), seconds)
+
+        with self._errors(), self._connections.transfer(work) as pulled:
+            if posting is not None:
+                posting.begin(pulled)
+            return pulled.result()
+
+    def why_unreachable(self) -> str | None:
+        """What stands in the way of a connection, as one line; None if nothing is found. Blocks for some seconds.
+
+        It makes a connection of its own, step by step. If the syncer's certificate has only the name of its host, later
+        connections are checked by that.
+        """
+        try:
+            target = self._route.target()
+        except UnavailableError as error:
+            return str(error)
+        finding = diagnose(target.address, self._options.tls)
+        if finding.by_host is not None:
+            self._route.check_host(by_host=finding.by_host)
+        return finding.text
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self._earlier.connections = welcome.connections
+        self._earlier.bytes_per_second = welcome.bytes_per_second
+
+    def close(self) -> None:
+        """Close every connection; calls under way end with ``ClosedError``."""
+        self._closed = True
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn gRPC's errors into ``WireError``."""
+        try:
+            yield
+        except grpc.RpcError as error:  # of a session that could not begin
+            if self._closed:
+                raise ClosedError("the client is closed") from None
+            ended: Any = error  # also a grpc.Call, which the stubs do not say
+            raise error_of(ended.code(), ended.details()) from None
+        except UnavailableError:
+            self._connections.nobody_answered()
+            raise
+        except concurrent.futures.CancelledError:
+            what = "the client is closed" if self._closed else "the pull was withdrawn"
+            raise ClosedError(what) from None
+        except ValueError:
+            if self._closed:  # "Cannot invoke RPC on closed channel!"
+                raise ClosedError("the client is closed") from None
+            raise
+
+
+async def _in_time(transfer: Coroutine[Any, Any, T], deadline_seconds: float) -> T:
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            return await transfer
+    except TimeoutError:
+        raise DeadlineError(f"it took longer than {deadline_seconds:g} s") from None

@@ -1,0 +1,62 @@
+"""What holds for every push and pull on the server."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from diloco.wire.convert import unpack
+from diloco.wire.errors import InvalidMessageError
+from diloco.wire.messages import PullRequest, PushHeader
+from diloco.wire.server.bandwidth import LimitOf
+from diloco.wire.server.calls import Context, first_message
+from diloco.wire.server.traffic import Kind, Traffic, Way
+from diloco.wire.tls.tls import Peer
+
+K = TypeVar("K")
+V = TypeVar("V")
+Asked = TypeVar("Asked", PushHeader, PullRequest)
+
+MOST_CALLS: Final = 64
+"""Most calls of one transfer at once."""
+_KEPT: Final = 256
+"""Transfers that are over of which something is known for calls that come late (ours)."""
+_WORDS: Final = {PushHeader: ("push", "header"), PullRequest: ("pull", "request")}
+"""What a call is called, and its first message."""
+
+
+def keep_latest(entries: OrderedDict[K, V], key: K, value: V) -> None:
+    """Add an entry, and drop the oldest beyond ``_KEPT``."""
+    entries[key] = value
+    while len(entries) > _KEPT:
+        entries.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferTerms:
+    """What holds for all transfers."""
+
+    stall_seconds: float
+    """A call that makes no progress for so long is ended."""
+    connections: int
+    """What a pull is cut for."""
+    limit_of: LimitOf
+    traffic: Traffic
+
+    async def opening(self, expected: type[Asked], context: Context, peer: Peer) -> Asked:
+        """The first message of a call: who asks for what.
+
+        Raises:
+            WireError: it does not come, cannot be read, or names a learner that the peer is not.
+        """
+        call, what = _WORDS[expected]
+        first = await first_message(context, self.stall_seconds, what)
+        if first is None:
+            raise InvalidMessageError(f"a {call} without a {what}")
+        asked = unpack(expected, first)
+        peer.must_be(asked.learner)
+        self.control(asked.learner, Way.UP, first)
+        return asked
+
+    def control(self, learner: str, way: Way, message: bytes) -> None:
+        """Count a message that is no part of a payload."""
+        self.traffic.count(learner, way, Kind.CONTROL, len(message))

@@ -1,0 +1,1 @@
+"""Keys, certificates and the files that they are in."""
