@@ -12,8 +12,8 @@ KIND := $(BIN)/python -m testbed.kind
 # Where tests write down what they skipped, and what passed only when it was run again; testbed/kind/steps.py shows them.
 LISTS := --skipped-to build/skipped.txt --rerun-to build/rerun.txt
 
-# Tests with processes and clusters depend on how a busy machine times them. One that fails runs once more, and that is
-# reported; a test that calculates fails at once.
+# Tests with processes and clusters depend on how a busy machine times them. One that fails runs once more; that it then
+# passed is listed last, as a defect to find. A test that calculates fails at once.
 RERUNS := --reruns 1
 
 # The example, run through failures: a process killed with SIGKILL, a region's link taken away.

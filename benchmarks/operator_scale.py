@@ -13,16 +13,13 @@ Times are given as multiples of the time of a single job of 8 learners, so that 
 """
 
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-from support.report import REPOSITORY, Ratio, Ratios, command, write_report
-
-sys.path.append(str(REPOSITORY))  # where testbed is, which is not installed
 from support.operator.case import POLL_SECONDS, ROUNDS, Case, case
 from support.operator.clusters import over_clusters
 from support.operator.world import Shape, wait
+from support.report import Ratio, Ratios, command, write_report
 from testbed.api_server.server import api_server, job_api_server, why_there_is_none
 
 SMALL = Shape(regions=2, pools=1, learners=4)

@@ -76,18 +76,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(text)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail if a test passed only when it was run again: that is a defect too, of the test or of what it tests.
-
-    With ``--reruns``, a test that fails is run again, which tells what fails at times from what fails always.
-    """
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and session.exitstatus == pytest.ExitCode.OK and _passed_when_run_again(reporter):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """List what was skipped, and what passed only when it was run again, after everything else, where it is seen."""
+    """List what was skipped, and what passed only when it was run again, after everything else, where it is seen.
+
+    What passed only when run again (``--reruns``) is a defect too, of the test or of what it tests. It does not fail
+    the session: one such test in a thousand would keep each change to anything else from being judged.
+    """
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return

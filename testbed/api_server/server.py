@@ -18,6 +18,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -206,6 +207,33 @@ class ApiServer:
             status, answer = self.request("PUT", there, {**body, "metadata": metadata})
         assert status < http.HTTPStatus.BAD_REQUEST, answer
         return answer
+
+    def bind(self, role: str, user: str, namespace: str) -> None:
+        """Give a user the rules of a Role of this namespace; they hold when this returns."""
+        who = (f"--role={role}", f"--user={user}", f"--namespace={namespace}")
+        self.kubectl("create", "rolebinding", f"{role}-{user}", *who)
+        self.until_rules_hold()
+
+    def until_rules_hold(self) -> None:
+        """Wait until the server acts on all roles and bindings that it has: it reads its own changes a moment late.
+
+        It reads the changes of each kind in their order, so rules that are newer than all others show that it has.
+        """
+        name, api = f"probe-{uuid.uuid4().hex}", "/apis/rbac.authorization.k8s.io/v1"
+        subject = {"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+        for kind, base in (("Role", f"{api}/namespaces/default/"), ("ClusterRole", f"{api}/cluster")):
+            rules = [{"apiGroups": [""], "resources": [kind], "verbs": ["probe"]}]
+            self.put(f"{base}roles", {"metadata": {"name": name}, "rules": rules})
+            bound = {"roleRef": {"kind": kind, "name": name}, "subjects": [subject]}
+            self.put(f"{base}rolebindings", {"metadata": {"name": name}, **bound})
+
+        def holds() -> bool:
+            asked = ({"verb": "probe", "resource": kind, "namespace": "default"} for kind in ("Role", "ClusterRole"))
+            reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+            bodies = ({"spec": {"user": name, "resourceAttributes": attributes}} for attributes in asked)
+            return all(self.request("POST", reviews, body)[1]["status"]["allowed"] for body in bodies)
+
+        wait_until(holds, "the server acts on its roles and bindings")
 
     def set_status(self, path: str, status: Mapping[str, Any]) -> None:
         """Change the status of the object at this path, as a controller does."""

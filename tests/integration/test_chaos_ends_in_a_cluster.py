@@ -104,10 +104,10 @@ def test_rights_that_are_taken_away_end_it_and_nobody_counts_as_hit(
     made, pod = with_jobs(job_server, "revoked")
     assert execute(["chaos", "--print-role", "--namespace", made.name]) == 0
     job_server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
-    bound = (ROLE, f"--namespace={made.name}")
-    job_server.kubectl("create", "rolebinding", *bound, f"--role={ROLE}", "--user=frank")
+    job_server.bind(ROLE, "frank", made.name)
     file = tmp_path / "chaos.json"
-    change = Change(made, pod, lambda: job_server.kubectl("delete", "rolebinding", *bound))
+    there = f"--namespace={made.name}"
+    change = Change(made, pod, lambda: job_server.kubectl("delete", "rolebinding", f"{ROLE}-frank", there))
     rates = ("--fault", f"kill:{LEARNER}@at=0", "--kill-learners", "3e3", "--only", LEARNER, "--for", "1h")
     assert change.during("job/mine", *made.flags(job_server.kubeconfig_for("frank")), *rates, "--json", str(file)) == 2
     told = capsys.readouterr()

@@ -154,6 +154,6 @@ def test_it_needs_rights_of_its_own_and_the_role_has_them(
     assert made.pods() == before
     assert execute(["chaos", "--print-role", "--namespace", made.name]) == 0
     job_server.kubectl("apply", "--filename=-", text=capsys.readouterr().out)
-    job_server.kubectl("create", "rolebinding", ROLE, f"--namespace={made.name}", f"--role={ROLE}", "--user=erin")
+    job_server.bind(ROLE, "erin", made.name)
     assert execute([*kill]) == 0
     assert made.pods() == before - {pod}

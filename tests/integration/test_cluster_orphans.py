@@ -179,12 +179,12 @@ def test_a_home_that_does_not_answer_is_no_home_that_is_gone(there: There) -> No
 
 def test_what_may_not_be_deleted_is_named_and_the_rest_is_deleted(there: There, server: ApiServer) -> None:
     there.has("a", HOME, "uid-1")
-    where, user = f"--namespace={there.name}", "--user=dave"
+    where = f"--namespace={there.name}"
     resources = "--resource=statefulsets,secrets,configmaps,services,networkpolicies"
     server.kubectl("create", "role", "look", "--verb=list", resources, where)
     server.kubectl("create", "role", "tidy", "--verb=delete", "--resource=statefulsets,configmaps", where)
     for role in ("look", "tidy"):
-        server.kubectl("create", "rolebinding", role, f"--role={role}", user, where)
+        server.bind(role, "dave", there.name)
     flags = ["--namespace", there.name, "--home", HOME, "--delete", "--yes"]
     done = there.as_user(server.kubeconfig_for("dave"), *flags)
     assert done.code == 1

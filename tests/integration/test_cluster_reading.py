@@ -120,7 +120,7 @@ def test_a_viewer_who_may_not_ask_the_syncer_sees_the_jobs_status(
 ) -> None:
     assert diloco.out("status", "-n", "reading")
     server.kubectl("create", "role", "viewer", "-n", "reading", "--verb=get,list", "--resource=dilocojobs.diloco.dev")
-    server.kubectl("create", "rolebinding", "viewer", "-n", "reading", "--role=viewer", "--user=viewer")
+    server.bind("viewer", "viewer", "reading")
     view = Diloco(capsys, server.kubeconfig_for("viewer")).out("status", "job/two-regions", "-n", "reading")
     assert "us-west/old      1      1       2  two-regions-old" in view
     assert "step 120  loss 1.630" in view

@@ -96,6 +96,7 @@ class Cluster:
         self.apply(
             {**typed, "kind": "RoleBinding", **bound, "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": user}]}
         )
+        self.server.until_rules_hold()
         return self.server.kubeconfig_for(user)
 
     def make_pod(self, owner: str, index: int, **spec: Any) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Far:
         reference = {"apiGroup": RBAC, "kind": "Role", "name": ACCOUNT}
         subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self.namespace}
         self._put(ROLE_BINDING, roleRef=reference, subjects=[subject])
+        self.server.until_rules_hold()
 
     def make_account(self) -> None:
         self._put(SERVICE_ACCOUNT)
@@ -83,6 +84,7 @@ class Far:
             for kind, verbs in ((POD, ["list", "delete"]), (CORE_EVENT, ["list"]), (CLAIM, ["list"])):
                 rules.append({"apiGroups": [kind.group], "resources": [kind.plural], "verbs": verbs})
         self._put(ROLE, rules=rules)
+        self.server.until_rules_hold()
 
     def token(self) -> str:
         path = SERVICE_ACCOUNT.path(self.namespace, ACCOUNT, "token")

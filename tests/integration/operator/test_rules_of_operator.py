@@ -141,6 +141,7 @@ class Server:
         subjects = [{"apiGroup": RBAC, "kind": "User", "name": user}]
         where = f"{base}/{kind.lower()}bindings"
         self.make(where, f"{RBAC}/v1", f"{kind}Binding", user, roleRef=reference, subjects=subjects)
+        self.server.until_rules_hold()
 
     def job(self, namespace: str) -> dict[str, Any]:
         spec = manifest("one", {"here": {"cpu": 1}}, ttlSecondsAfterFinished=0)["spec"]

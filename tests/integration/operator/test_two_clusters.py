@@ -124,6 +124,7 @@ def test_without_the_right_to_finalizers_a_job_is_made_at_home_only(
     body = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
     server.kubectl("apply", "--filename=-", text=json.dumps({**body, "rules": OLD_RULES}))
     server.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={name}")
+    server.until_rules_hold()
     give_kubeconfig(cluster, far)
     with start(server.kubeconfig_for(name)) as operator:
         cluster.apply(spread("one"))

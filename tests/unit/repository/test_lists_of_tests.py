@@ -49,13 +49,6 @@ def run_in(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_what_passes_only_when_run_again_fails_the_session(tmp_path: Path) -> None:
-    ended = run_in(tmp_path, "-k", "passes_later")
-    assert "1 passed, 4 deselected, 1 rerun" in ended.stdout
-    assert ended.returncode == 1, ended.stdout
-    assert run_in(tmp_path, "-k", "passes_later").returncode == 0  # it passes at once
-
-
 def test_what_was_skipped_or_rerun_is_listed_last_and_in_files(tmp_path: Path) -> None:
     ended = run_in(tmp_path, "--rerun-to=rerun.txt", "--skipped-to=skipped.txt", "-n", "1")
     assert ended.returncode == 1, ended.stdout
