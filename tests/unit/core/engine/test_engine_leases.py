@@ -163,14 +163,6 @@ def test_a_learner_that_evaluates_makes_no_steps_and_has_not_stalled() -> None:
     assert stalled(script) == [(10.0, name(1))]
 
 
-def test_a_learner_at_an_evaluation_is_looked_at_each_tenth_lease() -> None:
-    script = stepped(1)
-    for _ in range(4):
-        script.wait(3.0)
-        script.alive(0)
-    assert lease_timers(script)[-3:] == [11.0, 12.0, 13.0]
-
-
 def test_a_timer_for_leases_is_set_once_and_again_when_it_must_be_earlier() -> None:
     script = started(2)
     assert lease_timers(script) == [60.0]

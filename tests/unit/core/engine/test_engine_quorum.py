@@ -4,6 +4,7 @@ import pytest
 
 from diloco.core.engine.actions import Action, AskFragment, Merge, Note
 from diloco.core.engine.rounds.grace import overlap_steps
+from diloco.spec.status.syncer import LearnerState
 from tests.support.engine_script import Script, members, name, of, only, options, stepped
 
 
@@ -35,9 +36,60 @@ def test_a_learner_without_work_makes_no_quorum_until_it_has_some(*, declines_fi
 def test_one_that_has_work_when_the_others_arrive_is_asked_again_at_once() -> None:
     script = stepped(2, quorum=2)
     script.decline(1, 0)
+    script.step(1)
     again = only(script.push(0, 0), AskFragment)
     assert (again.learner, again.attempt) == (name(1), 2)
     assert "has made a step since it declined" in again.reason
+
+
+def test_one_that_declines_is_not_asked_again_before_its_next_step() -> None:
+    script = stepped(2, quorum=2)
+    script.push(0, 0)
+    assert of(script.decline(1, 0), AskFragment) == []
+    assert [ask.learner for ask in of(script.step(1), AskFragment) if ask.fragment == 0] == [name(1)]
+
+
+def test_one_whose_report_is_on_its_way_has_no_work_on_what_it_has_just_received() -> None:
+    script = stepped(2, quorum=2, overlap=4)
+    script.push(0, 0)
+    script.merge_done(only(script.push(1, 0), Merge), applied=False)
+    script.applied(0, 0, 1, step=2)
+    script.step(0)  # the report of the step before
+    assert not script.state.is_ready(script.state.learners[name(0)], 0)
+    script.step(0)
+    assert script.state.is_ready(script.state.learners[name(0)], 0)
+
+
+def test_one_that_waits_at_the_staleness_bound_is_not_stalled_and_counts_after_a_lease() -> None:
+    script = stepped(2, quorum=2, max_staleness_steps=6, overlap=1)
+    script.step(1, 5)
+    load(script, 1, 0)
+    for _ in range(4):
+        script.wait(4.0)
+        script.alive(0)
+        script.alive(1)
+        script.step(0)
+    assert script.learner(1).state == LearnerState.TRAINING
+    script.decline(1, 0)
+    assert members(script.push(0, 0)) == [[name(0)]]
+
+
+def test_one_that_may_go_on_after_a_wait_is_stalled_a_lease_later() -> None:
+    script = stepped(2, quorum=2, max_staleness_steps=6, overlap=1)
+    script.step(1, 5)
+    for _ in range(4):
+        script.wait(4.0)
+        script.alive(0)
+        script.alive(1)
+    for fragment in range(4):
+        script.applied(1, fragment, 1)
+    for _ in range(2):
+        script.wait(4.0)
+        script.alive(0)
+        script.alive(1)
+    assert script.learner(1).state == LearnerState.TRAINING
+    script.wait(2.0)
+    assert script.learner(1).state == LearnerState.STALLED
 
 
 @pytest.mark.parametrize(("bound", "merged"), [(6, [[name(0)]]), (7, [])])

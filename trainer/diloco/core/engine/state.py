@@ -100,9 +100,10 @@ class LearnerRecord:
     recovering: Recovering | None = None
     """Since its session was lost, until its work is merged again."""
     last_heard_at: float = 0.0
-    last_step_at: float = 0.0
+    idle_since: float = 0.0
+    """Its last step, or when it was last heard from while something that the engine knows of kept it from making one."""
     idle_seconds: float = 0.0
-    """How long it has been heard from without a step although nothing kept it from making one (`leases`)."""
+    """How long it has been heard from since `idle_since`."""
     standing: Standing = field(default_factory=Standing)
 
     def allotted(self, now: float) -> float:
@@ -142,7 +143,8 @@ class Round:
     attempts: int = 0
     """Number of times that unanswered requests were repeated."""
     arrived: dict[str, FragmentArrived] = field(default_factory=dict)
-    declined: set[str] = field(default_factory=set)
+    declined: dict[str, int] = field(default_factory=dict)
+    """By learner that had nothing to send: its step then."""
     quorum_at: float | None = None
     grace_until: float = 0.0
     """End of the grace window, once there is a quorum."""

@@ -54,7 +54,10 @@ def heard(state: EngineState, event: OfSession, now: float) -> LearnerRecord | N
     if record is None:
         return None
     idle_seconds = record.idle_seconds + min(now - record.last_heard_at, state.options.lease_seconds)
-    record.idle_seconds = idle_seconds if _may_step(state, record) else 0.0
+    if _may_step(state, record):
+        record.idle_seconds = idle_seconds
+    else:
+        record.idle_seconds, record.idle_since = 0.0, now
     record.last_heard_at = now
     return record
 
@@ -68,12 +71,12 @@ def check_leases(state: EngineState, now: float) -> list[Action]:
             continue
         lease = _lease_seconds(state, record)
         silent = now - record.last_heard_at
-        idle = now - record.last_step_at
+        idle = now - record.idle_since
         if silent >= lease:
             lose(state, record, record.last_heard_at, now)
             text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
             actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))
-        elif record.state == LearnerState.TRAINING and idle >= lease and not state.evaluates(record):
+        elif record.state == LearnerState.TRAINING and idle >= lease:
             record.state = LearnerState.STALLED
             text = f"alive, but no step for {idle:.1f} s; {lease:.1f} s are allowed"
             actions.append(Note(NoteKind.LEARNER_STALLED, text, record.id))
@@ -86,7 +89,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
         (
             record.last_heard_at
             if record.state != LearnerState.TRAINING
-            else min(record.last_heard_at, record.last_step_at)
+            else min(record.last_heard_at, record.idle_since)
         )
         + _lease_seconds(state, record)
         for record in state.ordered_learners
@@ -94,7 +97,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
     ]
     if not leases:
         return []
-    # Not in a tight loop: a learner that evaluates may be past its time for steps.
+    # Not in a tight loop where the sum is rounded down.
     at = max(min(leases), now + 0.1 * state.options.lease_seconds)
     if state.lease_timer_at is not None and state.lease_timer_at <= at:
         return []

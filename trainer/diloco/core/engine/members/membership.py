@@ -90,7 +90,7 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
     held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
     load = tuple(range(len(held))) if record.standing.reset_due else _to_load(state, held)
     _holds(state, record, held, load)
-    record.last_heard_at = record.last_step_at = now
+    record.last_heard_at = record.idle_since = now
     record.idle_seconds = 0.0
     return load
 
@@ -192,7 +192,7 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
         current if held < 0 else held for held, current in zip(record.versions, state.versions, strict=True)
     ]
     record.clock = state.options.schedule.due(state.launched)
-    record.last_step_at = now
+    record.idle_since = now
     if record.recovering is not None:
         record.recovering = record.recovering.loaded(now)
     if record.standing.quarantined:
@@ -224,7 +224,7 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     first = record.step_seconds.seconds is None
     record.step_seconds.add(event.step_seconds)
     actions = leases.watch(state, now) if first else []  # the first step ends the longer limit for starting up
-    record.last_step_at = now
+    record.idle_since = now
     if not record.working:
         return actions
     record.clock = state.options.schedule.advanced(record.clock, steps, state.launched)

@@ -24,10 +24,12 @@ def check(state: EngineState, current: Round, now: float) -> list[Action]:
     if is_reached(state, current):
         return round_end.begin(state, current, now)
     if current.arrived:
-        ready = [name for name in sorted(current.declined) if state.is_ready(state.learners[name], current.fragment)]
-        current.declined.difference_update(ready)
+        declined = [(state.learners[name], step) for name, step in sorted(current.declined.items())]
+        ready = [one for one, step in declined if one.step > step and state.is_ready(one, current.fragment)]
+        for one in ready:
+            del current.declined[one.id]
         reason = "has made a step since it declined, and there is no quorum yet"
-        return [requests.ask(state, current, state.learners[name], now, reason) for name in ready]
+        return [requests.ask(state, current, one, now, reason) for one in ready]
     if len(current.declined) >= state.quorum and not round_end.unanswered(state, current):
         del state.rounds[current.fragment]
         state.asked_before[current.fragment] = state.asked_before.get(current.fragment, {}) | current.asked

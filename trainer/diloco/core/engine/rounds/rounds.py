@@ -117,11 +117,11 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     assert current is not None
     record.pushed_bytes += event.payload_bytes
     if event.steps <= 0 or event.tokens <= 0:
-        current.declined.add(event.learner)
+        current.declined[event.learner] = record.step
         reason = "it covers no steps or no tokens, so its weight is 0"
         return [_discard(event, reason), *quorum.check(state, current, now)]
     requests.answered(state, record, current.fragment, current.asked[event.learner], now)
-    current.declined.discard(event.learner)
+    current.declined.pop(event.learner, None)
     current.arrived[event.learner] = event
     record.account.captured(event.fragment, event.version, event.base_version, event.steps)
     return quorum.check(state, current, now)
@@ -174,7 +174,7 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
     if record is None or current is None or not _is_asked_for(current, event) or event.learner in current.arrived:
         return []
     record.account.declined(event.fragment, event.version)
-    current.declined.add(event.learner)
+    current.declined[event.learner] = record.step
     actions: list[Action] = []
     if event.broken:  # nobody says so without cause, so it convinces as a merge with another member does
         broken = LeftOut(event.learner, NOT_FINITE, broken=True)
@@ -201,7 +201,7 @@ def _lost(state: EngineState, learner: str, now: float, *, diverged: bool) -> li
     in_flight.lost(state, learner, now)
     for current in _ordered(state):
         current.asked.pop(learner, None)
-        current.declined.discard(learner)
+        current.declined.pop(learner, None)
         actions += quorum.check(state, current, now)
     return actions
 
@@ -284,7 +284,8 @@ def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Acti
     if record is None:
         return []
     if event.version > record.versions[event.fragment]:
-        record.received_steps[event.fragment] = record.step
+        # Its report of the step that it received this after may still be on its way.
+        record.received_steps[event.fragment] = max(record.step, event.step)
         record.received_tokens[event.fragment] = record.tokens
     record.account.received(event.fragment, event.version, event.step or record.account.step)
     record.versions[event.fragment] = max(record.versions[event.fragment], event.version)
