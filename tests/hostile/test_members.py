@@ -124,6 +124,20 @@ def test_outer_gradients_far_too_large_are_left_out_others_train_on(tmp_path: Pa
         torch.testing.assert_close(honest[0].held[one], honest_models[one], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("claimed_seconds", [0.0, 1e9])
+def test_what_a_member_says_of_its_steps_is_bounded_by_how_often_it_reports_them(
+    tmp_path: Path, claimed_seconds: float
+) -> None:
+    with syncer_of(tmp_path, learners=3, tokens=10_000_000) as target:
+        honest, liar = honest_members(target), Member(target.address, target.job, LIAR)
+        liar.step_seconds = claimed_seconds
+        with training(*honest, liar):
+            wait_until(lambda: merged(target) >= 2 * MERGES)
+            found = {one.id: one.step_seconds for one in target.syncer.status().learners}
+    others = max(found[member.learner] or 0.0 for member in honest)
+    assert 0.1 * others < (found[LIAR] or 0.0) < 1000 * others
+
+
 class Flatterer(ScriptedLearner):
     """A member that reports an impossibly low loss of the global model."""
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from diloco.core.engine.events import StepReported
 from diloco.syncer.peers.claims import ClaimError, ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.peers.speeds import JOB_FACTOR, POOL_FACTOR, SAVED_SECONDS
 from diloco.wire.messages import PushHeader
@@ -34,7 +35,8 @@ class Account:
 
     def report(self, step: int, tokens: int | None = None, *, learner: str = WHO, position: int | None = None) -> None:
         told = 64 * step if tokens is None else tokens
-        self.claims.reported(learner, step, told, 4 * step if position is None else position)
+        position = 4 * step if position is None else position
+        self.claims.reported(StepReported(learner, 1, step, told, 1.0, 2.0, position))
 
     def train(self, learner: str, steps_per_second: float, seconds: int) -> None:
         """A learner joins and reports once a second."""
@@ -69,7 +71,7 @@ def train_side_by_side(pool: str) -> None:
     for second in range(300):
         now += 1.0
         for learner, steps_per_second in pair:
-            claims.reported(learner, steps_per_second * second, 0, 0)
+            claims.reported(StepReported(learner, 1, steps_per_second * second, 0, 1.0, 2.0, 0))
 
 
 def test_in_a_pool_whose_batches_differ_a_small_batch_may_make_many_steps() -> None:

@@ -46,6 +46,7 @@ async def test_what_an_admitted_learner_says_is_handed_on(
     await joined.say(message)
     assert peers.events == []  # not admitted yet
     peers.admit()
+    peers.clock.now += 1.0
     await joined.say(message)
     assert peers.events == [event]
 

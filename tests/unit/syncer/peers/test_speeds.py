@@ -2,7 +2,7 @@
 
 import pytest
 
-from diloco.syncer.peers.speeds import Allowance, Speeds
+from diloco.syncer.peers.speeds import Allowance, Speeds, StepSeconds
 
 UNLIMITED = 10_000.0
 """Steps a second that anybody is believed."""
@@ -69,6 +69,49 @@ def test_the_first_step_of_another_process_is_not_measured(reports: int, believe
     assert speeds.most_steps_per_second("r/p/1") == believed
     speeds.reported("r/p/0", 52, 1310.0)
     assert speeds.most_steps_per_second("r/p/1") == 32 * 2.0
+
+
+NOW = 100.0
+
+
+def training(claimed: float, *, every_seconds: float, at_once: int = 1, reports: int = 40) -> list[float]:
+    """What counts of the claims of a learner that sends reports of one step each, several at once, at these times."""
+    steps = StepSeconds(0, NOW - 50.0)
+    return [
+        steps.believed(claimed, number + 1, NOW + every_seconds * at_once * (number // at_once))
+        for number in range(reports)
+    ]
+
+
+def test_what_a_learner_says_of_its_steps_counts_within_twice_of_what_is_measured() -> None:
+    assert training(0.3, every_seconds=0.4) == [0.3] * 40
+    assert training(0.0, every_seconds=0.4)[1:] == pytest.approx([0.2] * 39)
+    assert training(1e9, every_seconds=0.4)[1:] == pytest.approx([0.8] * 39)
+
+
+def test_reports_that_are_held_back_and_sent_at_once_hide_no_time() -> None:
+    assert min(training(0.0, every_seconds=0.4, at_once=5)[10:]) > 0.1
+    assert max(training(1e9, every_seconds=0.4, at_once=5)[10:]) < 2.0
+
+
+def test_a_first_step_takes_at_most_as_long_as_the_session() -> None:
+    assert [StepSeconds(0, NOW).believed(claimed, 1, NOW + 5.0) for claimed in (3.0, 1e9)] == [3.0, 5.0]
+
+
+def test_a_report_of_many_steps_is_measured_as_such() -> None:
+    steps = StepSeconds(100, NOW)
+    steps.believed(0.4, 101, NOW)
+    assert steps.believed(0.0, 201, NOW + 40.0) == pytest.approx(0.2)
+    assert steps.believed(0.0, 201, NOW + 90.0) == pytest.approx(0.2)  # no more steps than before
+
+
+def test_the_time_without_a_session_is_not_measured() -> None:
+    steps = StepSeconds(0, NOW)
+    for step in (1, 2, 3):
+        steps.believed(0.4, step, NOW + 0.4 * step)
+    steps.begins(10, NOW + 1000.0)
+    assert steps.believed(0.4, 11, NOW + 1060.0) == 0.4
+    assert steps.believed(0.4, 12, NOW + 1060.4) == pytest.approx(0.4)
 
 
 def allowance() -> Allowance:

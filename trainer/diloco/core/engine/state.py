@@ -101,7 +101,7 @@ class LearnerRecord:
     """Since its session was lost, until its work is merged again."""
     last_heard_at: float = 0.0
     idle_since: float = 0.0
-    """Its last step, or when it was last heard from while something that the engine knows of kept it from making one."""
+    """Its last step, or when it was last heard from while something kept it from making one (`leases`)."""
     idle_seconds: float = 0.0
     """How long it has been heard from since `idle_since`."""
     standing: Standing = field(default_factory=Standing)

@@ -13,13 +13,14 @@ cheat together, and a learner that is alone and claims no more than a machine co
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+from diloco.core.engine.events import StepReported
 from diloco.spec import JobSpec
 from diloco.spec.automatic import AUTO
 from diloco.spec.names.learner_ids import pool_of
-from diloco.syncer.peers.speeds import Allowance, Speeds
+from diloco.syncer.peers.speeds import Allowance, Speeds, StepSeconds
 from diloco.wire.messages import PushHeader
 
 LIFE_FACTOR = 100
@@ -98,10 +99,11 @@ class Claims:
         """Note that a process is admitted with these counts. One that only lost its link keeps its account."""
         known = self._accounts.get(learner)
         if known is None or known.instance != instance:
-            self._accounts[learner] = _Account(instance, steps)
+            self._accounts[learner] = _Account(instance, steps, StepSeconds(steps, self._clock()))
             self._speeds.begins(learner)
         else:
             known.raise_to(steps)
+            known.step_seconds.begins(steps, self._clock())
         allowance = self._allowances.get(learner)
         if allowance is None:
             own = self._limits.bound_steps
@@ -109,13 +111,14 @@ class Claims:
         else:
             allowance.record(steps, data_position, self._limits.sequences_per_step(learner))
 
-    def reported(self, learner: str, step: int, tokens: int, data_position: int) -> None:
-        """Check and record a step report.
+    def reported(self, report: StepReported) -> StepReported:
+        """Check and record a step report; returns it with the duration of a step that counts.
 
         Raises:
             ClaimError: steps or tokens go back, there are more tokens than the steps allow, or more steps or sequences
                 than there was time for.
         """
+        learner, step, tokens, data_position = report.learner, report.step, report.tokens, report.data_position
         account, allowance = self._accounts[learner], self._allowances[learner]
         if account.reported is not None:
             steps_before, tokens_before = account.reported
@@ -133,6 +136,7 @@ class Claims:
         self._speeds.reported(learner, step, self._clock())
         account.reported = (step, tokens)
         account.raise_to(step)
+        return replace(report, step_seconds=account.step_seconds.believed(report.step_seconds, step, self._clock()))
 
     def received(self, learner: str, fragment: int, version: int) -> None:
         """Note that it trains on a version of a fragment: its count for this fragment restarts."""
@@ -200,8 +204,9 @@ class _Account:
     A mark (version, step) of a fragment means: it received this version, or a later one, at this step or later.
     """
 
-    def __init__(self, instance: str, steps: int) -> None:
+    def __init__(self, instance: str, steps: int, step_seconds: StepSeconds) -> None:
         self.instance = instance
+        self.step_seconds = step_seconds
         self.reported: tuple[int, int] | None = None
         """Steps and tokens of the latest report."""
         self.steps = steps

@@ -191,7 +191,7 @@ class Sessions:
                 return
             event = self._event(session.join.learner, message)
             if session.incarnation is not None:
-                self._check_claims(session.incarnation, event)
+                event = self._checked(session.incarnation, event)
                 self._measure(session, message)
                 ready = isinstance(event, LearnerReady) and event.incarnation == session.incarnation
                 if ready and self._admitted.get(session.join.learner) is session:
@@ -244,18 +244,19 @@ class Sessions:
             case _:
                 raise InvalidMessageError(f"{type(message).__name__} is not expected in an open session")
 
-    def _check_claims(self, incarnation: int, event: Event) -> None:
-        """Raise InvalidMessageError for work that cannot have been done."""
+    def _checked(self, incarnation: int, event: Event) -> Event:
+        """An event with what counts of its claims. Raises InvalidMessageError for work that cannot have been done."""
         match event:
             case StepReported() if event.incarnation == incarnation:
                 try:
-                    self._claims.reported(event.learner, event.step, event.tokens, event.data_position)
+                    return self._claims.reported(event)
                 except ClaimError as error:
                     raise InvalidMessageError(str(error)) from None
             case FragmentApplied() if event.incarnation == incarnation:
                 self._claims.received(event.learner, event.fragment, event.version)
             case _:
                 pass
+        return event
 
     def _measure(self, session: _Session, message: LearnerMessage) -> None:
         """Record a learner's own count of its pulls, if it sends one."""

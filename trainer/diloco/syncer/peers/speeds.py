@@ -1,4 +1,4 @@
-"""Measures how fast learners are, to bound how many steps one can have made since its last report.
+"""Measures how fast learners are, to bound what one says of its steps: how long they take, how many it has made.
 
 Learners count their own steps, so a learner's bound follows from the speed of the others, not from its own. A pool has
 one kind of hardware, so a learner that claims to be far faster than the fastest other one of its pool is refused.
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import itemgetter
 
+from diloco.core.engine.rounds.averages import MEMORY
 from diloco.spec.names.learner_ids import pool_of
 
 POOL_FACTOR = 32
@@ -20,6 +21,9 @@ MEASURED_SECONDS = 5.0
 """Time over which a speed is measured; the highest counts, as a pause says nothing about speed (ours)."""
 SAVED_SECONDS = 30.0
 """A silent learner may have made the steps of this much time, beside those that it may make on its own (ours)."""
+
+CLAIM_FACTOR = 2.0
+"""What a learner says of its step counts within this factor of what is measured (ours)."""
 
 
 @dataclass(slots=True)
@@ -67,6 +71,37 @@ class Speeds:
             elsewhere = (speed for pool, fastest in self._fastest.items() if pool != own for speed in fastest.values())
             compared = JOB_FACTOR * max(elsewhere, default=0.0)
         return min(compared or FASTEST_STEPS_PER_SECOND, FASTEST_STEPS_PER_SECOND)
+
+
+class StepSeconds:
+    """How long a process's steps take by the syncer's clock, which bounds what the process says of it."""
+
+    def __init__(self, step: int, now: float) -> None:
+        """Start with a process that is admitted at this step."""
+        self.begins(step, now)
+        self._seconds = self._steps = 0.0
+        """Moving sums over reports, as one may stand for several steps."""
+
+    def begins(self, step: int, now: float) -> None:
+        """A session begins: what passes until its first report tells nothing of a step, it loads or was away."""
+        self._step, self._at, self._is_first = step, now, True
+
+    def believed(self, claimed: float, step: int, now: float) -> float:
+        """Note a report; returns what counts of the seconds that the process says a step takes.
+
+        Measured steps include waits for the syncer, and reports arrive in bursts. So a claim counts within
+        ``CLAIM_FACTOR`` of the average.
+        """
+        seconds, steps = now - self._at, step - self._step
+        if steps > 0:
+            if not self._is_first:
+                self._seconds = MEMORY * self._seconds + (1 - MEMORY) * seconds
+                self._steps = MEMORY * self._steps + (1 - MEMORY) * steps
+            self._step, self._at, self._is_first = step, now, False
+        if not self._steps:
+            return min(claimed, seconds)
+        measured = self._seconds / self._steps
+        return max(measured / CLAIM_FACTOR, min(measured * CLAIM_FACTOR, claimed))
 
 
 @dataclass(slots=True)
