@@ -20,9 +20,16 @@ def wait_until(read: Callable[[], T], what: str = "", timeout_seconds: float = W
     Raises:
         AssertionError: There was none in ``timeout_seconds``; it has the value last seen.
     """
+    return wait_for(read, bool, what or str(read), timeout_seconds)
+
+
+def wait_for(
+    read: Callable[[], T | None], holds: Callable[[T], bool], what: str, timeout_seconds: float = WAIT_SECONDS
+) -> T:
+    """The first value of ``read`` for which it holds; otherwise as ``wait_until``."""
     start = time.monotonic()
-    while not (value := read()):
+    while (value := read()) is None or not holds(value):
         waited = time.monotonic() - start
-        assert waited < timeout_seconds, f"not within {timeout_seconds:.0f} s: {what or read}; last seen: {value!r}"
+        assert waited < timeout_seconds, f"not within {timeout_seconds:.0f} s: {what}; last seen: {value!r}"
         time.sleep(min(max(_FIRST_PAUSE_SECONDS, _PART_OF_THE_WAIT * waited), _LONGEST_PAUSE_SECONDS))
     return value

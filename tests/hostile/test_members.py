@@ -125,9 +125,7 @@ def test_outer_gradients_far_too_large_are_left_out_others_train_on(tmp_path: Pa
 
 
 @pytest.mark.parametrize("claimed_seconds", [0.0, 1e9])
-def test_what_a_member_says_of_its_steps_is_bounded_by_how_often_it_reports_them(
-    tmp_path: Path, claimed_seconds: float
-) -> None:
+def test_what_a_member_says_of_its_steps_is_bounded_by_its_reports(tmp_path: Path, claimed_seconds: float) -> None:
     with syncer_of(tmp_path, learners=3, tokens=10_000_000) as target:
         honest, liar = honest_members(target), Member(target.address, target.job, LIAR)
         liar.step_seconds = claimed_seconds

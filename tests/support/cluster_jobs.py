@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,9 +19,7 @@ from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
 from testbed.kind import chart
 from testbed.kind.clusters import Cluster
-from testbed.kind.waiting import WAIT_SECONDS, wait_until
-
-T = TypeVar("T")
+from testbed.kind.waiting import WAIT_SECONDS, wait_for, wait_until
 
 KINDS = (
     "statefulsets,deployments,replicasets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,"
@@ -241,7 +239,7 @@ class ClusterJob:
 
     def wait_for(self, what: Callable[[JobStatus], bool], words: str) -> JobStatus:
         """Wait for a status for which it is true."""
-        return wait_until(lambda: _if(what, self.status()), words) or JobStatus()
+        return wait_for(self.status, what, words)
 
     def becomes(self, kind: str, reason: str | None = None) -> JobStatus:
         """Wait until a condition is True, with that reason."""
@@ -255,14 +253,11 @@ class ClusterJob:
 
     def wait_for_account(self, what: Callable[[SyncerStatus], bool], words: str) -> SyncerStatus:
         """Wait for a status of the syncer for which it is true."""
-        found = wait_until(lambda: _if(what, self.account_now()), words)
-        assert found is not None
-        return found
+        return wait_for(self.account_now, what, words)
 
     def wait_for_pod(self, learner: str, what: Callable[[PodSeen], bool], words: str) -> PodSeen:
         """Wait for a pod of a learner for which it is true."""
-        found = wait_until(lambda: _if(what, self.find_pod(learner)), f"the pod of {self.name}'s {learner} {words}")
-        return _present(found)
+        return wait_for(lambda: self.find_pod(learner), what, f"the pod of {self.name}'s {learner} {words}")
 
     def all_train(self, *learners: str) -> SyncerStatus:
         """Wait until these learners train, and no others."""
@@ -365,7 +360,3 @@ def bystanders(job: ClusterJob, *learners: str) -> dict[str, tuple[str, int]]:
 def _present(pod: PodSeen | None) -> PodSeen:
     assert pod is not None
     return pod
-
-
-def _if(what: Callable[[T], bool], value: T | None) -> T | None:
-    return value if value is not None and what(value) else None

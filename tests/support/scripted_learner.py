@@ -14,7 +14,6 @@ import torch
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import apply_update
 from diloco.wire.client.client import ClientOptions, SyncClient
-from diloco.wire.client.posting import Posting
 from diloco.wire.errors import RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (
     Applied,
@@ -143,8 +142,7 @@ class ScriptedLearner:
             return memoryview(buffer)
 
         asked = PullRequest(**request | changes)
-        posting = Posting() if asked.posted else None
-        header = self.client.pull(asked, allocate, deadline_seconds=WAIT_SECONDS, posting=posting)
+        header = self.client.pull(asked, allocate, deadline_seconds=WAIT_SECONDS)
         self.fragments[fragment] = self._received(header, buffer)
         self.versions[fragment] = header.version
         self.received_at[fragment] = self.steps

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from diloco.wire.client.client import ClientOptions, SyncClient
-from diloco.wire.client.posting import Posting
+from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.errors import ClosedError, DeadlineError, UnavailableError
 from diloco.wire.messages import PullHeader, PullRequest
 from diloco.wire.server.server import ServerOptions
@@ -57,11 +57,11 @@ class Waiter:
     """A learner's pull that waits in a thread of its own."""
 
     def __init__(self, pool: ThreadPoolExecutor, client: SyncClient, *, deadline_seconds: float = WAIT_SECONDS) -> None:
-        self.posting = Posting()
+        self.handle = TransferHandle()
         self._buffer: bytearray | None = None
         request = PullRequest("a/b/0", 1, 7, 3, "epoch", posted=True)
         self.header: Future[PullHeader] = pool.submit(
-            client.pull, request, self._allocate, deadline_seconds=deadline_seconds, posting=self.posting
+            client.pull, request, self._allocate, deadline_seconds=deadline_seconds, handle=self.handle
         )
 
     @property
@@ -133,12 +133,12 @@ def test_neither_sides_patience_with_a_transfer_counts_the_wait(
 def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor) -> None:
     waiter = Waiter(pool, client)
     waits(keeper)
-    waiter.posting.withdraw()
+    waiter.handle.withdraw()
     with pytest.raises(ClosedError):
         waiter.header.result(WAIT_SECONDS)
     ended(keeper)
     again = Waiter(pool, client)
-    again.posting.withdraw()
+    again.handle.withdraw()
     with pytest.raises(ClosedError):
         again.header.result(WAIT_SECONDS)
     assert waiter.received is again.received is None

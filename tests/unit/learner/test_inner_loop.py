@@ -41,9 +41,15 @@ def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
         StepReport(0, 3, 48, 8.0, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125)),
     ]
     assert bench.loop.news == reports[-1]
-    assert bench.loop.step_seconds() == 8.0
+    assert bench.loop.step_seconds() == 2.0
     assert bench.activity.spent().wall_seconds == clock.now - began
     assert bench.checkpoints == [2]
+
+
+def test_a_step_that_spans_a_freeze_is_not_the_usual_one(clock: HandClock) -> None:
+    bench = LoopBench(clock)
+    bench.run(*[(0.5, False)] * 4, (57.0, False))
+    assert bench.loop.step_seconds() == 0.5
 
 
 def test_a_swap_in_is_told_with_the_step_after_which_it_was_made(clock: HandClock) -> None:

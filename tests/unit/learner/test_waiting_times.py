@@ -73,10 +73,11 @@ def test_a_transfer_that_took_no_time_is_one_of_a_microsecond() -> None:
 
 def test_a_missed_deadline_halves_the_rate_down_to_a_kibibyte_a_second() -> None:
     deadlines = TransferDeadlines()
-    deadlines.missed()
+    for began in (100.0, 101.0, 102.0):  # which were under way together
+        deadlines.missed(began, 150.0)
     assert deadlines.seconds(MIB, step_seconds=0.0) == 20.0 + 8 * 2.0
-    for _ in range(20):
-        deadlines.missed()
+    for minutes in range(20):
+        deadlines.missed(200.0 + 60 * minutes, 230.0 + 60 * minutes)
     assert deadlines.seconds(1024, step_seconds=0.0) == 20.0 + 8 * 1.0
 
 

@@ -39,8 +39,9 @@ def is_wanted(on: Scene, key: PushKey) -> bool:
 async def test_an_admitted_process_is_welcomed_with_the_jobs_progress(on: Scene) -> None:
     joined = await on.join(A)
     assert await on.told(LearnerJoined) == LearnerJoined(A, "process", (), 0, 0)
-    on.order(actions.Admit(A, "process", 7, (1, 0), (4, 5), 12, 48, "it is planned"))
-    assert joined.told == [messages.Welcome(7, EPOCH, (1, 0), (4, 5), 12, 48, PROGRESS, connections=8)]
+    on.order(actions.Admit(A, "process", 7, (1, 0), (4, 5), 12, 48, "it is planned", counted_in=(0, 5)))
+    welcome = messages.Welcome(7, EPOCH, (1, 0), (4, 5), 12, 48, PROGRESS, connections=8, counted_in=(0, 5))
+    assert joined.told == [welcome]
     assert on.sessions.current(A, 7)
 
 

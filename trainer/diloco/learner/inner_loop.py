@@ -7,8 +7,10 @@ the initial model, and for the syncer at the staleness bound. It is the only use
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.link.syncer_link import Mailboxes, Position
@@ -26,6 +28,8 @@ _LOOK_SECONDS = 1.0
 _LOGGED_PAUSE_SECONDS = 2.0
 """Shorter pauses are not logged: with a low staleness bound they are the rule."""
 PROGRESS_SECONDS = 30.0
+_RECENT_STEPS = 9
+"""Whose median is the usual duration of a step: one that spans a freeze of the process lasts as long as that (ours)."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,16 @@ class InnerLoop:
         self._logged_tokens = trainer.tokens
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration, until it is reported."""
+        self._recent_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._usual_seconds = 0.0
         self._took_up = False
         self.news: StepReport | None = None
         """The latest step of this process."""
         self.paused = False
 
     def step_seconds(self) -> float:
-        """Duration of the latest step; 0 before the first."""
-        return 0.0 if self.news is None else self.news.step_seconds
+        """Usual duration of a step, whatever one step was held up by; 0 before the first."""
+        return self._usual_seconds
 
     def run(self) -> Ending:
         """Train until the end.
@@ -260,6 +266,8 @@ class InnerLoop:
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
+        self._recent_seconds.append(step_seconds)
+        self._usual_seconds = median(self._recent_seconds)
         self.news = StepReport(
             incarnation=0,
             step=self._trainer.steps,

@@ -129,7 +129,7 @@ class CountedEncoder:
     def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
         """See `work.Encoder`."""
 
-    def session_over(self) -> None:
+    def session_begins(self, versions: Sequence[int], counted_in: Sequence[int]) -> None:
         """See `work.Encoder`."""
 
     def start_over(self) -> None:

@@ -97,7 +97,6 @@ class SimulatedLearner:
         self._posted.clear()
         self._requests.session_over()
         self._inbox.evaluations.clear()
-        self._encoder.session_over()
 
     def _handle_order(self, order: Order, progress: float) -> None:
         self._progress = max(self._progress, progress)
@@ -113,6 +112,7 @@ class SimulatedLearner:
                 self._wake()
 
     def _admitted(self, order: Admit) -> None:
+        self._encoder.session_begins(order.versions, order.counted_in)
         if not self._loaded:
             self._trainer.catch_up(order.steps, order.data_position)
         if order.reset:

@@ -1,6 +1,6 @@
 """The work of a simulated run with real training, encoding and merging."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import xxhash
@@ -69,9 +69,9 @@ class TensorEncoder:
         if self._feedback is not None:
             self._feedback.outcome(fragment, version, merged=merged)
 
-    def session_over(self) -> None:
+    def session_begins(self, versions: Sequence[int], counted_in: Sequence[int]) -> None:
         if self._feedback is not None:
-            self._feedback.session_over()
+            self._feedback.session_begins("", versions, counted_in)
 
     def start_over(self) -> None:
         if self._feedback is not None:

@@ -4,7 +4,7 @@
 on any links takes seconds. The engine, the links and the clock are the same, and so are its decisions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,8 +69,8 @@ class Encoder(Protocol):
     def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
         """Note that ``version`` is made; ``merged``: the outer gradient that was encoded for it is in it."""
 
-    def session_over(self) -> None:
-        """Note that the outcome of the latest outer gradients will not be reported."""
+    def session_begins(self, versions: Sequence[int], counted_in: Sequence[int]) -> None:
+        """Note that a session begins; see `Residuals.session_begins`."""
 
     def start_over(self) -> None:
         """Forget what encodings have lost: the learner starts over from the global model."""

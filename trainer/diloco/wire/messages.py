@@ -166,6 +166,8 @@ class Welcome:
     """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
     training: str = ""
     """Id of the training, the same for as long as the syncer's directory is; empty: not said."""
+    counted_in: tuple[int, ...] = ()
+    """By fragment: the version that the learner's latest merged outer gradient is in; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import pytest
 
 from diloco.core.engine.actions import Admit, Fence, Merge, Refusal, Refuse
+from diloco.core.engine.events import LeftOut
 from tests.support.engine_script import Script, members, merged_at_once, name, of, only, options, started, stepped
 
 
@@ -33,6 +34,18 @@ def test_a_process_that_lost_its_link_loads_what_it_lacks(held: tuple[int, ...],
     assert script.view.versions == (3, 3, 3, 3)
     assert only(script.join(0, versions=held), Admit).load == load
     assert script.learner(0).restarts == 0
+
+
+@pytest.mark.parametrize(("left_out", "counted_in"), [(False, (1, 0, 0, 0)), (True, (0, 0, 0, 0))])
+def test_a_learner_that_lost_its_session_is_told_which_merges_counted_its_work(
+    *, left_out: bool, counted_in: tuple[int, ...]
+) -> None:
+    script = stepped(2)
+    script.push(1, 0)
+    script.leave(1)
+    merge = only(script.push(0, 0), Merge)
+    script.merge_done(merge, left_out=(LeftOut(name(1), "it is too large"),) if left_out else ())
+    assert only(script.join(1, "process-1"), Admit).counted_in == counted_in
 
 
 @pytest.mark.parametrize(("held", "furthest"), [((100, 90), (130, 130)), ((150, 140), (150, 140))])

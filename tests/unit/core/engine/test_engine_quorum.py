@@ -49,7 +49,7 @@ def test_one_that_declines_is_not_asked_again_before_its_next_step() -> None:
     assert [ask.learner for ask in of(script.step(1), AskFragment) if ask.fragment == 0] == [name(1)]
 
 
-def test_one_whose_report_is_on_its_way_has_no_work_on_what_it_has_just_received() -> None:
+def test_one_whose_report_is_on_its_way_has_no_work_on_what_it_received() -> None:
     script = stepped(2, quorum=2, overlap=4)
     script.push(0, 0)
     script.merge_done(only(script.push(1, 0), Merge), applied=False)
@@ -60,7 +60,7 @@ def test_one_whose_report_is_on_its_way_has_no_work_on_what_it_has_just_received
     assert script.state.is_ready(script.state.learners[name(0)], 0)
 
 
-def test_one_that_waits_at_the_staleness_bound_is_not_stalled_and_counts_after_a_lease() -> None:
+def test_one_that_waits_at_the_staleness_bound_counts_after_a_lease_too() -> None:
     script = stepped(2, quorum=2, max_staleness_steps=6, overlap=1)
     script.step(1, 5)
     load(script, 1, 0)

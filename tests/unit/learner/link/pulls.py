@@ -13,7 +13,7 @@ from diloco.learner.link.transfers import TransferContext, TransferCounts
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.wire.client.posting import Posting
+from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.errors import UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
 from diloco.wire.part_messages import payload_digest
@@ -59,10 +59,10 @@ class Syncer:
         allocate: Callable[[PullHeader], memoryview],
         *,
         deadline_seconds: float,
-        posting: Posting | None,
+        handle: TransferHandle,
     ) -> PullHeader:
+        assert not handle.withdrawn
         assert len(self.requests) < MOST_PULLS
-        assert request.posted == (posting is not None)
         self.deadlines.append(deadline_seconds)
         self.requests.append(request)
         self.after_call()
@@ -105,10 +105,11 @@ class Bench:
         self.holdings.received("1", 0, holds, BASE.clone())
         self.counts = TransferCounts()
         self.buffers = 0
+        self.step_seconds = 0.0
         self.numel = syncer.new.numel()
         self.stopped = threading.Event()
         context = TransferContext(
-            "r/p/0", syncer, lambda: self.now, lambda: 0.0, self.stopped, lambda: -1.0, self.counts
+            "r/p/0", syncer, lambda: self.now, lambda: self.step_seconds, self.stopped, lambda: -1.0, self.counts
         )
         receive_options = ReceiveOptions((self.numel,), self._buffer, CODEC if downlink else None)
         self.puller = Puller(context, self.pull_queue, self.holdings, receive_options)

@@ -27,7 +27,7 @@ class PushLink:
     def calls(self) -> int:
         return len(self.deadlines)
 
-    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
+    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float, **_: object) -> PushReceipt:
         assert self.calls < MOST_CALLS
         self.deadlines.append(deadline_seconds)
         self.after_call()

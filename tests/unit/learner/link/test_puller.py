@@ -307,3 +307,12 @@ def test_what_cannot_be_trained_on_is_not_swapped_in_and_told_once(
     bench.syncer.new = MERGED.clone()
     (arrived,) = bench.pull()
     assert torch.equal(arrived.values, MERGED)
+
+
+@pytest.mark.parametrize(("load", "least_seconds"), [(False, 600.0), (True, 20.0)])
+def test_what_a_learner_loads_has_a_deadline_that_knows_no_steps(*, load: bool, least_seconds: float) -> None:
+    bench = Bench()
+    bench.step_seconds = 60.0
+    bench.pull_queue.want(PullOrder(NOW, 0, 9, load=load))
+    bench.work_off()
+    assert least_seconds <= bench.syncer.deadlines[0] < least_seconds + 1.0

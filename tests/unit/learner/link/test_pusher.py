@@ -177,4 +177,4 @@ def test_a_pull_is_posted_before_the_push_that_it_answers() -> None:
 def posted_by(bench: Bench) -> PullOrder:
     post = bench.pull_queue.next_post()
     assert post is not None
-    return post.order
+    return post

@@ -155,6 +155,13 @@ def test_progress_is_taken_from_whatever_carries_it(says: tuple[SyncerMessage, .
     assert bench.boxes.orders.progress == 0.3
 
 
+def test_a_welcome_settles_what_was_made_without_a_session() -> None:
+    bench = Bench(Script(replace(welcome(), counted_in=(3, 0)), OVER))
+    heard = bench.listen("feedback.session_begins")
+    bench.run()
+    assert heard == [("feedback.session_begins", "1", (3, 4), (3, 0))]
+
+
 @pytest.mark.parametrize(("load", "ready"), [((0,), False), ((), True)])
 def test_a_welcome_opens_the_mailboxes_and_is_answered_if_nothing_to_load(
     load: tuple[int, ...], *, ready: bool
@@ -211,7 +218,7 @@ def test_a_request_whose_answer_is_staged_is_answered_at_once(*, staged: bool) -
 
 def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
     bench = Bench(Script(welcome(), OVER))
-    mailboxes = ("control", "requests", "pull_queue", "push_queue", "orders", "feedback")
+    mailboxes = ("control", "requests", "pull_queue", "push_queue", "orders")
     names = [f"{name}.session_over" for name in mailboxes]
     heard = bench.listen(*names)
     bench.run()

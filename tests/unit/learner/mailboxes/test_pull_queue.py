@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
+from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
 from diloco.learner.mailboxes.wakeup import Wakeup
 from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
@@ -42,14 +42,14 @@ def order_of(pull_queue: PullQueue) -> PullOrder:
     return order
 
 
-def post_of(pull_queue: PullQueue) -> Post:
+def post_of(pull_queue: PullQueue) -> PullOrder:
     """The next post, which is taken."""
     post = pull_queue.next_post()
     assert post is not None
     return post
 
 
-def posted(pull_queue: PullQueue, version: int, fragment: int = 0) -> Post:
+def posted(pull_queue: PullQueue, version: int, fragment: int = 0) -> PullOrder:
     pull_queue.post(PullOrder(NOW, fragment, version))
     return post_of(pull_queue)
 
@@ -82,12 +82,12 @@ def test_a_waiter_is_woken_by_what_it_can_post(pull_queue: PullQueue, condition:
     with pytest.raises(NothingToDoError):
         pull_queue.next_post()
     pull_queue.post(PullOrder(NOW, 0, 6))
-    assert posted(pull_queue, 3, fragment=1).order == PullOrder(NOW, 1, 3)
+    assert posted(pull_queue, 3, fragment=1) == PullOrder(NOW, 1, 3)
     condition.events = [lambda: pull_queue.post_ended(first)]
     second = post_of(pull_queue)
     assert condition.events == []
-    assert second.order == PullOrder(NOW, 0, 6)
-    second.posting.begin(call)
+    assert second == PullOrder(NOW, 0, 6)
+    second.handle.begin(call)
     with pytest.raises(NothingToDoError):
         pull_queue.next_post()
     condition.events = [pull_queue.close]
@@ -121,13 +121,13 @@ def test_a_post_that_no_waiter_has_taken_gives_way_to_the_notice(pull_queue: Pul
     pull_queue.post(PullOrder(NOW, 0, 5))
     pull_queue.post(PullOrder(NOW, 1, 6))
     pull_queue.want(PullOrder(NOW, 0, 5))
-    assert post_of(pull_queue).order == PullOrder(NOW, 1, 6)
+    assert post_of(pull_queue) == PullOrder(NOW, 1, 6)
     assert pull_queue.next_order() == PullOrder(NOW, 0, 5)
 
 
 def test_the_end_of_a_session_cancels_posted_pulls_and_frees_the_fragment(pull_queue: PullQueue) -> None:
     post, call = posted(pull_queue, 5), Call()
-    post.posting.begin(call)
+    post.handle.begin(call)
     pull_queue.post(PullOrder(NOW, 1, 5))
     pull_queue.session_over()
     assert call.cancelled
@@ -137,13 +137,40 @@ def test_the_end_of_a_session_cancels_posted_pulls_and_frees_the_fragment(pull_q
     assert pull_queue.next_order() == PullOrder(LATER, 0, 5)
     pull_queue.post_ended(post)
     pull_queue.post(PullOrder(LATER, 2, 7))
-    assert post_of(pull_queue).order == PullOrder(LATER, 2, 7)
+    assert post_of(pull_queue) == PullOrder(LATER, 2, 7)
+
+
+def test_a_pull_of_an_earlier_session_is_withdrawn_and_delays_no_load(pull_queue: PullQueue) -> None:
+    pull_queue.want(PullOrder(NOW, 0, 5))
+    order, call = order_of(pull_queue), Call()
+    order.handle.begin(call)
+    pull_queue.session_over()
+    assert call.cancelled
+    pull_queue.session_begins(LATER)
+    pull_queue.want(PullOrder(LATER, 0, 5, load=True))
+    load = order_of(pull_queue)
+    assert load == PullOrder(LATER, 0, 5, load=True)
+    pull_queue.done(order)  # its worker has noticed now
+    pull_queue.want(PullOrder(LATER, 0, 6))
+    with pytest.raises(NothingToDoError):
+        pull_queue.next_order()
+    pull_queue.done(load)
+    assert order_of(pull_queue) == PullOrder(LATER, 0, 6)
+
+
+def test_a_late_order_of_an_earlier_session_replaces_no_load(pull_queue: PullQueue) -> None:
+    pull_queue.session_over()
+    pull_queue.session_begins(LATER)
+    load = PullOrder(LATER, 0, 5, load=True)
+    pull_queue.want(load)
+    pull_queue.want(PullOrder(NOW, 0, 6))
+    assert order_of(pull_queue) == load
 
 
 def test_a_pull_withdrawn_before_it_begins_is_cancelled_when_it_begins(pull_queue: PullQueue) -> None:
     post, call = posted(pull_queue, 5), Call()
     pull_queue.session_over()
-    post.posting.begin(call)
+    post.handle.begin(call)
     assert call.cancelled
 
 

@@ -11,12 +11,12 @@ from diloco.learner.mailboxes.requests import GradientRequest
 from diloco.learner.training.capture import Capture
 from tests.support.scripted_condition import ScriptedCondition
 
-FIRST = Membership("1", 1)
+FIRST, SECOND = Membership("1", 1), Membership("1", 2)
 
 
-def gradient(fragment: int, version: int) -> OuterGradient:
+def gradient(fragment: int, version: int, membership: Membership = FIRST) -> OuterGradient:
     capture = Capture(fragment, version - 1, 1, 1, torch.zeros(1), torch.zeros(1), None)
-    return OuterGradient(GradientRequest(FIRST, fragment, version, 1), capture)
+    return OuterGradient(GradientRequest(membership, fragment, version, 1), capture)
 
 
 @pytest.fixture
@@ -54,6 +54,20 @@ def test_a_worker_is_woken_by_what_it_can_send() -> None:
     assert condition.events == []
     condition.events = [push_queue.close]
     assert push_queue.next() is None
+
+
+def test_a_push_of_an_earlier_session_is_withdrawn_and_delays_none(push_queue: PushQueue) -> None:
+    before, after = gradient(0, 1), gradient(0, 1, SECOND)
+    push_queue.offer(before)
+    assert push_queue.next() is before
+    push_queue.session_over()
+    assert before.handle.withdrawn
+    push_queue.offer(after)
+    assert push_queue.next() is after
+    push_queue.done(before)
+    assert not push_queue.wait_until_idle(0.0)
+    push_queue.done(after)
+    assert push_queue.wait_until_idle(0.0)
 
 
 @pytest.mark.parametrize("end", [PushQueue.session_over, PushQueue.close])

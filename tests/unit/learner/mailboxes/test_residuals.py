@@ -31,13 +31,29 @@ def test_a_residual_counts_once_its_own_outer_gradient_is_merged(
     assert feedback.residual(0) is (SENT if counts else before)
 
 
-def test_an_unknown_outcome_keeps_the_residual_before() -> None:
-    before = torch.ones(3)
-    feedback = Residuals({0: before})
-    feedback.encoded(0, 5, torch.zeros(3))
-    feedback.session_over()
+@pytest.mark.parametrize(
+    ("version", "counted_in", "told_later", "counts"),
+    [(5, 5, False, True), (7, 5, False, True), (5, 4, True, False), (4, 4, True, True), (4, 4, False, False)],
+    ids=["merged meanwhile", "and others since", "made without it", "merged afterwards", "made without it afterwards"],
+)
+def test_what_was_made_without_a_session_is_settled_at_the_next(
+    version: int, counted_in: int, *, told_later: bool, counts: bool
+) -> None:
+    feedback = Residuals({0: BEFORE})
+    feedback.session_begins("epoch", (3,), (0,))
+    feedback.encoded(0, 5, SENT)
+    feedback.session_begins("epoch", (version,), (counted_in,))
+    feedback.outcome(0, 5, merged=told_later)
+    assert feedback.residual(0) is (SENT if counts else BEFORE)
+
+
+def test_after_a_restart_of_the_syncer_the_residual_before_is_kept() -> None:
+    feedback = Residuals({0: BEFORE})
+    feedback.session_begins("epoch", (4,), (0,))
+    feedback.encoded(0, 5, SENT)
+    feedback.session_begins("next epoch", (5,), (5,))
     feedback.outcome(0, 5, merged=True)
-    assert feedback.snapshot() == {0: before}
+    assert feedback.snapshot() == {0: BEFORE}
 
 
 def test_after_a_dropped_outer_gradient_the_next_residual_counts() -> None:

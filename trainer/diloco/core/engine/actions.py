@@ -45,6 +45,8 @@ class Admit:
     reason: str
     reset: bool = False
     """It has diverged: besides the model, its inner optimizer and its error feedback start over."""
+    counted_in: tuple[int, ...] = ()
+    """By fragment: the version that its latest merged outer gradient is in; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True)

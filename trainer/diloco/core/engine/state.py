@@ -78,7 +78,9 @@ class LearnerRecord:
     """Its step when it received each fragment."""
     received_tokens: list[int] = field(default_factory=list)
     merged_into: list[int] = field(default_factory=list)
-    """Version of each fragment that includes its latest merged outer gradient; 0: none does."""
+    """Version of each fragment that its latest outer gradient went into, or was left out of; 0: none did."""
+    counted_in: list[int] = field(default_factory=list)
+    """Version of each fragment that its latest outer gradient is in; 0: none is."""
     frozen: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """By fragment: the key of its latest outer gradient that was frozen for a merge."""
     left_out: int = 0

@@ -21,7 +21,7 @@ from diloco.core.merge.downlink import apply_update
 from diloco.learner.link.transfer_deadlines import TransferDeadlines
 from diloco.learner.link.transfers import TransferContext
 from diloco.learner.mailboxes.holdings import Held, Holdings
-from diloco.learner.mailboxes.pull_queue import MergedFragment, Post, PullOrder, PullQueue
+from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
 from diloco.learner.training.finite_check import problem_with
 from diloco.runtime.process.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
@@ -82,7 +82,7 @@ class Puller:
         whole = order.whole
         while self._is_wanted(order):
             reception = self._reception(order, whole=whole)
-            if self._received(reception, None):
+            if self._received(reception, posted=False):
                 return
             whole = whole or reception.wrong
             with self._context.counts.lock:
@@ -90,12 +90,11 @@ class Puller:
             if not reception.wrong and self._context.stopped.wait(retries.next_seconds()):
                 return
 
-    def _pull_posted(self, post: Post) -> None:
-        order = post.order
+    def _pull_posted(self, order: PullOrder) -> None:
         if not self._is_wanted(order):
             return
         reception = self._reception(order, whole=False)
-        if not self._received(reception, post) and reception.began_at is not None:
+        if not self._received(reception, posted=True) and reception.began_at is not None:
             # The version exists: there is no need to wait for the notice.
             self._pull_queue.want(
                 PullOrder(order.membership, order.fragment, order.minimum_version, whole=reception.wrong)
@@ -114,7 +113,7 @@ class Puller:
         held = self._holdings.held(order.membership.epoch, order.fragment) if takes_updates else None
         return _Reception(order, self._receive_options, held, self._context.counts.received)
 
-    def _received(self, reception: "_Reception", post: Post | None) -> bool:
+    def _received(self, reception: "_Reception", *, posted: bool) -> bool:
         """Pull once. Returns whether nothing more need be done: it has arrived, or it is of no use."""
         order, context = reception.order, self._context
         request = PullRequest(
@@ -124,24 +123,26 @@ class Puller:
             fragment=order.fragment,
             minimum_version=order.minimum_version,
             held_version=None if reception.held is None else reception.held.version,
-            posted=post is not None,
+            posted=posted,
         )
-        deadline = self._deadlines.seconds(reception.whole_bytes, context.step_seconds())
+        # Whoever loads makes no steps meanwhile.
+        step_seconds = 0.0 if order.load else context.step_seconds()
+        deadline = self._deadlines.seconds(reception.whole_bytes, step_seconds)
         began = time.monotonic()
         try:
-            header = self._transfer(request, reception, post, deadline)
+            header = self._transfer(request, reception, deadline)
         except WireError as error:
             _log.debug("pull of fragment %d failed: %s", order.fragment, error)
             # A post without an answer says nothing about the link.
-            if isinstance(error, DeadlineError) and (post is None or reception.began_at is not None):
-                self._deadlines.missed()
+            if isinstance(error, DeadlineError) and (not posted or reception.began_at is not None):
+                self._deadlines.missed(began, time.monotonic())
             return False
         # The request's travel time counts, the wait for the version does not.
-        since = began if post is None or reception.began_at is None else reception.began_at
+        since = began if not posted or reception.began_at is None else reception.began_at
         self._deadlines.took(header.payload_bytes, time.monotonic() - since)
         with context.counts.lock:
             context.counts.pulls += 1
-            context.counts.posted += post is not None
+            context.counts.posted += posted
             context.counts.updates += bool(header.codec)
             context.counts.bytes_pulled += header.payload_bytes
         values = reception.values(header)
@@ -157,15 +158,14 @@ class Puller:
         self._pull_queue.arrived(MergedFragment(order.membership, order.fragment, header.version, values))
         return True
 
-    def _transfer(
-        self, request: PullRequest, reception: "_Reception", post: Post | None, deadline_seconds: float
-    ) -> PullHeader:
+    def _transfer(self, request: PullRequest, reception: "_Reception", deadline_seconds: float) -> PullHeader:
         """Transfer it; raise WireError if it did not arrive whole."""
         received, bulk = self._context.counts.received, self._context.bulk
         received_bytes = 0
         try:
-            posting = None if post is None else post.posting
-            header = bulk.pull(request, reception.place, deadline_seconds=deadline_seconds, posting=posting)
+            header = bulk.pull(
+                request, reception.place, deadline_seconds=deadline_seconds, handle=reception.order.handle
+            )
             received_bytes = header.payload_bytes
             return header
         finally:

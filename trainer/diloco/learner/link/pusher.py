@@ -17,6 +17,7 @@ from diloco.learner.mailboxes.control_outbox import ControlOutbox
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.residuals import Residuals
+from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.errors import WireError
 from diloco.wire.messages import PushHeader
 
@@ -89,7 +90,7 @@ class Pusher:
         # Before it is sent: the version may be made as soon as it arrives. Merged or not, it is to be pulled.
         self._pull_queue.post(PullOrder(request.membership, request.fragment, request.version))
         retries = context.retries()
-        while not self._sent(header, payload):
+        while not self._sent(header, payload, gradient.handle):
             with context.counts.lock:
                 context.counts.retries += 1
             if context.stopped.wait(retries.next_seconds()):
@@ -108,10 +109,10 @@ class Pusher:
         self._feedback.encoded(request.fragment, request.version, residual)
         return payload
 
-    def _sent(self, header: PushHeader, payload: Tensor) -> bool:
+    def _sent(self, header: PushHeader, payload: Tensor, handle: TransferHandle) -> bool:
         """Send it once. Returns whether no retry is needed."""
         counts = self._context.counts
-        receipt = self._context.push(header, payload.numpy().data, self._deadlines)
+        receipt = self._context.push(header, payload.numpy().data, self._deadlines, handle)
         if isinstance(receipt, WireError):
             _log.debug("push of fragment %d failed: %s", header.fragment, receipt)
             return not receipt.retryable

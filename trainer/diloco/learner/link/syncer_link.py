@@ -76,8 +76,6 @@ class Mailboxes:
         self.pull_queue.session_over()
         self.push_queue.session_over()
         self.orders.session_over()
-        if self.feedback is not None:
-            self.feedback.session_over()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +274,8 @@ class Link:
         self._membership = membership
         boxes.control.session_begins(session, membership)
         boxes.pull_queue.session_begins(membership)
+        if boxes.feedback is not None:
+            boxes.feedback.session_begins(membership.epoch, welcome.versions, welcome.counted_in)
         if boxes.holdings.admitted(membership, welcome.load):
             boxes.control.ready(membership)
             boxes.control.post()

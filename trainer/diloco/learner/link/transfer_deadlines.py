@@ -5,6 +5,7 @@ is noticed late. This one follows the measured rate, with a margin, and grows af
 fragment still gets through on a link that has become ten times slower.
 """
 
+import math
 import threading
 
 FLOOR_SECONDS = 20.0
@@ -30,6 +31,7 @@ class TransferDeadlines:
         self._lock = threading.Lock()
         self._rate = float(_FIRST_RATE)
         self._measured = False
+        self._missed_at = -math.inf
 
     def seconds(self, transfer_bytes: int, step_seconds: float) -> float:
         """Deadline for a transfer, given the duration of an inner step."""
@@ -46,10 +48,14 @@ class TransferDeadlines:
             self._rate = rate if not self._measured else (1 - _NEWEST) * self._rate + _NEWEST * rate
             self._measured = True
 
-    def missed(self) -> None:
-        """Note that a transfer missed its deadline."""
+    def missed(self, began: float, now: float) -> None:
+        """Note that a transfer that ``began`` then missed its deadline, in seconds of a clock.
+
+        All that are under way while the process is frozen or its link cut miss theirs together, which counts once.
+        """
         with self._lock:
-            self._rate = max(_LEAST_RATE, self._rate / 2)
+            if began >= self._missed_at:
+                self._rate, self._missed_at = max(_LEAST_RATE, self._rate / 2), now
 
     @property
     def bytes_per_second(self) -> float | None:

@@ -10,7 +10,7 @@ from diloco.learner.link.transfer_deadlines import TransferDeadlines
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.process.busy import BusyMeter
-from diloco.wire.client.posting import Posting
+from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
 
@@ -18,7 +18,9 @@ from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceip
 class Bulk(Protocol):
     """The wire client's bulk transfers."""
 
-    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
+    def push(
+        self, header: PushHeader, payload: memoryview, *, deadline_seconds: float, handle: TransferHandle | None
+    ) -> PushReceipt:
         """Send an outer gradient."""
 
     def pull(
@@ -27,9 +29,9 @@ class Bulk(Protocol):
         allocate: Callable[[PullHeader], memoryview],
         *,
         deadline_seconds: float,
-        posting: Posting | None,
+        handle: TransferHandle,
     ) -> PullHeader:
-        """Receive a merged fragment; with a ``posting`` it may not be there yet."""
+        """Receive a merged fragment; if the request is posted, it may not be there yet."""
 
 
 @dataclass
@@ -75,15 +77,21 @@ class TransferContext:
     """Random numbers in [0, 1)."""
     counts: TransferCounts
 
-    def push(self, header: PushHeader, payload: memoryview, deadlines: TransferDeadlines) -> PushReceipt | WireError:
+    def push(
+        self,
+        header: PushHeader,
+        payload: memoryview,
+        deadlines: TransferDeadlines,
+        handle: TransferHandle | None = None,
+    ) -> PushReceipt | WireError:
         """Push once; the receipt, or why there is none. ``deadlines`` is told how it went."""
         deadline = deadlines.seconds(header.payload_bytes, self.step_seconds())
         began = time.monotonic()
         try:
-            receipt = self.bulk.push(header, payload, deadline_seconds=deadline)
+            receipt = self.bulk.push(header, payload, deadline_seconds=deadline, handle=handle)
         except WireError as error:
             if isinstance(error, DeadlineError):
-                deadlines.missed()
+                deadlines.missed(began, time.monotonic())
             return error
         deadlines.took(header.payload_bytes, time.monotonic() - began)
         return receipt

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.wire.client.posting import Posting
+from diloco.wire.client.transfer_handle import TransferHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,13 @@ class PullOrder:
     """Pull the whole fragment, because an update has just given the wrong result."""
     load: bool = False
     """The learner cannot train before it has this fragment."""
+    handle: TransferHandle = field(default_factory=TransferHandle, compare=False)
+    """With which its pull is withdrawn."""
 
     def covers(self, other: "PullOrder") -> bool:
         """Whether fulfilling this order fulfills the other one too."""
         newer = self.minimum_version >= other.minimum_version
         return self.membership == other.membership and newer and self.whole >= other.whole
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """A posted pull, and the handle by which it is withdrawn."""
-
-    order: PullOrder
-    posting: Posting = field(default_factory=Posting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +52,16 @@ class MergedFragment:
 
 
 class PullQueue:
-    """For each fragment at most one order, one post, one pull of either kind under way and one complete version."""
+    """For each fragment at most one order, one post, one pull of either kind in a session and one complete version."""
 
     def __init__(self, wakeup: Wakeup) -> None:
         self._wakeup = wakeup
         self._condition = threading.Condition()
         self._orders: dict[int, PullOrder] = {}
-        self._busy: set[int] = set()
-        self._posts: dict[int, Post] = {}
-        self._posted: dict[int, Post] = {}
+        self._pulled: set[PullOrder] = set()
+        """Under way."""
+        self._posts: dict[int, PullOrder] = {}
+        self._posted: dict[int, PullOrder] = {}
         self._membership: Membership | None = None
         self._epoch: str | None = None
         self._waiting: dict[int, MergedFragment] = {}
@@ -82,15 +77,20 @@ class PullQueue:
             self._taken.clear()  # what is to be loaded is loaded again
 
     def want(self, order: PullOrder) -> None:
-        """Have a fragment pulled. The link calls it only for versions that are new."""
+        """Have a fragment pulled. The link calls it only for versions that are new.
+
+        An order of an earlier admission does nothing: it could take the place of one to load.
+        """
         with self._condition:
+            if order.membership != self._membership:
+                return
             before = self._orders.get(order.fragment)
             if before is not None and before.covers(order):
                 return
             self._orders.pop(order.fragment, None)
             self._orders[order.fragment] = order
             late = self._posts.get(order.fragment)
-            if late is not None and late.order.minimum_version <= order.minimum_version:
+            if late is not None and late.minimum_version <= order.minimum_version:
                 del self._posts[order.fragment]  # the version it would wait for already exists
             self._condition.notify_all()
 
@@ -98,20 +98,21 @@ class PullQueue:
         """Have a pull posted for a version that will be made. Does nothing if that is impossible or already done."""
         with self._condition:
             known = (self._posts.get(order.fragment), self._posted.get(order.fragment))
-            if order.membership != self._membership or any(post and post.order.covers(order) for post in known):
+            if order.membership != self._membership or any(post and post.covers(order) for post in known):
                 return
-            self._posts[order.fragment] = Post(order)
+            self._posts[order.fragment] = order
             self._condition.notify_all()
 
     def session_over(self) -> None:
-        """Drop orders and posts: the next admission says what is to be pulled."""
+        """Drop orders and posts, and withdraw the pulls under way: the next admission says what is to be pulled.
+
+        A pull may be on a connection that died with the session, and would keep a worker until its deadline.
+        """
         with self._condition:
             self._orders.clear()
             self._posts.clear()
             self._membership = None
-            out = tuple(self._posted.values())
-        for post in out:
-            post.posting.withdraw()
+        self._withdraw()
 
     def next_order(self) -> PullOrder | None:
         """The next order for a worker, which calls ``done`` afterwards. Waits; None: closed."""
@@ -119,10 +120,11 @@ class PullQueue:
             while not self._closed:
                 for fragment, order in self._in_turn():
                     post = self._posted.get(fragment)
-                    comes_by_post = post is not None and not order.whole and order.covers(post.order)
-                    if fragment not in self._busy and not comes_by_post:
+                    comes_by_post = post is not None and not order.whole and order.covers(post)
+                    places = ((pulled.membership, pulled.fragment) for pulled in self._pulled)
+                    if not comes_by_post and (order.membership, fragment) not in places:
                         del self._orders[fragment]
-                        self._busy.add(fragment)
+                        self._pulled.add(order)
                         return order
                 self._condition.wait()
             return None
@@ -138,10 +140,10 @@ class PullQueue:
     def done(self, order: PullOrder) -> None:
         """Note that the worker's pull has ended, successfully or not."""
         with self._condition:
-            self._busy.discard(order.fragment)
+            self._pulled.discard(order)
             self._condition.notify_all()
 
-    def next_post(self) -> Post | None:
+    def next_post(self) -> PullOrder | None:
         """The next post for a posting thread, which calls ``post_ended`` afterwards. Waits; None: closed."""
         with self._condition:
             while not self._closed:
@@ -153,10 +155,10 @@ class PullQueue:
                 self._condition.wait()
             return None
 
-    def post_ended(self, post: Post) -> None:
+    def post_ended(self, post: PullOrder) -> None:
         """Note that a posted pull has ended, successfully or not."""
         with self._condition:
-            del self._posted[post.order.fragment]
+            del self._posted[post.fragment]
             self._condition.notify_all()
 
     def arrived(self, arrival: MergedFragment) -> None:
@@ -205,7 +207,11 @@ class PullQueue:
         """End the workers."""
         with self._condition:
             self._closed = True
-            out = tuple(self._posted.values())
             self._condition.notify_all()
-        for post in out:
-            post.posting.withdraw()
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        with self._condition:
+            under_way = (*self._pulled, *self._posted.values())
+        for order in under_way:
+            order.handle.withdraw()

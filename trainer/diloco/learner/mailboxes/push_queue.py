@@ -5,10 +5,11 @@ A newer one replaces one that no worker has taken yet, so a slow link costs at m
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diloco.learner.mailboxes.requests import GradientRequest
 from diloco.learner.training.capture import Capture
+from diloco.wire.client.transfer_handle import TransferHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +18,17 @@ class OuterGradient:
 
     request: GradientRequest
     capture: Capture
+    handle: TransferHandle = field(default_factory=TransferHandle, compare=False)
+    """With which its push is withdrawn."""
 
 
 class PushQueue:
-    """Holds at most one waiting and one under way for each fragment."""
+    """Holds at most one waiting for each fragment, and one under way of a session."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._waiting: dict[int, OuterGradient] = {}
-        self._busy: dict[int, GradientRequest] = {}
+        self._busy: list[OuterGradient] = []
         self._closed = False
 
     def offer(self, gradient: OuterGradient) -> None:
@@ -39,9 +42,10 @@ class PushQueue:
         with self._condition:
             while not self._closed:
                 for fragment, gradient in self._waiting.items():
-                    if fragment not in self._busy:
+                    places = ((busy.request.membership, busy.request.fragment) for busy in self._busy)
+                    if (gradient.request.membership, fragment) not in places:
                         del self._waiting[fragment]
-                        self._busy[fragment] = gradient.request
+                        self._busy.append(gradient)
                         return gradient
                 self._condition.wait()
             return None
@@ -49,7 +53,7 @@ class PushQueue:
     def done(self, gradient: OuterGradient) -> None:
         """Note that the worker has sent it or given up."""
         with self._condition:
-            self._busy.pop(gradient.request.fragment, None)
+            self._busy = [busy for busy in self._busy if busy is not gradient]
             self._condition.notify_all()
 
     def is_superseded(self, gradient: OuterGradient) -> bool:
@@ -58,10 +62,13 @@ class PushQueue:
             return gradient.request.fragment in self._waiting
 
     def session_over(self) -> None:
-        """Drop what waits: its session is over."""
+        """Drop what waits, and withdraw what is under way: its session is over."""
         with self._condition:
             self._waiting.clear()
+            under_way = tuple(self._busy)
             self._condition.notify_all()
+        for gradient in under_way:
+            gradient.handle.withdraw()
 
     def wait_until_idle(self, timeout_seconds: float) -> bool:
         """Wait until everything was sent or given up. False: it was not in that time."""

@@ -1,12 +1,12 @@
 """Error feedback: what an encoding lost is added to the next outer gradient, but only if the lossy one was merged.
 
 A residual is committed only when its outer gradient is merged. If the outer gradient is dropped, its encoding lost
-nothing that should be made up for. If the outcome stays unknown (the connection broke in between), the old residual is
-kept, which is exact if the outer gradient was dropped.
+nothing that should be made up for. What is merged while the connection is broken is told with the next admission. Only
+where the syncer restarts meanwhile, the outcome stays unknown, and the old residual is kept.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ class Residuals:
         self._lock = threading.Lock()
         self._committed = dict(committed or {})
         self._pending: dict[int, tuple[int, Tensor]] = {}
+        self._epoch = ""
 
     def restore(self, committed: Mapping[int, Tensor]) -> None:
         """Take up the residuals of a checkpoint, before the first outer gradient is encoded."""
@@ -46,14 +47,23 @@ class Residuals:
                 self._committed[fragment] = pending[1]
 
     def forget(self) -> None:
-        """Drop what a checkpoint had committed, because another process has used it since."""
+        """Drop everything: another process has used it since, or the learner starts over."""
         with self._lock:
             self._committed.clear()
-
-    def session_over(self) -> None:
-        """Drop what is pending: its outcome will not be reported."""
-        with self._lock:
             self._pending.clear()
+
+    def session_begins(self, epoch: str, versions: Sequence[int], counted_in: Sequence[int]) -> None:
+        """Settle what was made while there was no session.
+
+        ``versions`` has each fragment's version, ``counted_in`` the latest one that contains our outer gradient.
+        """
+        with self._lock:
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self._pending.clear()
+        for fragment, (version, counted) in enumerate(zip(versions, counted_in, strict=False)):
+            self.outcome(fragment, counted, merged=True)
+            self.outcome(fragment, version, merged=False)
 
     def snapshot(self) -> dict[int, Tensor]:
         """The committed residuals, for a checkpoint; they are never written to again."""

@@ -143,6 +143,7 @@ class Sessions:
             bytes_per_second=round(terms.bytes_per_second),
             reset=action.reset,
             training=self._training,
+            counted_in=action.counted_in,
         )
         self._deliver(session, welcome)
 

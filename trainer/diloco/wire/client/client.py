@@ -26,9 +26,9 @@ from diloco.wire.channel import (
 from diloco.wire.client.connections import Connections, Opening
 from diloco.wire.client.diagnosis import diagnose
 from diloco.wire.client.lanes import Lanes
-from diloco.wire.client.posting import Posting
 from diloco.wire.client.route import Route, Target
 from diloco.wire.client.session import Session
+from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.client.transfers import Earlier, pull_parts, push_parts
 from diloco.wire.errors import ClosedError, DeadlineError, InvalidMessageError, UnavailableError, error_of
 from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt, Welcome
@@ -109,13 +109,17 @@ class SyncClient:
                 over()
                 raise
 
-    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
+    def push(
+        self, header: PushHeader, payload: memoryview, *, deadline_seconds: float, handle: TransferHandle | None = None
+    ) -> PushReceipt:
         """Send an outer gradient; blocks.
 
-        ``payload`` is ``header.payload_bytes`` contiguous bytes that must not change meanwhile.
+        ``payload`` is ``header.payload_bytes`` contiguous bytes that must not change meanwhile. ``handle``: with which
+        the push may be withdrawn.
 
         Raises:
             WireError: it did not arrive, or was refused; ``error.retryable`` says whether to try again.
+                ``ClosedError``: it was withdrawn.
         """
         data = payload.cast("B")
         if len(data) != header.payload_bytes:
@@ -125,6 +129,8 @@ class SyncClient:
             return await _in_time(push_parts(lanes, header, data, self._earlier), deadline_seconds)
 
         with self._errors(), self._connections.transfer(work) as receipt:
+            if handle is not None:
+                handle.begin(receipt)
             return receipt.result()
 
     def pull(
@@ -133,27 +139,27 @@ class SyncClient:
         allocate: Callable[[PullHeader], memoryview],
         *,
         deadline_seconds: float,
-        posting: Posting | None = None,
+        handle: TransferHandle | None = None,
     ) -> PullHeader:
         """Receive a fragment into the buffer that ``allocate`` returns; blocks. The header has the payload's digest.
 
-        ``allocate`` is called once, with a header that answers the request; an exception from it ends the pull. With a
-        ``posting`` the version may not be made yet: the call waits until it is, or the syncer's time limit has passed.
-        Until then only the connections are held, and the deadline is for what comes after that, so a call that is not
-        answered at all ends ``POSTED_SECONDS`` later.
+        ``allocate`` is called once, with a header that answers the request; an exception from it ends the pull. If the
+        request is ``posted``, its version may not be made yet: the call waits until it is, or the syncer's time limit
+        has passed. Until then only the connections are held, and the deadline is for what comes after that, so a call
+        that is not answered at all ends ``POSTED_SECONDS`` later. ``handle``: with which the pull may be withdrawn.
 
         Raises:
             WireError: it did not arrive whole, or was refused; ``error.retryable`` says whether to try again.
-                ``RefusedError``: the version was not made in time; ``ClosedError``: ``posting`` was withdrawn.
+                ``RefusedError``: the version was not made in time; ``ClosedError``: it was withdrawn.
         """
-        seconds = deadline_seconds if posting is None else POSTED_SECONDS + deadline_seconds
+        seconds = deadline_seconds + (POSTED_SECONDS if request.posted else 0.0)
 
         async def work(lanes: Lanes) -> PullHeader:
             return await _in_time(pull_parts(lanes, request, allocate, self._earlier), seconds)
 
         with self._errors(), self._connections.transfer(work) as pulled:
-            if posting is not None:
-                posting.begin(pulled)
+            if handle is not None:
+                handle.begin(pulled)
             return pulled.result()
 
     def why_unreachable(self) -> str | None:

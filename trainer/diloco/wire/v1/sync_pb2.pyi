@@ -473,6 +473,7 @@ class Welcome(_message.Message):
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
+    COUNTED_IN_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     epoch: _builtins.str
     steps: _builtins.int
@@ -495,6 +496,10 @@ class Welcome(_message.Message):
 
     @_builtins.property
     def progress(self) -> Global___Progress: ...
+    @_builtins.property
+    def counted_in(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by fragment: version that its latest merged outer gradient is in; 0: none is"""
+
     def __init__(
         self,
         *,
@@ -509,10 +514,11 @@ class Welcome(_message.Message):
         bytes_per_second: _builtins.int = ...,
         reset: _builtins.bool = ...,
         training: _builtins.str = ...,
+        counted_in: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "progress", b"progress", "reset", b"reset", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "connections", b"connections", "counted_in", b"counted_in", "data_position", b"data_position", "epoch", b"epoch", "incarnation", b"incarnation", "load", b"load", "progress", b"progress", "reset", b"reset", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,7 +59,8 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     reason = "first join" if record.joins == 1 else f"{how}, loads {loads}"
     reason += f", starts over: {record.standing.reason}" if reset else ""
     versions, number, position = tuple(state.versions), record.incarnation, record.data_position
-    admit = Admit(record.id, event.instance, number, load, versions, record.step, position, reason, reset)
+    counted_in = tuple(record.counted_in)
+    admit = Admit(record.id, event.instance, number, load, versions, record.step, position, reason, reset, counted_in)
     return [*actions, admit, *leases.watch(state, now), *divergence.watch(state, now)]
 
 
@@ -150,6 +151,7 @@ def _holds(state: EngineState, record: LearnerRecord, held: tuple[int, ...], loa
     record.received_steps = record.received_steps or [record.step] * count
     record.received_tokens = record.received_tokens or [record.tokens] * count
     record.merged_into = record.merged_into or [0] * count
+    record.counted_in = record.counted_in or [0] * count
 
 
 def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | None:

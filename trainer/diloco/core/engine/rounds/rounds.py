@@ -245,6 +245,7 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
             record.recovering = None
         state.fragment_tokens[event.fragment] += sent.tokens
         record.merged_tokens += share * sent.tokens
+        record.counted_in[event.fragment] = event.version
     accounting.merged(state, current, counted)
     actions: list[Action] = [_left_out(state, event, one) for one in left_out]
     for name in current.arrived:

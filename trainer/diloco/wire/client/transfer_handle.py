@@ -1,11 +1,11 @@
-"""A learner's handle of a posted pull, with which other threads can withdraw it."""
+"""A learner's handle of a transfer, with which other threads can withdraw it."""
 
 import threading
 from typing import Any
 
 
-class Posting:
-    """The handle of one posted pull. ``withdraw`` may be called by any thread, at any time, more than once."""
+class TransferHandle:
+    """The handle of one push or pull. ``withdraw`` may be called by any thread, at any time, more than once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -13,7 +13,7 @@ class Posting:
         self.withdrawn = False
 
     def withdraw(self) -> None:
-        """End the pull, whether it waits, receives or has not begun; the thread that pulls gets ``ClosedError``."""
+        """End the transfer, whether it waits, goes on or has not begun; its thread gets ``ClosedError``."""
         with self._lock:
             self.withdrawn = True
             call = self._call
@@ -21,7 +21,7 @@ class Posting:
             call.cancel()
 
     def begin(self, call: Any) -> None:
-        """Note the pull's call. Called by the client."""
+        """Note the transfer's call, of each attempt. Called by the client."""
         with self._lock:
             self._call = call
             withdrawn = self.withdrawn
