@@ -120,7 +120,7 @@ def test_a_missing_final_evaluation_is_asked_of_others_three_times() -> None:
     assert finish.reason == "200 tokens are merged; no learner evaluated the final model in time"
 
 
-def test_a_learner_that_cannot_evaluate_the_final_model_is_asked_once_before_the_others() -> None:
+def test_who_cannot_evaluate_the_final_model_is_asked_after_all_others() -> None:
     script = begun(3, budget_tokens=300)
     turn(script, 3)
     for _ in range(4):
@@ -129,7 +129,7 @@ def test_a_learner_that_cannot_evaluate_the_final_model_is_asked_once_before_the
     assert of(script.evaluated(), Finish)
 
 
-def test_a_learner_that_ends_in_the_final_evaluation_comes_after_the_others() -> None:
+def test_who_ends_in_the_final_evaluation_is_asked_after_all_others() -> None:
     script = begun(3, budget_tokens=300)
     turn(script, 3)
     script.rejoin(0, "restarted")

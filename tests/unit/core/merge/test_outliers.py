@@ -185,7 +185,7 @@ def test_a_tensor_that_one_learner_trains_alone_is_no_outlier() -> None:
 @pytest.mark.parametrize(
     ("past", "size", "standard"), [(None, 1.0, 1.0), (0.5, 1.0, 1.0), (3.0, 1.0, 3.0), (None, 0.0, LEAST_STANDARD)]
 )
-def test_beside_zeros_a_member_is_compared_with_its_past_and_the_parameters(
+def test_beside_zeros_a_member_is_compared_with_past_and_parameters(
     others: str, past: float | None, size: float, standard: float
 ) -> None:
     usual = None if past is None else UsualSize(past, 1)
@@ -222,7 +222,7 @@ def test_what_is_remembered_is_no_larger_than_the_bound() -> None:
         (UsualSize(0.0, LEAST_PAST), 2.0),
     ],
 )
-def test_one_that_is_alone_is_compared_with_its_past_and_until_then_with_the_parameters(
+def test_one_that_is_alone_is_compared_with_parameters_and_then_its_past(
     usual: UsualSize | None, standard: float
 ) -> None:
     for ratio, out in ((0.99, False), (1.01, True), (1e29, True)):
@@ -297,7 +297,7 @@ def test_a_bad_member_is_left_out_and_the_rest_merge_as_if_it_were_absent(
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("honest", [0, 1, 2, 3])
 @pytest.mark.parametrize("size", [0.1, 1e29 / 1000**0.5, 1e3])
-def test_a_member_whose_others_bring_zeros_is_merged_unless_it_dwarfs_the_parameters(
+def test_beside_zeros_a_member_is_merged_unless_it_dwarfs_the_parameters(
     honest: int, method: Method, size: float
 ) -> None:
     fragment, trained = fragment_of((1000,)), noise(7)
