@@ -50,6 +50,16 @@ def frozen_model() -> nn.Module:
     return nn.Embedding(257, 257).requires_grad_(requires_grad=False)
 
 
+def filled_model(value: float) -> nn.Module:
+    model = nn.Embedding(257, 257)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def meta_model() -> nn.Module:
+    return nn.Embedding(257, 257, device="meta")
+
+
 class CountingSource:
     """Token i is i modulo the vocabulary, so a batch shows where it was read."""
 

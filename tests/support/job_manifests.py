@@ -104,7 +104,7 @@ EVERY_FIELD: dict[str, Any] = {
                     "learningRate": 0.02,
                     "momentum": 0.9,
                     "weightDecay": 0.05,
-                    "exclude": ["router.*"],
+                    "exclude": ["*.query.*"],
                 },
                 "learningRate": 1e-3,
                 "beta1": 0.8,

@@ -45,6 +45,13 @@ CASES: list[Bad] = [
         SAME,
     ),
     Bad(
+        {"spec.training.optimizer": {"type": "Muon", "muon": {"exclude": ["*.up.*", "router.*"]}}},
+        (
+            "spec.training.optimizer.muon.exclude[1]: router.* matches no parameter of the built-in model, such as "
+            "blocks.0.attention.query.weight; remove it"
+        ),
+    ),
+    Bad(
         {"spec.sync.quorum": 5},
         "spec.sync.quorum: 5 is above the learners of spec.regions, 4; use at most as many",
         SAME,

@@ -140,6 +140,7 @@ def test_an_odd_summary_is_one_line(
         (["run", "JOB", "--output", "OUT", "--emulate-link", "x=1Mbit/s"], "--emulate-link x=1Mbit/s: 'x' is not in"),
         (["run", "JOB", "--output", "OUT", "--port", "70000"], "--port: 70000 is not a port; use 1 to 65535"),
         (["run", "JOB", "--output", "JOB/out"], "--output "),
+        (["status", "http://[::1"], "http://[::1: does not exist; use the directory of a run, HOST:PORT or"),
         (["status", "nowhere"], "nowhere: does not exist; use the directory of a run, HOST:PORT or"),
         (["status", "JOB"], "job.yaml: is not a directory; use the directory of a run, HOST:PORT or"),
         (["status", "127.0.0.1:1"], "no syncer answers at http://127.0.0.1:1/status"),

@@ -55,6 +55,12 @@ def test_an_entrypoint_gets_its_arguments() -> None:
         ),
         (entrypoint("half_model"), "parameter weight is torch.bfloat16, it must be torch.float32"),
         (entrypoint("frozen_model"), "no parameter that requires a gradient"),
+        (entrypoint("filled_model", value=float("nan")), "parameter weight: its values go from nan to nan; "),
+        (entrypoint("filled_model", value=1e30), r"parameter weight: its values go from 1e\+30 to 1e\+30; "),
+        (
+            entrypoint("meta_model"),
+            "model.entrypoint: weight is on the meta device, without values; build it on the CPU",
+        ),
     ],
 )
 def test_a_wrong_entrypoint_is_one_line_that_says_what_is_wrong(model: dict[str, object], message: str) -> None:

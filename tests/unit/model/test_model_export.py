@@ -60,8 +60,14 @@ def described(text: str) -> Callable[[Path], object]:
             "its metadata is not diloco's",
         ),
         (described("[" * 50_000), "its metadata is not diloco's"),
+        (
+            described(
+                '{"job":"","model":{"builtin":{}},"vocabularySize":9,"sequenceLength":-5,"layoutDigest":"","tokens":1}'
+            ),
+            "its sequence length is -5, it must be above 0",
+        ),
     ],
-    ids=["missing", "pipe", "garbage", "foreign", "incomplete", "infinite", "nested"],
+    ids=["missing", "pipe", "garbage", "foreign", "incomplete", "infinite", "nested", "a negative length"],
 )
 def test_a_file_that_is_none_of_ours_is_refused_in_one_line(
     tmp_path: Path, write: Callable[[Path], object], message: str

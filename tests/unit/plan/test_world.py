@@ -51,6 +51,7 @@ def test_a_star_means_all_and_the_last_one_counts() -> None:
         ([], ["east/odd=1"], "'east/odd' is not in this job; use east, west, east/new, east/old, west/new or '*'"),
         ([], ["west/empty=1"], "'west/empty' is not in this job"),
         ([], ["east=fast"], "--step east=fast: 'fast' is not a duration"),
+        ([], ["*=1e-320"], "--step *=1e-320: '1e-320' is zero, too small or too large; use 10ms or 0.5s"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_write(links: list[str], steps: list[str], told: str) -> None:

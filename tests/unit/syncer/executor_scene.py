@@ -93,12 +93,13 @@ class Scene(SyncerPeers):
                     return event
 
     def arrived(self, key: PushKey, value: float) -> Member:
-        """An outer gradient of ones times ``value`` is here; its part in a merge of it alone."""
+        """An outer gradient of ones times ``value``, of 1,000 steps, is here; its part in a merge of it alone."""
         self.inbox.ask(key)
         buffer = self.inbox.open(push_of(key), lambda: None)
         buffer.copy_(torch.full((numel_of(key.fragment),), value).view(torch.uint8))
         assert self.inbox.accept(key)
-        return Member(key.learner, key.incarnation, key.attempt, key.version - 1, 1, 64, 1.0, digest_of(buffer).hex())
+        base, digest = key.version - 1, digest_of(buffer).hex()
+        return Member(key.learner, key.incarnation, key.attempt, base, 1000, 64, 1.0, digest)
 
     def merge_of(self, fragment: int, version: int, value: float) -> Merge:
         """A merge of what one learner has pushed."""

@@ -130,6 +130,11 @@ def test_an_engine_that_cannot_be_read_sends_it_to_the_checkpoint_before(tmp_pat
     assert (tmp_path / "000003.broken").is_dir()
 
 
+def test_an_engine_at_other_versions_sends_it_to_the_checkpoint_before(tmp_path: Path) -> None:
+    begun(job_of("lora"), tmp_path, {}, {"versions": [1, 0]})
+    assert prepare(job_of("lora"), tmp_path).checkpoint == "000001"
+
+
 def test_where_no_engine_can_be_read_nothing_begins_anew(tmp_path: Path) -> None:
     begun(job_of("lora"), tmp_path, {"elapsed_seconds": "soon"})
     with pytest.raises(SyncerError, match="no checkpoint is usable"):

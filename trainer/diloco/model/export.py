@@ -148,6 +148,8 @@ def _info(path: Path, described: str | None) -> ModelInfo:
         raise ModelError(
             f"{path}: its vocabulary size is {info.vocabulary_size}, allowed are 0 to {_VOCABULARY_SIZE_LIMIT}"
         )
+    if info.sequence_length < 1:
+        raise ModelError(f"{path}: its sequence length is {info.sequence_length}, it must be above 0")
     return info
 
 

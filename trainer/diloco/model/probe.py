@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from diloco.core.finite_check import problem_with
 from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
@@ -16,9 +17,13 @@ def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
     """Check that ``module`` can be trained and synchronized. ``field`` is its place in the manifest.
 
     Raises:
-        ModelError: nothing to train, a parameter that is not f32, a buffer that training changes (running statistics:
-            learners would not receive each other's), state that is not a tensor, or logits of a wrong shape.
+        ModelError: nothing to train, a tensor without values, a parameter that is not f32 or holds values that cannot
+            be trained, a buffer that training changes (running statistics: learners would not receive each other's),
+            state that is not a tensor, or logits of a wrong shape.
     """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise ModelError(f"{field}: {name} is on the meta device, without values; build it on the CPU")
     parameters = trained_parameters(module)
     if not parameters:
         raise ModelError(f"{field}: the model has no parameter that requires a gradient")
@@ -31,6 +36,9 @@ def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
     length = min(sequence_length, _PROBE_TOKENS)
     vocabulary_size_of(module, length, field)
     _check_buffers(module, length, field)
+    for name, parameter in parameters.items():
+        if problem := problem_with(parameter.detach()):
+            raise ModelError(f"{field}: parameter {name}: {problem}; initialize it with smaller values")
 
 
 def _check_buffers(module: nn.Module, length: int, field: str) -> None:

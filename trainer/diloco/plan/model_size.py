@@ -1,7 +1,4 @@
-"""Computes the sizes of a job's fragments from shapes alone, before a model is built and without torch.
-
-`tests/unit/plan/test_model_size.py` compares the shapes with the real model's.
-"""
+"""Computes the sizes of a job's fragments from shapes alone, before a model is built and without torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +7,7 @@ from diloco.core.fragments import TensorSpec, partition
 from diloco.plan import PlanError
 from diloco.spec import JobSpec
 from diloco.spec.checks import TEXT_VOCABULARY
-from diloco.spec.presets import PRESETS, GPTSize
+from diloco.spec.presets import gpt_shapes
 from diloco.spec.training import BuiltinModel
 
 MAXIMUM_PARAMETERS = 10**15
@@ -67,24 +64,8 @@ def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
 
 def gpt_tensors(builtin: BuiltinModel, vocabulary_size: int) -> Iterator[TensorSpec]:
     """The built-in GPT's parameter tensors, in the order in which the module registers them."""
-    size = PRESETS[builtin.preset]
-    yield TensorSpec("embedding.weight", (vocabulary_size, size.width), embedding=True)
-    for layer in range(size.layers):
-        for name, shape in _block(size):
-            yield TensorSpec(f"blocks.{layer}.{name}.weight", shape, embedding=False)
-    yield TensorSpec("norm.weight", (size.width,), embedding=False)
-    if not builtin.tie_embeddings:
-        yield TensorSpec("output.weight", (vocabulary_size, size.width), embedding=False)
-
-
-def _block(size: GPTSize) -> Iterator[tuple[str, tuple[int, ...]]]:
-    width = size.width
-    yield "attention_norm", (width,)
-    for matrix in ("query", "key", "value", "output"):
-        yield f"attention.{matrix}", (width, width)
-    yield "feed_forward_norm", (width,)
-    yield "feed_forward.up", (4 * width, width)
-    yield "feed_forward.down", (width, 4 * width)
+    for name, shape in gpt_shapes(builtin.preset, vocabulary_size, tied=builtin.tie_embeddings):
+        yield TensorSpec(name, shape, embedding=name == "embedding.weight")
 
 
 def _vocabulary(spec: JobSpec) -> int:

@@ -6,9 +6,11 @@ are built or opened.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from diloco.spec.errors import Problem
+from diloco.spec.presets import gpt_shapes
 
 if TYPE_CHECKING:
     from diloco.spec.job import JobSpec
@@ -101,6 +103,14 @@ def _muon(spec: "JobSpec") -> Iterator[Problem]:
     optimizer = spec.training.optimizer
     if optimizer.muon is not None and optimizer.type != "Muon":
         yield Problem("training.optimizer.muon", "has no use without type Muon; remove it or use type Muon")
+    builtin, options = spec.model.builtin, optimizer.muon_options
+    if options is None or builtin is None:
+        return
+    names = [name for name, _ in gpt_shapes(builtin.preset, TEXT_VOCABULARY, tied=builtin.tie_embeddings)]
+    for index, pattern in enumerate(options.exclude):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            path = f"training.optimizer.muon.exclude[{index}]"
+            yield Problem(path, f"{pattern} matches no parameter of the built-in model, such as {names[2]}; remove it")
 
 
 def _schedule(spec: "JobSpec") -> Iterator[Problem]:

@@ -25,6 +25,8 @@ _DURATION_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 36
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NUMBER: Final = re.compile(r"((?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(.*)", re.ASCII)
 _DAY_SECONDS: Final = 86_400.0
+_LEAST: Final = 1e-9
+"""Smallest rate in bytes per second and smallest duration in seconds (ours): what is divided by it stays finite."""
 
 
 def parse_rate(field: str, text: str) -> float:
@@ -74,7 +76,7 @@ def parse_count(field: str, text: str) -> int:
     number, unit = _split(field, text, "a number")
     if unit not in _COUNT_UNITS:
         raise QuantityError(f"{field}: {text!r} has the unit {unit!r}; use a number, with k, M, B or T as its suffix")
-    count = _positive(field, text, number * _COUNT_UNITS[unit], "a number such as 124000000 or 1.3B")
+    count = _positive(field, text, number * _COUNT_UNITS[unit], "a number such as 124000000 or 1.3B", least=1)
     return round(count)
 
 
@@ -93,9 +95,9 @@ _EXAMPLES: Final = {
 }
 
 
-def _positive(field: str, text: str, value: float, use: str) -> float:
-    if not 0 < value < math.inf:
-        raise QuantityError(f"{field}: {text!r} is not above 0 and finite; use {use}")
+def _positive(field: str, text: str, value: float, use: str, *, least: float = _LEAST) -> float:
+    if not least <= value < math.inf:
+        raise QuantityError(f"{field}: {text!r} is zero, too small or too large; use {use}")
     return value
 
 

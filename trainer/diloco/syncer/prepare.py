@@ -148,6 +148,8 @@ def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointMani
         raise SyncerError(f"{folder}: {error}; use the version of diloco that wrote it or a later one") from None
     except SnapshotError as error:
         raise UnusableFileError(f"{folder}: {error}") from None
+    if tuple(manifest.engine["versions"]) != manifest.versions:
+        raise UnusableFileError(f"{folder}: its engine and its fragments are at different versions")
 
 
 def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from diloco.core.finite_check import problem_with
 from diloco.core.fragments import Layout
 from diloco.core.merge.fragment_merge import MergeTarget
 from diloco.wire.part_messages import payload_digest
@@ -193,3 +194,9 @@ def check_complete(layout: Layout, tensors: Sequence[torch.Tensor]) -> str | Non
         if tensor.dtype != torch.float32 or tuple(tensor.shape) != (fragment.numel,):
             return f"fragment {fragment.index} is {tensor.dtype} {tuple(tensor.shape)}, not float32 ({fragment.numel},)"
     return None
+
+
+def check_values(tensors: Sequence[torch.Tensor]) -> str | None:
+    """Why a job cannot begin with ``tensors``, by fragment, f32, flat; None if it can."""
+    problems = (f"fragment {index}: {why}" for index, one in enumerate(tensors) if (why := problem_with(one)))
+    return next(problems, None)

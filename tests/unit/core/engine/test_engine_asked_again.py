@@ -58,7 +58,7 @@ def test_whoever_declined_and_is_asked_again_is_waited_for() -> None:
 def test_what_a_process_declined_does_not_stand_for_the_one_after_it() -> None:
     script = stepped(2)
     script.decline(1, 0)
-    script.rejoin(1, "another", (0, 0, 0, 0))
+    script.rejoin(1, "another")
     assert not of(script.push(0, 0), Merge)
     script.step(1)
     assert members(script.push(1, 0)) == [[name(0), name(1)]]

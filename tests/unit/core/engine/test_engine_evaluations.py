@@ -1,5 +1,6 @@
 """Which learner evaluates the model, when, and how an answer or its absence affects the next order."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -98,10 +99,11 @@ def test_a_budget_is_merged_with_its_last_token() -> None:
 
 
 def test_the_final_model_is_evaluated_while_another_evaluation_runs() -> None:
-    script = begun(evaluate_every_tokens=100, budget_tokens=200)
-    turn(script)
+    script = begun(2, evaluate_every_tokens=200, budget_tokens=400)
+    turn(script, 2)
     before = script.all(Evaluate)[-1]
-    final = only(turn(script), Evaluate)
+    final = only(turn(script, 2), Evaluate)
+    assert before.learner == final.learner, "which did not fail"
     assert (before.final, final.final) == (False, True)
     late = script.do(Evaluated(before.learner, before.incarnation, before.evaluation, 9.0, exact=True))
     assert only(late, Note).reason == "evaluation 1 is no longer expected"
@@ -116,6 +118,23 @@ def test_a_missing_final_evaluation_is_asked_of_others_three_times() -> None:
     ((finished_at, finish),) = [(at - BEGIN, action) for at, action in script.log if isinstance(action, Finish)]
     assert (finished_at, finish.complete) == (180.0, True)
     assert finish.reason == "200 tokens are merged; no learner evaluated the final model in time"
+
+
+def test_who_cannot_evaluate_the_final_model_is_asked_after_all_others() -> None:
+    script = begun(3, budget_tokens=300)
+    turn(script, 3)
+    for _ in range(4):
+        script.evaluated(exact=False)
+    assert [who for _, who in asked(script)] == [name(0), name(1), name(2), name(0), name(1)]
+    assert of(script.evaluated(), Finish)
+
+
+def test_who_ends_in_the_final_evaluation_is_asked_after_all_others() -> None:
+    script = begun(3, budget_tokens=300)
+    turn(script, 3)
+    script.rejoin(0, "restarted")
+    script.rejoin(1, "restarted")
+    assert [who for _, who in asked(script)] == [name(0), name(1), name(2)]
 
 
 def test_a_learner_that_comes_back_evaluates_the_final_model() -> None:
@@ -170,7 +189,7 @@ def test_a_job_fails_as_soon_as_too_few_learners_are_left(minimum: int, lost_unt
 # Who ----------------------------------------------------------------------------------------------------------------
 
 
-def chosen(*records: LearnerRecord, **state: set[str]) -> str:
+def chosen(*records: LearnerRecord, **state: Collection[str]) -> str:
     """Which of these learners evaluates."""
     engine = fresh(options(0), 1)
     engine.phase = Phase.TRAINING
@@ -207,9 +226,10 @@ def test_the_learner_that_will_have_evaluated_first_is_told_to(slow: LearnerReco
 
 def test_doubted_learners_come_after_those_that_did_not_answer() -> None:
     fast, slow, stalled = trains("a", 1.0), trains("b", 2.0), trains("c", 3.0, state=LearnerState.STALLED)
-    assert chosen(fast, slow, did_not_evaluate={"a"}) == "b"
-    assert chosen(fast, stalled, did_not_evaluate={"a"}) == "c"
-    assert chosen(fast, stalled, did_not_evaluate={"c"}, doubted_learners={"a"}) == "c"
+    assert chosen(fast, slow, did_not_evaluate=["a"]) == "b"
+    assert chosen(fast, stalled, did_not_evaluate=["a"]) == "c"
+    assert chosen(fast, stalled, did_not_evaluate=["c"], doubted_learners={"a"}) == "c"
+    assert chosen(fast, slow, did_not_evaluate=["b", "a"]) == "b", "longest ago"
 
 
 def test_whoever_did_not_evaluate_is_asked_again_for_the_next_model() -> None:

@@ -147,6 +147,15 @@ def test_a_session_that_is_replaced_is_told_why() -> None:
     assert (another.refusal, another.reason) == (Refusal.SUPERSEDED, "another process has joined with this id")
 
 
+def test_a_process_that_was_superseded_long_ago_cannot_come_back() -> None:
+    script = started(1)
+    for number in range(20):
+        script.begin(0, f"later {number}")
+    for held in ((0, 0, 0, 0), (-1, -1, -1, 0)):
+        assert only(script.join(0, versions=held), Refuse).refusal == Refusal.SUPERSEDED
+    assert of(script.join(0, "later 19", versions=(0, 0, 0, 0)), Admit)
+
+
 def test_the_latest_sixteen_processes_of_a_learner_are_remembered() -> None:
     script = Script(options(1))
     for number in range(40):

@@ -177,6 +177,38 @@ def test_what_is_no_state_is_refused_with_the_field(change: Callable[[Any], None
         assert not isinstance(refused.value, LaterSnapshotError)
 
 
+@pytest.mark.parametrize("field", ["launched", "evaluations_ordered", "next_evaluation_tokens", "elapsed_seconds"])
+@pytest.mark.parametrize("value", [-1, 1 << 64])
+def test_a_number_that_no_job_has_is_refused_with_the_field(field: str, value: int) -> None:
+    with pytest.raises(SnapshotError, match=rf"EngineState\.{field} is .*: use a number from 0 to"):
+        check(options(2), saved(**{field: value}))
+
+
+@pytest.mark.parametrize("field", ["versions", "fragment_tokens"])
+@pytest.mark.parametrize("value", [-1, 1 << 64])
+def test_a_number_of_a_fragment_that_none_has_is_refused(field: str, value: int) -> None:
+    with pytest.raises(SnapshotError, match=rf"EngineState\.{field} is .*: use a number from 0 to"):
+        check(options(2), saved(**{field: [1, 2, value, 4]}))
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["joins", "restarts", "step", "tokens", "data_position", "pushed_bytes", "merged_tokens", "allotted_seconds"],
+)
+@pytest.mark.parametrize("value", [-1, 1 << 64])
+def test_a_number_of_a_learner_that_none_has_is_refused(field: str, value: int) -> None:
+    plain = saved()
+    plain["learners"][name(1)][field] = value
+    with pytest.raises(SnapshotError, match=rf"EngineState\.learners\.here/pool/1\.{field} is .*: use a number"):
+        check(options(2), plain)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_time_that_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(SnapshotError, match=rf"EngineState\.elapsed_seconds is {value}"):
+        check(options(2), saved(elapsed_seconds=value))
+
+
 @pytest.mark.parametrize("plain", [[], "text", {}, {"format": 2, "new": 1}, saved(surprise=1, versions="many")])
 def test_a_state_of_another_version_is_told_from_one_that_is_spoilt(plain: Any) -> None:
     with pytest.raises(LaterSnapshotError, match=r"format is .*; this version of diloco reads 1|surprise is 1"):

@@ -29,7 +29,7 @@ WEIGHTS = [0.5, 0.3, 0.2]
 def watched_merge(fragment: Fragment, members: int, rule: Rule) -> list[Tensor]:
     """The buffers into which a merge decoded payloads."""
     codec = WatchedCodec()
-    deltas = {f"{index}": random(fragment.numel, seed=index) for index in range(members)}
+    deltas = {f"{index}": random(fragment.numel, seed=index, scale=0.1) for index in range(members)}
     merge(fragment, contributions_of(deltas, codec="BF16"), rule, codec=codec)
     return codec.buffers
 

@@ -8,6 +8,7 @@ import torch
 
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.fragment_merge import Contribution, MergeError
+from diloco.core.merge.outliers import LEAST_PAST, UsualSize
 from tests.support.fragment_merge import METHODS, Method, Rule, contributions_of, fragment_of, merge_into_zero
 
 
@@ -23,11 +24,12 @@ def test_the_limit_of_an_outer_gradients_length_is_1e30(method: Method, members:
     rule = Rule(method, bounded=bounded)
     for length, refused in ((0.999e30, False), (1.001e30, True)):
         deltas = {f"{index}": torch.tensor([0.6, -0.8]) * length for index in range(members)}
+        contributions = contributions_of(deltas, usual=UsualSize(length, LEAST_PAST))
         if refused:
             with pytest.raises(MergeError):
-                merge_into_zero(fragment_of((2,)), contributions_of(deltas), rule)
+                merge_into_zero(fragment_of((2,)), contributions, rule)
         else:
-            merged, statistics = merge_into_zero(fragment_of((2,)), contributions_of(deltas), rule)
+            merged, statistics = merge_into_zero(fragment_of((2,)), contributions, rule)
             torch.testing.assert_close(merged, deltas["0"])
             assert statistics.verdict.left_out == {}
 
@@ -57,11 +59,11 @@ def test_the_error_says_who_is_at_fault_in_words_and_by_id(method: Method, membe
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_member_of_weight_zero_is_not_even_read(method: Method, *, bounded: bool) -> None:
-    kept = contributions_of({"a": torch.tensor([1.0, 2.0])})
+    kept = contributions_of({"a": torch.tensor([0.125, 0.25])})
     spoilt = Contribution("b", 0.0, raw(torch.tensor([math.nan, 1.0])))
     rule = Rule(method, bounded=bounded)
     merged, statistics = merge_into_zero(fragment_of((2,)), [*kept, spoilt], rule)
-    assert torch.equal(merged, torch.tensor([1.0, 2.0]))
+    assert torch.equal(merged, torch.tensor([0.125, 0.25]))
     assert statistics.verdict.left_out == {}
 
 
@@ -75,22 +77,22 @@ def test_where_nobody_is_left_out_weights_stay_as_they_are_to_the_bit(*, bounded
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_sizes_are_told_for_one_step_unless_steps_are_given(members: int) -> None:
-    deltas = {f"{index}": torch.tensor([6.0, 8.0, 0.0, 0.0]) for index in range(members)}  # root mean square: 5
+    deltas = {f"{index}": torch.tensor([0.3, 0.4, 0.0, 0.0]) for index in range(members)}  # root mean square: 0.25
     contributions = contributions_of(deltas)
     _, statistics = merge_into_zero(fragment_of((4,)), contributions, Rule(bounded=True))
-    assert statistics.verdict.sizes == pytest.approx(dict.fromkeys(deltas, 5.0))
+    assert statistics.verdict.sizes == pytest.approx(dict.fromkeys(deltas, 0.25))
     longer = [replace(one, steps=25) for one in contributions]
     _, statistics = merge_into_zero(fragment_of((4,)), longer, Rule(bounded=True))
-    assert statistics.verdict.sizes == pytest.approx(dict.fromkeys(deltas, 1.0))
+    assert statistics.verdict.sizes == pytest.approx(dict.fromkeys(deltas, 0.05))
 
 
 def test_the_one_that_is_left_is_remembered_and_the_other_named() -> None:
-    kept = contributions_of({"a": torch.tensor([3.0, 3.0])}, [0.5])
+    kept = contributions_of({"a": torch.tensor([0.25, 0.25])}, [0.5])
     spoilt = Contribution("b", 0.5, raw(torch.tensor([math.inf, 1.0])))
     merged, statistics = merge_into_zero(fragment_of((2,)), [*kept, spoilt], Rule(bounded=True))
-    assert torch.equal(merged, torch.tensor([3.0, 3.0]))
+    assert torch.equal(merged, torch.tensor([0.25, 0.25]))
     assert list(statistics.verdict.left_out) == ["b"]
-    assert statistics.verdict.sizes == pytest.approx({"a": 3.0})
+    assert statistics.verdict.sizes == pytest.approx({"a": 0.25})
 
 
 @pytest.mark.parametrize("codec", ["BF16", "Int8"])

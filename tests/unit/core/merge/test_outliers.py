@@ -10,6 +10,7 @@ from diloco.core.merge.fragment_merge import Contribution, MergeError
 from diloco.core.merge.outliers import (
     LARGEST_RATIO,
     LEAST_PAST,
+    LEAST_STANDARD,
     OWN_RATIO,
     MeasuredMember,
     UsualSize,
@@ -18,7 +19,7 @@ from diloco.core.merge.outliers import (
     compare,
     compare_alone,
 )
-from tests.support.fragment_merge import METHODS, Method, Rule, contributions_of, fragment_of, merge_into_zero
+from tests.support.fragment_merge import METHODS, Method, Rule, contributions_of, fragment_of, merge, merge_into_zero
 
 NUMELS = (100, 4)
 TENSORS = [("large", 100), ("small", 4)]
@@ -28,6 +29,11 @@ def member(learner: str, *sizes: float, steps: int = 1, usual: UsualSize | None 
     """A member whose elements are as large as ``sizes``, by tensor, after one step."""
     squares = tuple(size**2 * numel * steps for size, numel in zip(sizes, NUMELS, strict=True))
     return MeasuredMember(learner, steps, squares, usual)
+
+
+def parameters() -> float:
+    """How large the fragment's parameters are."""
+    return 1.0
 
 
 def used_to(size: float) -> UsualSize:
@@ -44,25 +50,25 @@ class Merges:
     def alone(self, size: float) -> None:
         """Of "c" by itself."""
         usual = self.usual.of("c", 0)
-        self.usual.remember(0, compare_alone(member("c", size, size, usual=usual), sum(NUMELS)))
+        self.usual.remember(0, compare_alone(member("c", size, size, usual=usual), sum(NUMELS), parameters))
 
     def together(self, **sizes: float) -> list[str]:
         """Of learners of these sizes; returns who is left out."""
         members = [member(name, size, size, usual=self.usual.of(name, 0)) for name, size in sizes.items()]
-        found = compare(members, TENSORS)
+        found = compare(members, TENSORS, parameters)
         self.usual.remember(0, found)
         return sorted(found.left_out)
 
 
 def left_out(*members: MeasuredMember) -> list[str]:
-    return sorted(compare(members, TENSORS).left_out)
+    return sorted(compare(members, TENSORS, parameters).left_out)
 
 
 def test_the_bound_acts_beyond_it_and_not_at_it() -> None:
     others = [member("a", 1, 1), member("b", 1, 1)]
     assert left_out(*others, member("c", LARGEST_RATIO, LARGEST_RATIO)) == []
     assert left_out(*others, member("c", 1.01 * LARGEST_RATIO, 1)) == ["c"]
-    found = compare([*others, member("c", 1, 40)], TENSORS)
+    found = compare([*others, member("c", 1, 40)], TENSORS, parameters)
     assert found.left_out == {"c": "it is 40 times as large in small as the others are"}
     assert (LARGEST_RATIO, OWN_RATIO, LEAST_PAST) == (16.0, 4.0, 4)
 
@@ -144,16 +150,17 @@ def test_growing_alone_between_joint_merges_raises_no_bound() -> None:
 def test_others_that_bring_nothing_are_no_company() -> None:
     merges = Merges()
     for _ in range(12):
-        merges.together(a=0.0, c=1e3)
-    assert merges.together(a=1.0, b=1.0, c=1e3) == ["c"]
+        assert merges.together(a=0.0, c=15.0) == []
+    assert merges.together(a=1.0, b=1.0, c=17.0) == ["c"]
 
 
 def test_who_was_alone_while_all_sizes_fell_is_merged_beside_others() -> None:
     merges = Merges()
     assert [merges.together(a=1.0, b=1.0, c=1.0) for _ in range(5)] == [[]] * 5
-    for merge in range(60):
-        size = 0.9**merge
+    size = 1.0
+    for _ in range(60):
         merges.alone(size)
+        size *= 0.9
     excuse = merges.usual.of("c", 0)
     assert excuse is not None
     assert excuse.in_company == pytest.approx(excuse.size)
@@ -174,32 +181,62 @@ def test_a_tensor_that_one_learner_trains_alone_is_no_outlier() -> None:
     assert left_out(member("a", 1, 0), member("b", 1, 0), member("c", 1, 20)) == ["c"]
 
 
+@pytest.mark.parametrize("others", ["a", "ab", "abd"])
+@pytest.mark.parametrize(
+    ("past", "size", "standard"), [(None, 1.0, 1.0), (0.5, 1.0, 1.0), (3.0, 1.0, 3.0), (None, 0.0, LEAST_STANDARD)]
+)
+def test_beside_zeros_a_member_is_compared_with_past_and_parameters(
+    others: str, past: float | None, size: float, standard: float
+) -> None:
+    usual = None if past is None else UsualSize(past, 1)
+    zeros = [member(other, 0, 0) for other in others]
+    for ratio, out in ((0.99, []), (1.01, ["c"]), (1e29, ["c"])):
+        sent = ratio * LARGEST_RATIO * standard
+        for alone in (member("c", sent, sent, usual=usual), member("c", 0, sent, usual=usual)):
+            assert sorted(compare([*zeros, alone], TENSORS, lambda: size).left_out) == out
+
+
+def test_the_parameters_are_measured_only_where_nothing_else_is_a_measure() -> None:
+    def never() -> float:
+        pytest.fail("measured")
+
+    assert not compare([member("a", 1, 0), member("b", 1, 0), member("c", 1, 2)], TENSORS, never).left_out
+    assert not compare_alone(member("a", 1, 1, usual=UsualSize(1.0, LEAST_PAST)), sum(NUMELS), never).left_out
+
+
 def test_what_is_remembered_is_no_larger_than_the_bound() -> None:
     grown = member("b", 100, 100, usual=used_to(60))
-    sizes = compare([member("a", 1, 1), grown], TENSORS).sizes
+    sizes = compare([member("a", 1, 1), grown], TENSORS, parameters).sizes
     assert sizes["b"] == pytest.approx(OWN_RATIO)
     assert sizes["a"] == pytest.approx(1.0)
-    assert compare([member("a", 0, 0), member("b", 3, 3)], TENSORS).sizes["b"] == pytest.approx(3.0)
+    assert compare([member("a", 0, 0), member("b", 3, 3)], TENSORS, parameters).sizes["b"] == pytest.approx(3.0)
 
 
-def test_one_that_is_alone_is_held_against_its_past_once_it_has_one() -> None:
-    for merges, size, out in (
-        (LEAST_PAST - 1, 1000.0, False),
-        (LEAST_PAST, 1000.0, True),
-        (LEAST_PAST, 0.99 * LARGEST_RATIO, False),
-    ):
-        found = compare_alone(MeasuredMember("a", 4, (size**2 * 4 * 104,), UsualSize(1.0, merges)), 104)
+@pytest.mark.parametrize(
+    ("usual", "standard"),
+    [
+        (None, 2.0),
+        (UsualSize(1.0, LEAST_PAST - 1), 2.0),
+        (UsualSize(3.0, LEAST_PAST - 1), 3.0),
+        (UsualSize(1.0, LEAST_PAST), 1.0),
+        (UsualSize(0.0, LEAST_PAST), 2.0),
+    ],
+)
+def test_one_that_is_alone_is_compared_with_parameters_and_then_its_past(
+    usual: UsualSize | None, standard: float
+) -> None:
+    for ratio, out in ((0.99, False), (1.01, True), (1e29, True)):
+        size = ratio * LARGEST_RATIO * standard
+        found = compare_alone(MeasuredMember("a", 4, (size**2 * 4 * 104,), usual), 104, lambda: 2.0)
         assert list(found.left_out) == ["a"] * out
-        assert found.sizes["a"] == pytest.approx(LARGEST_RATIO if out else size)
-    assert compare_alone(MeasuredMember("a", 1, (1e20,), None), 104).left_out == {}
-    assert compare_alone(MeasuredMember("a", 1, (1e20,), UsualSize(0.0, 9)), 104).left_out == {}
+        assert found.sizes["a"] == pytest.approx(LARGEST_RATIO * standard if out else size)
 
 
 def test_a_size_that_lasts_becomes_the_usual_one() -> None:
     usual = UsualSizes()
     merged = []
     for size in [1.0] * 5 + [1000.0] * 8:
-        found = compare_alone(MeasuredMember("a", 1, (size**2,), usual.of("a", 3)), 1)
+        found = compare_alone(MeasuredMember("a", 1, (size**2,), usual.of("a", 3)), 1, parameters)
         usual.remember(3, found)
         merged.append(not found.left_out)
     assert merged == [True] * 5 + [False] * 3 + [True] * 5
@@ -255,6 +292,24 @@ def test_a_bad_member_is_left_out_and_the_rest_merge_as_if_it_were_absent(
     assert list(statistics.verdict.left_out) == ["liar"]
     assert alone.verdict.left_out == {}
     torch.testing.assert_close(merged, expected, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("honest", [0, 1, 2, 3])
+@pytest.mark.parametrize("size", [0.1, 1e29 / 1000**0.5, 1e3])
+def test_beside_zeros_a_member_is_merged_unless_it_dwarfs_the_parameters(
+    honest: int, method: Method, size: float
+) -> None:
+    fragment, trained = fragment_of((1000,)), noise(7)
+    deltas = {f"h{index}": torch.zeros(1000) for index in range(honest)} | {"expert": size * 100 * noise(9)}
+    contributions, rule = contributions_of(deltas), Rule(method, bounded=True)
+    if honest == 0 and size > 1:
+        with pytest.raises(MergeError, match=r"the outer gradient of expert: it is .* as large as its parameters"):
+            merge(fragment, contributions, rule, parameters=trained)
+        return
+    made, statistics = merge(fragment, contributions, rule, parameters=trained)
+    assert list(statistics.verdict.left_out) == ["expert"] * (size > 1)
+    assert torch.equal(made.parameters, trained) == (size > 1)
 
 
 def test_a_lone_member_beyond_its_usual_size_leaves_the_fragment_unchanged() -> None:

@@ -55,6 +55,7 @@ def test_too_short_data_says_how_many_tokens_are_there_and_needed(short_of: int)
     [
         ("no_module", {}, "data.entrypoint: .* returned a object without vocabulary_size, __len__ and read"),
         ("counting_source", {}, "data.entrypoint: .* raised TypeError"),
+        ("counting_source", {"count": -1}, "data.entrypoint: .*counting_source: its length raised ValueError: __len__"),
         ("missing", {}, "data.entrypoint: tests.support.entrypoints has no missing"),
     ],
 )

@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +112,16 @@ def test_a_source_that_returns_too_little_is_refused() -> None:
 
     with pytest.raises(DataError, match=r"returned tokens of shape \(10,\)"):
         ShardSampler(Short(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+
+
+@pytest.mark.parametrize("returned", ["text", [0.5] * 11, ["1"] * 11])
+def test_a_source_that_returns_no_token_ids_is_refused(returned: Any) -> None:
+    class Odd(CountingSource):
+        def read(self, *_: int) -> np.ndarray:
+            return returned  # type: ignore[no-any-return]
+
+    with pytest.raises(DataError, match=r"read\(\d+, \d+\) returned tokens of shape .* and type "):
+        ShardSampler(Odd(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
 
 
 def test_the_holdout_reads_the_same_sequences_spread_over_the_tail() -> None:

@@ -21,6 +21,7 @@ from diloco.learner.data import (
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.spec.training import DataSpec, TextData
 from tests.support.damage import flip
+from tests.support.entrypoints import WordTokenizer
 from tests.support.watched_disk import watch_disk
 
 
@@ -149,9 +150,9 @@ def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
         (lambda: rewrite_header(path, count=-1), "its header is damaged"),
         (lambda: rewrite_header(path, count=float("inf")), "its header is damaged"),
         (lambda: rewrite_header(path, tokenizer=json.loads("[" * 200 + "]" * 200)), "its header is damaged"),
-        (pipe, "is not a regular file; use one"),
         (lambda: rewrite_header(path, dtype="float64"), "dtype is float64, allowed are uint8, uint16, uint32"),
         (path.unlink, "No such file"),
+        (pipe, "is not a regular file; use one"),
     ]:
         write(path, 5000)
         damage()
@@ -242,9 +243,29 @@ def test_a_document_that_the_tokenizer_does_not_take_is_named(tmp_path: Path, pa
         make_token_file(TextData(path=str(tmp_path)), path, open_tokenizer("tests.support.entrypoints:word_tokenizer"))
 
 
+@pytest.mark.parametrize("encoded", ["text", ["te", "xt"], [0.5], [[1, 2]], 3, None])
+def test_a_tokenizer_that_returns_no_token_ids_is_named(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch, encoded: object
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    tokenizer = open_tokenizer("tests.support.entrypoints:word_tokenizer")
+    monkeypatch.setattr(WordTokenizer, "encode", lambda *_: encoded)
+    with pytest.raises(DataError, match=r"tokenizer words: .*a.txt: encode returned .* not a list of token ids"):
+        make_token_file(TextData(path=str(tmp_path)), path, tokenizer)
+
+
 def test_an_entrypoint_that_is_no_tokenizer_is_refused() -> None:
     with pytest.raises(DataError, match="returned a object without name, vocabulary_size, end_of_document and encode"):
         open_tokenizer("tests.support.entrypoints:no_module")
+
+
+@pytest.mark.parametrize(("field", "value"), [("name", 3), ("vocabulary_size", "10"), ("end_of_document", "end")])
+def test_a_tokenizer_whose_numbers_are_text_is_refused(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: object
+) -> None:
+    monkeypatch.setattr(WordTokenizer, field, value)
+    with pytest.raises(DataError, match=rf"word_tokenizer: {field} is {value!r}; use "):
+        open_tokenizer("tests.support.entrypoints:word_tokenizer")
 
 
 def test_ids_outside_the_vocabulary_are_refused_and_nothing_is_left(path: Path) -> None:
@@ -267,6 +288,18 @@ def test_a_full_disk_leaves_the_file_that_was_there(path: Path) -> None:
         write_token_file(path, chunks(), 60_000, "t")
     assert open_token_file(path).read(0, 100).tolist() == tokens.tolist()
     assert [left.name for left in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_or_device_is_not_replaced_by_a_token_file(tmp_path: Path, *, linked: bool) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with pytest.raises(DataError, match=r"cannot be written \(is not a regular file; use one\)"):
+        make_token_file(TextData(path=str(tmp_path / "a.txt")), link if linked else pipe)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:

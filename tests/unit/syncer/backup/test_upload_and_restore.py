@@ -16,6 +16,7 @@ from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupNam
 from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.disk.checkpoint import OtherModelError
+from diloco.syncer.disk.exporter import export
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare
 from tests.support.backups import Trained, beginning_from, job_of, value_of
@@ -194,10 +195,29 @@ def test_parameters_alone_begin_a_new_job(trained: Trained, tmp_path: Path) -> N
     assert not (tmp_path / "second" / ".initial.part").exists()
 
 
-def test_parameters_that_are_not_finite_begin_nothing(trained: Trained, tmp_path: Path) -> None:
-    trained.backed_up(float("nan"))
-    with pytest.raises(SyncerError, match="has parameters that are not finite; use another backup"):
-        restored(trained, tmp_path, type="Weights")
+@pytest.mark.parametrize("begins", ["Resume", "Weights"])
+@pytest.mark.parametrize("value", [float("nan"), 1e30])
+def test_a_backup_that_cannot_be_trained_on_is_passed_over(
+    trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture, begins: str, value: float
+) -> None:
+    name = trained.backed_up(value).name
+    with pytest.raises(SyncerError, match="has no complete and undamaged backup"):
+        restored(trained, tmp_path, type=begins)
+    trained.backed_up(1.0)
+    trained.backed_up(value)
+    assert value_of(restored(trained, tmp_path, type=begins)) == 1.0
+    assert f"its values go from {value:g} to {value:g}" in caplog.text
+    with pytest.raises(SyncerError, match=f"has no undamaged backup {name}"):
+        restored(trained, tmp_path / "third", type=begins, backup=name, url=str(tmp_path / "kept"))
+
+
+def test_an_exported_model_that_cannot_be_trained_on_is_refused(trained: Trained, tmp_path: Path) -> None:
+    layout = trained.beginning.layout
+    parameters = [torch.full((fragment.numel,), 1e30) for fragment in layout.fragments]
+    file = tmp_path / "model.safetensors"
+    export(trained.job, layout, parameters, 1, file)
+    with pytest.raises(SyncerError, match=r"model.safetensors: fragment 0: its values go from 1e\+30 to 1e\+30"):
+        restored(trained, tmp_path, type="Weights", url=str(file))
 
 
 def test_an_object_store_without_folders_works_alike(trained: Trained, tmp_path: Path) -> None:

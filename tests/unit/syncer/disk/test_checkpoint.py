@@ -80,12 +80,26 @@ def test_residuals_come_back_as_they_were(tmp_path: Path) -> None:
         assert torch.equal(residuals.residuals[index], residual)
 
 
-def test_a_checkpoint_of_a_later_version_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, content())
-    path = tmp_path / write_checkpoint(tmp_path, content()) / "manifest.json"
-    plain = json.loads(path.read_text())["manifest"] | {"format": 3, "new": "field"}
+def resealed(path: Path, **changes: object) -> None:
+    """Change a manifest together with its digest."""
+    plain = json.loads(path.read_text())["manifest"] | changes
     sealed = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     path.write_text(json.dumps({"sha256": sealed, "manifest": plain}))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1 << 43])
+def test_a_checkpoint_of_an_epoch_that_no_message_can_hold_is_passed_over(tmp_path: Path, epoch: int) -> None:
+    write_checkpoint(tmp_path, content(3))
+    resealed(tmp_path / write_checkpoint(tmp_path, content(4)) / "manifest.json", epoch=epoch)
+    loaded, broken = newest(tmp_path)
+    assert loaded is not None
+    assert loaded.manifest.versions == (3, 3)
+    assert "not a checkpoint's manifest" in broken["000002"]
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, content())
+    resealed(tmp_path / write_checkpoint(tmp_path, content()) / "manifest.json", format=3, new="field")
     with pytest.raises(SyncerError, match="format is 3; this version of diloco reads 1; use the") as refused:
         newest(tmp_path)
     assert "\n" not in str(refused.value)
@@ -110,6 +124,24 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)
     assert str(path) in broken["000002"]
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 1e30])
+@pytest.mark.parametrize("file", ["parameters", "momentum", "residuals"])
+def test_one_that_cannot_be_trained_on_gives_way_to_the_one_before(tmp_path: Path, file: str, value: float) -> None:
+    write_checkpoint(tmp_path, content(3, residuals=True))
+    spoilt = content(4, residuals=True)
+    of_fragment = {
+        "parameters": spoilt.image.fragments[1].parameters,
+        "momentum": spoilt.image.momentum[1],
+        "residuals": spoilt.image.residuals[1],
+    }
+    of_fragment[file][7] = value
+    path = tmp_path / write_checkpoint(tmp_path, spoilt) / f"{file}.safetensors"
+    loaded, broken = newest(tmp_path)
+    assert loaded is not None
+    assert loaded.manifest.versions == (3, 3)
+    assert broken["000002"].startswith(f"{path}: fragment 1: its values go from ")
 
 
 def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from diloco.local.status_poll import fetch_status
 from diloco.local.view.snapshot import Bandwidth, RunSnapshot
-from diloco.runtime.addresses import AddressError, parse_address
+from diloco.runtime.addresses import parse_address
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec.status.syncer import SyncerStatus
 
@@ -117,10 +117,10 @@ def _endpoint(directory: Path) -> str | None:
 
 
 def _address(where: str) -> str:
-    address = urlsplit(where).netloc if where.startswith("http://") else where
     try:
+        address = urlsplit(where).netloc if where.startswith("http://") else where
         parse_address(address)
-    except AddressError:
+    except ValueError:
         raise WhereError(
             f"{where}: {_found(Path(where))}; use the directory of a run, HOST:PORT or http://HOST:PORT of its syncer, "
             "or job/NAME for a job in a cluster"

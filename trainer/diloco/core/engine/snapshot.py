@@ -23,6 +23,14 @@ from diloco.spec.status.syncer import LearnerState
 
 FORMAT: Final = 1
 _NOT_IN_IT: Final = frozenset(("options", "epoch"))
+_NUMBERS: Final = (
+    *("launched", "versions", "fragment_tokens", "evaluations_ordered", "next_evaluation_tokens", "elapsed_seconds"),
+)
+_OF_LEARNERS: Final = (
+    *("joins", "restarts", "step", "tokens", "data_position", "pushed_bytes", "merged_tokens", "allotted_seconds"),
+)
+_LIMITS: Final = {"evaluations_ordered": 1 << 32}
+"""Messages hold numbers below these, and others below 2^64."""
 
 
 class SnapshotError(ValueError):
@@ -112,9 +120,13 @@ def restore(options: EngineOptions, epoch: int, plain: dict[str, Any]) -> Engine
 
     Raises:
         LaterSnapshotError: another version of diloco wrote it.
-        SnapshotError: it is not a state, or of a model cut into another number of fragments.
+        SnapshotError: it is not a state, has numbers that no job has, or is of a model cut into another number of
+            fragments.
     """
     state, new = restore_whole(options, epoch, plain), fresh(options, epoch)
+    _check_numbers("EngineState", state, _NUMBERS)
+    for name, record in state.learners.items():
+        _check_numbers(f"EngineState.learners.{name}", record, _OF_LEARNERS)
     state.overlap, state.recoveries = new.overlap, new.recoveries
     state.planned, state.elastic = new.planned, new.elastic
     # A learner must join again before the job goes on; a job that was over stays over.
@@ -125,6 +137,15 @@ def restore(options: EngineOptions, epoch: int, plain: dict[str, Any]) -> Engine
             new.learners[name] = record
     state.learners = new.learners
     return state
+
+
+def _check_numbers(where: str, record: EngineState | LearnerRecord, fields: tuple[str, ...]) -> None:
+    """Refuse numbers that no message holds: the syncer would fail again and again."""
+    for name in fields:
+        value, limit = getattr(record, name), _LIMITS.get(name, 1 << 64)
+        for one in value if isinstance(value, list) else [value]:
+            if not 0 <= one < limit:
+                raise SnapshotError(f"{where}.{name} is {one}: use a number from 0 to {limit - 1}")
 
 
 def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRecord:

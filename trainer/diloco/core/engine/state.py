@@ -255,8 +255,8 @@ class EngineState:
     evaluations: list[EvaluationStatus] = field(default_factory=list)
     evaluation: PendingEvaluation | None = None
     evaluations_ordered: int = 0
-    did_not_evaluate: set[str] = field(default_factory=set)
-    """Learners that left the current evaluation unanswered."""
+    did_not_evaluate: list[str] = field(default_factory=list)
+    """Learners that failed the current evaluation: the latest one last."""
     doubted_learners: set[str] = field(default_factory=set)
     """Learners whose evaluation of the current model is in doubt; another one is asked."""
     next_evaluation_tokens: int = 0

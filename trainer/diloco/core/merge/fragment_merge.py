@@ -228,7 +228,7 @@ class FragmentMerge:
                 measured.append(MeasuredMember(member.learner, member.steps, squares, member.usual))
         if len(measured) < 2:
             return Verdict(out, {})
-        verdict = compare(measured, [(span.name, span.numel) for span in self._measured])
+        verdict = compare(measured, [(span.name, span.numel) for span in self._measured], self._parameters_size)
         return Verdict({**out, **verdict.left_out}, verdict.sizes, verdict.in_company)
 
     def look_back(self) -> None:
@@ -241,7 +241,7 @@ class FragmentMerge:
             return
         (member,), (span,) = self.contributions, self._spans
         measured = MeasuredMember(member.learner, member.steps, (math.fsum(span.squares),), member.usual)
-        found = compare_alone(measured, self.fragment.numel)
+        found = compare_alone(measured, self.fragment.numel, self._parameters_size)
         self._verdict = Verdict({**self._verdict.left_out, **found.left_out}, found.sizes)
         if found.left_out:
             raise MergeError(f"the outer gradient of {member.learner}: {found.left_out[member.learner]}", self._verdict)
@@ -300,6 +300,10 @@ class FragmentMerge:
     @property
     def _weights(self) -> tuple[float, ...]:
         return tuple(member.weight for member in self.contributions)
+
+    def _parameters_size(self) -> float:
+        squares = [_sum_of_squares(self.parameters[self._within(block)]) for block in self.blocks]
+        return math.sqrt(math.fsum(squares) / self.fragment.numel)
 
     def _scratch(self) -> Tensor:
         return torch.empty(min(BLOCK, self.fragment.numel))

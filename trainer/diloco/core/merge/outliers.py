@@ -9,8 +9,9 @@ adapters may be trained by one learner alone.
 
 A member is left out if it is more than ``LARGEST_RATIO`` times as large as the others and far above its own usual size;
 the second condition is needed because the others may be in their warm-up, and small. All other members are merged
-unchanged, to the bit. A learner that is alone is compared with its own past. If there are two members and they differ
-from the beginning, there is no way to tell which one is wrong: the smaller one is believed.
+unchanged, to the bit. If there are two members and they differ from the beginning, there is no way to tell which one is
+wrong: the smaller one is believed. A learner that is alone is compared with its own past, and with the fragment's
+parameters until it has one. One whose others send zeros is compared with both.
 
 A learner that is alone can grow without limit, because a size that lasts becomes its usual one. So when it is merged
 with others, only the sizes that it had in merges with others can excuse it. Sizes that it had alone can lower that
@@ -19,7 +20,7 @@ their warm-up, it is left out until it is within the bound.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 LARGEST_RATIO = 16.0
@@ -34,6 +35,9 @@ times 16, which is 64 times the other's size."""
 LEAST_PAST = 4
 """A learner that is alone is compared with its past only after this many merges of a fragment, when its warm-up is
 over."""
+LEAST_STANDARD = 0.02
+"""Stands in for the size of parameters that are smaller, as adapters and some output layers begin as zeros (ours): the
+usual standard deviation of weights at initialization."""
 MEMORY = 0.8
 """Weight of the old usual size when another is added."""
 
@@ -101,8 +105,13 @@ class Verdict:
         return frozenset(learner for learner, reason in self.left_out.items() if reason in (NOT_FINITE, TOO_LONG))
 
 
-def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]]) -> Verdict:
-    """Compare two or more members by their ``tensors`` (name, elements). All their squares are finite."""
+def compare(
+    members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]], parameters: Callable[[], float]
+) -> Verdict:
+    """Compare two or more members by their ``tensors`` (name, elements). All their squares are finite.
+
+    ``parameters`` measures the root mean square of the fragment's parameters.
+    """
     numel = sum(elements for _, elements in tensors)
     whole = [member.whole_size(numel) for member in members]
     whole_of_others = [_middle_of_others(whole, index) for index in range(len(members))]
@@ -111,14 +120,19 @@ def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]
         member.usual is not None and member.usual.in_company is not None and size <= own_ratio * member.usual.in_company
         for member, size in zip(members, whole, strict=True)
     ]
+    standards = [
+        others if others or not size else _own_standard(member, parameters)
+        for member, size, others in zip(members, whole, whole_of_others, strict=True)
+    ]
     left_out: dict[str, str] = {}
     for tensor, (name, elements) in enumerate(tensors):
         sizes = [member.size(tensor, elements) for member in members]
         for index, member in enumerate(members):
-            others = max(_middle_of_others(sizes, index), whole_of_others[index])
-            if 0.0 < LARGEST_RATIO * others < sizes[index] and not own[index]:
-                ratio = sizes[index] / others
-                left_out.setdefault(member.learner, f"it is {ratio:.3g} times as large in {name} as the others are")
+            standard = max(_middle_of_others(sizes, index), standards[index])
+            if sizes[index] > LARGEST_RATIO * standard and not own[index]:
+                ratio = sizes[index] / standard
+                than = "the others are" if whole_of_others[index] else "its parameters, and the others are zeros"
+                left_out.setdefault(member.learner, f"it is {ratio:.3g} times as large in {name} as {than}")
     sizes_kept = {
         member.learner: min(size, OWN_RATIO * others) if others > 0.0 else size
         for member, size, others in zip(members, whole, whole_of_others, strict=True)
@@ -128,16 +142,24 @@ def compare(members: Sequence[MeasuredMember], tensors: Sequence[tuple[str, int]
     return Verdict(left_out, sizes_kept, frozenset(member.learner for member, others in compared if others > 0.0))
 
 
-def compare_alone(member: MeasuredMember, numel: int) -> Verdict:
-    """Compare the single member of a merge with its past. Its squares are finite.
+def compare_alone(member: MeasuredMember, numel: int, parameters: Callable[[], float]) -> Verdict:
+    """Compare the single member of a merge with its past, or the parameters as in `compare`. Its squares are finite.
 
     Its size is remembered up to the bound even if it is left out: a size that lasts becomes the usual one.
     """
     size, usual = member.whole_size(numel), member.usual
-    if usual is None or usual.merges < LEAST_PAST or not 0.0 < LARGEST_RATIO * usual.size < size:
+    past = usual.size if usual is not None and usual.merges >= LEAST_PAST else 0.0
+    standard = past or _own_standard(member, parameters)
+    if size <= LARGEST_RATIO * standard:
         return Verdict({}, {member.learner: size})
-    text = f"it is {size / usual.size:.3g} times as large as this learner's usually are, and no other is there"
-    return Verdict({member.learner: text}, {member.learner: LARGEST_RATIO * usual.size})
+    than = "this learner's usually are" if past else "its parameters"
+    text = f"it is {size / standard:.3g} times as large as {than}, and no other is there"
+    return Verdict({member.learner: text}, {member.learner: LARGEST_RATIO * standard})
+
+
+def _own_standard(member: MeasuredMember, parameters: Callable[[], float]) -> float:
+    """What a member is compared with where others are no measure."""
+    return max(parameters(), LEAST_STANDARD, 0.0 if member.usual is None else member.usual.size)
 
 
 class UsualSizes:

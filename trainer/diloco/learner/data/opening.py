@@ -9,7 +9,7 @@ from diloco.learner.data.sampler import Shard, ShardSampler
 from diloco.learner.data.source import DataError, TokenSource
 from diloco.learner.data.text import ByteText, find_documents
 from diloco.learner.data.tokenfile import open_token_file
-from diloco.model.entrypoint import EntrypointError, call_entrypoint
+from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
 from diloco.spec import JobSpec
 from diloco.spec.training import DataSpec, TextData
 
@@ -106,4 +106,8 @@ def _from_entrypoint(entrypoint: str, data: DataSpec) -> TokenSource:
         raise DataError(
             f"{field}: {entrypoint} returned a {type(made).__name__} without vocabulary_size, __len__ and read"
         )
+    try:
+        len(made)
+    except (Exception, SystemExit) as error:  # a user's source may raise anything: show it to the user
+        raise DataError(f"{field}: {entrypoint}: its length raised {one_line(error)}") from error
     return made

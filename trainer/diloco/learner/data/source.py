@@ -46,11 +46,12 @@ def read_into(source: TokenSource, start: int, out: NDArray[np.int64]) -> None:
     """Fill ``out`` with the tokens from ``start`` on, and check them: a wrong id would only fail later, on the device.
 
     Raises:
-        DataError: the source returned another number of tokens, or ids outside its vocabulary.
+        DataError: the source returned another number of tokens, no integers, or ids outside its vocabulary.
     """
-    tokens = source.read(start, start + len(out))
-    if tokens.shape != out.shape:
-        raise DataError(f"the data's read({start}, {start + len(out)}) returned tokens of shape {tokens.shape}")
+    tokens = np.asarray(source.read(start, start + len(out)))
+    if tokens.shape != out.shape or tokens.dtype.kind not in "iu":
+        what = f"tokens of shape {tokens.shape} and type {tokens.dtype}"
+        raise DataError(f"the data's read({start}, {start + len(out)}) returned {what}")
     out[:] = tokens
     lowest, highest = int(out.min()), int(out.max())
     if lowest < 0 or highest >= source.vocabulary_size:

@@ -43,10 +43,17 @@ def _tokens(documents: tuple[Document, ...], tokenizer: Tokenizer) -> Iterator[T
 
 def _encode(tokenizer: Tokenizer, piece: bytes, document: Document) -> Tokens:
     try:
-        return np.asarray(tokenizer.encode(piece))
+        encoded = tokenizer.encode(piece)
+        tokens = np.asarray(encoded)
     except (Exception, SystemExit) as error:
         # A user's tokenizer may raise anything, most likely because a document is not UTF-8: show it to the user.
         raise DataError(f"tokenizer {tokenizer.name}: {document.path}: {one_line(error)}") from error
+    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+        kind = type(encoded).__name__
+        raise DataError(
+            f"tokenizer {tokenizer.name}: {document.path}: encode returned a {kind} that is not a list of token ids"
+        )
+    return tokens
 
 
 def _pieces(document: Document) -> Iterator[bytes]:

@@ -11,6 +11,7 @@
 read, so opening stays cheap and a flipped bit is found before it is trained on.
 """
 
+import errno
 import json
 import os
 import struct
@@ -129,8 +130,10 @@ def write_token_file(path: Path, chunks: Iterable[Tokens], vocabulary_size: int,
 
     Raises:
         DataError: there are no tokens, or an id is outside the vocabulary.
-        OSError: it could not be written; a file that was at ``path`` before is unchanged.
+        OSError: it could not be written; what was at ``path`` before is unchanged. A device or pipe is not replaced.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "is not a regular file; use one", str(path))
     with written_atomically(path) as file:
         return _write(file, chunks, vocabulary_size, tokenizer)
 

@@ -62,4 +62,8 @@ def open_tokenizer(entrypoint: str) -> Tokenizer:
             f"tokenizer: {entrypoint} returned a {type(made).__name__} without name, vocabulary_size, end_of_document "
             "and encode"
         )
+    for field, kind in (("name", str), ("vocabulary_size", int), ("end_of_document", int)):
+        value = getattr(made, field)
+        if not isinstance(value, kind):
+            raise DataError(f"tokenizer: {entrypoint}: {field} is {value!r}; use a value of type {kind.__name__}")
     return made

@@ -16,13 +16,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from diloco.core.finite_check import problem_with
 from diloco.core.merge.codec import Codec
 from diloco.core.merge.downlink import apply_update
 from diloco.learner.link.transfer_deadlines import TransferDeadlines
 from diloco.learner.link.transfers import TransferContext
 from diloco.learner.mailboxes.holdings import Held, Holdings
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
-from diloco.learner.training.finite_check import problem_with
 from diloco.runtime.process.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
 from diloco.wire.messages import PullHeader, PullRequest

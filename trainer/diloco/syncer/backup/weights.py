@@ -23,6 +23,7 @@ from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_stor
 from diloco.syncer.backup.restore import check_layout, check_room, fetch, opened, tensor_bytes
 from diloco.syncer.disk.checkpoint import read_tensor_file
 from diloco.syncer.errors import SyncerError
+from diloco.syncer.store import check_values
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +62,10 @@ def initial_parameters(
             found = _newest(begins, store, module, layout, scratch)
     except StoreError as error:
         raise unreachable(error) from None
-    except ModelError as error:
+    except (ModelError, UnusableFileError) as error:
         raise SyncerError(f"spec.initFrom.url: {begins.url}: {error}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if not all(bool(torch.isfinite(parameters).all()) for parameters in found):
-        raise SyncerError(f"spec.initFrom.url: {begins.url} has parameters that are not finite; use another backup")
     return found
 
 
@@ -117,7 +116,7 @@ def _of_model(path: Path, module: nn.Module, layout: Layout) -> list[torch.Tenso
         parameters = torch.empty(fragment.numel, dtype=torch.float32)
         read_fragment(module, fragment, parameters)
         found.append(parameters)
-    return found
+    return _checked(found)
 
 
 def _of_checkpoint(
@@ -132,6 +131,12 @@ def _of_checkpoint(
     for rest in residuals:  # what the encoding of updates has left over is part of the model
         for tensor, left in zip(parameters, rest, strict=True):
             tensor.add_(left)
+    return _checked(parameters)
+
+
+def _checked(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    if problem := check_values(parameters):
+        raise UnusableFileError(f"{problem}; use another one")
     return parameters
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -25,7 +25,7 @@ from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_byt
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.status.syncer import RegionBytes
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.store import StoreImage, check_complete
+from diloco.syncer.store import StoreImage, check_complete, check_values
 
 FORMAT = 1
 _NAME = re.compile(r"^\d{6,}$")
@@ -54,7 +54,8 @@ class CheckpointManifest(BaseModel):
     """Digest of the model's layout."""
     model_parameters: int
     model_fragments: int
-    epoch: int
+    epoch: int = Field(ge=0, lt=1 << 43)
+    """Its incarnations fit into messages."""
     versions: tuple[int, ...]
     engine: dict[str, Any]
     """The engine's snapshot."""
@@ -311,8 +312,7 @@ def read_tensor_file(path: Path, layout: Layout) -> list[torch.Tensor]:
             tensors = [file.get_tensor(name).clone() for name in names]
     except (OSError, SafetensorError) as error:
         raise UnusableFileError(f"{path}: {error}") from error
-    problem = check_complete(layout, tensors)
-    if problem is not None:
+    if problem := check_complete(layout, tensors) or check_values(tensors):
         raise UnusableFileError(f"{path}: {problem}")
     return tensors
 

@@ -51,7 +51,7 @@ def test_the_next_processs_answer_beside_one_asked_ahead_is_dropped() -> None:
     for index in range(4):
         script.step(index)
     script.push(3, 1)
-    script.rejoin(3, "another", (0, 0, 0, 0))
+    script.rejoin(3, "another")
     script.decline(3, 0)
     script.merge_done(merge(script, 0, 0, 1, 2))
     assert only(script.push(3, 1), Discard).reason == "the learner has already sent it"

@@ -39,11 +39,12 @@ def advance(state: EngineState, now: float) -> list[Action]:
         actions += rounds.abandon_open(state, "the budget is merged")
         actions.append(SetTimer(FINAL_TIMER, now + FINAL_TRIES * state.options.startup_seconds))
     if state.evaluation is not None:
-        stopped = state.current(state.evaluation.learner, state.evaluation.incarnation) is None
-        overtaken = state.phase == Phase.EVALUATING and not state.evaluation.final
-        if not stopped and not overtaken:
+        if state.current(state.evaluation.learner, state.evaluation.incarnation) is None:
+            _failed(state, state.evaluation)
+        elif state.phase == Phase.EVALUATING and not state.evaluation.final:
+            state.evaluation = None  # the budget was merged meanwhile
+        else:
             return actions
-        state.evaluation = None
     final = state.phase == Phase.EVALUATING
     if final and state.rounds:
         return actions
@@ -89,10 +90,10 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
 
     # Learners without a measured step come last, unless none has one. The learner that evaluates must first receive the
     # final model, so one on a thin link is not fast.
-    def key(record: LearnerRecord) -> tuple[bool, bool, bool, bool, float, str]:
+    def key(record: LearnerRecord) -> tuple[bool, int, bool, bool, float, str]:
         return (
             record.id in state.doubted_learners,
-            record.id in state.did_not_evaluate,
+            -1 if record.id not in state.did_not_evaluate else state.did_not_evaluate.index(record.id),
             record.state != LearnerState.TRAINING,
             record.missed,
             record.step_seconds.or_else(float("inf")) + (record.answer_seconds.mean or 0.0),
@@ -109,16 +110,17 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
     if pending is None or (pending.number, pending.incarnation) != (event.evaluation, event.incarnation):
         text = f"evaluation {event.evaluation} is no longer expected"
         return [Note(NoteKind.EVALUATION_DROPPED, text, event.learner)]
-    state.evaluation = None
-    state.did_not_evaluate.clear()
     if pending.final and not event.exact:
+        _failed(state, pending)
         return [Note(NoteKind.EVALUATION_DROPPED, "it is not of exactly the final model", event.learner)]
+    state.evaluation = None
     doubted, notes = _judge(state, pending.learner, event.loss)
     loss = event.loss if isfinite(event.loss) else None
     state.evaluations.append(EvaluationStatus(pending.tokens, loss, state.elapsed(now), pending.final, doubted))
     done: list[Action] = [CancelTimer(EVALUATION_TIMER), *notes]
     if doubted and _another(state):
         return done  # ordered from another learner at the next event
+    state.did_not_evaluate.clear()
     state.doubted_learners.clear()
     every = state.options.evaluate_every_tokens
     state.next_evaluation_tokens = (pending.tokens // every + 1) * every
@@ -166,11 +168,18 @@ def timer(state: EngineState, name: str) -> list[Action]:
         reason = f"{state.phase_reason}; no learner evaluated the final model in time"
         return _finish(state, complete=True, reason=reason)
     if name == EVALUATION_TIMER and state.evaluation is not None:
-        learner = state.evaluation.learner
-        state.evaluation = None
-        state.did_not_evaluate.add(learner)
-        return [Note(NoteKind.EVALUATION_DROPPED, f"no answer within {state.options.startup_seconds:g} s", learner)]
+        pending = state.evaluation
+        _failed(state, pending)
+        text = f"no answer within {state.options.startup_seconds:g} s"
+        return [Note(NoteKind.EVALUATION_DROPPED, text, pending.learner)]
     return []
+
+
+def _failed(state: EngineState, pending: PendingEvaluation) -> None:
+    """End an evaluation that gives no loss: all other learners are asked before its learner is asked again."""
+    state.evaluation = None
+    others = [learner for learner in state.did_not_evaluate if learner != pending.learner]
+    state.did_not_evaluate = [*others, pending.learner]
 
 
 def _finish(state: EngineState, *, complete: bool, reason: str) -> list[Action]:

@@ -1,8 +1,8 @@
 """Which learners are in the job: joining, replacing an earlier process, leaving, giving up.
 
 Each id counts once. A process that joins with an id replaces the process that had it. The replaced process is
-remembered, so that it cannot replace the new one in turn. A process that reconnects (its link broke, or it was frozen)
-keeps its work.
+remembered, so that it cannot replace the new one in turn; nor can any other that holds the model, which a process that
+has just begun does not. A process that reconnects (its link broke, or it was frozen) keeps its work.
 """
 
 from diloco.core.account import recovery
@@ -165,7 +165,8 @@ def _refusal(state: EngineState, event: LearnerJoined) -> tuple[Refusal, str] | 
         return None
     if record.state == LearnerState.GIVEN_UP:
         return Refusal.GIVEN_UP, f"{record.id} was given up after {record.restarts} restarts"
-    if event.instance in record.superseded:
+    another = event.instance != record.instance and any(version >= 0 for version in event.versions)
+    if another or event.instance in record.superseded:
         return Refusal.SUPERSEDED, f"another process has joined as {record.id} since"
     return None
 

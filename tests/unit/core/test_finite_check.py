@@ -1,11 +1,11 @@
-"""What a learner does not swap in."""
+"""Which parameters cannot be trained on."""
 
 import math
 
 import pytest
 import torch
 
-from diloco.learner.training.finite_check import problem_with
+from diloco.core.finite_check import problem_with
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e20, -1e20])

@@ -1,8 +1,8 @@
-"""Whether a merged fragment can be trained on. Pure.
+"""Whether parameters can be trained on. Pure.
 
-The syncer already leaves out what would spoil a merge; a learner checks again before it overwrites its own parameters.
-If it swapped in values that are not finite, or so large that their products are not, it would diverge and exit, again
-after every restart.
+The syncer begins with no others, and leaves out what would spoil a merge; a learner checks again before it overwrites
+its own parameters. If it swapped in values that are not finite, or so large that their products are not, it would
+diverge and exit, again after every restart.
 """
 
 from typing import Final
