@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons crd chart-values quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons crd chart-values pod-fields quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -95,6 +95,7 @@ lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, a
 	$(BIN)/python scripts/generate_reasons.py --check
 	$(BIN)/python scripts/generate_crd.py --check
 	$(BIN)/python scripts/generate_chart_values.py --check
+	$(BIN)/python scripts/generate_pod_fields.py --check
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_quality.py --check
 
@@ -119,6 +120,9 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the models, into crd
 
 chart-values: $(STAMP) ## Generate the table of values in the chart's README from values.yaml
 	$(BIN)/python scripts/generate_chart_values.py
+
+pod-fields: $(STAMP) ## Generate the fields of Kubernetes' types that a job passes on, from the installed client
+	$(BIN)/python scripts/generate_pod_fields.py
 
 quality: $(STAMP) ## Generate the tables of docs/explanation/quality.md and the recommendations from what was measured
 	$(BIN)/python scripts/generate_quality.py

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from generated import REPOSITORY, cell, main
 
+from diloco.spec.base import PUBLISHED_TYPE
 from diloco.spec.crd.immutability import MUTABLE, MUTABLE_SUSPENDED
 from diloco.spec.reading.translate import job_schema
 from diloco.spec.status.job import JobStatus
@@ -26,8 +27,8 @@ INTRODUCTION = f"""\
 Every field of a `DiLoCoJob`. `diloco validate JOB.yaml` checks a manifest and names every problem with its path.
 Unknown fields, duplicate keys and values of another type than the one named here are refused.
 
-In a cluster the same manifest is applied with `kubectl`; the API server makes the same checks. Once the job exists,
-these can be changed at any time:
+In a cluster the same manifest is applied with `kubectl`; the API server makes the same checks, except those inside pod
+settings, which the operator makes (`InvalidSpec`). Once the job exists, these can be changed at any time:
 
 {"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE))}
 These can be changed while the job is suspended, together with suspending it, or with resuming it:
@@ -60,7 +61,7 @@ def _sections(reader: SchemaReader, root: str, *, written: bool) -> Iterator[str
             place, resolved = f"{path}.{name}".lstrip("."), reader.resolved(field)
             if resolved.get("type") == "array":
                 place, resolved = f"{place}[]", reader.resolved(resolved.get("items", {}))
-            if "properties" in resolved:
+            if "properties" in resolved and PUBLISHED_TYPE not in resolved:
                 inner.append((place, resolved))
         waiting = inner + waiting
 

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadArgumentError as error:
         print(f"diloco-operator: {error}", file=sys.stderr)  # noqa: T201 # there is no log yet
         return EXIT_BAD_INPUT
-    level = logging.DEBUG if arguments.verbose else logging.INFO
+    level = logging.DEBUG if arguments.options.verbose else logging.INFO
     set_up_logging(json=arguments.options.log_json, process="operator", level=level)
     for name, quiet_level in _QUIET.items():
         logging.getLogger(name).setLevel(max(quiet_level, level))

@@ -55,6 +55,7 @@ class OperatorOptions:
     lease_name: str = _setting(DEFAULT_LEASE, "name of the Lease whose holder works", "NAME")
     health_address: str = _setting("0.0.0.0:8080", "where /healthz, /readyz and /metrics are served", "HOST:PORT")
     log_json: bool = _setting(default=False, text="log one JSON object per line")
+    verbose: bool = _setting(default=False, text="also log what kopf and the API client do")
     home_id: str = ""
     """No setting: what tells this home from others in clusters that several homes use. It is kept when the operator is
     installed again. Empty: nothing is created in other clusters."""
@@ -81,7 +82,6 @@ class Arguments:
     kubeconfig: str | None = None
     """None: the pod's ServiceAccount, or where kubectl looks."""
     context: str | None = None
-    verbose: bool = False
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str], own_namespace: str | None) -> Arguments:
@@ -110,7 +110,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str], own_namespace: st
         if value is not None:
             found[one.name] = value
     try:
-        return Arguments(OperatorOptions(**found), given.kubeconfig, given.context, given.verbose)
+        return Arguments(OperatorOptions(**found), given.kubeconfig, given.context)
     except ValueError as error:
         raise BadArgumentError(str(error)) from error
 
@@ -138,7 +138,6 @@ def parser() -> argparse.ArgumentParser:
         help="kubeconfig; default: the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
     )
     group.add_argument("--context", metavar="NAME", help="context of the kubeconfig; default: its current one")
-    made.add_argument("--verbose", action="store_true", help="also log what kopf and the API client do")
     return made
 
 

@@ -285,3 +285,18 @@ def test_scaling_below_the_quorum_is_refused_like_a_new_job(
     status, answer = _put(job_server, job)
     assert status == 422
     assert "2 is above the learners of spec.regions, 1; use at most as many" in answer
+
+
+def test_one_manifest_is_applied_by_client_and_by_server_in_turn(job_server: ApiServer) -> None:
+    empty: dict[str, object] = {
+        "spec.model.builtin": {},
+        "spec.data.text": {},
+        "spec.sync": {},
+        "spec.syncer": {"podTemplate": {}},
+    }
+    muon = {"spec.training.optimizer": {"type": "Muon", "muon": {}}}
+    job = changed({"metadata.name": "in-turn", **empty, **muon, "spec.regions.0.pools.0.storage": {}})
+    for how in (["apply"], ["apply", "--server-side", "--force-conflicts"]) * 2:
+        told = job_server.kubectl(*how, "--filename=-", text=json.dumps(job)).stderr
+        assert "null" not in told
+    job_server.request("DELETE", f"{JOBS}/in-turn")

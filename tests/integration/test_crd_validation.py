@@ -13,6 +13,7 @@ from diloco.spec.reading.document import read_document
 from diloco.spec.reading.load import job_from
 from testbed.api_server.server import ApiServer
 from tests.support.bad_manifests import CASES, SAME
+from tests.support.bad_manifests.pods import PODS
 from tests.support.job_manifests import GOOD_JOBS, changed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -48,6 +49,30 @@ def test_what_diloco_refuses_the_api_server_refuses_and_names_the_field(job_serv
         if status < 400 or not all(word in answer["message"] for word in words):
             wrong.append((bad.line, words, answer.get("message")))
     assert wrong == []
+
+
+KNOWN_ONLY_TO_A_NODE = {
+    "podTemplate.spec.initContainers[0].image",
+    "podTemplate.spec.volumes[0].emptyDir.medium",
+    "podTemplate.spec.containers[0].volumeMounts[0].mountPath",
+}
+
+
+def test_pod_settings_that_diloco_refuses_make_no_pod(job_server: ApiServer) -> None:
+    pods = "/api/v1/namespaces/default/pods?dryRun=All&fieldValidation=Strict"
+    wrong = {one.place for one in PODS if job_server.request("POST", pods, _pod(one.pool))[0] < 400}
+    assert wrong == KNOWN_ONLY_TO_A_NODE
+
+
+def _pod(pool: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod of its settings, without what the operator adds."""
+    template = pool.get("podTemplate", {})
+    (own,) = template.get("spec", {}).get("containers", [{}])
+    given = {key: pool[key] for key in ("env", "resources") if key in pool}
+    container = {"name": "learner", "image": "trainer:1", **own, **given}
+    volumes = [{"name": mount["name"], "emptyDir": {}} for mount in own.get("volumeMounts", ())]
+    spec = {**({"volumes": volumes} if volumes else {}), **template.get("spec", {}), "containers": [container]}
+    return {"metadata": {"name": "pod", **template.get("metadata", {})}, "spec": spec}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)

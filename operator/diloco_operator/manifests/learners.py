@@ -105,7 +105,7 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
             "--stay",
             *common.TLS_ARGUMENTS,
         ],
-        "env": [*common.environment(), index, uid, *passthrough.variables(pool.env)],
+        "env": [*common.environment(), index, uid, *pool.env],
         "ports": [common.port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
         **passthrough.resources(pool.resources),
         "volumeMounts": common.mounts(),

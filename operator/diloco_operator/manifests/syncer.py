@@ -79,7 +79,7 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
             f"--listen=0.0.0.0:{common.SYNC_PORT}",
             *common.TLS_ARGUMENTS,
         ],
-        "env": [*common.environment(), *passthrough.variables(job.spec.syncer.env)],
+        "env": [*common.environment(), *job.spec.syncer.env],
         **({"envFrom": stores} if (stores := credentials(job.spec)) else {}),
         "ports": [
             common.port(common.SYNC_PORT_NAME, common.SYNC_PORT),

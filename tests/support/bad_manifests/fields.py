@@ -6,6 +6,7 @@ from tests.support.job_manifests import REMOVED
 _LABEL = "should match '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'"
 FIELD = "is not a field here; "
 POD = f"{LEARNERS_POOL}.podTemplate.spec"
+IMAGE = "an image such as registry.example.com/team/trainer:1.0, at most 1024 characters"
 CASES: list[Bad] = [
     # Top level.
     Bad({"apiVersion": "v1"}, 'apiVersion: "v1" is not known; use diloco.dev/v1alpha1'),
@@ -158,7 +159,11 @@ CASES: list[Bad] = [
         "Duplicate value",
         at="spec.regions[0].pools[0].env[2]",
     ),
-    Bad({"spec.syncer.env": [{"value": "1"}]}, "spec.syncer.env[0].name: is missing; use text", "Required value"),
+    Bad(
+        {"spec.syncer.env": [{"value": "1"}]},
+        "spec.syncer.env[0].name: is missing; use a name of printable characters other than =",
+        "Required value",
+    ),
     Bad({"spec.syncer.env": [{"name": 1}]}, "spec.syncer.env[0].name: 1 is not text; put it in quotes"),
     Bad(
         {"spec.syncer.resources": {"requests": {"cpu": "2 cores"}}},
@@ -201,7 +206,22 @@ CASES: list[Bad] = [
         'spec.syncer.storage.size: "10 GB" does not fit; use a quantity of bytes such as 10Gi, at most 20 characters',
         "should match",
     ),
-    Bad({"spec.image": ""}, 'spec.image: "" is too short; use text of 1 to 1024 characters', "at least 1 chars long"),
+    *(
+        Bad({"spec.image": image}, f'spec.image: "{image}" does not fit; use {IMAGE}', "should match")
+        for image in ("", "example.com/Trainer:1", "https://example.com/trainer", "trainer:v 1")
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.podTemplate": {"metadata": {"labels": {"team": "a b"}}}},
+        f'{LEARNERS_POOL}.podTemplate.metadata.labels.team: "a b" does not fit; use letters, digits, inner hyphens, '
+        "underscores and dots, at most 63 characters",
+        "should match",
+    ),
+    Bad(
+        {"spec.syncer.podTemplate": {"spec": {"dnsPolicy": "clusterFirst"}}},
+        'spec.syncer.podTemplate.spec.dnsPolicy: "clusterFirst" is not known; use ClusterFirst, '
+        "ClusterFirstWithHostNet, Default or None",
+        "Unsupported value",
+    ),
     # Ranges.
     Bad(
         {"spec.sync.fragments": 0},
@@ -262,10 +282,7 @@ CASES: list[Bad] = [
     ),
     Bad(
         {"spec.image": "x" * 1025},
-        (
-            'spec.image: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... is too long; use text '
-            "of 1 to 1024 characters"
-        ),
+        (f'spec.image: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... is too long; use {IMAGE}'),
         "may not be more than 1024",
     ),
     Bad(

@@ -25,6 +25,7 @@ SET_BY_HELM = {"global"}
         ({"watchNamespaces": ["Team_A"]}, "/watchNamespaces/0"),
         ({"operator": {"resyncSeconds": 0}}, "/operator/resyncSeconds"),
         ({"operator": {"logJson": "yes"}}, "/operator/logJson"),
+        ({"operator": {"verbose": "yes"}}, "/operator/verbose"),
         ({"crds": {"keep": "true"}}, "/crds/keep"),
         ({"service": {"port": 70000}}, "/service/port"),
         ({"networkPolicy": {"from": [{}]}}, "/networkPolicy/from/0"),

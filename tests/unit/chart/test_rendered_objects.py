@@ -94,6 +94,7 @@ def test_every_setting_of_the_operator_is_in_its_environment(render: Render) -> 
         "DILOCO_LEASE_NAME": "diloco-operator",
         "DILOCO_HEALTH_ADDRESS": "0.0.0.0:8080",
         "DILOCO_LOG_JSON": "true",
+        "DILOCO_VERBOSE": "false",
         "DILOCO_RESYNC_SECONDS": "60",
         "DILOCO_POLL_SECONDS": "5",
         "DILOCO_REMOTE_DELETION_SECONDS": "600",

@@ -21,6 +21,7 @@ def test_variables_are_read_and_flags_win() -> None:
         "DILOCO_NAMESPACES": "a, b,",
         "DILOCO_RESYNC_SECONDS": "30",
         "DILOCO_LOG_JSON": "true",
+        "DILOCO_VERBOSE": "true",
         "DILOCO_LEASE_NAME": "",
     }
     options = parse(["--resync-seconds", "90", "--no-log-json"], environment, "system").options
@@ -29,6 +30,7 @@ def test_variables_are_read_and_flags_win() -> None:
     assert options.namespaces == ("a", "b")
     assert options.resync_seconds == 90.0
     assert options.log_json is False
+    assert options.verbose is True
     assert options.lease_name == "diloco-operator"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SCRIPTS = ("reference", "crd", "chart_values", "reasons", "quality", "proto")
+SCRIPTS = ("reference", "crd", "chart_values", "reasons", "quality", "proto", "pod_fields")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from typer.testing import CliRunner
 
+from diloco.cli import main
 from diloco.spec import JobSpec, parse_job
 from diloco.spec.names.syncer_name import syncer_name
 from diloco_operator import names
@@ -81,3 +83,15 @@ def test_what_leads_to_the_syncer_uses_its_service_and_its_name() -> None:
 def test_every_right_that_home_gets_is_named() -> None:
     (table,) = re.findall(r"\| resource \| rights .*?\n\n", PAGE, re.DOTALL)
     assert [rule.resource for rule in RULES if f"`{rule.resource}`" not in table] == []
+
+
+def test_what_a_cluster_will_get_is_rendered_as_the_page_says(tmp_path: Path) -> None:
+    job = yaml.safe_load(SMALL_MANIFEST)
+    (shown,) = blocks("yaml", "spec:")
+    job["spec"] |= yaml.safe_load(shown)["spec"]
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job), encoding="utf-8")
+    (line,) = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("diloco render ")]
+    words = [str(path) if word == "job.yaml" else word for word in line.partition(" |")[0].split()[1:]]
+    done = CliRunner().invoke(main.app, words)
+    assert done.exit_code == 0, done.output

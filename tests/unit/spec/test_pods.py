@@ -52,24 +52,33 @@ def test_only_mounts_and_sources_can_be_set_in_the_operators_container() -> None
     assert told(containers=[{"name": "syncer", "command": []}]) == [
         f"{place}.command: is not a field here; use name, envFrom or volumeMounts"
     ]
-    mounts = [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/a"}, {"name": "c"}]
+    mounts = [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/a"}]
     assert told(containers=[{"name": "syncer", "volumeMounts": mounts}]) == [
         f"{place}.volumeMounts[1].mountPath: /a is there already; use each mountPath once",
-        f"{place}.volumeMounts[2].mountPath: is missing; use text",
     ]
 
 
-@pytest.mark.parametrize("field", ["initContainers", "imagePullSecrets", "volumes", "resourceClaims"])
-def test_a_name_stands_once_in_a_list(field: str) -> None:
-    assert told(**{field: [{"name": "a"}, {"name": "a"}]}) == [
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [
+        ("initContainers", {"image": "fetch:1"}),
+        ("imagePullSecrets", {}),
+        ("volumes", {}),
+        ("resourceClaims", {"resourceClaimName": "big"}),
+    ],
+)
+def test_a_name_stands_once_in_a_list(field: str, more: dict[str, str]) -> None:
+    assert told(**{field: [{"name": "a", **more}, {"name": "a", **more}]}) == [
         f"{SPEC}.{field}[1].name: a is there already; use each name once"
     ]
 
 
 def test_a_quantity_is_text_or_an_integer() -> None:
     job = job_from(
-        changed({"spec.syncer": {"resources": {"limits": {"gpu": 1, "cpu": "1.5e1"}}, "storage": {"size": 5}}})
+        changed(
+            {"spec.syncer": {"resources": {"limits": {"example.com/gpu": 1, "cpu": "1.5e1"}}, "storage": {"size": 5}}}
+        )
     )
     assert job.spec.syncer.resources is not None
-    assert job.spec.syncer.resources.limits == {"gpu": "1", "cpu": "1.5e1"}
+    assert job.spec.syncer.resources.limits == {"example.com/gpu": "1", "cpu": "1.5e1"}
     assert job.spec.syncer.storage.size == "5"

@@ -3,16 +3,16 @@
 Keys that begin with ``x-kubernetes-`` in a field's JSON schema are Kubernetes' own, and go into the custom resource.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic.alias_generators import to_camel
 from pydantic.annotated_handlers import GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from diloco.spec.errors import PartError, Problem
+from diloco.spec.errors import Problem, refuse
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
@@ -31,6 +31,18 @@ BACKUP_URL = (
 )
 ENDPOINT_URL = r"^https?://[A-Za-z0-9.\[\]:_-]+(/[^?#@\x00-\x20]*)?$"
 BACKUP_NAME = r"^[A-Za-z0-9-]+$"
+_LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_SUBDOMAIN = HOST_NAME[1:-1]
+LABEL_KEY = rf"^({_SUBDOMAIN}/)?{_LABEL_NAME}$"
+LABEL_VALUE = rf"^({_LABEL_NAME})?$"
+_IMAGE_PART = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
+IMAGE = (
+    rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_IMAGE_PART}(/{_IMAGE_PART})*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9+._-]+:[0-9a-f]{32,})?$"
+)
+ENV_NAME = r"^[ -<>-~]+$"
+MOUNT_PATH = r"^[^:]+$"
+MEDIUM = r"^(Memory|HugePages(-[0-9]+[KMG]i)?)?$"
 REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 PATTERNS_IN_WORDS = {
@@ -47,6 +59,12 @@ PATTERNS_IN_WORDS = {
     BACKUP_URL: "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path",
     ENDPOINT_URL: "an address such as https://minio.example.com:9000",
     BACKUP_NAME: "a name of letters, digits and hyphens",
+    LABEL_KEY: "a key such as team or example.com/team",
+    LABEL_VALUE: "letters, digits, inner hyphens, underscores and dots",
+    IMAGE: "an image such as registry.example.com/team/trainer:1.0",
+    ENV_NAME: "a name of printable characters other than =",
+    MOUNT_PATH: "a path without a colon, such as /data",
+    MEDIUM: "Memory, HugePages or HugePages-SIZE",
     REASON: "a word such as WaitingForLearners",
 }
 """Descriptions of the fields' patterns, for errors and the reference page."""
@@ -69,6 +87,8 @@ INT_OR_STRING = "x-kubernetes-int-or-string"
 MAP_KEYS = "x-kubernetes-list-map-keys"
 FREE: Final[dict[str, Any]] = {"x-kubernetes-preserve-unknown-fields": True}
 """An object that the API server does not check, as its schema would be too long; ``diloco`` and the operator do."""
+PUBLISHED_TYPE = "x-published-type"
+"""Key in a JSON schema: it is a type that Kubernetes publishes and describes."""
 SET: Final[dict[str, Any]] = {"x-kubernetes-list-type": "set"}
 """A list in which each item stands once."""
 
@@ -92,16 +112,6 @@ Quantity = Annotated[
 """Kubernetes' resource.Quantity."""
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-KubernetesObject = Annotated[dict[str, Any], AfterValidator(_without_nulls)]
-"""Part of a Kubernetes object that is passed on unchanged; null means that a field is left out."""
-
-
 @dataclass(frozen=True)
 class UniqueBy:
     """A list whose items each have a text of their own in one field."""
@@ -113,8 +123,7 @@ class UniqueBy:
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def _checked(self, items: Sequence[Any]) -> Sequence[Any]:
-        if found := [*self._problems(items)]:
-            raise PartError(*found)
+        refuse(self._problems(items))
         return items
 
     def _problems(self, items: Sequence[Any]) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 They read alike whether pydantic, YAML or a check found the problem.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 
@@ -50,3 +50,13 @@ class PartError(ValueError):
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(str(problem) if problem.path else problem.message for problem in problems))
         self.problems = problems
+
+
+def refuse(found: Iterable[Problem]) -> None:
+    """Raise these problems of a part, if there are any.
+
+    Raises:
+        PartError: there are.
+    """
+    if problems := [*found]:
+        raise PartError(*problems)

@@ -7,10 +7,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from diloco.spec.backup import InitFrom
 from diloco.spec.base import MapBy, SpecModel
 from diloco.spec.checks import problems
-from diloco.spec.errors import PartError
+from diloco.spec.errors import refuse
+from diloco.spec.kube.values import DnsLabel, ImageName
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.placement import FailurePolicy, Pool, Region, SyncerSpec
-from diloco.spec.pods import DnsLabel, ImageName
 from diloco.spec.sync import SyncSpec
 from diloco.spec.training import DataSpec, ModelSpec, TrainingSpec
 
@@ -85,8 +85,7 @@ class JobSpec(SpecModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         # Collected, so that one run shows them all.
-        if found := problems(self):
-            raise PartError(*found)
+        refuse(problems(self))
         return self
 
 

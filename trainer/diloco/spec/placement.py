@@ -8,7 +8,8 @@ from diloco.spec import automatic
 from diloco.spec.automatic import AUTO
 from diloco.spec.backup import Backup
 from diloco.spec.base import ADDRESS_RANGE, BOUND, HOST, HOST_NAME, RATE, SET, MapBy, Size, SpecModel, bytes_in
-from diloco.spec.pods import AnnotationValue, ClassName, DnsLabel, ImageName, PodTemplate, Resources, Variables
+from diloco.spec.kube.values import Annotations, ClassName, DnsLabel, ImageName
+from diloco.spec.pods import PodTemplate, Resources, Variables
 from diloco.spec.training import BATCH_LIMIT, TrainingSpec
 
 HostName = Annotated[str, Field(pattern=HOST_NAME, max_length=253)]
@@ -172,7 +173,7 @@ class Expose(SpecModel):
     """NodePort: address or name of nodes. External: address or name of the proxy or tunnel."""
     port: int | None = Field(default=None, ge=1, le=65_535)
     """Port of the external address."""
-    annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
+    annotations: Annotations = Field(default_factory=dict)
     """Annotations of the Service, for example for the load balancer."""
     source_ranges: tuple[AddressRange, ...] = Field(default=(), max_length=64)
     """Addresses from which learners outside the cluster, or the external proxy, may connect, such as 203.0.113.0/24.

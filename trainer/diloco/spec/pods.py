@@ -1,28 +1,17 @@
 """What a job adds to its pods: image, resources, variables, and a strict part of Kubernetes' PodTemplateSpec."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
-from diloco.spec.base import BUFFER_SIZES, DNS_LABEL, FREE, KubernetesObject, MapBy, Quantity, SpecModel, UniqueBy
+from diloco.spec.base import BUFFER_SIZES, FREE, MapBy, SpecModel, UniqueBy
+from diloco.spec.errors import Problem, refuse
+from diloco.spec.kube.rules import resources
+from diloco.spec.kube.types import ListOf, Of
+from diloco.spec.kube.values import Annotations, ClassName, DnsLabel, Labels, Quantities
 
-DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
-"""A DNS label (RFC 1123), as Kubernetes wants for names."""
-
-# Upper bounds that Kubernetes itself does not have are ours. An API server accepts a rule of the custom resource only
-# if it can estimate the cost of checking the largest possible job, so everything must be bounded.
-ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
-"""A container image, by tag or digest."""
-
-ClassName = Annotated[str, Field(max_length=253)]
-"""The name of a PriorityClass, RuntimeClass, StorageClass and the like (RFC 1123 subdomain)."""
-
-LabelValue = Annotated[str, Field(max_length=63)]
-AnnotationValue = Annotated[str, Field(max_length=4096)]
-Quantities = Annotated[dict[str, Quantity], Field(max_length=64)]
-Objects = Annotated[tuple[KubernetesObject, ...], Field(max_length=64)]
-NamedObjects = Annotated[tuple[KubernetesObject, ...], Field(max_length=64), UniqueBy("name")]
-Variables = Annotated[tuple[KubernetesObject, ...], Field(max_length=256), MapBy("name")]
+Variables = Annotated[tuple[Annotated[dict[str, Any], Of("EnvVar")], ...], Field(max_length=256), MapBy("name")]
+_Objects = tuple[dict[str, Any], ...]
 
 
 class Resources(SpecModel):
@@ -32,16 +21,21 @@ class Resources(SpecModel):
     """Reserved on the node, by resource."""
     limits: Quantities = Field(default_factory=dict)
     """The most that the container may use, with accelerators, by resource."""
-    claims: NamedObjects = ()
+    claims: Annotated[_Objects, ListOf("ResourceClaim", "name")] = ()
     """Names of the pod's resource claims (dynamic resource allocation)."""
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        refuse(resources(self.requests, self.limits))
+        return self
 
 
 class PodMetadata(SpecModel):
     """Labels and annotations beside the operator's."""
 
-    labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
+    labels: Labels = Field(default_factory=dict)
     """Labels."""
-    annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
+    annotations: Annotations = Field(default_factory=dict)
     """Annotations."""
 
 
@@ -52,9 +46,9 @@ class OwnContainer(SpecModel):
 
     name: DnsLabel
     """learner; in the syncer's template, syncer."""
-    env_from: Objects = ()
+    env_from: Annotated[_Objects, ListOf("EnvFromSource")] = ()
     """Sources of environment variables."""
-    volume_mounts: Annotated[tuple[KubernetesObject, ...], Field(max_length=64), UniqueBy("mountPath")] = ()
+    volume_mounts: Annotated[_Objects, ListOf("VolumeMount", "mountPath")] = ()
     """Where the container mounts volumes."""
 
 
@@ -79,28 +73,34 @@ class PodSecurity(SpecModel):
 class PodSpec(SpecModel):
     """The part of Kubernetes' PodSpec that a user may set."""
 
-    affinity: KubernetesObject = Field(default_factory=dict)
+    affinity: Annotated[dict[str, Any], Of("Affinity")] = Field(default_factory=dict)
     containers: tuple[OwnContainer, ...] = Field(default=(), max_length=1)
     """Additions to the operator's container (learner, syncer): ``envFrom``, ``volumeMounts``."""
-    dns_config: KubernetesObject = Field(default_factory=dict)
-    dns_policy: ClassName | None = None
-    host_aliases: Objects = ()
-    image_pull_secrets: NamedObjects = ()
-    init_containers: NamedObjects = ()
+    dns_config: Annotated[dict[str, Any], Of("PodDNSConfig")] = Field(default_factory=dict)
+    dns_policy: Literal["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"] | None = None
+    host_aliases: Annotated[_Objects, ListOf("HostAlias")] = ()
+    image_pull_secrets: Annotated[_Objects, ListOf("LocalObjectReference", "name")] = ()
+    init_containers: Annotated[_Objects, ListOf("Container", "name")] = ()
     """Run first or, with ``restartPolicy: Always``, beside ours. They get our security context."""
-    node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
+    node_selector: Labels = Field(default_factory=dict)
     priority_class_name: ClassName | None = None
-    resource_claims: NamedObjects = ()
+    resource_claims: Annotated[_Objects, ListOf("PodResourceClaim", "name")] = ()
     runtime_class_name: ClassName | None = None
     scheduler_name: ClassName | None = None
-    scheduling_gates: NamedObjects = ()
+    scheduling_gates: Annotated[_Objects, ListOf("PodSchedulingGate", "name")] = ()
     security_context: PodSecurity | None = None
     """Additions to the operator's security context."""
     service_account_name: ClassName | None = None
-    tolerations: Objects = ()
-    topology_spread_constraints: Objects = ()
-    volumes: NamedObjects = ()
+    tolerations: Annotated[_Objects, ListOf("Toleration")] = ()
+    topology_spread_constraints: Annotated[_Objects, ListOf("TopologySpreadConstraint")] = ()
+    volumes: Annotated[_Objects, ListOf("Volume", "name")] = ()
     """Refused: hostPath, and the job's own Secrets and claim."""
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.dns_policy == "None" and not self.dns_config.get("nameservers"):
+            refuse([Problem("dnsConfig.nameservers", "is missing; dnsPolicy None needs at least one")])
+        return self
 
 
 class PodTemplate(SpecModel):

@@ -1,9 +1,9 @@
 """A user's ``podTemplate``: what it adds to the operator's template, and what it may not add.
 
 Maps are merged key by key and lists are appended; nothing that the operator sets can be replaced. Which fields a
-template may have is a matter of the manifest (`diloco.spec.pods`): a field of a later Kubernetes could weaken what the
-operator guarantees for its pods. Kubernetes checks their values. Checked here is what it cannot know: which names,
-paths and objects are the operator's.
+template may have, and with which values, is a matter of the manifest (`diloco.spec.pods`): a field of a later
+Kubernetes could weaken what the operator guarantees for its pods. Checked here is what Kubernetes cannot know: which
+names, paths and objects are the operator's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def patched(template: Manifest, patch: PodTemplate | None, container: str) -> Ma
         **spec,
         **given,
         "containers": [_added(one, ours) if one["name"] == container else one for one in spec["containers"]],
-        "volumes": [*spec["volumes"], *map(_volume, given.get("volumes", ()))],
+        "volumes": [*spec["volumes"], *given.get("volumes", ())],
         "securityContext": {**spec["securityContext"], **given.get("securityContext", {})},
     }
     if first := given.get("initContainers"):
@@ -49,13 +49,6 @@ def _added(container: Manifest, more: Manifest) -> Manifest:
     return {**container, **lists}
 
 
-def _volume(volume: Manifest) -> Manifest:
-    directory = volume.get("emptyDir")
-    if isinstance(directory, dict) and "sizeLimit" in directory:
-        return {**volume, "emptyDir": {**directory, "sizeLimit": str(directory["sizeLimit"])}}
-    return volume
-
-
 def problems(place: str, template: PodTemplate, container: str, own: restrictions.OwnObjects) -> Iterator[Problem]:
     """Problems of ``template``, at ``place`` in the manifest; ``own``: objects that only the operator gives to pods."""
     for field, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
@@ -66,28 +59,29 @@ def problems(place: str, template: PodTemplate, container: str, own: restriction
                 )
     yield from restrictions.annotation_problems(f"{place}.metadata.annotations", template.metadata.annotations)
     spec, place = template.spec, f"{place}.spec"
+    volumes = [volume["name"] for volume in spec.volumes]
     for index, volume in enumerate(spec.volumes):
         if volume["name"] in common.OUR_MOUNTS:
             yield passthrough.taken(f"{place}.volumes[{index}].name", volume["name"], common.OUR_MOUNTS)
         yield from restrictions.volume_problems(f"{place}.volumes[{index}]", volume)
     yield from restrictions.reference_problems(f"{place}.volumes", spec.volumes, own)
     for index, one in enumerate(spec.init_containers):
-        yield from restrictions.container_problems(f"{place}.initContainers[{index}]", one, own)
+        yield from restrictions.container_problems(f"{place}.initContainers[{index}]", one, volumes, own)
         if one["name"] == container:
             yield Problem(f"{place}.initContainers[{index}].name", f"{container} is the operator's; use another name")
     for index, ours in enumerate(spec.containers):
         if ours.name != container:
             text = f"{ours.name} is not {container}; put a sidecar under initContainers, with restartPolicy: Always"
             yield Problem(f"{place}.containers[{index}].name", text)
-        yield from _container_problems(f"{place}.containers[{index}]", ours, [one["name"] for one in spec.volumes])
+        yield from _container_problems(f"{place}.containers[{index}]", ours, volumes)
         yield from restrictions.reference_problems(f"{place}.containers[{index}].envFrom", ours.env_from, own)
 
 
 def _container_problems(place: str, container: OwnContainer, volumes: Sequence[str]) -> Iterator[Problem]:
     for index, mount in enumerate(container.volume_mounts):
         where, path = f"{place}.volumeMounts[{index}]", PurePosixPath(mount["mountPath"])
-        if mount.get("name") not in volumes:
-            yield Problem(f"{where}.name", "is not a volume of this pod; use one of volumes, or add it there")
+        if mount["name"] not in volumes:
+            yield Problem(f"{where}.name", restrictions.NO_VOLUME)
         if not path.is_absolute() or ".." in path.parts:
             yield Problem(
                 f"{where}.mountPath", f"{shown(str(path))} is not a plain absolute path; use one such as /data"

@@ -5,7 +5,7 @@ writes, it refuses what the Pod Security Standard 'restricted' refuses. Its own 
 containers alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from diloco_operator.manifests.errors import shown
 from diloco_operator.manifests.inputs import Manifest
 
 _REFUSED: Final = "is refused by restricted Pod Security"
+NO_VOLUME: Final = "is not a volume of this pod; use one of volumes, or add it there"
 _FOR_ALL: Final = (common.JOB_VOLUME, common.TEMPORARY_VOLUME)
 """The operator's volumes that an init container may mount: the manifest, and the pod's /tmp."""
 _APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
@@ -78,10 +79,8 @@ def _reference(key: str, value: Any) -> tuple[str, str, object]:
 
 def volume_problems(place: str, volume: Manifest) -> Iterator[Problem]:
     """Problems of a volume that is a path of the node."""
-    given = volume.get("hostPath")
-    if given is not None:
-        path = given.get("path") if isinstance(given, Mapping) else given
-        yield _refused(f"{place}.hostPath", path, "use a claim, an emptyDir or another volume")
+    if "hostPath" in volume:
+        yield _refused(f"{place}.hostPath", volume["hostPath"]["path"], "use a claim, an emptyDir or another volume")
 
 
 def annotation_problems(place: str, annotations: Mapping[str, str]) -> Iterator[Problem]:
@@ -91,40 +90,36 @@ def annotation_problems(place: str, annotations: Mapping[str, str]) -> Iterator[
             yield _refused(f"{place}.{key}", value, "use runtime/default")
 
 
-def container_problems(place: str, container: Manifest, own: OwnObjects) -> Iterator[Problem]:
-    """Problems of a container that a user adds."""
-    if container.get("securityContext") is not None:
+def container_problems(place: str, container: Manifest, volumes: Collection[str], own: OwnObjects) -> Iterator[Problem]:
+    """Problems of a container that a user adds; ``volumes``: the names of the user's volumes."""
+    if "securityContext" in container:
         yield Problem(f"{place}.securityContext", "is set by the operator, as for its own container; remove it")
-    for index, port in enumerate(_objects(container.get("ports"))):
+    for index, port in enumerate(container.get("ports", ())):
         if port.get("hostPort"):
             yield _refused(f"{place}.ports[{index}].hostPort", port["hostPort"], "use containerPort alone")
     for field, host in _hosts(container):
         yield _refused(f"{place}.{field}.host", host, "use the pod itself: leave host out")
     for field in ("volumeMounts", "volumeDevices"):
-        for index, mount in enumerate(_objects(container.get(field))):
-            name = mount.get("name")
+        for index, mount in enumerate(container.get(field, ())):
+            name, where = mount["name"], f"{place}.{field}[{index}].name"
             if name in common.OUR_MOUNTS and name not in _FOR_ALL:
                 text = f"is for the operator's container alone; use {', '.join(_FOR_ALL)} or a volume of your own"
-                yield Problem(f"{place}.{field}[{index}].name", f"{name} {text}")
+                yield Problem(where, f"{name} {text}")
+            elif name not in (*_FOR_ALL, *volumes):
+                yield Problem(where, NO_VOLUME)
     for field in ("env", "envFrom"):
         yield from reference_problems(f"{place}.{field}", container.get(field), own)
 
 
 def _hosts(container: Manifest) -> Iterator[tuple[str, object]]:
     """Hosts that kubelet would call for the container, each with the field of the call."""
-    found = {f"{kind}Probe": container.get(f"{kind}Probe") for kind in ("startup", "readiness", "liveness")}
-    lifecycle = container.get("lifecycle")
-    if isinstance(lifecycle, Mapping):
-        found.update({f"lifecycle.{field}": lifecycle.get(field) for field in ("postStart", "preStop")})
+    found = {f"{kind}Probe": container.get(f"{kind}Probe", {}) for kind in ("startup", "readiness", "liveness")}
+    lifecycle = container.get("lifecycle", {})
+    found.update({f"lifecycle.{field}": lifecycle.get(field, {}) for field in ("postStart", "preStop")})
     for field, hook in found.items():
         for kind in ("httpGet", "tcpSocket"):
-            call = hook.get(kind) if isinstance(hook, Mapping) else None
-            if isinstance(call, Mapping) and call.get("host"):
-                yield f"{field}.{kind}", call["host"]
-
-
-def _objects(value: Any) -> Iterable[Manifest]:
-    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list | tuple) else []
+            if host := hook.get(kind, {}).get("host"):
+                yield f"{field}.{kind}", host
 
 
 def _refused(place: str, value: object, use: str) -> Problem:

@@ -7,7 +7,7 @@ structural schema"). Other modules add rules.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diloco.spec.base import FREE, INT_OR_STRING, INTEGER_OR_WORD, MAP_KEYS
@@ -65,13 +65,20 @@ class StructuralSchema:
         if FREE.items() <= node.items():
             return FREE
         if "properties" in node:
-            properties = {name: self.of(field) for name, field in node["properties"].items()}
+            properties = {name: self._field(field) for name, field in node["properties"].items()}
             required = {"required": list(node["required"])} if node.get("required") else {}
             return {**required, "properties": properties}
         values = node.get("additionalProperties")
         if isinstance(values, dict):
             return {"additionalProperties": self.of(values)}
         return FREE
+
+    def _field(self, field: Schema) -> Schema:
+        node = self.reader.resolved(field)
+        # Written as {} and filled in, an optional object would become null once client-side apply, which owns all that
+        # was filled in, is followed by server-side apply, which takes it away.
+        may_be_empty = node.get("default", ...) is None and not node.get("required")
+        return (replace(self, defaults=False) if may_be_empty else self).of(field)
 
 
 def _with_keys(item: Schema, keys: Iterable[str]) -> Schema:

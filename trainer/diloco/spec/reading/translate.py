@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from diloco.spec.base import PUBLISHED_TYPE
 from diloco.spec.errors import PartError, Problem
 from diloco.spec.job import DiLoCoJob
 from diloco.spec.quantities import QuantityError, parse_count
@@ -126,12 +127,17 @@ def _folded(name: str) -> str:
 
 
 def _places(reader: SchemaReader, node: Schema) -> dict[str, str]:
-    """For each field name, folded, the place nearest to ``node`` that has it, as a path from there."""
+    """For each field name, folded, the place nearest to ``node`` that has it, as a path from there.
+
+    Types of Kubernetes are searched from inside alone: their names say little elsewhere.
+    """
     places = dict[str, str]()
     level = [("", node)]
     while level:
         deeper: list[tuple[str, Schema]] = []
         for path, one in level:
+            if PUBLISHED_TYPE in one and PUBLISHED_TYPE not in node:
+                continue
             for name, field in one.get("properties", {}).items():
                 places.setdefault(_folded(name), f"{path}{name}")
                 resolved = reader.resolved(field)

@@ -123,7 +123,7 @@ def mounted(path: str, name: str = "data") -> dict[str, Any]:
             for name in ("job", "tls", "state", "tmp")
         ),
         (
-            {"spec": {"initContainers": [{"name": "learner"}]}},
+            {"spec": {"initContainers": [{"name": "learner", "image": "fetch:1"}]}},
             "spec.initContainers[0].name",
             "learner is the operator's",
         ),

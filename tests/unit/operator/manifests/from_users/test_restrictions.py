@@ -13,10 +13,12 @@ from tests.support.made_objects import learner_pod, made, with_pool, with_syncer
 POOL = "spec.regions[0].pools[0]"
 SPEC = f"{POOL}.podTemplate.spec"
 INIT = f"{SPEC}.initContainers[0]"
+FETCH = {"name": "fetch", "image": "fetch:1"}
+ALWAYS = {"restartPolicy": "Always"}
 
 
 def with_init(more: dict[str, Any]) -> DiLoCoJob:
-    return with_pool({"podTemplate": {"spec": {"initContainers": [{"name": "fetch", "image": "fetch:1", **more}]}}})
+    return with_pool({"podTemplate": {"spec": {"initContainers": [{**FETCH, **more}]}}})
 
 
 def told(job: DiLoCoJob) -> list[str]:
@@ -31,11 +33,11 @@ def told(job: DiLoCoJob) -> list[str]:
         ({"securityContext": {"runAsUser": 1000}}, "securityContext: is set by the operator, as for its own container"),
         ({"ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 2}]}, "ports[1].hostPort: 2 is refused by"),
         (
-            {"livenessProbe": {"httpGet": {"port": 1, "host": "169.254.169.254"}}},
+            {**ALWAYS, "livenessProbe": {"httpGet": {"port": 1, "host": "169.254.169.254"}}},
             "livenessProbe.httpGet.host: 169.254.169.254 is refused by",
         ),
         (
-            {"lifecycle": {"postStart": {"tcpSocket": {"port": 1, "host": "a"}}}},
+            {**ALWAYS, "lifecycle": {"postStart": {"tcpSocket": {"port": 1, "host": "a"}}}},
             "lifecycle.postStart.tcpSocket.host: a is refused by",
         ),
         (
@@ -43,6 +45,10 @@ def told(job: DiLoCoJob) -> list[str]:
             "volumeMounts[1].name: tls is for the operator's container alone; use job, tmp or a volume of your own",
         ),
         ({"volumeMounts": [{"name": "state", "mountPath": "/s"}]}, "volumeMounts[0].name: state is for the operator's"),
+        (
+            {"volumeMounts": [{"name": "data", "mountPath": "/d"}]},
+            "volumeMounts[0].name: is not a volume of this pod; use",
+        ),
         ({"volumeDevices": [{"name": "state", "devicePath": "/s"}]}, "volumeDevices[0].name: state is for the"),
     ],
 )
@@ -54,7 +60,7 @@ def test_an_init_container_gets_neither_the_node_nor_our_keys(more: dict[str, An
 def test_an_init_container_is_restricted_as_ours_is() -> None:
     mounts = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "job", "mountPath": "/etc/diloco/job"}]
     probe = {"httpGet": {"port": 1, "path": "/"}}
-    found = learner_pod(with_init({"securityContext": None, "volumeMounts": mounts, "startupProbe": probe}))
+    found = learner_pod(with_init({**ALWAYS, "securityContext": None, "volumeMounts": mounts, "startupProbe": probe}))
     assert found["initContainers"][0]["securityContext"] == found["containers"][0]["securityContext"]
 
 
@@ -83,11 +89,11 @@ CLONE = {"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "small
     [
         ({"env": [variable("small-ca")]}, "env[0].valueFrom.secretKeyRef.name: small-ca is "),
         *(
-            (pods(**{kind: [{"name": name, **given}]}), f"podTemplate.spec.{kind}[0].{place}: small-ca is ")
-            for kind, name, given, place in (
-                ("containers", "learner", FROM, "envFrom[0].secretRef.name"),
-                ("initContainers", "fetch", FROM, "envFrom[0].secretRef.name"),
-                ("initContainers", "fetch", {"env": [variable("small-ca")]}, "env[0].valueFrom.secretKeyRef.name"),
+            (pods(**{kind: [{**own, **given}]}), f"podTemplate.spec.{kind}[0].{place}: small-ca is ")
+            for kind, own, given, place in (
+                ("containers", {"name": "learner"}, FROM, "envFrom[0].secretRef.name"),
+                ("initContainers", FETCH, FROM, "envFrom[0].secretRef.name"),
+                ("initContainers", FETCH, {"env": [variable("small-ca")]}, "env[0].valueFrom.secretKeyRef.name"),
             )
         ),
         *(
@@ -132,7 +138,7 @@ def test_the_authoritys_key_is_named_as_such() -> None:
 
 
 def test_the_syncers_template_is_held_to_the_same() -> None:
-    patch = {"spec": {"volumes": [secret("small-ca"), HOST], "initContainers": [{"name": "a", **PRIVILEGED}]}}
+    patch = {"spec": {"volumes": [secret("small-ca"), HOST], "initContainers": [{**FETCH, **PRIVILEGED}]}}
     places = [re.sub(r": .*", "", line) for line in told(with_syncer({"podTemplate": patch}))]
     assert places == [
         f"spec.syncer.podTemplate.spec.{place}"
