@@ -37,7 +37,7 @@ def test_a_process_that_lost_its_link_loads_what_it_lacks(held: tuple[int, ...],
 
 
 @pytest.mark.parametrize(("left_out", "counted_in"), [(False, (1, 0, 0, 0)), (True, (0, 0, 0, 0))])
-def test_a_learner_that_lost_its_session_is_told_which_merges_counted_its_work(
+def test_a_learner_that_lost_its_session_is_told_which_merges_counted(
     *, left_out: bool, counted_in: tuple[int, ...]
 ) -> None:
     script = stepped(2)
