@@ -1,10 +1,36 @@
-"""How much of what all tenants share one of them may take.
+"""How much of what all tenants share one of them may take: room in memory, connections, workers.
 
-A tenant takes one more while it holds less than twice of what is free. One alone gets two thirds, two get two fifths
-each, and a tenant that has nothing finds something free. No number of tenants has to be known.
+A tenant may hold at most twice as much as is left free. One alone gets two thirds, two get two fifths each, and one
+that has nothing finds something free. The number of tenants need not be known.
 """
 
+from collections import Counter
+from collections.abc import Hashable
 
-def may_take_more(held: float, free: float) -> bool:
-    """Whether a tenant that holds this much may take more of what is free."""
-    return held < 2 * free
+
+def is_fair(held: int, free: int) -> bool:
+    """Whether a tenant may hold this much, if this much is then left free."""
+    return held <= 2 * free
+
+
+class Room:
+    """So many items, or bytes, that are kept in all."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[tuple[str, Hashable], int] = {}
+        self._of_tenants: Counter[str] = Counter()
+
+    def hold(self, tenant: str, holder: Hashable, amount: int) -> bool:
+        """Have `holder` keep this much from now on. False: its tenant would have too much, and nothing is changed."""
+        more = amount - self._held.get((tenant, holder), 0)
+        free = self._most - self._of_tenants.total() - more
+        if more > 0 and not is_fair(self._of_tenants[tenant] + more, free):
+            return False
+        self._of_tenants[tenant] += more
+        self._held[tenant, holder] = amount
+        if not amount:
+            del self._held[tenant, holder]
+        if not self._of_tenants[tenant]:
+            del self._of_tenants[tenant]
+        return True

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from diloco_operator.clusters.home import ClusterKey
-from diloco_operator.shares import may_take_more
+from diloco_operator.shares import is_fair
 
 MOST_CLUSTERS: Final = 100
 """Each has a connection for each of its watches, and with too many of them home itself would get none."""
@@ -29,8 +29,8 @@ def with_slots(claims: Mapping[ClusterKey, Claim], followed: Collection[ClusterK
     allotted: set[ClusterKey] = set()
     held: Counter[str] = Counter()
     for key in sorted(claims, key=lambda key: (claims[key].new, key not in followed, claims[key], key)):
-        free = MOST_CLUSTERS - len(allotted)
-        if free and (key in followed or may_take_more(held[key.namespace], free)):
+        free = MOST_CLUSTERS - len(allotted) - 1
+        if free >= 0 and (key in followed or is_fair(held[key.namespace] + 1, free)):
             allotted.add(key)
             held[key.namespace] += 1
     return frozenset(allotted)

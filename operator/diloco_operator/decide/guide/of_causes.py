@@ -82,9 +82,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "check` says what is wrong with one.",
         ),
         Reason.TOO_MANY_CLUSTERS: warning(
-            "The operator uses at most 100 other clusters at once, and none is left for this namespace: a namespace "
-            "gets one more while it has less than twice as many as are free. Those in use stay in use. The region is "
-            "left as it is: learners there train on.",
+            "The operator uses at most 100 other clusters at once, and none is left for this namespace: it may have "
+            "twice as many as are left free. Those in use stay in use. The region is left as it is: learners there "
+            "train on.",
             "Name fewer clusters in this namespace, or run an operator of its own for it (`namespaces`).",
         ),
         Reason.DUPLICATE_CLUSTER: warning(
