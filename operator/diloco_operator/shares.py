@@ -6,6 +6,7 @@ that has nothing finds something free. The number of tenants need not be known.
 
 from collections import Counter
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 
 def is_fair(held: int, free: int) -> bool:
@@ -34,3 +35,16 @@ class Room:
         if not self._of_tenants[tenant]:
             del self._of_tenants[tenant]
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one tenant keeps for one purpose in a `Room`, in parts."""
+
+    room: Room
+    tenant: str
+    purpose: Hashable
+
+    def hold(self, part: Hashable, amount: int) -> bool:
+        """As `Room.hold`."""
+        return self.room.hold(self.tenant, (self.purpose, part), amount)

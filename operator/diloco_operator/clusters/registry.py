@@ -21,11 +21,12 @@ from diloco_operator.api_server.kinds import SECRET, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.home import BadHomeError, ClusterKey, HomeSecrets
-from diloco_operator.clusters.remote import LEAST_SECONDS, UNKNOWN, RemoteCluster
+from diloco_operator.clusters.remote import LEAST_SECONDS, MOST_BYTES, UNKNOWN, RemoteCluster
 from diloco_operator.clusters.session import PROBE_SECONDS, Surroundings
 from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
 from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, ClusterSeen, ClusterState, cluster_name
 from diloco_operator.objects import items_of, mapping
+from diloco_operator.shares import Room, Share
 
 _log = logging.getLogger(__name__)
 SETTLED_SECONDS: Final = 60.0
@@ -80,6 +81,7 @@ class RemoteClusters:
         self._ending: set[asyncio.Task[None]] = set()
         self._backoff = Backoff(1.0, 30.0, random.random)
         self._secrets = Cache(CLUSTER_LABEL)
+        self._room = Room(MOST_BYTES)
         self._watches = tuple(
             Watch(
                 home.api,
@@ -230,7 +232,8 @@ class RemoteClusters:
             random=random.random,
             probe_seconds=self._home.probe_seconds,
         )
-        named.remote = RemoteCluster(named.key, HomeSecrets(self._home.api), around, self._home.hooks)
+        share = Share(self._room, named.key.namespace, named.key)
+        named.remote = RemoteCluster(named.key, HomeSecrets(self._home.api), around, self._home.hooks, share)
         named.instead = UNKNOWN
         named.task = asyncio.create_task(named.remote.run())
 
