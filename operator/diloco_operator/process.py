@@ -46,8 +46,8 @@ from diloco_operator.signing import RandomCertificateMaker
 from diloco_operator.workers import Pacing, Workers
 
 _log = logging.getLogger(__name__)
-CONCURRENCY: Final = 8
-"""Concurrent reconciles."""
+CONCURRENCY: Final = 12
+"""Concurrent reconciles; of one namespace 8."""
 _CRD_SECONDS: Final = 5.0
 _UNKNOWN_SECONDS: Final = 2.0
 """If the objects of a namespace are not all known yet, its jobs are tried again after this long."""
@@ -109,7 +109,7 @@ class Operator:
             least_seconds=lambda error: error.retry_after_seconds if isinstance(error, ApiError) else 0.0,
             failed=self._failed,
         )
-        self.workers = Workers(self._reconcile, pacing, CONCURRENCY)
+        self.workers = Workers(self._reconcile, pacing, CONCURRENCY, tenant_of=lambda key: key.namespace)
 
     async def start(self) -> None:
         """Start all work, once this process holds the lease. Returns when jobs can be watched."""

@@ -1,15 +1,18 @@
 """A work queue: one run per key at a time, a bounded number in total, and no request is lost.
 
 Level-triggered: a hundred requests for the same key cause one run, and requests that arrive during it cause one more.
+Tenants take turns, and none keeps every worker busy: the runs of one may all wait for a syncer that never answers.
 """
 
 import asyncio
 import logging
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from diloco.runtime.backoff import Backoff
+from diloco_operator.shares import is_fair
 
 _log = logging.getLogger(__name__)
 
@@ -46,23 +49,28 @@ class _Entry:
 class Workers(Generic[Key]):
     """A queue of keys and its workers. Used from one event loop."""
 
-    def __init__(self, run: Run[Key], pacing: Pacing, concurrency: int) -> None:
+    def __init__(self, run: Run[Key], pacing: Pacing, concurrency: int, tenant_of: Callable[[Key], str]) -> None:
         self._run = run
+        self._tenant_of = tenant_of
         self._pacing = pacing
         self._concurrency = concurrency
         self._entries: dict[Key, _Entry] = {}
-        self._ready: asyncio.Queue[Key] = asyncio.Queue()
-        self._running = 0
+        self._ready: dict[str, deque[Key]] = {}
+        """Keys that are due, by tenant; the tenant whose turn is next comes first."""
+        self._running: Counter[str] = Counter()
+        """Runs under way, by tenant."""
+        self._changed = asyncio.Event()
+        """Set when a key is due or a run has ended."""
 
     @property
     def depth(self) -> int:
         """Keys that are due and wait for a free worker."""
-        return self._ready.qsize()
+        return sum(map(len, self._ready.values()))
 
     @property
     def running(self) -> int:
         """Number of runs under way."""
-        return self._running
+        return self._running.total()
 
     def enqueue(self, key: Key) -> None:
         """Request a run as soon as possible."""
@@ -80,10 +88,12 @@ class Workers(Generic[Key]):
 
     async def _worker(self) -> None:
         while True:
-            key = await self._ready.get()
-            entry = self._entries[key]
+            while (key := self._next()) is None:
+                self._changed.clear()
+                await self._changed.wait()
+            entry, tenant = self._entries[key], self._tenant_of(key)
             entry.queued, entry.again, entry.running = False, False, True
-            self._running += 1
+            self._running[tenant] += 1
             try:
                 wait_seconds = await self._run(key)
             except Exception as error:  # noqa: BLE001 # whatever a run dies of, the others go on
@@ -92,7 +102,23 @@ class Workers(Generic[Key]):
                 self._succeeded(key, entry, wait_seconds)
             finally:
                 entry.running = False
-                self._running -= 1
+                self._running[tenant] -= 1
+                if not self._running[tenant]:
+                    del self._running[tenant]
+                self._changed.set()
+
+    def _next(self) -> Key | None:
+        """The next key that a free worker may run, which is no longer due; None: there is none."""
+        free = self._concurrency - self.running - 1
+        for tenant, keys in self._ready.items():
+            running = self._running[tenant]
+            if not running or is_fair(running + 1, free):
+                del self._ready[tenant]
+                key = keys.popleft()
+                if keys:
+                    self._ready[tenant] = keys
+                return key
+        return None
 
     def _succeeded(self, key: Key, entry: _Entry, wait_seconds: float | None) -> None:
         entry.failures = 0
@@ -129,7 +155,8 @@ class Workers(Generic[Key]):
 
     def _queue(self, key: Key, entry: _Entry) -> None:
         entry.timer, entry.due, entry.queued = None, None, True
-        self._ready.put_nowait(key)
+        self._ready.setdefault(self._tenant_of(key), deque()).append(key)
+        self._changed.set()
 
     @staticmethod
     def _now() -> float:

@@ -20,6 +20,7 @@ from diloco_operator.decide.reconcile import needs_pods, reconcile
 from diloco_operator.jobs.jobs import JobKey, Jobs
 from diloco_operator.jobs.observe.observer import Observer
 from diloco_operator.jobs.observe.places import Places
+from diloco_operator.jobs.observe.syncer import Planned
 from diloco_operator.jobs.reconciler import Controller
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
@@ -218,8 +219,9 @@ class ClusterWorld:
     def pods(self) -> Pods:
         return self.home.pods
 
-    async def ask(self, key: JobKey) -> SyncerStatusView | SyncerAway:
+    async def ask(self, key: JobKey, planned: Planned) -> SyncerStatusView | SyncerAway:
         """A syncer's status (`SyncerClient`)."""
+        del planned
         return SyncerStatusView.model_validate(self.syncers[key.name].status())
 
     def reconcile(self, name: str = "demo") -> ApiError | None:

@@ -29,8 +29,10 @@ from diloco_operator.api_server.kinds import (
     Object,
 )
 from diloco_operator.api_server.requests import RequestHooks
+from diloco_operator.clusters.home import ClusterKey
 from diloco_operator.clusters.registry import HomeSide, RemoteClusters
 from diloco_operator.clusters.remote import RemoteCluster
+from diloco_operator.clusters.slots import Claim
 from diloco_operator.clusters.state import CLUSTER_LABEL, ClusterSeen, ClusterState
 from testbed.api_server.server import ApiServer
 from tests.support.kubeconfigs import kubeconfig
@@ -132,8 +134,10 @@ class Scene:
         self.use(name)
         return await self.becomes(ClusterState.READY, name)
 
-    def use(self, *names: str) -> None:
-        self.clusters.use(self.job, [(name, "kubeconfig") for name in names])
+    def use(self, *names: str, job: GroupKey | None = None) -> None:
+        """Have a job, else the scene's, name these clusters and no others."""
+        of = job or self.job
+        self.clusters.use(of, {ClusterKey(of.namespace, name): Claim(new=True, created="") for name in names})
 
     def seen(self, name: str = "far") -> ClusterSeen:
         return self.clusters.seen(self.job.namespace, name)

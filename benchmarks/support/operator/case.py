@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from diloco.runtime.http import HttpServer, Response, Route
-from support.operator.with_page import PAGE
 from support.operator.world import BUDGET_TOKENS, Shape, World, wait
 from testbed.api_server.server import ApiServer
 from testbed.operator_process import WRITES, OperatorProcess
+from testbed.operator_with_page import PAGE, PROGRAM_WITH_PAGE
 from testbed.virtual_cluster.world_syncer import WorldSyncer
 
 ROUNDS = 10
@@ -118,10 +118,9 @@ def case(server: ApiServer, namespace: str, shape: Shape, others: Sequence[World
     world = World(server, namespace)
     world.make_namespace()
     flags = (f"--operator-namespace={namespace}", f"--namespaces={namespace}", f"--poll-seconds={POLL_SECONDS:g}")
-    program = (str(Path(__file__).with_name("with_page.py")),)
     with tempfile.TemporaryDirectory() as folder, HttpServer("127.0.0.1:0", {}) as page:
         os.environ[PAGE] = f"http://{page.address}"
         log = Path(folder) / "operator.log"
-        with OperatorProcess(server.kubeconfig, log, *flags, program=program) as operator:
+        with OperatorProcess(server.kubeconfig, log, *flags, program=PROGRAM_WITH_PAGE) as operator:
             wait("the operator works", lambda: operator.works)
             yield Case(world, operator, shape, page, others)

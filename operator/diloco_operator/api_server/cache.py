@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from diloco_operator.api_server.intake import size_of
 from diloco_operator.api_server.kinds import Object
+from diloco_operator.shares import Share
 
 
 class ObjectKey(NamedTuple):
@@ -34,9 +35,9 @@ class CacheFullError(ValueError):
 class Cache:
     """Objects by kind, namespace and name, and by the value of one label."""
 
-    def __init__(self, group_label: str, most_bytes: int | None = None) -> None:
-        """`most_bytes`: of all objects together; None: any number."""
-        self.most_bytes = most_bytes
+    def __init__(self, group_label: str, share: Share | None = None) -> None:
+        """`share`: of the bytes that may be kept; None: any number."""
+        self.share = share
         self._bytes = 0
         self._group_label = group_label
         self._objects: dict[ObjectKey, Object] = {}
@@ -62,6 +63,15 @@ class Cache:
         metadata = item["metadata"]
         value = (metadata.get("labels") or {}).get(self._group_label)
         return None if value is None else GroupKey(metadata["namespace"], value)
+
+    def reading(self, kind: str, size: int) -> None:
+        """Take in that so many bytes of a list of this kind have come; 0: the list has ended.
+
+        Raises:
+            CacheFullError: there is no room for them.
+        """
+        if self.share is not None and not self.share.hold(kind, size):
+            raise CacheFullError("no room for a list")
 
     def seen(self, kind: str, item: Object) -> GroupKey | None:
         """Add `item` from a watch. Returns its group; None: a later version is in the cache already.
@@ -118,11 +128,7 @@ class Cache:
     def _put(self, key: ObjectKey, item: Object) -> GroupKey | None:
         self._drop(key)
         slimmed = without_managed_fields(item)
-        if self.most_bytes is not None:
-            size = size_of(slimmed)
-            if self._bytes + size > self.most_bytes:
-                raise CacheFullError(f"more than {self.most_bytes >> 20} MiB of objects")
-            self._bytes += size
+        self._count(slimmed, 1)
         self._objects[key] = slimmed
         group = self.group_of(slimmed)
         if group is not None:
@@ -131,8 +137,8 @@ class Cache:
 
     def _drop(self, key: ObjectKey) -> GroupKey | None:
         known = self._objects.pop(key, None)
-        if known is not None and self.most_bytes is not None:
-            self._bytes -= size_of(known)
+        if known is not None:
+            self._count(known, -1)
         group = None if known is None else self.group_of(known)
         if group is not None:
             members = self._groups[group]
@@ -140,6 +146,14 @@ class Cache:
             if not members:
                 del self._groups[group]
         return group
+
+    def _count(self, item: Object, sign: int) -> None:
+        if self.share is None:
+            return
+        size = self._bytes + sign * size_of(item)
+        if not self.share.hold("", size):
+            raise CacheFullError("no room for an object")
+        self._bytes = size
 
 
 def without_managed_fields(item: Object) -> Object:

@@ -177,12 +177,12 @@ def received_page(kind: Kind, namespace: str, page: Any, *, metadata_only: bool 
 
 
 def size_of(value: Any) -> int:
-    """Roughly how many bytes an object has that came in here."""
+    """Roughly how many bytes of memory an object takes that came in here."""
     if isinstance(value, dict):
-        return sum(len(key) + size_of(one) for key, one in value.items()) + 8
+        return 64 + sum(64 + len(key) + size_of(one) for key, one in value.items())
     if isinstance(value, list):
-        return sum(map(size_of, value)) + 8
-    return len(value) if isinstance(value, str) else 8
+        return 64 + sum(map(size_of, value))
+    return 56 + len(value) if isinstance(value, str) else 32
 
 
 def _plain(value: Any, depth: int) -> Any:

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import aiohttp
 
+from diloco_operator.shares import Share
+
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 PAGE_OBJECTS: Final = 500
 """Objects in a page of a list, as client-go requests."""
@@ -28,6 +30,8 @@ class Limits:
     """Whether objects are checked where they come in (`intake`), because the server belongs to others."""
     answer_bytes: int | None = None
     """Bytes of an answer; None: any number. A line of a watch is bounded by the client's buffer anyway."""
+    share: Share | None = None
+    """Where bytes of answers that are being read are counted; None: nowhere."""
 
     def within(self, seconds: float | None = None) -> aiohttp.ClientTimeout:
         """The time limits of a request; `seconds`: for the whole of this one."""
@@ -38,10 +42,10 @@ class Limits:
 REMOTE: Final = Limits(
     request_seconds=15.0,
     silence_seconds=5.0,
-    page_objects=100,
-    most_pages=200,
+    page_objects=20,
+    most_pages=500,
     checks_objects=True,
-    answer_bytes=32 << 20,
+    answer_bytes=8 << 20,
 )
 """The limits of other clusters, whose servers belong to others and may be far away."""
 

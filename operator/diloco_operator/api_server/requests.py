@@ -70,15 +70,19 @@ class Requests:
             response.release()
 
     async def _body(self, call: Call, response: aiohttp.ClientResponse) -> bytes:
-        most = self._limits.answer_bytes
+        most, share, reading = self._limits.answer_bytes, self._limits.share, object()
         if most is None:
             return bytes(await part(call, response.read()))
         body = bytearray()
-        while piece := await part(call, response.content.readany()):
-            body += piece
-            if len(body) > most:
-                response.close()
-                raise UnavailableError(call, f"the answer is longer than {most >> 20} MiB")
+        try:
+            while piece := await part(call, response.content.readany()):
+                body += piece
+                if len(body) > most or (share is not None and not share.hold(reading, len(body))):
+                    response.close()
+                    raise UnavailableError(call, f"the answer is longer than {most >> 20} MiB, or there is no room")
+        finally:
+            if share is not None:
+                share.hold(reading, 0)
         return bytes(body)
 
     async def send(self, request: Request) -> aiohttp.ClientResponse:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator.api_server.api import Api, Selection
-from diloco_operator.api_server.cache import Cache, CacheFullError, GroupKey, as_version, version_of
+from diloco_operator.api_server.cache import Cache, GroupKey, as_version, version_of
 from diloco_operator.api_server.errors import ApiError, ForbiddenError, GarbledError, GoneError, NotFoundError
 from diloco_operator.api_server.intake import size_of
 from diloco_operator.api_server.kinds import Object
@@ -95,17 +95,19 @@ class Watch:
 
     async def _list(self) -> None:
         items: list[Object] = []
-        version, size = "", 0
-        async for page in self.api.pages(self.selection):
-            items += (self._whole(item) for item in page.get("items") or ())
-            if self.cache.most_bytes is not None:
-                size += size_of(page)
-                if size > self.cache.most_bytes:
-                    raise CacheFullError(f"a list of more than {self.cache.most_bytes >> 20} MiB")
-            version = page["metadata"]["resourceVersion"]
+        version, size, kind = "", 0, self.selection.kind.name
+        try:
+            async for page in self.api.pages(self.selection):
+                items += (self._whole(item) for item in page.get("items") or ())
+                if self.cache.share is not None:
+                    size += size_of(page)
+                    self.cache.reading(kind, size)
+                version = page["metadata"]["resourceVersion"]
+        finally:
+            self.cache.reading(kind, 0)
         self._heard(as_version(version))
         self._from = version
-        for group in self.cache.listed(self.selection.kind.name, self.selection.namespace, items, self.version):
+        for group in self.cache.listed(kind, self.selection.namespace, items, self.version):
             self.changed(group)
         self.synced.set()
         self.heard()

@@ -1,6 +1,7 @@
 """The remote clusters that jobs name: each is followed from the first job that names it to the last one.
 
-Nothing at home waits for any of them. A cluster that has not answered yet is a value like one that never will.
+Nothing at home waits for any of them. A cluster that has not answered yet is a value like one that never will. Only so
+many are followed at once: `slots` chooses among those whose Secret exists.
 """
 
 import asyncio
@@ -14,25 +15,23 @@ from typing import Final
 from diloco.runtime.backoff import Backoff
 from diloco_operator import labels
 from diloco_operator.api_server.api import Api, Selection
-from diloco_operator.api_server.cache import Cache, GroupKey
+from diloco_operator.api_server.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.kinds import SECRET, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.home import BadHomeError, ClusterKey, HomeSecrets
-from diloco_operator.clusters.remote import UNKNOWN, RemoteCluster
+from diloco_operator.clusters.remote import LEAST_SECONDS, MOST_BYTES, UNKNOWN, RemoteCluster
 from diloco_operator.clusters.session import PROBE_SECONDS, Surroundings
-from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, ClusterSeen, ClusterState
+from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
+from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, ClusterSeen, ClusterState, cluster_name
 from diloco_operator.objects import items_of, mapping
+from diloco_operator.shares import Room, Share
 
 _log = logging.getLogger(__name__)
-MOST_CLUSTERS: Final = 100
-"""Each has a connection for each of its watches, and with too many of them home itself would get none."""
 SETTLED_SECONDS: Final = 60.0
 """After this long, what is known of a cluster counts, even if nothing is: its Secret cannot be read, for example."""
-TOO_MANY: Final = ClusterSeen(
-    ClusterState.UNREACHABLE, f"{MOST_CLUSTERS} other clusters are in use already, which is the most"
-)
+_WITHOUT_SLOT: Final = frozenset({ClusterState.KUBECONFIG_UNUSABLE, ClusterState.TOO_MANY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,16 @@ class HomeSide:
 
 
 @dataclass(slots=True)
-class _Used:
+class _Named:
     key: ClusterKey
-    jobs: set[GroupKey] = field(default_factory=set)
-    remote: RemoteCluster | None = None
-    """None: this home's id is not known yet."""
-    task: asyncio.Task[None] | None = None
-    since: float = 0.0
+    since: float
     """Since when, by the clock."""
+    jobs: dict[GroupKey, Claim] = field(default_factory=dict)
+    remote: RemoteCluster | None = None
+    """None: it has no slot, or this home's id is not known yet."""
+    task: asyncio.Task[None] | None = None
+    instead: ClusterSeen = UNKNOWN
+    """What is said of it while it has no slot."""
 
 
 class RemoteClusters:
@@ -71,20 +72,26 @@ class RemoteClusters:
     def __init__(self, home: HomeSide) -> None:
         self._home = home
         self._id = ""
-        self._used: dict[tuple[str, str], _Used] = {}
+        self._named: dict[tuple[str, str], _Named] = {}
         """By namespace of home and name of the cluster."""
+        self._claims: dict[GroupKey, Mapping[ClusterKey, Claim]] = {}
+        """By job."""
+        self._due = asyncio.Event()
+        """Set if other clusters than before may have a slot."""
         self._ending: set[asyncio.Task[None]] = set()
         self._backoff = Backoff(1.0, 30.0, random.random)
-        secrets = Cache(CLUSTER_LABEL)
+        self._secrets = Cache(CLUSTER_LABEL)
+        self._room = Room(MOST_BYTES)
         self._watches = tuple(
             Watch(
                 home.api,
                 # What is in them is read only where a job names one.
                 Selection(SECRET, namespace, labels=CLUSTER_LABEL, metadata_only=True),
-                secrets,
+                self._secrets,
                 self._secret_changed,
                 home.clock,
                 self._backoff,
+                heard=self._due.set,
             )
             for namespace in home.namespaces or (None,)
         )
@@ -104,38 +111,41 @@ class RemoteClusters:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._find_home())
+                group.create_task(self._keep_allotted())
                 for watch in self._watches:
                     group.create_task(watch.run())
         finally:
-            tasks = [used.task for used in self._used.values() if used.task is not None]
+            tasks = [named.task for named in self._named.values() if named.task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
 
-    def use(self, job: GroupKey, wanted: Iterable[tuple[str, str]]) -> None:
-        """Follow these clusters for a job (Secret and key of each), and no longer those that it named before."""
-        keys = {ClusterKey(job.namespace, secret, key) for secret, key in wanted}
-        names = {(key.namespace, key.name) for key in keys}
-        for at, used in list(self._used.items()):
-            if job in used.jobs and at not in names:
-                used.jobs.discard(job)
-                if not used.jobs:
-                    self._end(at)
-        for key in sorted(keys):
-            at = (key.namespace, key.name)
-            if at not in self._used and len(self._used) >= MOST_CLUSTERS:
-                continue
-            used = self._used.setdefault(at, _Used(key, since=self._home.clock()))
-            used.jobs.add(job)
-            self._begin(used)
+    def use(self, job: GroupKey, claims: Mapping[ClusterKey, Claim]) -> None:
+        """Follow these clusters for a job, and no longer those that it named before."""
+        before = self._claims.get(job, {})
+        if claims == before:
+            return
+        self._claims[job] = claims
+        for key in before.keys() - claims.keys():
+            named = self._named[key.namespace, key.name]
+            del named.jobs[job]
+            if not named.jobs:
+                self._end(named)
+                del self._named[key.namespace, key.name]
+        if not claims:
+            del self._claims[job]
+        for key, claim in claims.items():
+            named = self._named.setdefault((key.namespace, key.name), _Named(key, self._home.clock()))
+            named.jobs[job] = claim
+        self._due.set()
 
     def seen(self, namespace: str, name: str) -> ClusterSeen:
         """A cluster as last seen."""
-        used = self._used.get((namespace, name))
-        if used is None:
-            return TOO_MANY if len(self._used) >= MOST_CLUSTERS else UNKNOWN
-        seen = UNKNOWN if used.remote is None else used.remote.seen
-        late = not seen.settled and self._home.clock() - used.since >= SETTLED_SECONDS
+        named = self._named.get((namespace, name))
+        if named is None:
+            return UNKNOWN
+        seen = named.instead if named.remote is None else named.remote.seen
+        late = not seen.settled and self._home.clock() - named.since >= SETTLED_SECONDS
         return replace(seen, settled=True) if late else seen
 
     def of_job(self, job: GroupKey, wanted: Iterable[tuple[str, str]]) -> Mapping[str, ClusterSeen]:
@@ -156,13 +166,13 @@ class RemoteClusters:
 
     def handle(self, namespace: str, name: str) -> RemoteCluster | None:
         """A cluster to read from and write to; None: it is not in use, or not known yet."""
-        used = self._used.get((namespace, name))
-        return None if used is None else used.remote
+        named = self._named.get((namespace, name))
+        return None if named is None else named.remote
 
     @property
     def used(self) -> dict[ClusterKey, RemoteCluster]:
         """The clusters in use."""
-        return {used.key: used.remote for used in self._used.values() if used.remote is not None}
+        return {named.key: named.remote for named in self._named.values() if named.remote is not None}
 
     @property
     def selector(self) -> str:
@@ -180,41 +190,99 @@ class RemoteClusters:
                 await asyncio.sleep(self._backoff.seconds(failures))
             else:
                 break
-        for used in self._used.values():
-            self._begin(used)
+        self._due.set()
 
-    def _begin(self, used: _Used) -> None:
-        if not self._id or used.remote is not None:
+    async def _keep_allotted(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            self._allot()
+            await asyncio.sleep(LEAST_SECONDS)
+
+    def _allot(self) -> None:
+        """Follow the clusters that have a slot, and no others."""
+        followed = self.used.keys()
+        there = {
+            # What is followed keeps its slot while its Secret is replaced.
+            named.key: min(named.jobs.values())
+            for named in self._named.values()
+            if named.key in followed or self._secrets.get(ObjectKey(SECRET.name, *named.key[:2])) is not None
+        }
+        allotted = with_slots(there, followed)
+        for named in self._named.values():
+            if named.key in allotted:
+                self._begin(named)
+                continue
+            self._end(named)
+            instead = _without_slot(named.key) if named.key in there else self._without_secret(named.key)
+            if named.instead != instead:
+                named.instead = instead
+                self._tell(named)
+
+    def _begin(self, named: _Named) -> None:
+        if not self._id or named.remote is not None:
             return
         around = Surroundings(
-            name=str(used.key),
+            name=str(named.key),
             selector=self.selector,
-            changed=lambda group: self._home.changed(GroupKey(used.key.namespace, group.value)),
-            reported=lambda: self._tell(used),
+            changed=lambda group: self._home.changed(GroupKey(named.key.namespace, group.value)),
+            reported=lambda: self._tell(named),
             now=self._home.now,
             clock=self._home.clock,
             random=random.random,
             probe_seconds=self._home.probe_seconds,
         )
-        used.remote = RemoteCluster(used.key, HomeSecrets(self._home.api), around, self._home.hooks)
-        used.task = asyncio.create_task(used.remote.run())
+        share = Share(self._room, named.key.namespace, named.key)
+        named.remote = RemoteCluster(named.key, HomeSecrets(self._home.api), around, self._home.hooks, share)
+        named.instead = UNKNOWN
+        named.task = asyncio.create_task(named.remote.run())
 
-    def _end(self, at: tuple[str, str]) -> None:
-        task = self._used.pop(at).task
+    def _end(self, named: _Named) -> None:
+        task, named.task, named.remote = named.task, None, None
         if task is not None:
             task.cancel()
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    def _tell(self, used: _Used) -> None:
-        for job in sorted(used.jobs):
+    def _tell(self, named: _Named) -> None:
+        for job in sorted(named.jobs):
             self._home.changed(job)
 
     def _secret_changed(self, group: GroupKey) -> None:
         """Read the Secrets of a namespace again: one of those with a kubeconfig has changed."""
-        for used in self._used.values():
-            if used.key.namespace == group.namespace and used.remote is not None:
-                used.remote.reread()
+        for key, remote in self.used.items():
+            if key.namespace == group.namespace:
+                remote.reread()
+
+    def _without_secret(self, key: ClusterKey) -> ClusterSeen:
+        watches = (watch for watch in self._watches if watch.selection.namespace in (None, key.namespace))
+        if not all(watch.synced.is_set() for watch in watches):
+            return UNKNOWN
+        text = (
+            f"Secret {key.secret}: is not in namespace {key.namespace} with the label {CLUSTER_LABEL}; use `diloco "
+            "cluster kubeconfig` to make it"
+        )
+        return ClusterSeen(ClusterState.KUBECONFIG_UNUSABLE, text)
+
+
+def _without_slot(key: ClusterKey) -> ClusterSeen:
+    text = f"the operator uses at most {MOST_CLUSTERS} other clusters, and none is left for namespace {key.namespace}"
+    return ClusterSeen(ClusterState.TOO_MANY, text)
+
+
+def claims_of(job: Object) -> dict[ClusterKey, Claim]:
+    """The clusters that a job's regions name, whether or not the rest of the job is valid."""
+    metadata, status = job["metadata"], mapping(job.get("status"))
+    had = {
+        region.get("cluster")
+        for region in map(mapping, items_of(status.get("regions")))
+        if region.get("reason") not in _WITHOUT_SLOT
+    }
+    found = {}
+    for secret, key in clusters_named(job):
+        claim = Claim(cluster_name(secret, key) not in had, str(metadata.get("creationTimestamp")))
+        found[ClusterKey(metadata["namespace"], secret, key)] = claim
+    return found
 
 
 def clusters_named(job: Object) -> list[tuple[str, str]]:

@@ -24,14 +24,15 @@ from diloco_operator.clusters.home import ClusterKey, HomeSecrets, StoredKubecon
 from diloco_operator.clusters.kubeconfig import Kubeconfig, KubeconfigError
 from diloco_operator.clusters.session import Session, Surroundings
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.shares import Share
 
 _log = logging.getLogger(__name__)
 READ_AGAIN_SECONDS: Final = 300.0
 """A Secret is read again this often even if nothing was heard of a change."""
 LEAST_SECONDS: Final = 1.0
 """Least time between two reads of a Secret, however often it changes."""
-MOST_BYTES: Final = 32 << 20
-"""Objects of one cluster that are kept: a thousand jobs take as much."""
+MOST_BYTES: Final = 128 << 20
+"""Objects of all clusters that are kept or being read: those of a thousand jobs take half of it."""
 UNKNOWN: Final = ClusterSeen(ClusterState.UNREACHABLE, "not asked yet", settled=False)
 
 
@@ -60,6 +61,8 @@ class RemoteCluster:
     secrets: HomeSecrets
     around: Surroundings
     hooks: RequestHooks
+    share: Share
+    """Of the bytes that its objects may take."""
     session: Session | None = None
     """Of the kubeconfig as it is now, or was while it could be used; None: there was none."""
     unusable: str = ""
@@ -105,13 +108,16 @@ class RemoteCluster:
     async def run(self) -> None:
         """Follow the Secret, and the cluster that it leads to, until cancelled. Whatever fails is tried again."""
         backoff, failures = Backoff(1.0, 60.0, self.around.random), 0
-        while True:
-            try:
-                await self._follow_secret()
-            except Exception as error:  # noqa: BLE001 # a server of others may send anything; home goes on
-                failures += 1
-                self._broken(error)
-                await asyncio.sleep(backoff.seconds(failures))
+        try:
+            while True:
+                try:
+                    await self._follow_secret()
+                except Exception as error:  # noqa: BLE001 # a server of others may send anything; home goes on
+                    failures += 1
+                    self._broken(error)
+                    await asyncio.sleep(backoff.seconds(failures))
+        finally:
+            self.share.hold("", 0)
 
     async def _follow_secret(self) -> None:
         stored = None
@@ -187,7 +193,7 @@ class RemoteCluster:
                 await self._changed.wait()
 
     def _session(self, stored: StoredKubeconfig, transport: Transport) -> Session:
-        cache = Cache(labels.JOB, MOST_BYTES)
+        cache = Cache(labels.JOB, self.share)
         if self.session is not None and self.session.config.place == stored.config.place:
             cache = self.session.cache
         else:
@@ -197,7 +203,7 @@ class RemoteCluster:
             await self.secrets.keep_token(self.key, stored, token)
             self.reread()
 
-        api = Api(transport, labels.FIELD_MANAGER, self.hooks, REMOTE)
+        api = Api(transport, labels.FIELD_MANAGER, self.hooks, replace(REMOTE, share=self.share))
         return Session(stored.config, api, cache, replace(self.around, reported=self._reported), keep)
 
     def _reported(self) -> None:

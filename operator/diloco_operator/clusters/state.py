@@ -26,6 +26,8 @@ class ClusterState(StrEnum):
     """It is too old, or lacks a kind of object without which no region can run."""
     KUBECONFIG_UNUSABLE = "KubeconfigUnusable"
     """The Secret, its key or its content is missing or refused. No request was sent."""
+    TOO_MANY = "TooManyClusters"
+    """Others take all the room that the operator has for clusters. No request was sent."""
 
     @property
     def takes_writes(self) -> bool:

@@ -35,6 +35,7 @@ _REASONS: Final[Mapping[ClusterState, Reason]] = MappingProxyType(
         ClusterState.FORBIDDEN: Reason.CLUSTER_FORBIDDEN,
         ClusterState.UNSUITABLE: Reason.CLUSTER_UNSUITABLE,
         ClusterState.KUBECONFIG_UNUSABLE: Reason.KUBECONFIG_UNUSABLE,
+        ClusterState.TOO_MANY: Reason.TOO_MANY_CLUSTERS,
     }
 )
 

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     SYNCER_NODE_LOST = "SyncerNodeLost"
     SYNCER_UNREACHABLE = "SyncerUnreachable"
     KUBECONFIG_UNUSABLE = "KubeconfigUnusable"
+    TOO_MANY_CLUSTERS = "TooManyClusters"
     DUPLICATE_CLUSTER = "DuplicateCluster"
     CLUSTER_UNSUITABLE = "ClusterUnsuitable"
     CLUSTER_UNTRUSTED = "ClusterUntrusted"

@@ -57,6 +57,7 @@ class Controller:
         self.observer.places.use(key, job)
         if job is None or (is_going(job) and FINALIZER not in finalizers(job)):
             self._memories.pop(key, None)
+            self.observer.forget(key)
             return None
         try:
             return await self._reconcile(key, job)

@@ -22,6 +22,7 @@ from diloco_operator.clusters.kubeconfig import parse
 from diloco_operator.clusters.remote import MOST_BYTES, RemoteCluster
 from diloco_operator.clusters.session import Surroundings
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.shares import Room, Share
 from testbed.api_server.certificates import Authority
 from tests.support.closed_loop import until
 from tests.support.hand_clock import HandClock
@@ -62,12 +63,16 @@ class Secrets:
         return StoredKubeconfig(self._config, "digest", "uid")
 
 
-async def seen_at(config: dict[str, Any], holds: Callable[[ClusterSeen], bool]) -> ClusterSeen:
+async def seen_at(
+    config: dict[str, Any], holds: Callable[[ClusterSeen], bool], room: Room | None = None
+) -> ClusterSeen:
     """How the cluster is seen once `holds`."""
     around = Surroundings(
         "home/far", "", lambda _: None, lambda: None, lambda: NOW, HandClock(), lambda: 0.0, probe_seconds=0.2
     )
-    remote = RemoteCluster(ClusterKey("home", "far"), cast("HomeSecrets", Secrets(config)), around, RequestHooks())
+    share = Share(room or Room(MOST_BYTES), "home", "far")
+    secrets = cast("HomeSecrets", Secrets(config))
+    remote = RemoteCluster(ClusterKey("home", "far"), secrets, around, RequestHooks(), share)
     running = asyncio.create_task(remote.run())
     try:
         await until(lambda: holds(remote.seen))
@@ -194,6 +199,20 @@ async def test_more_objects_than_are_kept_are_refused(tmp_path: Path) -> None:
     events = [json.dumps({"type": "ADDED", "object": item}).encode() + b"\n" for item in items]
     seen = await outcome(served(said=events), tmp_path, lambda seen: seen.state is ClusterState.UNSUITABLE)
     assert "CacheFullError" in seen.message
+
+
+async def test_objects_of_several_clusters_of_a_namespace_share_its_room(tmp_path: Path) -> None:
+    room = Room(1 << 20)
+    large = {"a": "x" * (400 << 10)}
+    item = {"metadata": {**a_set()["metadata"], "annotations": large}}
+    event = json.dumps({"type": "ADDED", "object": item}).encode() + b"\n"
+    assert room.hold("home", "another cluster", 400 << 10)
+    async with serving(served(said=[event]), tmp_path) as config:
+        seen = await seen_at(config, lambda seen: seen.state is ClusterState.UNSUITABLE, room)
+        assert "CacheFullError" in seen.message
+        assert room.hold("home", "another cluster", 0)
+        await seen_at(config, lambda seen: seen.state is ClusterState.READY, room)
+    assert room.hold("another namespace", "a cluster", 650 << 10), "nothing is held by a cluster that was let go"
 
 
 async def test_a_list_without_an_end_is_cut_off(tmp_path: Path) -> None:

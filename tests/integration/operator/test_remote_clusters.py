@@ -4,13 +4,16 @@ import asyncio
 import base64
 import copy
 import time
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from diloco_operator.api_server.cache import GroupKey
 from diloco_operator.api_server.errors import ForbiddenError, UnansweredError, UnauthorizedError, UnavailableError
 from diloco_operator.api_server.kinds import CONFIG_MAP, SECRET
+from diloco_operator.clusters.slots import MOST_CLUSTERS
 from diloco_operator.clusters.state import ClusterState, Credential
 from testbed.api_server.certificates import Authority
 from testbed.api_server.server import ApiServer
@@ -135,8 +138,10 @@ async def test_a_secret_must_be_there_labelled_and_hold_the_key(scene: Scene, fa
     seen = await scene.becomes(ClusterState.KUBECONFIG_UNUSABLE)
     assert seen.message.startswith("Secret far: is not in namespace")
     scene.secret("far", far.kubeconfig(), labelled=False)
-    scene.remote().reread()  # a Secret without the label is not followed
-    await scene.until("the label is missed", lambda: "has no label" in scene.seen().message)
+    scene.use()
+    scene.use("far")
+    await scene.becomes(ClusterState.KUBECONFIG_UNUSABLE)
+    assert scene.seen().message.endswith("kubeconfig` to make it")
     scene.secret("far", far.kubeconfig(), key="other")
     await scene.until("the key is missed", lambda: "has no key kubeconfig" in scene.seen().message)
     scene.secret("far", far.kubeconfig())
@@ -179,6 +184,27 @@ async def test_another_namespace_in_the_secret_is_another_place(scene: Scene, fa
     await scene.until("nothing is there", lambda: scene.cached() == set())
     found = scene.clusters.of_job(scene.job, wanted)
     assert {name: seen.same_as for name, seen in found.items()} == {"far": "also", "also": "far"}
+
+
+async def test_clusters_without_a_secret_take_no_slot_from_others(scene: Scene, far: Far) -> None:
+    for number in range(2):
+        absent = [f"absent-{number}-{region}" for region in range(64)]
+        scene.use(*absent, job=GroupKey(scene.job.namespace, f"job-{number}"))
+        await scene.becomes(ClusterState.KUBECONFIG_UNUSABLE, absent[-1])
+    await scene.reach(far)
+
+
+async def test_one_namespace_leaves_slots_for_the_next(scene: Scene) -> None:
+    names = [f"far-{number:03d}" for number in range(MOST_CLUSTERS)]
+    for name in names:
+        scene.secret(name, "no kubeconfig")
+    scene.use(*names)
+    await scene.becomes(ClusterState.TOO_MANY, names[-1])
+    states = Counter(scene.seen(name).state for name in names)
+    assert states[ClusterState.TOO_MANY] < MOST_CLUSTERS / 2
+    assert scene.clusters.handle(scene.job.namespace, names[-1]) is None
+    scene.use(*names[-2:])
+    await scene.becomes(ClusterState.KUBECONFIG_UNUSABLE, names[-1])
 
 
 async def test_a_cluster_that_no_job_names_is_let_go(scene: Scene, far: Far) -> None:

@@ -19,7 +19,7 @@ def at_work(recorder: "Recorder", wishes: Wishes, pacing: Pacing = STEADILY, con
 
     async def scenario() -> None:
         recorder.origin_seconds = asyncio.get_running_loop().time()
-        workers = Workers(recorder, pacing, concurrency)
+        workers = Workers(recorder, pacing, concurrency, lambda key: key.partition("-")[0])
         task = asyncio.create_task(workers.work())
         try:
             await wishes(workers)
@@ -91,7 +91,7 @@ def test_thousands_of_keys_all_run_and_never_more_at_once_than_allowed() -> None
 
     async def wishes(workers: Workers[str]) -> None:
         for number in range(4000):
-            workers.enqueue(f"job-{number}")
+            workers.enqueue(f"{number}")
         assert workers.depth == 4000
         await asyncio.sleep(4000 / 8 + 1)
         assert workers.depth == 0
@@ -156,3 +156,32 @@ def test_a_key_that_is_gone_is_forgotten_and_may_come_back() -> None:
     at_work(recorder, one_job(100, 100))
     # After 100 it starts again, and its first failure waits as long as any first failure.
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 100.0, 101.0]
+
+
+def test_a_tenant_whose_runs_all_wait_keeps_no_other_waiting() -> None:
+    recorder = Recorder(None, seconds=3.0)
+
+    async def wishes(workers: Workers[str]) -> None:
+        for number in range(100):
+            workers.enqueue(f"silent-{number}")
+        await asyncio.sleep(1)
+        assert workers.running == 8
+        workers.enqueue("other-0")
+        await asyncio.sleep(100)
+
+    at_work(recorder, wishes, concurrency=12)
+    assert recorder.began["other-0"] == [1.0]
+    assert len(recorder.began) == 101
+
+
+def test_tenants_take_turns() -> None:
+    recorder = Recorder(None, seconds=1.0)
+
+    async def wishes(workers: Workers[str]) -> None:
+        for number in range(10):
+            workers.enqueue(f"many-{number}")
+        workers.enqueue("few-0")
+        await asyncio.sleep(100)
+
+    at_work(recorder, wishes)
+    assert recorder.began["few-0"] == [1.0]

@@ -49,7 +49,8 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
         causes.append(Cause(Reason.LEARNERS_STALLED, f"{shortlist(stalled)} connected but making no steps"))
     quarantined = {one.id: one.diverged_reason for one in reports if one.state == LearnerState.QUARANTINED}
     causes += _by_reason(Reason.LEARNERS_DIVERGING, "in quarantine: ", quarantined)
-    causes += _left_out_causes([report for report in reports if report.id in left_out(view)])
+    left = left_out(view)
+    causes += _left_out_causes([report for report in reports if report.id in left])
     if lowered_quorum(view, quorum) is not None:
         text = f"the quorum is {view.quorum}, below spec.sync.quorum ({quorum}): only {view.quorum} learner(s) are left"
         causes.append(Cause(Reason.QUORUM_LOWERED, text))

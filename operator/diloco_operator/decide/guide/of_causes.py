@@ -81,6 +81,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Fix the Secret; the operator reads it at once. `diloco cluster kubeconfig` makes one, and `diloco cluster "
             "check` says what is wrong with one.",
         ),
+        Reason.TOO_MANY_CLUSTERS: warning(
+            "The operator uses at most 100 other clusters at once, and none is left for this namespace: it may have "
+            "twice as many as are left free. Those in use stay in use. The region is left as it is: learners there "
+            "train on.",
+            "Name fewer clusters in this namespace, or run an operator of its own for it (`namespaces`).",
+        ),
         Reason.DUPLICATE_CLUSTER: warning(
             "Two Secrets that the job names lead to the same namespace of the same cluster. The operator uses the "
             "first for its regions, and leaves the regions of the second as they are.",

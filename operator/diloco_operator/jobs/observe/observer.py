@@ -6,7 +6,7 @@ Answers are kept for a moment, so that a burst of changes does not cause a hundr
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from diloco_operator import names
@@ -15,12 +15,13 @@ from diloco_operator.api_server.errors import ApiError, NamespaceGoingError
 from diloco_operator.api_server.kinds import Object
 from diloco_operator.decide.objects.workloads import CLAIM, syncer_deployment, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Observed, PodList, SyncerAway, SyncerStatusView
-from diloco_operator.jobs.jobs import key_of
+from diloco_operator.jobs.jobs import JobKey, key_of
 from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.places import JobsCluster, Places
 from diloco_operator.jobs.observe.pods import look_closer
-from diloco_operator.jobs.observe.syncer import SyncerClient
+from diloco_operator.jobs.observe.syncer import SyncerClient, planned_learners
 from diloco_operator.labels import is_retained
+from diloco_operator.shares import Room
 
 _log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 15.0
@@ -30,6 +31,8 @@ SYNCER_SECONDS: Final = 2.0
 AWAY_AFTER_QUESTIONS: Final = 3
 """A syncer that has answered before counts as away after this many unanswered requests in a row: a single one may be
 lost, or arrive in the middle of a merge on a busy node."""
+MOST_LEARNERS: Final = 50_000
+"""Learners of all jobs whose latest state is kept: each takes a KiB and a half at most."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
 
 
@@ -43,6 +46,12 @@ class Observer:
     """Seconds, monotonic."""
     needs_pods: Callable[[Object, Observed], bool]
     """Whether a decision about the job needs its pods besides what was observed."""
+    room: Room = field(default_factory=lambda: Room(MOST_LEARNERS))
+    """For the states of learners, by namespace and job."""
+
+    def forget(self, key: JobKey) -> None:
+        """Free the room of a job that is gone."""
+        self.room.hold(key.namespace, key, 0)
 
     async def observe(self, job: Object, memory: Memory) -> Observed:
         """Everything that a decision about a job needs.
@@ -80,15 +89,23 @@ class Observer:
         deployment = syncer_deployment(key.name, children)
         if not syncer_ready(deployment):
             memory.syncer, memory.unanswered = None, 0
+            self.forget(key)
             return None if deployment is None else NOT_READY
         if memory.syncer is None or self.clock() - memory.syncer_at >= SYNCER_SECONDS:
-            answer = await self.asker.ask(key)
+            answer = self._with_room(key, await self.asker.ask(key, planned_learners(job)))
             memory.syncer_at = self.clock()
             memory.unanswered = memory.unanswered + 1 if isinstance(answer, SyncerAway) else 0
             lately = isinstance(memory.syncer, SyncerStatusView)
             if not (lately and 0 < memory.unanswered < AWAY_AFTER_QUESTIONS):
                 memory.syncer = answer
+                if isinstance(answer, SyncerAway):
+                    self.forget(key)
         return memory.syncer
+
+    def _with_room(self, key: JobKey, answer: SyncerStatusView | SyncerAway) -> SyncerStatusView | SyncerAway:
+        if isinstance(answer, SyncerAway) or self.room.hold(key.namespace, key, len(answer.learners)):
+            return answer
+        return SyncerAway(f"namespace {key.namespace} has too many learners for the operator to keep their states")
 
     async def _list_pods(self, job: Object, children: dict[ChildKey, Object], memory: Memory) -> PodList | None:
         """The job's pods and warnings, in every cluster that answers. None: those at home cannot be listed now."""

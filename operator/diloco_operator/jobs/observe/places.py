@@ -12,7 +12,7 @@ from diloco_operator.api_server.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.kinds import Object
 from diloco_operator.api_server.watches import Watch
-from diloco_operator.clusters.registry import RemoteClusters, clusters_named
+from diloco_operator.clusters.registry import RemoteClusters, claims_of, clusters_named
 from diloco_operator.clusters.state import ClusterSeen
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.jobs.jobs import JobKey, key_of
@@ -53,7 +53,7 @@ class Places:
     def use(self, key: JobKey, job: Object | None) -> None:
         """Follow the clusters that a job names; None: there is no such job any more."""
         if self.clusters is not None:
-            self.clusters.use(GroupKey(*key), () if job is None else clusters_named(job))
+            self.clusters.use(GroupKey(*key), {} if job is None else claims_of(job))
 
     def seen(self, job: Object) -> Mapping[str, ClusterSeen]:
         """The other clusters that a job names, by name."""

@@ -4,6 +4,7 @@ import pytest
 
 from diloco_operator.api_server.cache import Cache, CacheFullError, GroupKey, ObjectKey
 from diloco_operator.api_server.intake import size_of
+from diloco_operator.shares import Room, Share
 
 GROUP = GroupKey("ns", "job")
 KEY = ObjectKey("Service", "ns", "a")
@@ -86,7 +87,7 @@ def test_an_object_whose_label_changes_moves_between_groups() -> None:
 
 def test_objects_are_kept_as_long_as_there_is_room() -> None:
     slim = {**item(5), "metadata": {key: one for key, one in item(5)["metadata"].items() if key != "managedFields"}}
-    cache = Cache("job", most_bytes=3 * size_of(slim))
+    cache = Cache("job", Share(Room(9 * size_of(slim) // 2 + 1), "tenant", "cache"))
     for name in ("a", "b", "c"):
         cache.seen("Service", item(5, name))
     with pytest.raises(CacheFullError):

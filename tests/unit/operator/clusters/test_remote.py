@@ -14,6 +14,7 @@ from diloco_operator.clusters import remote
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets, StoredKubeconfig
 from diloco_operator.clusters.kubeconfig import parse
 from diloco_operator.clusters.session import Surroundings
+from diloco_operator.shares import Room, Share
 from testbed.api_server.certificates import Authority
 from tests.support.kubeconfigs import kubeconfig, text
 
@@ -55,7 +56,9 @@ def test_stopped_while_a_secret_is_replaced_it_closes_every_connection(
         around = Surroundings(
             "far", "a=b", lambda _: None, lambda: None, lambda: datetime.now(UTC), time.monotonic, float
         )
-        cluster = remote.RemoteCluster(ClusterKey("ns", "far"), cast("HomeSecrets", secrets), around, RequestHooks())
+        share = Share(Room(remote.MOST_BYTES), "ns", "far")
+        held = cast("HomeSecrets", secrets)
+        cluster = remote.RemoteCluster(ClusterKey("ns", "far"), held, around, RequestHooks(), share)
         following.append(asyncio.create_task(cluster.run()))
         async with asyncio.timeout(30):
             while not opened:  # noqa: ASYNC110 # it is the code's own state that is awaited

@@ -9,15 +9,18 @@ import pytest
 from diloco_operator import labels
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.cache import Cache
-from diloco_operator.decide.observed import Object, SyncerAway, SyncerStatusView
+from diloco_operator.decide.observed import LearnerReport, Object, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.observer import AWAY_AFTER_QUESTIONS, NOT_READY, SYNCER_SECONDS, Observer
 from diloco_operator.jobs.observe.places import Places
+from diloco_operator.jobs.observe.syncer import Planned
+from diloco_operator.shares import Room
 
 FIRST, SECOND = (SyncerStatusView(job="demo", epoch=epoch, phase="Training") for epoch in (1, 2))
 AWAY = SyncerAway("no answer within 5 s")
-JOB: Object = {"metadata": {"namespace": "train", "name": "demo", "uid": "1"}}
+REGIONS = [{"name": "eu", "pools": [{"name": "slow", "learners": 2}]}]
+JOB: Object = {"metadata": {"namespace": "train", "name": "demo", "uid": "1"}, "spec": {"regions": REGIONS}}
 NOBODY = object.__new__(Api)
 """No request is sent here."""
 Answer = SyncerStatusView | SyncerAway
@@ -31,12 +34,13 @@ class Scene:
     ready: int = 1
     now: float = 0.0
     memory: Memory = field(init=False)
+    room: Room = field(default_factory=lambda: Room(90))
 
     def __post_init__(self) -> None:
         self.memory = Memory("1", lambda: self.now)
 
-    async def ask(self, job: JobKey) -> Answer:
-        assert job == ("train", "demo")
+    async def ask(self, job: JobKey, planned: Planned) -> Answer:
+        assert (job, planned) == (("train", "demo"), {"eu/slow": 2})
         return self.answers.pop(0)
 
     def heard(self, later_seconds: float = SYNCER_SECONDS) -> Answer | None:
@@ -45,7 +49,7 @@ class Scene:
         metadata = {"namespace": "train", "name": "demo-syncer", "uid": "2", "labels": {labels.JOB: "demo"}}
         owned = {**metadata, "ownerReferences": [{"uid": "1", "controller": True}]}
         cache.seen("Deployment", {"metadata": owned, "spec": {"replicas": 1}, "status": {"readyReplicas": self.ready}})
-        observer = Observer(Places(NOBODY, cache, ()), self, lambda: self.now, lambda *_: False)  # type: ignore[arg-type]
+        observer = Observer(Places(NOBODY, cache, ()), self, lambda: self.now, lambda *_: False, self.room)  # type: ignore[arg-type]
         return asyncio.run(observer.observe(JOB, self.memory)).syncer
 
     def all_heard(self) -> Iterable[Answer | None]:
@@ -79,3 +83,17 @@ def test_a_syncer_with_an_unready_pod_is_not_asked_and_its_answer_dropped(before
     assert scene.heard() == NOT_READY
     scene.ready = 1
     assert scene.heard() == AWAY
+
+
+def test_states_of_learners_take_room_which_a_job_that_is_away_frees() -> None:
+    learners = tuple(LearnerReport(id=f"eu/slow/{index}", state="Training") for index in range(60))
+    view = SyncerStatusView(job="demo", epoch=1, phase="Training", learners=learners)
+    assert list(Scene([view]).all_heard()) == [view]
+    scene = Scene([view, view, AWAY])
+    scene.room.hold("train", "another job", 1)
+    first, _, _ = scene.all_heard()
+    assert first == SyncerAway("namespace train has too many learners for the operator to keep their states")
+    scene.room.hold("train", "another job", 0)
+    scene.answers = [view, *[AWAY] * AWAY_AFTER_QUESTIONS]
+    assert list(scene.all_heard()) == [view] * AWAY_AFTER_QUESTIONS + [AWAY]
+    assert scene.room.hold("train", "another job", 60)

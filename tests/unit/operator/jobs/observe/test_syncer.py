@@ -12,10 +12,19 @@ from aiohttp import web
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe import syncer
-from diloco_operator.jobs.observe.syncer import LONGEST_ANSWER_BYTES, SyncerClient, new_session, status_url
+from diloco_operator.jobs.observe.syncer import (
+    LONGEST_ANSWER_BYTES,
+    Planned,
+    SyncerClient,
+    new_session,
+    planned_learners,
+    status_url,
+)
 from tests.support.virtual_time import in_virtual_time
 
 JOB = JobKey("ns", "job")
+PLANNED = {"eu/slow": 2}
+HEAD = {"job": "job", "epoch": 1, "phase": "Training"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -44,12 +53,12 @@ async def asker_of(handler: Handler | None) -> AsyncIterator[SyncerClient]:
             await runner.cleanup()
 
 
-def asked(handler: Handler | None) -> SyncerStatusView | SyncerAway:
+def asked(handler: Handler | None, planned: Planned = PLANNED) -> SyncerStatusView | SyncerAway:
     """The result of one request."""
 
     async def run() -> SyncerStatusView | SyncerAway:
         async with asker_of(handler) as asker:
-            return await asker.ask(JOB)
+            return await asker.ask(JOB, planned)
 
     return asyncio.run(run())
 
@@ -79,7 +88,8 @@ def test_what_it_knows_is_read_and_what_it_does_not_know_is_let_pass() -> None:
         (answering("{"), "its /status is invalid"),
         (answering(json.dumps({"job": "job", "epoch": "x", "phase": "Training"})), "epoch"),
         (answering(json.dumps({"job": "other", "epoch": 1, "phase": "Training"})), "another job, 'other'"),
-        (answering(" " * (LONGEST_ANSWER_BYTES + 1)), "larger than 8 MiB"),
+        (answering(" " * (1 << 21)), "larger than 1028 KiB"),
+        (answering("[]"), "invalid: the answer: "),
     ],
 )
 def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Handler | None, reason: str) -> None:
@@ -102,7 +112,7 @@ class Silent:
 def test_a_syncer_that_does_not_answer_in_time_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syncer, "TIMEOUT_SECONDS", 3.0)
     session: Any = Silent()
-    assert in_virtual_time(SyncerClient(session).ask(JOB)) == SyncerAway("no answer within 3 s")
+    assert in_virtual_time(SyncerClient(session).ask(JOB, PLANNED)) == SyncerAway("no answer within 3 s")
 
 
 def test_each_question_has_a_connection_of_its_own() -> None:
@@ -115,7 +125,49 @@ def test_each_question_has_a_connection_of_its_own() -> None:
 
     async def run() -> None:
         async with asker_of(handler) as asker:
-            assert [await asker.ask(JOB) for _ in range(2)] == [SyncerAway("answered with HTTP 404")] * 2
+            assert [await asker.ask(JOB, PLANNED) for _ in range(2)] == [SyncerAway("answered with HTTP 404")] * 2
 
     asyncio.run(run())
     assert len(set(ends)) == 2
+
+
+def test_no_more_is_read_however_many_learners_are_planned() -> None:
+    answer = asked(answering(" " * (LONGEST_ANSWER_BYTES + 1)), {"eu/slow": 10_000_000})
+    assert answer == SyncerAway("its /status is larger than 8192 KiB")
+
+
+def report(learner: str, **fields: Any) -> dict[str, Any]:
+    return {"id": learner, "state": "Training", **fields}
+
+
+def test_planned_learners_are_kept_once_and_few_others() -> None:
+    others = ["eu/slow/01", "eu/slow/\u0661", "eu/slow/x", *(f"eu/slow/{index}" for index in range(2, 1000))]
+    learners = [report(one) for one in others] + [report("eu/slow/0"), report("eu/slow/1"), report("eu/slow/0")]
+    view = asked(answering(json.dumps({**HEAD, "learners": learners})))
+    assert isinstance(view, SyncerStatusView)
+    assert [one.id for one in view.learners] == ["eu/slow/0", "eu/slow/1", *others[:64]]
+
+
+def test_texts_and_lists_are_cut_and_the_newest_evaluation_is_kept() -> None:
+    long, many = "x" * 10_000, 1000
+    learners = [report("eu/slow/0", diverged_reason=long), report(long)]
+    body = {
+        **HEAD,
+        "phase_reason": long,
+        "learners": learners,
+        "evaluations": [{"loss": float(number)} for number in range(many)],
+        "time_seconds": {f"{number}": 1.0 for number in range(many)},
+        "links": {"kind": "Fits", "reason": long, "remedies": [long] * 50},
+    }
+    view = asked(answering(json.dumps(body)))
+    assert isinstance(view, SyncerStatusView)
+    assert view.evaluations[-1].loss == many - 1
+    assert [len(one.diverged_reason) for one in view.learners] == [256]
+    assert len(view.model_dump_json()) < 50_000
+
+
+def test_what_is_planned_is_read_from_a_job_that_may_be_invalid() -> None:
+    pools = [{"name": "slow", "learners": 2}, {"name": "fast"}, {"name": "odd", "learners": "x"}]
+    spec = {"regions": [{"name": "eu", "pools": pools}, {"name": "us"}, None]}
+    assert planned_learners({"spec": spec}) == {"eu/slow": 2, "eu/fast": 1, "eu/odd": 0}
+    assert planned_learners({}) == {}

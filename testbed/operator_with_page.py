@@ -1,6 +1,6 @@
 """``diloco-operator`` for a machine without a cluster's DNS: all syncers' status comes from ``URL/JOB/status``.
 
-    python with_page.py FLAGS ...    # DILOCO_BENCHMARK_PAGE is the URL
+    python operator_with_page.py FLAGS ...    # DILOCO_PAGE_OF_SYNCERS is the URL
 
 Everything else is the unchanged operator.
 """
@@ -14,7 +14,9 @@ from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.syncer import SyncerClient
 from diloco_operator.main import main
 
-PAGE = "DILOCO_BENCHMARK_PAGE"
+PAGE = "DILOCO_PAGE_OF_SYNCERS"
+PROGRAM_WITH_PAGE = (__file__,)
+"""The program that Python runs."""
 
 
 def _url(job: JobKey) -> str:
