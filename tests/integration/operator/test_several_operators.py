@@ -49,7 +49,7 @@ def other(cluster: Cluster) -> str:
     return f"--operator-namespace={name}"
 
 
-def test_of_two_operators_that_watch_a_namespace_one_acts_and_the_other_says_who(
+def test_one_of_two_operators_acts_in_a_namespace_the_other_says_who(
     cluster: Cluster, start: Start, other: str
 ) -> None:
     lease = f"lease {cluster.namespace}/diloco-jobs is held by {cluster.namespace}"

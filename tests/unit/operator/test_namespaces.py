@@ -76,7 +76,7 @@ async def operator(server: LeaseServer, name: str, taken: list[str] | None = Non
     await asyncio.wait((work,))
 
 
-async def test_the_first_acts_for_as_long_as_it_works_and_the_second_says_who_does(server: LeaseServer) -> None:
+async def test_the_first_acts_while_it_works_and_the_second_says_who_does(server: LeaseServer) -> None:
     async with operator(server, "home/first") as first, operator(server, "other/second") as second:
         await asyncio.sleep(10 * LONG)
         assert (first.acts_in("team"), second.acts_in("team")) == (True, False)
@@ -118,7 +118,7 @@ async def test_a_deleted_lease_is_taken_again_or_lost_to_who_is_quicker(server: 
         assert first.acts_in("team") is not second.acts_in("team")
 
 
-async def test_jobs_of_a_namespace_that_is_being_deleted_are_ended_by_who_acted_there(server: LeaseServer) -> None:
+async def test_who_acted_in_a_namespace_ends_its_jobs_while_it_is_deleted(server: LeaseServer) -> None:
     """Without a Lease, which is deleted too: else their finalizer would stay."""
     async with operator(server, "home/first") as first, operator(server, "other/second") as second:
         server.lease = None
