@@ -23,7 +23,7 @@ from diloco_operator.jobs.observe.places import Places
 from diloco_operator.jobs.reconciler import Controller
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
-from testbed.virtual_cluster.namespace import START, Namespace
+from testbed.virtual_cluster.namespace import ADDRESS, START, Namespace
 from testbed.virtual_cluster.operator_world import OPTIONS, TICK_SECONDS, job_object
 from testbed.virtual_cluster.world_pods import Object, Pods, copied
 from testbed.virtual_cluster.world_syncer import WorldSyncer
@@ -218,8 +218,9 @@ class ClusterWorld:
     def pods(self) -> Pods:
         return self.home.pods
 
-    async def ask(self, key: JobKey) -> SyncerStatusView | SyncerAway:
+    async def ask(self, key: JobKey, address: str) -> SyncerStatusView | SyncerAway:
         """A syncer's status (`SyncerClient`)."""
+        assert address == ADDRESS
         return SyncerStatusView.model_validate(self.syncers[key.name].status())
 
     def reconcile(self, name: str = "demo") -> ApiError | None:

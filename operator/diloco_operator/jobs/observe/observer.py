@@ -12,7 +12,7 @@ from typing import Final
 from diloco_operator import names
 from diloco_operator.api_server.cache import version_of
 from diloco_operator.api_server.errors import ApiError, NamespaceGoingError
-from diloco_operator.api_server.kinds import Object
+from diloco_operator.api_server.kinds import SERVICE, Object
 from diloco_operator.decide.objects.workloads import CLAIM, syncer_deployment, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Observed, PodList, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import key_of
@@ -31,6 +31,7 @@ AWAY_AFTER_QUESTIONS: Final = 3
 """A syncer that has answered before counts as away after this many unanswered requests in a row: a single one may be
 lost, or arrive in the middle of a merge on a busy node."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
+NO_ADDRESS: Final = SyncerAway("its Service has no address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,9 @@ class Observer:
             memory.syncer, memory.unanswered = None, 0
             return None if deployment is None else NOT_READY
         if memory.syncer is None or self.clock() - memory.syncer_at >= SYNCER_SECONDS:
-            answer = await self.asker.ask(key)
+            service = children.get(ChildKey(SERVICE.name, names.syncer(key.name))) or {}
+            address = service.get("spec", {}).get("clusterIP", "None")
+            answer = NO_ADDRESS if address == "None" else await self.asker.ask(key, address)
             memory.syncer_at = self.clock()
             memory.unanswered = memory.unanswered + 1 if isinstance(answer, SyncerAway) else 0
             lately = isinstance(memory.syncer, SyncerStatusView)

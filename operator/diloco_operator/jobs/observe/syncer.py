@@ -12,7 +12,6 @@ from typing import Final
 import aiohttp
 from pydantic import ValidationError
 
-from diloco_operator import names
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.manifests.common import HTTP_PORT
@@ -23,9 +22,9 @@ LONGEST_ANSWER_BYTES: Final = 8 << 20
 AT_ONCE: Final = 16
 
 
-def status_url(job: JobKey) -> str:
-    """The URL of a job's syncer's ``/status``, by the cluster's DNS."""
-    return f"http://{names.syncer_host(job.name, job.namespace)}:{HTTP_PORT}/status"
+def status_url(address: str) -> str:
+    """The URL of the ``/status`` of a syncer whose Service has this address. No name has to be looked up for it."""
+    return f"http://{f'[{address}]' if ':' in address else address}:{HTTP_PORT}/status"
 
 
 def new_session() -> aiohttp.ClientSession:
@@ -40,22 +39,23 @@ def new_session() -> aiohttp.ClientSession:
 class SyncerClient:
     """Requests the status of syncers, a bounded number at once."""
 
-    def __init__(self, session: aiohttp.ClientSession, url_of: Callable[[JobKey], str] = status_url) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url_of: Callable[[str], str] = status_url) -> None:
         """The caller closes `session`."""
         self._session = session
         self._url_of = url_of
         self._free = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(self, job: JobKey) -> SyncerStatusView | SyncerAway:
-        """The status of a job's syncer, or why there is none, in a text that stays the same while the cause does."""
+    async def ask(self, job: JobKey, address: str) -> SyncerStatusView | SyncerAway:
+        """The status of a job's syncer, or why there is none, in a text that stays the same while the cause does.
+
+        `address` is that of the syncer's Service.
+        """
         async with self._free:
             try:
                 async with asyncio.timeout(TIMEOUT_SECONDS):
-                    body = await self._get(self._url_of(job))
+                    body = await self._get(self._url_of(address))
             except TimeoutError:
                 return SyncerAway(f"no answer within {TIMEOUT_SECONDS:.0f} s")
-            except aiohttp.ClientConnectorDNSError:
-                return SyncerAway("its host name does not resolve")
             except aiohttp.ClientConnectorError as error:
                 # The error's own text contains an address, which may change.
                 number = error.os_error.errno

@@ -12,7 +12,7 @@ from diloco_operator.api_server.cache import Cache
 from diloco_operator.decide.observed import Object, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.memory import Memory
-from diloco_operator.jobs.observe.observer import AWAY_AFTER_QUESTIONS, NOT_READY, SYNCER_SECONDS, Observer
+from diloco_operator.jobs.observe.observer import AWAY_AFTER_QUESTIONS, NO_ADDRESS, NOT_READY, SYNCER_SECONDS, Observer
 from diloco_operator.jobs.observe.places import Places
 
 FIRST, SECOND = (SyncerStatusView(job="demo", epoch=epoch, phase="Training") for epoch in (1, 2))
@@ -29,14 +29,15 @@ class Scene:
 
     answers: list[Answer]
     ready: int = 1
+    address: str = "10.96.0.7"
     now: float = 0.0
     memory: Memory = field(init=False)
 
     def __post_init__(self) -> None:
         self.memory = Memory("1", lambda: self.now)
 
-    async def ask(self, job: JobKey) -> Answer:
-        assert job == ("train", "demo")
+    async def ask(self, job: JobKey, address: str) -> Answer:
+        assert (job, address) == (("train", "demo"), self.address)
         return self.answers.pop(0)
 
     def heard(self, later_seconds: float = SYNCER_SECONDS) -> Answer | None:
@@ -45,6 +46,7 @@ class Scene:
         metadata = {"namespace": "train", "name": "demo-syncer", "uid": "2", "labels": {labels.JOB: "demo"}}
         owned = {**metadata, "ownerReferences": [{"uid": "1", "controller": True}]}
         cache.seen("Deployment", {"metadata": owned, "spec": {"replicas": 1}, "status": {"readyReplicas": self.ready}})
+        cache.seen("Service", {"metadata": owned, "spec": {"clusterIP": self.address}})
         observer = Observer(Places(NOBODY, cache, ()), self, lambda: self.now, lambda *_: False)  # type: ignore[arg-type]
         return asyncio.run(observer.observe(JOB, self.memory)).syncer
 
@@ -68,6 +70,10 @@ def test_a_syncer_that_answered_is_away_after_several_questions_in_a_row() -> No
 
 def test_a_syncer_that_never_answered_is_away_until_its_first_answer() -> None:
     assert list(Scene([AWAY, FIRST]).all_heard()) == [AWAY, FIRST]
+
+
+def test_a_syncer_without_an_address_is_away_without_a_request() -> None:
+    assert Scene([], address="None").heard() == NO_ADDRESS
 
 
 @pytest.mark.parametrize("before", [[], [FIRST], [FIRST, AWAY]])
