@@ -1,6 +1,6 @@
 """/healthz, /readyz and /metrics: whether this process does its work.
 
-A probe that only answers shows that HTTP works and nothing more. Here readiness depends on the lease and on the age of
+A probe that only answers shows that HTTP works and nothing more. Here readiness depends on the leases and on the age of
 every watch. Waiting for the lease counts as ready, or a rolling upgrade would never finish.
 """
 
@@ -45,6 +45,14 @@ class Work(Protocol):
         """Why watches are not watching at the moment, for those that are not."""
         ...
 
+    def lease_problems(self) -> list[str]:
+        """Why Leases of namespaces cannot be asked for, one text each."""
+        ...
+
+    def elsewhere(self) -> list[str]:
+        """In which namespaces another operator acts, one text each."""
+        ...
+
 
 @dataclass(slots=True)
 class Health:
@@ -67,6 +75,7 @@ class Health:
                 problem = self.work.problems().get(watch)
                 seen = "never" if age == float("inf") else f"{age:.0f} s ago"
                 yield f"watch of {watch} last heard from: {seen}{f': {problem}' if problem else ''}"
+        yield from self.work.lease_problems()
 
     @asynccontextmanager
     async def served(self, address: str) -> AsyncIterator[int]:
@@ -112,7 +121,8 @@ class Health:
         if lines:
             return web.Response(text="".join(f"{line}\n" for line in lines), status=503)
         oldest = max(self.work.ages().values(), default=0.0)
-        return web.Response(text=f"working: lease held, every watch heard from within the last {oldest:.0f} s\n")
+        working = f"working: lease held, every watch heard from within the last {oldest:.0f} s"
+        return web.Response(text="".join(f"{line}\n" for line in (working, *self.work.elsewhere())))
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Leader election: one operator works at a time, the holder of a Lease, and it stops before another one may start.
+"""Leader election: one works at a time, the holder of a Lease, and it stops before another one may start.
 
 Another holder's lease has expired when it has not changed for long enough by our own clock, because clocks of machines
 differ (client-go does the same). The Lease is that of coordination.k8s.io.
@@ -57,13 +57,13 @@ class Lease:
     namespace: str
     name: str
     identity: str
-    """This process's identity, never used by another one."""
+    """Who holds it; of several processes with the same identity, the caller lets only one work."""
     clocks: Clocks
     times: LeaseTimes = field(default_factory=LeaseTimes)
     other: str = ""
     """The other holder; empty: none is known."""
-    problem: str = ""
-    """Why the Lease cannot be read at the moment."""
+    error: ApiError | None = None
+    """Why the Lease cannot be read or written at the moment."""
     acquired: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once this process holds it."""
     _renewed_at: float | None = None
@@ -95,13 +95,13 @@ class Lease:
                     _log.info("lease %s/%s is held as %s", self.namespace, self.name, self.identity)
                     self.acquired.set()
                     return
-                self.problem = ""
+                self.error = None
             except ConflictError:
                 continue  # another process was quicker: find out which
             except ApiError as error:
-                if self.problem != error.message:
+                if self.error is None or self.error.message != error.message:
                     _log.warning("%s; retrying", error)
-                self.problem = error.message
+                self.error = error
             await asyncio.sleep(self.times.renew_seconds)
 
     async def keep(self) -> None:
@@ -116,6 +116,7 @@ class Lease:
                 async with asyncio.timeout(self._left_seconds()):
                     await self._renew()
             except NotFoundError as error:
+                self._renewed_at = None
                 raise LeaseLostError(f"the lease was deleted: {error}") from error
             except (ApiError, TimeoutError) as error:
                 _log.warning("lease %s/%s not renewed: %s", self.namespace, self.name, str(error) or "no time left")
@@ -181,7 +182,7 @@ class Lease:
         asked_at = self.clocks.monotonic()
         write = self.api.create if create else self.api.replace
         self._live = await write(LEASE, body, timeout_seconds=self.times.renew_seconds)
-        self._renewed_at, self.other, self.problem = asked_at, "", ""
+        self._renewed_at, self.other, self.error = asked_at, "", None
 
     def _left_seconds(self) -> float:
         if self._renewed_at is None:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 PREFIX: Final = "DILOCO_"
 DEFAULT_LEASE: Final = "diloco-operator"
+JOBS_LEASE: Final = "diloco-jobs"
+"""The Lease of a namespace with jobs, whose holder is the operator that acts there."""
 _DESCRIPTION: Final = """\
 Reconciles DiLoCoJobs: creates learners and syncer, repairs drift, reports status.
 
@@ -20,7 +22,8 @@ a working copy against the cluster of your kubeconfig, first install the DiLoCoJ
   diloco-operator --operator-namespace default --trainer-image IMAGE
 """
 _EPILOG: Final = """\
-Only the holder of the Lease works; a second operator waits for the Lease.
+Only the holder of the Lease works; a second process waits for the Lease. Of several operators that
+watch a namespace, the holder of the Lease diloco-jobs there acts in it.
 /readyz says what the operator does or waits for; /healthz and /metrics are at the same address.
 
 exit codes: 0 stopped on request; 1 unexpected error; 2 a flag, a variable or the kubeconfig is
@@ -45,6 +48,9 @@ class OperatorOptions:
         None, "image for jobs that name none; without it such jobs do not start", "IMAGE"
     )
     namespaces: tuple[str, ...] = _setting((), "namespaces whose jobs are reconciled; default: all", "NAME,NAME")
+    exclude_namespaces: tuple[str, ...] = _setting(
+        (), "namespaces whose jobs are left to another operator", "NAME,NAME"
+    )
     resync_seconds: float = _setting(60.0, "how often every job is reconciled even if nothing changed", "SECONDS")
     poll_seconds: float = _setting(5.0, "how often a running job's syncer is asked for its status", "SECONDS")
     remote_deletion_seconds: float = _setting(
@@ -68,6 +74,8 @@ class OperatorOptions:
         """
         if not self.operator_namespace:
             raise ValueError(f"--operator-namespace: is missing; outside a pod, give it or {PREFIX}OPERATOR_NAMESPACE")
+        if self.lease_name == JOBS_LEASE:
+            raise ValueError(f"lease_name: {JOBS_LEASE} is the Lease of a namespace with jobs; use another name")
         for name in ("resync_seconds", "poll_seconds", "remote_deletion_seconds"):
             value: float = getattr(self, name)
             if not value > 0:

@@ -41,6 +41,7 @@ from diloco_operator.jobs.observe.syncer import SyncerClient, new_session
 from diloco_operator.jobs.reconciler import Controller
 from diloco_operator.lease import Clocks, Lease, LeaseLostError
 from diloco_operator.metrics import Gauges, Metrics
+from diloco_operator.namespaces import TIMES, Namespaces
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
 from diloco_operator.workers import Pacing, Workers
@@ -74,6 +75,7 @@ class Operator:
     """Set if the work has failed: then kopf stops too."""
     watches: tuple[Watch, ...] = field(init=False)
     workers: Workers[JobKey] = field(init=False)
+    namespaces: Namespaces = field(init=False)
     clusters: RemoteClusters = field(init=False)
     controller: Controller = field(init=False)
     _work: asyncio.Task[None] | None = None
@@ -90,6 +92,12 @@ class Operator:
             )
             for namespace in self.options.namespaces or (None,)
             for kind in CHILDREN
+        )
+        self.namespaces = Namespaces(
+            self.api,
+            f"{self.options.operator_namespace}/{self.options.lease_name}",
+            Clocks(_now, time.monotonic),
+            self._namespace_taken,
         )
         self.clusters = RemoteClusters(self._home_side())
         self.controller = Controller(
@@ -141,7 +149,12 @@ class Operator:
 
     def job_changed(self, event: str | None, job: Object) -> None:
         """Take in a job from the watch. `event` is the watch event's type; None: it was in a list."""
-        self.workers.enqueue(self.jobs.heard(event, job))
+        if job["metadata"]["namespace"] in self.options.exclude_namespaces:
+            return
+        key = self.jobs.heard(event, job)
+        if event == "DELETED" and not self._jobs_in(key.namespace):
+            self.namespaces.leave(key.namespace)
+        self.workers.enqueue(key)
 
     def ages(self) -> dict[str, float]:
         """Seconds since each watch was last known to work."""
@@ -155,19 +168,27 @@ class Operator:
         """Why watches are not watching."""
         return {str(watch.selection): watch.problem for watch in self.watches if watch.problem}
 
+    def lease_problems(self) -> list[str]:
+        """Why Leases of namespaces cannot be asked for."""
+        return list(self.namespaces.problems())
+
+    def elsewhere(self) -> list[str]:
+        """In which namespaces another operator acts."""
+        return list(self.namespaces.held_by_others())
+
     def standing(self) -> str | None:
         """What it waits for, as text; None: it works."""
         lease = self.lease
         if lease.held:
             return self.stage
         where = f"{lease.namespace}/{lease.name}"
-        if lease.problem:
-            return f"waiting for lease {where}: {lease.problem}"
+        if lease.error is not None:
+            return f"waiting for lease {where}: {lease.error.message}"
         return f"standing by: lease {where} is held by {lease.other}" if lease.other else "starting"
 
     def stands_by(self) -> bool:
         """Whether waiting is normal: another process holds the lease."""
-        return not self.lease.held and bool(self.lease.other) and not self.lease.problem
+        return not self.lease.held and bool(self.lease.other) and self.lease.error is None
 
     async def _run(self) -> None:
         """Watch and reconcile until cancelled, from when the lease is held."""
@@ -177,6 +198,7 @@ class Operator:
             group.create_task(self._keep_lease())
             for watch in self.watches:
                 group.create_task(watch.run())
+            group.create_task(self.namespaces.run())
             group.create_task(self.workers.work())
             group.create_task(self.clusters.run())
             sweeper = Sweeper(self.clusters, self.api, self.metrics.swept, time.monotonic, random.random)
@@ -203,6 +225,8 @@ class Operator:
         known = (watch.synced.is_set() for watch in self.watches if watch.selection.namespace in (None, key.namespace))
         if not all(known):
             return _UNKNOWN_SECONDS
+        if self.jobs.get(key) is not None and not self.namespaces.acts_in(key.namespace):
+            return TIMES.renew_seconds
         with self.metrics.reconcile_seconds.time():
             return await self.controller.run(key)
 
@@ -232,6 +256,13 @@ class Operator:
         key = JobKey(group.namespace, group.value)
         if self.jobs.get(key) is not None:
             self.workers.enqueue(key)
+
+    def _namespace_taken(self, namespace: str) -> None:
+        for key in self._jobs_in(namespace):
+            self.workers.enqueue(key)
+
+    def _jobs_in(self, namespace: str) -> list[JobKey]:
+        return [key for key in self.jobs if key.namespace == namespace]
 
     def _failed(self, key: Hashable, error: Exception) -> None:
         self.metrics.failed(error)

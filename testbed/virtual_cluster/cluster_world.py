@@ -24,7 +24,7 @@ from diloco_operator.jobs.observe.syncer import Planned
 from diloco_operator.jobs.reconciler import Controller
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import RandomCertificateMaker
-from testbed.virtual_cluster.namespace import START, Namespace
+from testbed.virtual_cluster.namespace import ADDRESS, START, Namespace
 from testbed.virtual_cluster.operator_world import OPTIONS, TICK_SECONDS, job_object
 from testbed.virtual_cluster.world_pods import Object, Pods, copied
 from testbed.virtual_cluster.world_syncer import WorldSyncer
@@ -219,9 +219,10 @@ class ClusterWorld:
     def pods(self) -> Pods:
         return self.home.pods
 
-    async def ask(self, key: JobKey, planned: Planned) -> SyncerStatusView | SyncerAway:
+    async def ask(self, key: JobKey, address: str, planned: Planned) -> SyncerStatusView | SyncerAway:
         """A syncer's status (`SyncerClient`)."""
         del planned
+        assert address == ADDRESS
         return SyncerStatusView.model_validate(self.syncers[key.name].status())
 
     def reconcile(self, name: str = "demo") -> ApiError | None:

@@ -13,6 +13,8 @@ from diloco_operator.clusters.state import ClusterSeen, ClusterState, Expiring
 from testbed.virtual_cluster.world_pods import Object, Pods, copied, is_ready, learner_of, works
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ADDRESS = "10.96.0.1"
+"""The address that every Service gets."""
 Key = tuple[str, str]
 """Kind and name."""
 
@@ -44,6 +46,8 @@ class Namespace:
         new = {"metadata": {"uid": f"{self.name}{item['kind']}-{self.version}", "generation": 0}}
         live = self.objects.get(key, new)
         status = {"status": live["status"]} if "status" in live else {}
+        if item["kind"] == "Service":
+            item = {**item, "spec": {"clusterIP": ADDRESS, **item.get("spec", {})}}
         metadata = {
             "uid": live["metadata"]["uid"],
             **item["metadata"],

@@ -90,11 +90,16 @@ class Pods:
         ready = sum(is_ready(pod) for pod in own)
         # A Deployment does not count pods that are on their way out; a StatefulSet does.
         kept = [pod for pod in own if item["kind"] == "StatefulSet" or "deletionTimestamp" not in pod["metadata"]]
+        updated = sum(_revision(pod) == revision and "deletionTimestamp" not in pod["metadata"] for pod in kept)
+        rolls = item["spec"].get("updateStrategy", {}).get("type") != "OnDelete"
+        complete = rolls and updated == ready == item["spec"]["replicas"]
+        current = revision if complete else item.get("status", {}).get("currentRevision", revision)
         item["status"] = {
             "observedGeneration": item["metadata"]["generation"],
             "replicas": len(kept),
             "readyReplicas": ready,
-            "updatedReplicas": sum(_revision(pod) == revision for pod in kept),
+            "updatedReplicas": updated,
+            "currentRevision": current,
             "updateRevision": revision,
         }
         if item["kind"] == "Deployment":

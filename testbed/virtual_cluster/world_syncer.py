@@ -43,6 +43,10 @@ class WorldSyncer:
     given_up: set[str] = field(default_factory=set)
     incarnations: dict[str, int] = field(default_factory=dict)
     stalled: set[str] = field(default_factory=set)
+    cut_off: set[str] = field(default_factory=set)
+    """Learners that run and do not reach it."""
+    silent: dict[str, float] = field(default_factory=dict)
+    """Seconds since it heard of learners, of those that have joined since it started."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Learners whose work is left out of merges, and why."""
     quorum: int | None = None
@@ -76,10 +80,12 @@ class WorldSyncer:
         """Start a new process on the same volume."""
         self.epoch += 1
         self.joined = set()
+        self.silent = {}
 
     def trains(self, seconds: float, present: Iterable[str]) -> None:
         """Let time pass with these learners connected."""
-        self.joined, before = set(present) - self.given_up, self.joined
+        self.joined, before = set(present) - self.given_up - self.cut_off, self.joined
+        self.silent = {one: past + seconds for one, past in self.silent.items()} | dict.fromkeys(self.joined, 0.0)
         self.incarnations |= {one: self.incarnations.get(one, 0) + 1 for one in self.joined - before}
         self.ever |= self.joined
         working = self.joined - self.stalled
@@ -139,6 +145,7 @@ class WorldSyncer:
             "id": learner,
             "state": self._state(learner).value,
             "restarts": self.restarts.get(learner, 0),
+            "last_heard_seconds": self.silent.get(learner),
         }
         said["incarnation"] = self.incarnations.get(learner, 0)
         left_out = self.left_out.get(learner)

@@ -60,7 +60,8 @@ def attributes(verb: str, what: str) -> dict[str, str]:
 
 def test_the_operator_may_do_nothing_that_it_does_not_do(cluster: Cluster, chart: Release, namespace: str) -> None:
     account = f"system:serviceaccount:{chart.namespace}:{chart.name}"
-    done = {("patch", "apps/statefulsets"), ("patch", JOBS)}  # a finalizer
+    # A finalizer, and the Lease of the operator that acts in the namespace.
+    done = {("patch", "apps/statefulsets"), ("patch", JOBS), ("update", f"{LEASES}=diloco-jobs")}
     assert may(cluster, namespace, account, {*done, *OPERATOR_MAY_NOT}, "system:serviceaccounts") == done
     leases = {("update", f"{LEASES}={name}") for name in ("diloco-operator", "another")}
     own = may(cluster, chart.namespace, account, leases, "system:serviceaccounts")

@@ -63,6 +63,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [diloco.dev]
   resources: [dilocojobs/status]
   verbs: [patch]
+# Of several operators that watch a namespace, one acts: the holder of this Lease there.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [diloco-jobs]
+  verbs: [get, update]
+# By name nothing can be created: the API server does not know the name yet.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
 # What a job is made of, below. get: whether a name is taken by an object of someone else, which is then left alone.
 # list, watch: what became of what was applied. create, patch: server-side apply needs patch always, and create where
 # there is nothing yet. delete: what a job no longer consists of; with the job itself all goes by its owner references.

@@ -100,7 +100,11 @@ _BY_KIND: Final[Mapping[str, Any]] = {
                 },
             },
         },
-        "status": {**dict.fromkeys(_COUNTS, _COUNT), "updateRevision": str, "conditions": _CONDITIONS},
+        "status": {
+            **dict.fromkeys(_COUNTS, _COUNT),
+            **dict.fromkeys(("currentRevision", "updateRevision"), str),
+            "conditions": _CONDITIONS,
+        },
     },
     SECRET.name: {"data": _TEXTS},
     CONFIG_MAP.name: {"data": _TEXTS},

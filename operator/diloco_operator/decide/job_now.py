@@ -15,6 +15,7 @@ from diloco.spec.checks import MAXIMUM_LEARNERS
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
 from diloco.spec.status.job import JobStatus
 from diloco_operator import names
+from diloco_operator.decide.causes.syncer import cut_off
 from diloco_operator.decide.causes.volume import START_ANEW, Volume
 from diloco_operator.decide.clusters import FINALIZER, HOME, Clusters, said_regions, with_same_places
 from diloco_operator.decide.ending.ending import recorded_end
@@ -267,7 +268,15 @@ class JobNow:
             any(not workload.healthy or workload.surplus for workload in sets)
             or (self.deployment is not None and not syncer_ready(self.deployment))
             or (self.claim is not None and not is_bound(self.claim))
+            or self._misses_learners
         )
+
+    @property
+    def _misses_learners(self) -> bool:
+        """Whether the syncer no longer hears from learners that should run."""
+        gone = {} if self.told is None else cut_off(self.told)
+        wanted = (f"{one.pool}/{index}" for one in self.workloads_in_reach for index in one.indices - one.given_up)
+        return bool(gone) and any(learner in gone for learner in wanted)
 
     @property
     def was_suspended(self) -> bool:

@@ -90,6 +90,8 @@ class LearnerReport(BaseModel):
     diverged_reason: str = ""
     """Why it was last reset or quarantined; empty: it was not, or the syncer is of a version that does not report
     it."""
+    last_heard_seconds: float | None = None
+    """Time since its last message; None if there was none since the syncer started."""
     left_out_now: str = ""
     """Why merges repeatedly leave it out, in a text that stays the same while it lasts; empty: they do not, or the
     syncer is of a version that does not report it."""

@@ -101,9 +101,9 @@ async def test_an_absent_server_is_waited_for(proxied: Api, namespace: str, prox
     away = proxy.fault("leases", times=-1, code=0)
     waiting = asyncio.create_task(lease.acquire())
     await until(lambda: away.struck >= 5)
-    assert lease.problem
+    assert lease.error is not None
     assert not waiting.done()
     proxy.mend()
     await waiting
     assert lease.held
-    assert not lease.problem
+    assert lease.error is None

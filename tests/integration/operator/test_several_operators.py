@@ -1,8 +1,14 @@
 """Operators that come after each other or run beside each other, against a real API server."""
 
+import pytest
+
 from diloco.runtime.process.exits import EXIT_LEASE_LOST, EXIT_OK
 from testbed.kind.waiting import wait_until
-from tests.support.operator_scene import Cluster, Start, at_rest, reconciles_again
+from testbed.operator_process import OperatorProcess
+from tests.support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
+
+OWN_ID = 1
+"""Writes of an operator that acts nowhere: the id of its home, in its own namespace."""
 
 
 def test_a_second_operator_stands_by_and_takes_over_without_changes(cluster: Cluster, start: Start) -> None:
@@ -35,23 +41,45 @@ def test_an_operator_that_stands_by_ends_when_it_is_asked_to(start: Start) -> No
         assert first.works or second.works
 
 
-def test_two_operators_that_disagree_pause_between_their_writes(cluster: Cluster, start: Start, namespace: str) -> None:
-    """Releases in two namespaces have a lease each, and each lets only its own namespace read a syncer's figures."""
-    other = f"{namespace}-other"
-    cluster.server.kubectl("create", "namespace", other)
-    with start() as first, start(None, f"--operator-namespace={other}") as second:
+@pytest.fixture
+def other(cluster: Cluster) -> str:
+    """The namespace of an operator that would write other NetworkPolicies: only it may read a syncer's figures."""
+    name = f"{cluster.namespace}-other"
+    cluster.server.kubectl("create", "namespace", name)
+    return f"--operator-namespace={name}"
+
+
+def test_one_of_two_operators_acts_in_a_namespace_the_other_says_who(
+    cluster: Cluster, start: Start, other: str
+) -> None:
+    lease = f"lease {cluster.namespace}/diloco-jobs is held by {cluster.namespace}"
+    with start() as first, start(None, other) as second:
         wait_until(lambda: first.works and second.works, "both work")
         cluster.has_job("two")
-        wait_until(lambda: "something keeps reverting NetworkPolicy" in first.log + second.log, "one gives way")
-        wait_until(lambda: all(each.log.count("keeps reverting") >= 1 for each in (first, second)), "both do")
-        for each in (first, second):
-            reconciles_again(each)
-        writes, reconciles = first.writes + second.writes, first.reconciles + second.reconciles
-        for each in (first, second):
-            reconciles_again(each, times=10)
-        # A policy now and then, although every reconcile found one to write.
-        written, looks = first.writes + second.writes - writes, first.reconciles + second.reconciles - reconciles
-        assert 2 * written <= looks
+
+        def stands_back(operator: OperatorProcess) -> bool:
+            return f"not acting in {cluster.namespace}: {lease}" in operator.get("/readyz")[1]
+
+        wait_until(lambda: {stands_back(first), stands_back(second)} == {True, False}, "one of them stands back")
+        acting, waiting = (second, first) if stands_back(first) else (first, second)
+        reconciles_again(acting)
+        writes, versions = acting.writes, cluster.versions()
+        reconciles_again(acting, times=10)
+        assert acting.writes == writes
+        assert waiting.writes <= OWN_ID
+        assert cluster.versions() == versions
+        assert lease in waiting.log
+        assert waiting.works
+
+
+def test_a_namespace_that_an_operator_excludes_is_left_to_another(cluster: Cluster, start: Start, other: str) -> None:
+    with start(None, other, f"--exclude-namespaces={cluster.namespace}") as excluding:
+        cluster.apply(manifest("two"))
+        wait_until(lambda: excluding.works, "it works")
+        with start() as acting:
+            cluster.settled("two")
+            assert (excluding.metric("jobs"), acting.metric("jobs")) == (0, 1)
+            assert excluding.writes <= OWN_ID
 
 
 def test_an_operator_that_loses_its_lease_ends_at_once_and_writes_no_more(cluster: Cluster, start: Start) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from diloco_operator.api_server import kinds
 from diloco_operator.api_server.kinds import Kind
 from diloco_operator.clusters.rules import RULES
+from diloco_operator.options import JOBS_LEASE
 from tests.support.rendered_chart import NAMESPACE, Render, Rendered
 
 Rights = dict[tuple[str, str], set[str]]
@@ -50,7 +51,7 @@ def test_the_operator_needs_the_same_verbs_in_a_remote_namespace(plain: Rendered
 def test_named_namespaces_get_the_same_rights_in_roles_not_a_cluster_role(plain: Rendered, render: Render) -> None:
     rendered = render(watchNamespaces=["b", "a", "b"], rbac={"aggregate": False})
     assert rendered.of_kind("ClusterRole") == rendered.of_kind("ClusterRoleBinding") == []
-    roles = [one for one in rendered.of_kind("Role") if LEASES not in rights(one["rules"])]
+    roles = [one for one in rendered.of_kind("Role") if one["metadata"]["namespace"] != NAMESPACE]
     found = {one["metadata"]["namespace"]: rights(one["rules"]) for one in roles}
     assert found == dict.fromkeys("ab", rights(operators_role(plain)["rules"]))
     bound = {one["metadata"]["namespace"] for one in rendered.of_kind("RoleBinding")}
@@ -68,6 +69,14 @@ def test_the_lease_and_the_homes_id_are_by_name_in_its_own_namespace(plain: Rend
         ("configmaps", "diloco-operator-home"): {"get"},
         ("configmaps",): {"create"},
     }
+
+
+def test_of_leases_elsewhere_only_that_of_the_jobs_is_written(plain: Rendered) -> None:
+    rules = [rule for rule in operators_role(plain)["rules"] if rule["resources"] == ["leases"]]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in rules] == [
+        (["get", "update"], [JOBS_LEASE]),
+        (["create"], None),
+    ]
 
 
 def test_namespace_roles_extend_to_jobs_and_never_to_writing_a_status(plain: Rendered) -> None:

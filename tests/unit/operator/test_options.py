@@ -55,6 +55,7 @@ def test_a_mistake_is_one_line_that_names_what_to_change(environment: dict[str, 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
+        ({"lease_name": "diloco-jobs"}, "lease_name: diloco-jobs is the Lease of a namespace with jobs"),
         ({"operator_namespace": ""}, "--operator-namespace: is missing"),
         ({"poll_seconds": 0.0}, "poll_seconds: 0.0 is not above 0"),
         ({"resync_seconds": float("nan")}, "resync_seconds: nan is not above 0"),

@@ -5,7 +5,7 @@ from diloco_operator.decide.causes.bad_nodes import bad_node_causes
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.clusters import cluster_causes
 from diloco_operator.decide.causes.pools import Spared, learner_causes, syncer_pod_causes
-from diloco_operator.decide.causes.syncer import present, reported_causes, training
+from diloco_operator.decide.causes.syncer import cut_off, present, reported_causes, training
 from diloco_operator.decide.causes.volume import loss_causes, volume_causes
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import set_of
@@ -33,7 +33,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     known = Spared(spared=held, lost=lost)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)
-        known = Spared(present(view), given_up(view) | held, lost)
+        known = Spared(present(view), given_up(view) | held, lost, cut_off(view))
     return causes + learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
 
 

@@ -3,10 +3,11 @@
 Pure, and nothing is remembered: a cause lasts exactly as long as what it is read from.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from diloco_operator import labels
@@ -37,6 +38,7 @@ _WORDS = {
     _R.LEARNERS_MISSING: "running but not joined to the syncer",
 }
 """How a message describes one or more pods with that problem."""
+_CUT_OFF = "it was joined before, so its link is cut, its node is gone or its process hangs"
 FOUND_BY_LOOKING = frozenset(
     {
         *_WORDS,
@@ -63,6 +65,8 @@ class Spared:
     """Ids of learners to leave out, because the cause why they do not run is reported already."""
     lost: frozenset[str] = frozenset()
     """Uids of pods on nodes that do not respond. Their causes are reported elsewhere (`lost_pods`)."""
+    cut_off: Mapping[str, float] = field(default_factory=dict)
+    """Seconds since the syncer last heard of learners that have lost their session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ def _problems(
         if (learner := _learner(workload, observed.pod)) not in known.spared
         and (
             problem := with_claims(pod_problem(observed, now), observed, looked.events)
-            or _missing(observed.pod, learner, known.present, now)
+            or _missing(observed.pod, learner, known, now)
         )
         is not None
     ]
@@ -202,15 +206,21 @@ def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
         yield Cause(reason, f"{words}: {detail}" if detail else words)
 
 
-def _missing(pod: Object, learner: str, present: frozenset[str] | None, now: datetime) -> PodProblem | None:
+def _missing(pod: Object, learner: str, known: Spared, now: datetime) -> PodProblem | None:
     since = running_since(pod)
-    if present is None or learner in present or is_ready(pod) or since is None:
+    if known.present is None or learner in known.present or since is None:
         return None
-    if (now - since).total_seconds() < JOIN_SECONDS:
+    runs_seconds, ready = (now - since).total_seconds(), is_ready(pod)
+    was_joined = known.cut_off.get(learner, math.inf) < runs_seconds
+    if (ready or runs_seconds < JOIN_SECONDS) and not was_joined:
         return None
-    silent = is_on_silent_node(pod)
-    node = pod.get("spec", {}).get("nodeName") or "its node"
-    return PodProblem(Reason.LEARNERS_MISSING, f"{node} does not respond" if silent else "", node_silent=silent)
+    if ready and pod["metadata"].get("deletionTimestamp"):
+        return None  # it has left
+    if is_on_silent_node(pod):
+        node = pod.get("spec", {}).get("nodeName") or "its node"
+        return PodProblem(Reason.LEARNERS_MISSING, f"{node} does not respond", node_silent=True)
+    # Kubernetes takes a pod for ready for a while after its node is gone.
+    return PodProblem(Reason.LEARNERS_MISSING, _CUT_OFF if was_joined else "", node_silent=ready)
 
 
 def _forbidden(workload: PoolWorkload, events: Mapping[ChildKey, tuple[Object, ...]]) -> Iterator[Cause]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from diloco.spec.status.syncer import PRESENT, LearnerState
+from diloco.spec.status.syncer import OVER, PRESENT, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.learners.readmission import READMIT
@@ -14,6 +14,8 @@ _LONGEST_LINKS = 600
 """Most characters of a message about links: the reason and the remedies."""
 _MOST_LEFT_OUT = 3
 """Most reasons for learners being left out or in quarantine."""
+CUT_OFF_SECONDS = 15.0
+"""A learner without a session that was heard since then may be on its way back (ours)."""
 NO_MISFITS = frozenset({"Fits", "StepTimeUnknown"})
 """Kinds that the syncer reports while nothing is known to be wrong with settings and links."""
 
@@ -85,6 +87,12 @@ def _links_causes(links: LinksReport | None) -> list[Cause]:
 def present(view: SyncerStatusView) -> frozenset[str]:
     """Learners with a session."""
     return _in(view, *PRESENT)
+
+
+def cut_off(view: SyncerStatusView) -> dict[str, float]:
+    """Learners that had a session and have been silent for a while: for how many seconds."""
+    silent = {one.id: one.last_heard_seconds or 0.0 for one in view.learners if one.state == LearnerState.ABSENT}
+    return {} if view.phase in OVER else {one: seconds for one, seconds in silent.items() if seconds >= CUT_OFF_SECONDS}
 
 
 def training(view: SyncerStatusView) -> frozenset[str]:

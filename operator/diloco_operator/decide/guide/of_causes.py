@@ -216,7 +216,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "restarted. `kubectl logs POD --previous` then shows where each of its threads was.",
         ),
         Reason.LEARNERS_MISSING: warning(
-            "Learner pods run but have not joined the syncer: they are still loading, or cannot connect.",
+            "Learner pods run but are not joined to the syncer: they are still loading or cannot connect; or the "
+            "syncer no longer hears from them, because their link is cut, their node is gone or their process hangs.",
             "`kubectl logs POD`. Check whether a NetworkPolicy or a service mesh blocks port 29400 of JOB-syncer; for "
             "a region in another cluster, whether its pods reach the syncer's address.",
         ),

@@ -110,6 +110,8 @@ def rollout_waits(workload: PoolWorkload) -> int:
     live = workload.live
     if live is None or creates_gated(live) or not seen_by_controller(live) or "updatedReplicas" not in status:
         return 0
+    if status.get("currentRevision") == status.get("updateRevision"):
+        return 0  # there is one template: a pod that is missing, or ends, counts as not updated too
     changed = workload.wanted if is_on_delete(live) else workload.pods
     return max(0, changed - number_of(status["updatedReplicas"]))
 

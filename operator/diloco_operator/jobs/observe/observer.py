@@ -12,7 +12,7 @@ from typing import Final
 from diloco_operator import names
 from diloco_operator.api_server.cache import version_of
 from diloco_operator.api_server.errors import ApiError, NamespaceGoingError
-from diloco_operator.api_server.kinds import Object
+from diloco_operator.api_server.kinds import SERVICE, Object
 from diloco_operator.decide.objects.workloads import CLAIM, syncer_deployment, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Observed, PodList, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey, key_of
@@ -34,6 +34,7 @@ lost, or arrive in the middle of a merge on a busy node."""
 MOST_LEARNERS: Final = 50_000
 """Learners of all jobs whose latest state is kept: each takes a KiB and a half at most."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
+NO_ADDRESS: Final = SyncerAway("its Service has no address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,11 @@ class Observer:
             self.forget(key)
             return None if deployment is None else NOT_READY
         if memory.syncer is None or self.clock() - memory.syncer_at >= SYNCER_SECONDS:
-            answer = self._with_room(key, await self.asker.ask(key, planned_learners(job)))
+            service = children.get(ChildKey(SERVICE.name, names.syncer(key.name))) or {}
+            address = service.get("spec", {}).get("clusterIP", "None")
+            answer: SyncerStatusView | SyncerAway = NO_ADDRESS
+            if address != "None":
+                answer = self._with_room(key, await self.asker.ask(key, address, planned_learners(job)))
             memory.syncer_at = self.clock()
             memory.unanswered = memory.unanswered + 1 if isinstance(answer, SyncerAway) else 0
             lately = isinstance(memory.syncer, SyncerStatusView)

@@ -14,7 +14,6 @@ import aiohttp
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from diloco_operator import names
 from diloco_operator.api_server.kinds import Object
 from diloco_operator.decide.observed import LearnerReport, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
@@ -38,9 +37,9 @@ Planned = Mapping[str, int]
 """Number of learners, by ``region/pool``."""
 
 
-def status_url(job: JobKey) -> str:
-    """The URL of a job's syncer's ``/status``, by the cluster's DNS."""
-    return f"http://{names.syncer_host(job.name, job.namespace)}:{HTTP_PORT}/status"
+def status_url(address: str) -> str:
+    """The URL of the ``/status`` of a syncer whose Service has this address. No name has to be looked up for it."""
+    return f"http://{f'[{address}]' if ':' in address else address}:{HTTP_PORT}/status"
 
 
 def new_session() -> aiohttp.ClientSession:
@@ -65,21 +64,22 @@ def planned_learners(job: Object) -> Planned:
 class SyncerClient:
     """Requests the status of syncers."""
 
-    def __init__(self, session: aiohttp.ClientSession, url_of: Callable[[JobKey], str] = status_url) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url_of: Callable[[str], str] = status_url) -> None:
         """The caller closes `session`."""
         self._session = session
         self._url_of = url_of
 
-    async def ask(self, job: JobKey, planned: Planned) -> SyncerStatusView | SyncerAway:
-        """The status of a job's syncer, or why there is none, in a text that stays the same while the cause does."""
+    async def ask(self, job: JobKey, address: str, planned: Planned) -> SyncerStatusView | SyncerAway:
+        """The status of a job's syncer, or why there is none, in a text that stays the same while the cause does.
+
+        `address` is that of the syncer's Service.
+        """
         most_bytes = min(LONGEST_ANSWER_BYTES, _BYTES + _BYTES_PER_LEARNER * sum(planned.values()))
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                body = await self._get(self._url_of(job), most_bytes)
+                body = await self._get(self._url_of(address), most_bytes)
         except TimeoutError:
             return SyncerAway(f"no answer within {TIMEOUT_SECONDS:.0f} s")
-        except aiohttp.ClientConnectorDNSError:
-            return SyncerAway("its host name does not resolve")
         except aiohttp.ClientConnectorError as error:
             # The error's own text contains an address, which may change.
             number = error.os_error.errno

@@ -130,6 +130,7 @@ async def test_how_long_learners_take_to_answer_is_judged(bench: Bench) -> None:
     told = reported(await bench.look(59, answer_seconds=60.0))
     assert told.kind == "RoundTooLong"
     assert told.reason.startswith("a fragment is under way for 120.5 of the interval's 4 steps")
+    assert told.reason.endswith("lost (as measured: a busy processor at either end slows a link, too)")
 
 
 async def test_every_link_of_a_learner_that_trains_and_has_made_steps_is_shown(bench: Bench) -> None:

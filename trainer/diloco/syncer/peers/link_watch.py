@@ -27,6 +27,8 @@ EVERY_SECONDS: Final = 15.0
 HOLD_SECONDS: Final = 90.0
 """How long a verdict must have lasted before it is reported (ours); at least two intervals."""
 
+_AS_MEASURED: Final = "as measured: a busy processor at either end slows a link, too"
+
 
 @dataclass(frozen=True, slots=True)
 class Watched:
@@ -44,6 +46,8 @@ def judge(before: Watched, situation: Situation, now: float) -> Watched:
     if found.kind is FitKind.STALENESS_BOUND_TOO_LOW and situation.exchange.quorum >= situation.learners:
         # With lock-step synchronization, learners are meant to wait until the round is over.
         found = replace(found, kind=FitKind.FITS)
+    if found.kind in (FitKind.LINK_TOO_THIN, FitKind.ROUND_TOO_LONG):
+        found = replace(found, reason=f"{found.reason} ({_AS_MEASURED})")
     hold_seconds = max(HOLD_SECONDS, 2 * situation.exchange.interval * (found.step_seconds or 0.0))
     verdict = before.verdict.after(found, now, hold_seconds)
     if verdict.reported is before.verdict.reported:

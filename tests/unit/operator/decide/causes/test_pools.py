@@ -177,3 +177,13 @@ def test_a_syncer_without_a_node_says_if_its_learners_outrank_it() -> None:
         f"syncer unschedulable: {NO_NODE}; learners of this job have the priority 1000 and the syncer 0, so they can "
         "displace it: set spec.syncer.podTemplate.spec.priorityClassName"
     ) in degraded(w)[2]
+
+
+def test_with_one_template_no_pod_waits_for_another() -> None:
+    w = elastic_world(3, p0=crashed(1, "ValueError: x"))
+    lose(w, f"{OLD}1")
+    w.run(10)
+    assert degraded(w)[1:] == (
+        "CrashLooping",
+        "1 of 3 learners of us-west/old crash-looping: exit code 1: ValueError: x",
+    )

@@ -1,5 +1,6 @@
 """What the syncer reports of learners, its tape and the links, as the job's conditions show it."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,34 @@ def test_a_running_learner_that_the_syncer_has_not_heard_of_is_missing() -> None
     assert degraded(w)[0] == "False", "it may still be loading"
     w.run(60)
     assert degraded(w)[1:] == ("LearnersMissing", "1 of 3 learners of us-west/old running but not joined to the syncer")
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_learner_whose_link_is_cut_is_missing_whatever_its_pod_says(ready: bool) -> None:
+    w = training_world()
+    w.syncer.cut_off = {"us-west/old/1"}
+    if not ready:
+        began = running(w.now - timedelta(minutes=5))
+        w.pods.troubles[f"{OLD}1"] = began | {"conditions": [{"type": "Ready", "status": "False"}]}
+    w.run(10)
+    assert degraded(w)[0] == ("False" if ready else "True")
+    w.run(10)
+    why = "it was joined before, so its link is cut, its node is gone or its process hangs"
+    told = f"1 of 3 learners of us-west/old running but not joined to the syncer: {why}"
+    assert degraded(w) == ("True", "LearnersMissing", told)
+    w.syncer.cut_off, w.pods.troubles = set(), {}
+    w.run(10)
+    assert degraded(w)[0] == "False"
+    assert [event.reason for event in w.events].count("LearnersMissing") == 1
+    assert w.events[-1].message == "no longer degraded (was LearnersMissing)"
+
+
+def test_a_learner_that_has_left_or_starts_again_is_not_missed() -> None:
+    w = training_world()
+    w.pods.delete(f"{OLD}1")
+    w.run(60)
+    assert degraded(w)[0] == "False"
+    assert [event for event in w.events if event.reason == "LearnersMissing"] == []
 
 
 def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:

@@ -12,7 +12,7 @@ from diloco_operator.api_server.cache import Cache
 from diloco_operator.decide.observed import LearnerReport, Object, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.memory import Memory
-from diloco_operator.jobs.observe.observer import AWAY_AFTER_QUESTIONS, NOT_READY, SYNCER_SECONDS, Observer
+from diloco_operator.jobs.observe.observer import AWAY_AFTER_QUESTIONS, NO_ADDRESS, NOT_READY, SYNCER_SECONDS, Observer
 from diloco_operator.jobs.observe.places import Places
 from diloco_operator.jobs.observe.syncer import Planned
 from diloco_operator.shares import Room
@@ -32,6 +32,7 @@ class Scene:
 
     answers: list[Answer]
     ready: int = 1
+    address: str = "10.96.0.7"
     now: float = 0.0
     memory: Memory = field(init=False)
     room: Room = field(default_factory=lambda: Room(90))
@@ -39,8 +40,8 @@ class Scene:
     def __post_init__(self) -> None:
         self.memory = Memory("1", lambda: self.now)
 
-    async def ask(self, job: JobKey, planned: Planned) -> Answer:
-        assert (job, planned) == (("train", "demo"), {"eu/slow": 2})
+    async def ask(self, job: JobKey, address: str, planned: Planned) -> Answer:
+        assert (job, address, planned) == (("train", "demo"), self.address, {"eu/slow": 2})
         return self.answers.pop(0)
 
     def heard(self, later_seconds: float = SYNCER_SECONDS) -> Answer | None:
@@ -49,6 +50,7 @@ class Scene:
         metadata = {"namespace": "train", "name": "demo-syncer", "uid": "2", "labels": {labels.JOB: "demo"}}
         owned = {**metadata, "ownerReferences": [{"uid": "1", "controller": True}]}
         cache.seen("Deployment", {"metadata": owned, "spec": {"replicas": 1}, "status": {"readyReplicas": self.ready}})
+        cache.seen("Service", {"metadata": owned, "spec": {"clusterIP": self.address}})
         observer = Observer(Places(NOBODY, cache, ()), self, lambda: self.now, lambda *_: False, self.room)  # type: ignore[arg-type]
         return asyncio.run(observer.observe(JOB, self.memory)).syncer
 
@@ -72,6 +74,10 @@ def test_a_syncer_that_answered_is_away_after_several_questions_in_a_row() -> No
 
 def test_a_syncer_that_never_answered_is_away_until_its_first_answer() -> None:
     assert list(Scene([AWAY, FIRST]).all_heard()) == [AWAY, FIRST]
+
+
+def test_a_syncer_without_an_address_is_away_without_a_request() -> None:
+    assert Scene([], address="None").heard() == NO_ADDRESS
 
 
 @pytest.mark.parametrize("before", [[], [FIRST], [FIRST, AWAY]])

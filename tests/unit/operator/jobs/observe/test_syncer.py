@@ -23,6 +23,7 @@ from diloco_operator.jobs.observe.syncer import (
 from tests.support.virtual_time import in_virtual_time
 
 JOB = JobKey("ns", "job")
+ADDRESS = "10.96.0.7"
 PLANNED = {"eu/slow": 2}
 HEAD = {"job": "job", "epoch": 1, "phase": "Training"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -58,7 +59,7 @@ def asked(handler: Handler | None, planned: Planned = PLANNED) -> SyncerStatusVi
 
     async def run() -> SyncerStatusView | SyncerAway:
         async with asker_of(handler) as asker:
-            return await asker.ask(JOB, planned)
+            return await asker.ask(JOB, ADDRESS, planned)
 
     return asyncio.run(run())
 
@@ -70,8 +71,12 @@ def answering(body: str, status: int = 200) -> Handler:
     return handler
 
 
-def test_it_asks_by_the_clusters_name_of_the_service() -> None:
-    assert status_url(JOB) == "http://job-syncer.ns.svc:8080/status"
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [("10.96.0.7", "http://10.96.0.7:8080/status"), ("fd00::7", "http://[fd00::7]:8080/status")],
+)
+def test_it_asks_by_the_services_address_so_that_no_name_is_looked_up(address: str, url: str) -> None:
+    assert status_url(address) == url
 
 
 def test_what_it_knows_is_read_and_what_it_does_not_know_is_let_pass() -> None:
@@ -112,7 +117,7 @@ class Silent:
 def test_a_syncer_that_does_not_answer_in_time_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syncer, "TIMEOUT_SECONDS", 3.0)
     session: Any = Silent()
-    assert in_virtual_time(SyncerClient(session).ask(JOB, PLANNED)) == SyncerAway("no answer within 3 s")
+    assert in_virtual_time(SyncerClient(session).ask(JOB, ADDRESS, PLANNED)) == SyncerAway("no answer within 3 s")
 
 
 def test_each_question_has_a_connection_of_its_own() -> None:
@@ -125,7 +130,8 @@ def test_each_question_has_a_connection_of_its_own() -> None:
 
     async def run() -> None:
         async with asker_of(handler) as asker:
-            assert [await asker.ask(JOB, PLANNED) for _ in range(2)] == [SyncerAway("answered with HTTP 404")] * 2
+            asked_twice = [await asker.ask(JOB, ADDRESS, PLANNED) for _ in range(2)]
+            assert asked_twice == [SyncerAway("answered with HTTP 404")] * 2
 
     asyncio.run(run())
     assert len(set(ends)) == 2

@@ -1,0 +1,76 @@
+"""Where this operator acts: of several operators that watch a namespace, only the holder of the Lease there.
+
+The holder is an operator, not a process of it: within an operator, its own Lease decides which process works. So a new
+process acts at once, and these Leases are renewed seldom. They are taken when a namespace has its first job.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from diloco_operator.api_server.api import Api
+from diloco_operator.api_server.errors import NamespaceGoingError
+from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
+from diloco_operator.options import JOBS_LEASE
+
+_log = logging.getLogger(__name__)
+TIMES: Final = LeaseTimes(duration_seconds=120.0, give_up_seconds=90.0, renew_seconds=30.0)
+"""An operator whose process is replaced within two minutes keeps its namespaces."""
+
+
+@dataclass(slots=True)
+class Namespaces:
+    """The Lease of each namespace that has jobs."""
+
+    api: Api
+    operator: str
+    """This operator's identity, which all of its processes have."""
+    clocks: Clocks
+    taken: Callable[[str], None]
+    """Called with a namespace in which this operator acts from now on."""
+    _leases: dict[str, Lease] = field(default_factory=dict)
+    _renewals: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _group: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+
+    async def run(self) -> None:
+        """Take and renew Leases until cancelled."""
+        async with self._group:
+            await asyncio.Event().wait()
+
+    def acts_in(self, namespace: str) -> bool:
+        """Whether this operator acts in a namespace. The first time, it begins to ask for the Lease there."""
+        lease = self._leases.get(namespace)
+        if lease is None:
+            lease = Lease(self.api, namespace, JOBS_LEASE, self.operator, self.clocks, TIMES)
+            self._leases[namespace] = lease
+            self._renewals[namespace] = self._group.create_task(self._hold(lease))
+        # In a namespace that is being deleted no Lease can be made, but jobs wait for their finalizer to be removed.
+        return lease.held or (not lease.other and isinstance(lease.error, NamespaceGoingError))
+
+    def leave(self, namespace: str) -> None:
+        """Let the Lease of a namespace without jobs expire."""
+        if self._leases.pop(namespace, None) is not None:
+            self._renewals.pop(namespace).cancel()
+
+    def held_by_others(self) -> Iterator[str]:
+        """Each namespace in which another operator acts, with its name."""
+        for namespace, lease in sorted(self._leases.items()):
+            if lease.other and not lease.held:
+                yield f"not acting in {namespace}: lease {namespace}/{lease.name} is held by {lease.other}"
+
+    def problems(self) -> Iterator[str]:
+        """Each Lease that cannot be asked for."""
+        for namespace, lease in sorted(self._leases.items()):
+            if lease.error is not None and not lease.held:
+                yield f"lease {namespace}/{lease.name}: {lease.error.message}"
+
+    async def _hold(self, lease: Lease) -> None:
+        while True:
+            try:
+                await lease.acquire()
+                self.taken(lease.namespace)
+                await lease.keep()
+            except LeaseLostError as error:
+                _log.warning("not acting in %s any more: %s", lease.namespace, error)
