@@ -1,17 +1,19 @@
-"""``diloco-operator`` for a machine without a cluster's DNS: all syncers' status comes from ``URL/JOB/status``.
+"""``diloco-operator`` for a machine without a cluster's network: all syncers' status comes from ``URL/JOB/status``.
 
     python operator_with_page.py FLAGS ...    # DILOCO_PAGE_OF_SYNCERS is the URL
 
 Everything else is the unchanged operator.
 """
 
-import functools
 import os
 import sys
 
+import aiohttp
+
 from diloco_operator import process
+from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
-from diloco_operator.jobs.observe.syncer import SyncerClient
+from diloco_operator.jobs.observe.syncer import Planned, SyncerClient
 from diloco_operator.main import main
 
 PAGE = "DILOCO_PAGE_OF_SYNCERS"
@@ -19,10 +21,15 @@ PROGRAM_WITH_PAGE = (__file__,)
 """The program that Python runs."""
 
 
-def _url(job: JobKey) -> str:
-    return f"{os.environ[PAGE]}/{job.name}/status"
+class _PageClient(SyncerClient):
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        super().__init__(session, lambda job: f"{os.environ[PAGE]}/{job}/status")
+
+    async def ask(self, job: JobKey, address: str, planned: Planned) -> SyncerStatusView | SyncerAway:
+        del address
+        return await super().ask(job, job.name, planned)
 
 
 if __name__ == "__main__":
-    process.SyncerClient = functools.partial(SyncerClient, url_of=_url)  # type: ignore[attr-defined,assignment] # made where it is
+    process.SyncerClient = _PageClient  # type: ignore[attr-defined,assignment] # made where it is
     sys.exit(main())
