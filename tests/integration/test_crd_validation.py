@@ -34,6 +34,8 @@ KNOWN_ONLY_TO_DILOCO = {
     "metadata: is missing",
     # Has no form in JSON.
     "spec.training.optimizer.learningRate: Infinity",
+    # The model's parameters have names that only its code knows.
+    "spec.training.optimizer.muon.exclude[1]: ",
 }
 
 

@@ -3,7 +3,6 @@
 from diloco.runtime.process.exits import EXIT_LEASE_LOST
 from testbed.api_server.fault_proxy import FaultProxy
 from testbed.kind.waiting import wait_until
-from tests.support.job_manifests import pods
 from tests.support.operator_scene import Cluster, Start, at_rest, manifest
 
 
@@ -64,17 +63,17 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Clus
         assert "refused" not in cluster.condition("two", "Degraded").get("message", "")
 
 
-def test_a_typo_in_a_passthrough_field_is_reported_and_suspend_still_works(cluster: Cluster, start: Start) -> None:
+def test_pod_settings_that_are_refused_are_reported_and_suspend_works(cluster: Cluster, start: Start) -> None:
     body = manifest("typo", {"here": {"a": 2}})
     with start() as operator:
         cluster.apply(body)
         wait_until(lambda: cluster.status("typo").get("phase") == "Pending", "it is reconciled")
         body["spec"]["suspend"] = True
-        # The API server cannot know: it is free-form here, and answers 500 to the set that it is in.
-        body["spec"]["regions"][0]["pools"][0] |= pods(affinity={"nodeAfinity": {}})
+        # Only the API server looks: no resource claim of the pod has this name.
+        body["spec"]["regions"][0]["pools"][0] |= {"resources": {"claims": [{"name": "absent"}]}}
         cluster.apply(body)
         wait_until(lambda: cluster.condition("typo", "Degraded").get("reason") == "ApplyRefused", "it is reported")
-        assert "nodeAfinity" in cluster.condition("typo", "Degraded")["message"]
+        assert "absent" in cluster.condition("typo", "Degraded")["message"]
         (learners,) = cluster.get("statefulsets")["items"]
         assert learners["spec"]["replicas"] == 0
         wait_until(lambda: operator.works, "it works on")
