@@ -50,7 +50,7 @@ class Namespaces:
         return lease.held or (not lease.other and isinstance(lease.error, NamespaceGoingError))
 
     def leave(self, namespace: str) -> None:
-        """Let the Lease of a namespace without jobs expire."""
+        """Let the Lease of a namespace without jobs expire. The object stays, for the next job there."""
         if self._leases.pop(namespace, None) is not None:
             self._renewals.pop(namespace).cancel()
 

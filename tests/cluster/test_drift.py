@@ -10,6 +10,7 @@ import pytest
 
 from diloco_operator import labels
 from diloco_operator.manifests import common
+from diloco_operator.options import JOBS_LEASE
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
@@ -125,7 +126,8 @@ def claimants(cluster: Cluster) -> set[str]:
 
 
 def everything(cluster: Cluster, namespace: str) -> set[str]:
-    """All objects in a namespace, of every kind except events."""
+    """All objects in a namespace, except events and the operator's Lease, which is the namespace's and no job's."""
     kinds = cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
     listed = ",".join(kind for kind in kinds if kind.partition(".")[0] not in ("events", "endpoints"))
-    return set(cluster.kubectl("get", listed, "--namespace", namespace, "--output=name", "--ignore-not-found").split())
+    names = cluster.kubectl("get", listed, "--namespace", namespace, "--output=name", "--ignore-not-found").split()
+    return set(names) - {f"lease.coordination.k8s.io/{JOBS_LEASE}"}
