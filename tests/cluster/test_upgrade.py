@@ -48,9 +48,9 @@ def earlier(
 @pytest.fixture
 def job(cluster: Cluster, namespace: str, earlier: Images) -> ClusterJob:
     """A job that the earlier version trains."""
-    del earlier
     made = apply(cluster, namespace, manifest("kept"))
     made.all_train(LEARNER)
+    assert images_of(made) == {earlier.trainer}
     return made
 
 
@@ -60,11 +60,10 @@ def images_of(job: ClusterJob) -> set[str]:
 
 
 def test_a_job_of_an_earlier_version_trains_on_after_an_upgrade(
-    bed: Bed, cluster: Cluster, images: Images, chart: Release, earlier: Images, job: ClusterJob
+    bed: Bed, cluster: Cluster, images: Images, chart: Release, job: ClusterJob
 ) -> None:
     operator = ClusterOperator(cluster, chart)
     old, pods, steps = operator.has_taken_over(), identities(job.pods()), job.steps(LEARNER)
-    assert images_of(job) == {earlier.trainer}
     charts.install(bed, images, chart)
     operator.has_taken_over(but=old.uid)
     before = job.wait_for_account(lambda account: account.merged_tokens > 0, "work is merged")

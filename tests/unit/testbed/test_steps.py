@@ -94,7 +94,9 @@ def test_nothing_is_left_by_steps_that_are_interrupted(tmp_path: Path, number: s
     set_up.chmod(0o755)
     (tmp_path / "Makefile").write_text(MAKEFILE, encoding="utf-8")
     program = (
-        "import sys; from testbed.kind import bed, steps; sys.executable = './set-up';"
+        "import signal, sys; from testbed.kind import bed, steps; sys.executable = './set-up';"
+        # As the command does: before a target's own handler is there, the signal would end only this process.
+        "signal.signal(signal.SIGTERM, signal.default_int_handler);"
         "bed.end_of_use = print; sys.exit(steps.run(['long'], {'diloco-a': 1}))"
     )
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
