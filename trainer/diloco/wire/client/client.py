@@ -125,13 +125,7 @@ class SyncClient:
         if len(data) != header.payload_bytes:
             raise InvalidMessageError(f"a payload of {len(data)} bytes with a header for {header.payload_bytes}")
 
-        async def work(lanes: Lanes) -> PushReceipt:
-            return await _in_time(push_parts(lanes, header, data, self._earlier), deadline_seconds)
-
-        with self._errors(), self._connections.transfer(work) as receipt:
-            if handle is not None:
-                handle.begin(receipt)
-            return receipt.result()
+        return self._transferred(lambda lanes: push_parts(lanes, header, data, self._earlier), deadline_seconds, handle)
 
     def pull(
         self,
@@ -154,13 +148,7 @@ class SyncClient:
         """
         seconds = deadline_seconds + (POSTED_SECONDS if request.posted else 0.0)
 
-        async def work(lanes: Lanes) -> PullHeader:
-            return await _in_time(pull_parts(lanes, request, allocate, self._earlier), seconds)
-
-        with self._errors(), self._connections.transfer(work) as pulled:
-            if handle is not None:
-                handle.begin(pulled)
-            return pulled.result()
+        return self._transferred(lambda lanes: pull_parts(lanes, request, allocate, self._earlier), seconds, handle)
 
     def why_unreachable(self) -> str | None:
         """What stands in the way of a connection, as one line; None if nothing is found. Blocks for some seconds.
@@ -176,6 +164,23 @@ class SyncClient:
         if finding.by_host is not None:
             self._route.check_host(by_host=finding.by_host)
         return finding.text
+
+    def _transferred(
+        self, parts: Callable[[Lanes], Coroutine[Any, Any, T]], seconds: float, handle: TransferHandle | None
+    ) -> T:
+        """The result of a transfer in parts that has so many seconds."""
+
+        async def work(lanes: Lanes) -> T:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await parts(lanes)
+            except TimeoutError:
+                raise DeadlineError(f"it took longer than {seconds:g} s") from None
+
+        with self._errors(), self._connections.transfer(work) as transfer:
+            if handle is not None:
+                handle.begin(transfer)
+            return transfer.result()
 
     def _welcomed(self, welcome: Welcome) -> None:
         self._earlier.connections = welcome.connections
@@ -206,17 +211,9 @@ class SyncClient:
             self._connections.nobody_answered()
             raise
         except concurrent.futures.CancelledError:
-            what = "the client is closed" if self._closed else "the pull was withdrawn"
+            what = "the client is closed" if self._closed else "the transfer was withdrawn"
             raise ClosedError(what) from None
         except ValueError:
             if self._closed:  # "Cannot invoke RPC on closed channel!"
                 raise ClosedError("the client is closed") from None
             raise
-
-
-async def _in_time(transfer: Coroutine[Any, Any, T], deadline_seconds: float) -> T:
-    try:
-        async with asyncio.timeout(deadline_seconds):
-            return await transfer
-    except TimeoutError:
-        raise DeadlineError(f"it took longer than {deadline_seconds:g} s") from None
