@@ -6,7 +6,6 @@ are built or opened.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from diloco.spec.errors import Problem
@@ -107,10 +106,9 @@ def _muon(spec: "JobSpec") -> Iterator[Problem]:
     if options is None or builtin is None:
         return
     names = [name for name, _ in gpt_shapes(builtin.preset, TEXT_VOCABULARY, tied=builtin.tie_embeddings)]
-    for index, pattern in enumerate(options.exclude):
-        if not any(fnmatchcase(name, pattern) for name in names):
-            path = f"training.optimizer.muon.exclude[{index}]"
-            yield Problem(path, f"{pattern} matches no parameter of the built-in model, such as {names[2]}; remove it")
+    for index, pattern in options.idle_excludes(names):
+        path = f"training.optimizer.muon.exclude[{index}]"
+        yield Problem(path, f"{pattern} matches no parameter of the built-in model, such as {names[2]}; remove it")
 
 
 def _schedule(spec: "JobSpec") -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """What is trained: the model, the data, the inner optimizer and how the global model is evaluated."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -129,6 +130,16 @@ class MuonOptions(SpecModel):
     exclude: tuple[NamePattern, ...] = Field(default=(), max_length=64)
     """Patterns of names of matrices that AdamW trains instead (``router.*``): embeddings other than ``nn.Embedding``,
     output layers other than the last ``nn.Linear``. Each must match a parameter."""
+
+    def excludes(self, name: str) -> bool:
+        """Whether a pattern of ``exclude`` matches the name of a parameter."""
+        return any(fnmatchcase(name, pattern) for pattern in self.exclude)
+
+    def idle_excludes(self, names: Collection[str]) -> Iterator[tuple[int, str]]:
+        """The patterns of ``exclude`` that match none of the parameters, each with its place."""
+        for index, pattern in enumerate(self.exclude):
+            if not any(fnmatchcase(name, pattern) for name in names):
+                yield index, pattern
 
 
 class InnerOptimizer(SpecModel):

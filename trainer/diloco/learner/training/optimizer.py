@@ -11,7 +11,6 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -168,14 +167,13 @@ class NamedOptimizer:
 def _for_muon(module: nn.Module, options: MuonOptions) -> tuple[str, ...]:
     """Names of the parameters that Muon trains: hidden matrices that no pattern of ``exclude`` matches."""
     names = trained_parameters(module)
-    for index, pattern in enumerate(options.exclude):
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise OptimizerError(
-                f"training.optimizer.muon.exclude[{index}]: {pattern} matches none of the model's {len(names)} trained "
-                f"parameters, {min(names)} among them; correct or remove it"
-            )
+    for index, pattern in options.idle_excludes(names):
+        raise OptimizerError(
+            f"training.optimizer.muon.exclude[{index}]: {pattern} matches none of the model's {len(names)} trained "
+            f"parameters, {min(names)} among them; correct or remove it"
+        )
     hidden = hidden_matrices(module)
-    chosen = tuple(name for name in hidden if not any(fnmatchcase(name, pattern) for pattern in options.exclude))
+    chosen = tuple(name for name in hidden if not options.excludes(name))
     if not chosen:
         left = "with training.optimizer.muon.exclude the model has" if hidden else "the model has"
         raise OptimizerError(
