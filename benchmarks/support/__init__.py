@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2]))
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY))

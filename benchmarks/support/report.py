@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from support import REPOSITORY
 
 
 class Ratio(NamedTuple):

@@ -47,7 +47,7 @@ def earlier(
 
 @pytest.fixture
 def job(cluster: Cluster, namespace: str, earlier: Images) -> ClusterJob:
-    """A job that the earlier version trains."""
+    """A job that the operator of that commit runs."""
     made = apply(cluster, namespace, manifest("kept"))
     made.all_train(LEARNER)
     assert images_of(made) == {earlier.trainer}

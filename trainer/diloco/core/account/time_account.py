@@ -63,7 +63,7 @@ class Mark:
     fate_version: int = -1
     """The version whose round decided that."""
     before: tuple[_Interval, ...] = ()
-    """Intervals of earlier versions, not captured: an outer gradient measured from one may still be on its way."""
+    """Intervals of older versions, not captured: an outer gradient measured from one may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
