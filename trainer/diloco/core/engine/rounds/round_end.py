@@ -44,7 +44,7 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
         request = current.asked.get(record.id)
         if request is None or request.since is None or current.answered(record.id):
             continue
-        stake = float(record.tokens - record.received_tokens[current.fragment])
+        stake = record.credit.tokens - record.received_tokens[current.fragment]
         usual, deviation = state.usual_answer_seconds(record, current.fragment), record.answer_seconds.deviation
         candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=record.missed))
     step_seconds = state.quorum_step_seconds
