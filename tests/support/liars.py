@@ -126,7 +126,8 @@ class Liar:
         instance = f"liar {self._joins if self.lies.another_process else 0}"
         versions = tuple(self._versions) if self.incarnation and not self.lies.another_process else ()
         self.syncer.join(LearnerJoined(self.learner, instance, versions, self.told, self.told * 4), line)
-        self.clock.after(self.lies.rejoins_every_seconds, self._rejoin) if self.lies.rejoins_every_seconds < inf else None
+        if self.lies.rejoins_every_seconds < inf:
+            self.clock.after(self.lies.rejoins_every_seconds, self._rejoin)
         if self._joins == 1:
             self._report()
 
@@ -210,6 +211,8 @@ class Ended:
     weights: dict[str, float]
     """By learner: its share of all weights."""
     trained: dict[str, int]
+    """By honest learner: its tokens."""
+    liar: str
     refused: list[str]
 
     @property
@@ -217,26 +220,33 @@ class Ended:
         """What part of the honest learners' tokens is merged."""
         return sum(self.merged[name] for name in self.trained) / sum(self.trained.values())
 
+    @property
+    def weight(self) -> float:
+        """The liar's share of all weights."""
+        return self.weights.get(self.liar, 0.0)
 
-def job(learners: int, tokens: int, **changes: object) -> JobSpec:
+
+def job(steps: int, *pools: int) -> JobSpec:
+    """A job of so many steps of every learner; by pool: its learners. The liar is the last one."""
+    regions = [{"name": "here", "pools": [{"name": f"p{number}", "learners": count} for number, count in enumerate(pools)]}]
+    tokens = steps * TOKENS_PER_STEP * sum(pools)
     sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2}
     training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
-    return small_job(learners=learners, sync=sync, training=training, **changes)
+    return small_job(regions=regions, sync=sync, training=training)
 
 
-def play(spec: JobSpec, lies: Lies | None, *, step_seconds: dict[str, float] | None = None) -> Ended:
-    """Train a job to its end. ``lies``: what its last learner says; None: it does as the others."""
+def play(spec: JobSpec, lies: Lies | None) -> Ended:
+    """Train a job to its end. ``lies``: what its last learner says; None: it is not there."""
     clock = VirtualClock()
     syncer = CheckedSyncer(spec, clock)
     environment = Environment(spec, clock, syncer, 1.0, 0)
     *honest, last = spec.learner_ids
-    for learner in [*honest, last] if lies is None else honest:
-        profile = Profile(step_seconds=(step_seconds or {}).get(learner, STEP_SECONDS))
+    for learner in honest:
         trainer, encoder = syncer.work.new_trainer(learner), syncer.work.new_encoder({})
-        process = SimulatedLearner(environment, Identity(learner, learner, profile), trainer, encoder, Disk())
+        process = SimulatedLearner(environment, Identity(learner, learner, Profile(STEP_SECONDS)), trainer, encoder, Disk())
         process.session.open()
     liar = Liar(syncer, clock, last, lies or Lies())
-    if lies is not None:
+    if lies is not None:  # once the others are measured
         clock.after(3 * STEP_SECONDS, liar.join)
     while syncer.finish is None and clock.now < 1e5 and clock.advance():
         pass
@@ -247,5 +257,6 @@ def play(spec: JobSpec, lies: Lies | None, *, step_seconds: dict[str, float] | N
         {name: one.merged_tokens for name, one in known.items()},
         {name: weight / total for name, weight in syncer.weights.items()},
         {name: known[name].tokens for name in honest},
+        last,
         liar.refused,
     )

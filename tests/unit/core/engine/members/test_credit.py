@@ -45,6 +45,12 @@ def test_tokens_count_as_many_as_their_time_has_room_for() -> None:
     assert credit.tokens == pytest.approx(1800.0)
 
 
+def test_what_takes_no_time_does_not_count() -> None:
+    credit = credited(least_step_seconds=0.5, most=400.0)
+    assert credit.report(pace(0.0), 10, 1000) == 0
+    assert (credit.steps, credit.tokens) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(("least", "steps"), [(0.0, 18.0), (0.5, 4.0)])
 def test_steps_without_a_session_count_as_many_as_there_was_time_for(least: float, steps: float) -> None:
     credit = credited(least)

@@ -11,7 +11,7 @@ from heapq import nlargest
 from diloco.core.engine.state import EngineState, LearnerRecord
 from diloco.spec.names.learner_ids import pool_of
 
-FACTORS = (32.0, 4.0, 1.15)
+FACTORS = (32.0, 2.0, 1.15)
 """How many times as fast as the fastest other one a learner may be, with none, one, or more others of its pool
 measured."""
 

@@ -26,10 +26,9 @@ class Credit:
 
     def report(self, pace: StepAverage, steps: int, tokens: int) -> int:
         """Count a report of more ``steps`` and ``tokens``; returns by how many steps its clock advances."""
-        before, speed = int(self.steps), pace.tokens_per_second
+        before = int(self.steps)
         self.steps += steps * self.share(pace)
-        most = self.most_tokens_per_second
-        self.tokens += tokens if most is None or speed <= most else tokens * most / speed
+        self.tokens += tokens * self._share_of_tokens(pace)
         return int(self.steps) - before
 
     def away(self, pace: StepAverage, steps: int, seconds: float) -> None:
@@ -42,6 +41,12 @@ class Credit:
         """The share of its steps that counts, 0 to 1."""
         seconds = pace.seconds
         return 1.0 if seconds is None or seconds >= self.least_step_seconds else seconds / self.least_step_seconds
+
+    def _share_of_tokens(self, pace: StepAverage) -> float:
+        most, speed = self.most_tokens_per_second, pace.tokens_per_second
+        if most is None:
+            return 1.0
+        return min(1.0, most / speed) if speed else float(pace.seconds != 0)
 
     def of(self, sent: FragmentArrived, interval: int) -> FragmentArrived:
         """An outer gradient with the steps and tokens that count.
