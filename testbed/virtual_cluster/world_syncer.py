@@ -43,6 +43,8 @@ class WorldSyncer:
     given_up: set[str] = field(default_factory=set)
     incarnations: dict[str, int] = field(default_factory=dict)
     stalled: set[str] = field(default_factory=set)
+    too_fast: set[str] = field(default_factory=set)
+    """Learners of whose steps a tenth counts."""
     cut_off: set[str] = field(default_factory=set)
     """Learners that run and do not reach it."""
     silent: dict[str, float] = field(default_factory=dict)
@@ -148,6 +150,7 @@ class WorldSyncer:
             "last_heard_seconds": self.silent.get(learner),
         }
         said["incarnation"] = self.incarnations.get(learner, 0)
+        said["counted_share"] = 0.1 if learner in self.too_fast else 0.9
         left_out = self.left_out.get(learner)
         return said if left_out is None else said | {"left_out": 7, "left_out_now": left_out}
 

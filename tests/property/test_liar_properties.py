@@ -1,4 +1,4 @@
-"""Whatever one learner says: it weighs little more than one that is honest, costs the others little, ends nothing early.
+"""Whatever one learner says: it weighs little more than an honest one, costs the others little, and ends nothing early.
 
 The others are as fast as each other. The measure is a learner that says the truth about as many steps as they make, and
 that answers at once.

@@ -138,7 +138,12 @@ class Script:
         return self.do(LearnerReady(name(index), self.incarnations[index]))
 
     def step(
-        self, index: int, count: int = 1, seconds: float = 1.0, spent: TimeSpent | None = None, tokens: int | None = None
+        self,
+        index: int,
+        count: int = 1,
+        seconds: float = 1.0,
+        spent: TimeSpent | None = None,
+        tokens: int | None = None,
     ) -> list[Action]:
         """A learner reports that it has made ``count`` more steps; unless told, it has spent its time on these."""
         self.steps[index] += count

@@ -157,9 +157,7 @@ class Liar:
         self.told += more
         self.tokens += int(more * TOKENS_PER_STEP * self.lies.tokens)
         seconds = self.lies.step_seconds
-        self._say(
-            StepReported(self.learner, self.incarnation, self.told, self.tokens, seconds, 2.0, self.told * 4)
-        )
+        self._say(StepReported(self.learner, self.incarnation, self.told, self.tokens, seconds, 2.0, self.told * 4))
 
     def _obey(self, order: Order, progress: float) -> None:
         del progress
@@ -228,7 +226,9 @@ class Ended:
 
 def job(steps: int, *pools: int) -> JobSpec:
     """A job of so many steps of every learner; by pool: its learners. The liar is the last one."""
-    regions = [{"name": "here", "pools": [{"name": f"p{number}", "learners": count} for number, count in enumerate(pools)]}]
+    regions = [
+        {"name": "here", "pools": [{"name": f"p{number}", "learners": count} for number, count in enumerate(pools)]}
+    ]
     tokens = steps * TOKENS_PER_STEP * sum(pools)
     sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2}
     training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
@@ -243,7 +243,9 @@ def play(spec: JobSpec, lies: Lies | None) -> Ended:
     *honest, last = spec.learner_ids
     for learner in honest:
         trainer, encoder = syncer.work.new_trainer(learner), syncer.work.new_encoder({})
-        process = SimulatedLearner(environment, Identity(learner, learner, Profile(STEP_SECONDS)), trainer, encoder, Disk())
+        process = SimulatedLearner(
+            environment, Identity(learner, learner, Profile(STEP_SECONDS)), trainer, encoder, Disk()
+        )
         process.session.open()
     liar = Liar(syncer, clock, last, lies or Lies())
     if lies is not None:  # once the others are measured

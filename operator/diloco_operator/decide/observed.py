@@ -92,6 +92,8 @@ class LearnerReport(BaseModel):
     it."""
     last_heard_seconds: float | None = None
     """Time since its last message; None if there was none since the syncer started."""
+    counted_share: float = 1.0
+    """The share of its steps that counts, 0 to 1."""
     left_out_now: str = ""
     """Why merges repeatedly leave it out, in a text that stays the same while it lasts; empty: they do not, or the
     syncer is of a version that does not report it."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from diloco.spec.status.syncer import OVER, PRESENT, LearnerState
+from diloco.spec.status.syncer import OVER, PRESENT, TOO_FAST, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.learners.readmission import READMIT
@@ -49,6 +49,10 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
     stalled = sorted(report.id for report in reports if report.state == LearnerState.STALLED)
     if stalled:
         causes.append(Cause(Reason.LEARNERS_STALLED, f"{shortlist(stalled)} connected but making no steps"))
+    too_fast = sorted(report.id for report in reports if report.counted_share < TOO_FAST)
+    if too_fast:
+        text = "reporting more than twice the steps that count beside the others; the excess is ignored"
+        causes.append(Cause(Reason.LEARNERS_TOO_FAST, f"{shortlist(too_fast)} {text}"))
     quarantined = {one.id: one.diverged_reason for one in reports if one.state == LearnerState.QUARANTINED}
     causes += _by_reason(Reason.LEARNERS_DIVERGING, "in quarantine: ", quarantined)
     left = left_out(view)

@@ -209,6 +209,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Find out why. Scale a pool up: the quorum rises with the number of learners. To make "
             "the job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
         ),
+        Reason.LEARNERS_TOO_FAST: warning(
+            "A learner reports more than twice as many steps as the speed of the others shows to be possible: of its "
+            "pool, or of the job if it is alone in its pool. Its weight and the budget count what is possible.",
+            "Give learners on faster machines a pool of their own. Where the machines are alike, that learner is wrong "
+            "about its steps: look for changed code in its image or its `podTemplate`.",
+        ),
         Reason.LEARNERS_STALLED: warning(
             "Learners are connected but make no steps: their data is stuck or an accelerator hangs. Merges continue "
             "without them.",

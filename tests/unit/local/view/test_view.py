@@ -104,6 +104,11 @@ def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
     assert progress_line(many).endswith("east/new/4 and 4 more")
 
 
+def test_who_reports_far_more_steps_than_count_is_named() -> None:
+    few = [one | {"counted_share": share} for one, share in zip(learners(0, 0, 0), (1.0, 0.6, 0.1), strict=True)]
+    assert progress_line(snapshot_of(learners=few)).endswith("faster than counts: east/new/2")
+
+
 def test_a_quorum_below_the_manifests_is_shown() -> None:
     snapshot = snapshot_of(quorum=2, quorum_wanted=3)
     assert "quorum 2: only that many learners are left (sync.quorum: 3)" in shown(snapshot)

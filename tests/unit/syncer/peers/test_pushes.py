@@ -12,7 +12,7 @@ import torch
 from diloco.core.engine.events import Event, FragmentArrived, FragmentLate, LearnerLeft
 from diloco.syncer.peers.link_meter import Rates
 from diloco.wire.errors import IdentityError, RefusedError
-from diloco.wire.messages import Applied, PullRequest, PushHeader, PushKey, PushReceipt
+from diloco.wire.messages import PullRequest, PushHeader, PushKey, PushReceipt
 from diloco.wire.tls.tls import Peer
 from tests.support.syncer_peers import (
     ANYBODY,
@@ -24,7 +24,6 @@ from tests.support.syncer_peers import (
     WHO,
     Joined,
     SyncerPeers,
-    report,
     settle,
 )
 

@@ -18,7 +18,7 @@ from diloco.core.account.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
+from diloco.spec.status.syncer import TOO_FAST, LearnerStatus, SyncerStatus
 from diloco.spec.words import shortlist
 
 _EVENTS_SHOWN = 6
@@ -130,6 +130,8 @@ def progress_line(snapshot: RunSnapshot) -> str:
         learner.id for learner in status.learners if learner.left_out_now and learner.quarantine_seconds is None
     ]:
         parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
+    if names := [learner.id for learner in status.learners if learner.counted_share < TOO_FAST]:
+        parts.append(f"faster than counts: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
         parts.append(f"links: {status.links.kind}")
     parts += _not_written(status)[:1]

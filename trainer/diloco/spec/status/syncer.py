@@ -47,6 +47,8 @@ OVER: Final = (Phase.COMPLETE, Phase.FAILED)
 """Phases of a job that is over."""
 PRESENT: Final = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED, LearnerState.QUARANTINED)
 """States of a learner with a session."""
+TOO_FAST: Final = 0.5
+"""A learner is named if less than this share of its steps counts."""
 
 
 def _milliseconds(seconds: dict[str, float]) -> dict[str, float]:
@@ -109,8 +111,8 @@ class LearnerStatus(_Status):
     left_out_now: str = ""
     """Why it is repeatedly left out of merges, in words that stay the same while it lasts; empty: it is not."""
     counted_share: float = 1.0
-    """The share of its steps that counts; below 1: it reports more than the others of its pool, or of the job, show to
-    be possible."""
+    """The share of its steps that counts; below 1: it reports more than the speed of the others shows to be possible.
+    Below `TOO_FAST` it is named."""
     resets: int = 0
     """Times it had to start over from the global model because it had diverged."""
     diverged_reason: str = ""

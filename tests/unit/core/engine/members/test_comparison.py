@@ -33,7 +33,7 @@ def fastest(state: EngineState, name: str) -> float | None:
     return 1 / credit.least_step_seconds
 
 
-def test_beside_two_of_its_pool_a_learner_is_little_faster_than_the_fastest() -> None:
+def test_beside_two_of_its_pool_a_learner_is_little_faster_than_these() -> None:
     state = compared(cpu_0=1.0, cpu_1=0.5, cpu_2=0.25, gpu_0=0.001)
     assert fastest(state, "cpu/0") == fastest(state, "cpu/1") == pytest.approx(BESIDE_MORE * 4.0)
     assert fastest(state, "cpu/2") == pytest.approx(BESIDE_MORE * 2.0)

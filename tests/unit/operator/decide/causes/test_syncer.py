@@ -58,6 +58,14 @@ def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
     assert degraded(w)[1:] == ("LearnersGivenUp", told)
 
 
+def test_learners_that_report_far_more_steps_than_count_are_named() -> None:
+    w = training_world()
+    w.syncer.too_fast = {"us-west/old/0"}
+    w.run(10)
+    told = "us-west/old/0 reporting more than twice the steps that count beside the others; the excess is ignored"
+    assert degraded(w)[1:] == ("LearnersTooFast", told)
+
+
 def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
     w = training_world()
     assert "outerOptimizer" not in w.status

@@ -43,7 +43,7 @@ class StepAverage:
     _tokens: float = 0.0
 
     def add(self, step_seconds: float, steps: int = 1, tokens: int = 0) -> None:
-        """Add a report of ``steps`` steps of ``step_seconds`` each, with ``tokens`` in all. Faulty clocks are ignored."""
+        """Add a report of ``steps`` steps with ``tokens`` in all. One of a faulty clock is ignored."""
         if not 0 <= step_seconds < float("inf"):
             return
         self.reports += 1

@@ -4,6 +4,8 @@ A round asks every learner that has the model for one fragment (`requests`). Onc
 waits for the others, and closes (`round_end`). Late, repeated and stale outer gradients are dropped with a reason.
 """
 
+import sys
+
 from diloco.core.account import recovery
 from diloco.core.engine.actions import Action, Broadcast, Discard, Note, NoteKind
 from diloco.core.engine.events import (
@@ -32,15 +34,11 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         step = state.launched + 1
         fragment = schedule.fragment(step)
         current = state.rounds.get(fragment)
-        due, overdue = schedule.due(step), schedule.overdue_steps(state.options.max_staleness_steps)
-        step_seconds = state.quorum_step_seconds
-        turn_at = state.turns_at[fragment]
-        rested = turn_at is None or now - turn_at >= schedule.interval * step_seconds
         working = [record for record in state.learners.values() if record.state in WORKING]
-        ready = sum(one.clock >= due or (rested and one.credit.steps - one.turn_steps[fragment] >= overdue) for one in working)
+        ready = _ready(state, step, working, now)
         if (current is not None and current.launched_at is not None) or ready < state.quorum:
             break
-        limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * step_seconds)
+        limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * state.quorum_step_seconds)
         if in_flight.in_flight(state, now, limit_seconds) >= state.overlap.allowed:
             state.overlap.held_back()
             break
@@ -50,7 +48,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
             record.turn_steps[fragment] = record.credit.steps
         current = state.opened(step)
         current.launched_at = now
-        reason = f"syncer step {step}, due at inner step {due}: {ready} learner(s) have reached it"
+        reason = f"syncer step {step}, due at inner step {schedule.due(step)}: {ready} learner(s) have reached it"
         actions.append(Note(NoteKind.ROUND_OPENED, reason, fragment=fragment))
         actions += requests.ask_at_launch(state, current, now, reason)
         actions.append(quorum.patience(state, current, now))
@@ -58,6 +56,19 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         comparison.compare(state)
         requests.plan_leads(state)
     return actions + requests.ask_ahead(state, now)
+
+
+def _ready(state: EngineState, step: int, working: list[LearnerRecord], now: float) -> int:
+    """How many learners have reached a syncer step, by their clock or because its fragment's turn is overdue.
+
+    A report of many steps, of which some were made before the last turn, does not make the next one overdue at once.
+    """
+    schedule, fragment = state.options.schedule, state.options.schedule.fragment(step)
+    due, overdue = schedule.due(step), schedule.overdue_steps(state.options.max_staleness_steps)
+    turn_at = state.turns_at[fragment]
+    if turn_at is not None and now - turn_at < schedule.interval * state.quorum_step_seconds:
+        overdue = sys.maxsize  # it is not
+    return sum(one.clock >= due or one.credit.steps - one.turn_steps[fragment] >= overdue for one in working)
 
 
 def learner_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
