@@ -20,7 +20,7 @@ from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.kinds import SECRET, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
-from diloco_operator.clusters.home import BadHomeError, ClusterKey, HomeSecrets
+from diloco_operator.clusters.home import ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import LEAST_SECONDS, MOST_BYTES, UNKNOWN, RemoteCluster
 from diloco_operator.clusters.session import PROBE_SECONDS, Surroundings
 from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
@@ -42,7 +42,7 @@ class HomeSide:
     namespaces: tuple[str, ...]
     """Whose Secrets are watched; empty: all."""
     find_id: Callable[[], Awaitable[str]]
-    """Awaited for this home's id; raises ApiError or BadHomeError."""
+    """Awaited for this home's id; raises ApiError."""
     changed: Callable[[GroupKey], None]
     """Called for a job (its namespace and name) after something about one of its clusters changed."""
     hooks: RequestHooks
@@ -72,6 +72,8 @@ class RemoteClusters:
     def __init__(self, home: HomeSide) -> None:
         self._home = home
         self._id = ""
+        self._without_id = UNKNOWN
+        """What is said of every cluster while it is not known."""
         self._named: dict[tuple[str, str], _Named] = {}
         """By namespace of home and name of the cluster."""
         self._claims: dict[GroupKey, Mapping[ClusterKey, Claim]] = {}
@@ -184,9 +186,12 @@ class RemoteClusters:
         while True:
             try:
                 self._id = await self._home.find_id()
-            except (ApiError, BadHomeError) as error:
+            except ApiError as error:
                 failures += 1
-                _log.warning("%s; no other cluster is used until then; retrying", error)
+                text = f"no other cluster is used until home's id is known: {error}"
+                _log.warning("%s; retrying", text)
+                self._without_id = ClusterSeen(ClusterState.UNREACHABLE, text)
+                self._due.set()
                 await asyncio.sleep(self._backoff.seconds(failures))
             else:
                 break
@@ -210,17 +215,20 @@ class RemoteClusters:
         }
         allotted = with_slots(there, followed)
         for named in self._named.values():
-            if named.key in allotted:
+            if named.key in allotted and self._id:
                 self._begin(named)
                 continue
             self._end(named)
-            instead = _without_slot(named.key) if named.key in there else self._without_secret(named.key)
+            if named.key not in there:
+                instead = self._without_secret(named.key)
+            else:
+                instead = self._without_id if named.key in allotted else _without_slot(named.key)
             if named.instead != instead:
                 named.instead = instead
                 self._tell(named)
 
     def _begin(self, named: _Named) -> None:
-        if not self._id or named.remote is not None:
+        if named.remote is not None:
             return
         around = Surroundings(
             name=str(named.key),

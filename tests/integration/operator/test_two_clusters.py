@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+from diloco.runtime.process.exits import EXIT_OK
 from diloco_operator.api_server.kinds import CONFIG_MAP, EVENT, REMOTE_CHILDREN, SECRET, STATEFUL_SET
 from diloco_operator.decide.clusters import FINALIZER
 from testbed.api_server.server import ApiServer
 from testbed.kind.waiting import wait_until
-from tests.support.operator_scene import Cluster, Start, manifest
+from tests.support.operator_scene import EVERYTHING, Cluster, Start, manifest, reconciles_again
 from tests.support.remote_scene import Far
 from tests.support.spread_job import ELSEWHERE, give_kubeconfig, spread
 
@@ -95,6 +96,30 @@ def test_an_operator_that_is_killed_in_a_deletion_goes_on_with_it(cluster: Clust
     assert finalizers(cluster, "one") == [FINALIZER]
     with start():
         wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
+        assert kinds_there(far) == []
+
+
+def test_an_operator_installed_elsewhere_goes_on_with_a_job(cluster: Cluster, far: Far, start: Start) -> None:
+    with start() as first:
+        is_made(cluster, far)
+        assert first.stop() == EXIT_OK
+    elsewhere = f"{cluster.namespace}-other"
+    cluster.server.kubectl("create", "namespace", elsewhere)
+    cluster.kubectl("delete", "lease", "diloco-jobs")  # it expires
+    with start(None, f"--operator-namespace={elsewhere}", "--lease-name=another") as second:
+        reconciles_again(second)
+        assert cluster.condition("one", "Degraded").get("reason") != "NameTaken"
+        delete(cluster, "one")
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
+        assert kinds_there(far) == []
+
+
+def test_an_operator_that_may_not_read_homes_id_says_so(cluster: Cluster, far: Far, start: Start) -> None:
+    give_kubeconfig(cluster, far)
+    with start(cluster.grant("worker", EVERYTHING)):
+        cluster.apply(spread("one"))
+        wait_until(lambda: "home's id" in region(cluster, "one").get("message", ""), "it is said")
+        assert "namespaces kube-system" in region(cluster, "one")["message"]
         assert kinds_there(far) == []
 
 
