@@ -8,12 +8,14 @@ from typing import Final, NamedTuple
 
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import NotFoundError
-from diloco_operator.api_server.kinds import NAMESPACE, SECRET
+from diloco_operator.api_server.kinds import NAMESPACE, SECRET, Object
 from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, Kubeconfig, KubeconfigError, parse
 from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, cluster_name
 from diloco_operator.clusters.tokens import TokenClaims
 from diloco_operator.objects import labels_of, uid_of
 
+IN_USE: Final = "diloco.dev/in-use"
+"""Finalizer of a Secret that jobs name: until none does, what they have in its cluster can be deleted with it."""
 RENEWED: Final = ".renewed"
 """Appended to a kubeconfig's key in its Secret: the key of its renewed token, whose value is ``DIGEST TOKEN``."""
 
@@ -63,11 +65,11 @@ class HomeSecrets:
     api: Api
 
     async def kubeconfig(self, key: ClusterKey) -> StoredKubeconfig:
-        """The kubeconfig of a cluster.
+        """The kubeconfig of a cluster, whose Secret stays from now on until it is released, even if it is deleted.
 
         Raises:
             KubeconfigError: there is none, or it cannot be used.
-            ApiError: the Secret cannot be read.
+            ApiError: the Secret cannot be read or kept.
         """
         try:
             secret = await self.api.get(SECRET, key.namespace, key.secret)
@@ -77,6 +79,7 @@ class HomeSecrets:
             ) from None
         if CLUSTER_LABEL not in labels_of(secret):
             # Without the label a job could use every Secret of its namespace.
+            await self.release(secret)
             raise KubeconfigError(f"Secret {key.secret}: has no label {CLUSTER_LABEL}; use kubectl label to add it")
         data = secret.get("data") or {}
         encoded = data.get(key.key)
@@ -91,7 +94,27 @@ class HomeSecrets:
         # A token of another kubeconfig is not sent to this one's server.
         if of == digest and claims is not None and later is not None and claims.precedes(later):
             config = replace(config, token=token)
+        # One that is being deleted takes no finalizer any more.
+        if "deletionTimestamp" not in secret["metadata"]:
+            await self._finalize(secret, [IN_USE])
         return StoredKubeconfig(config, digest, uid_of(secret))
+
+    async def release(self, secret: Object) -> None:
+        """Let a Secret be deleted.
+
+        Raises:
+            ConflictError: it has changed.
+            ApiError: it cannot be written.
+        """
+        await self._finalize(secret, [])
+
+    async def _finalize(self, secret: Object, ours: list[str]) -> None:
+        metadata = secret["metadata"]
+        before = metadata.get("finalizers", [])
+        wanted = [*(one for one in before if one != IN_USE), *ours]
+        if set(wanted) != set(before):
+            this = {key: metadata[key] for key in ("namespace", "name", "resourceVersion")}
+            await self.api.overwrite(SECRET, {"metadata": {**this, "finalizers": wanted}})
 
     async def keep_token(self, key: ClusterKey, stored: StoredKubeconfig, token: str) -> None:
         """Keep a token that replaces that of a kubeconfig.

@@ -17,15 +17,15 @@ from diloco_operator import labels
 from diloco_operator.api_server.api import Api, Selection
 from diloco_operator.api_server.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.api_server.errors import ApiError
-from diloco_operator.api_server.kinds import SECRET, Object
+from diloco_operator.api_server.kinds import JOB, SECRET, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
-from diloco_operator.clusters.home import ClusterKey, HomeSecrets
+from diloco_operator.clusters.home import IN_USE, ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import LEAST_SECONDS, MOST_BYTES, UNKNOWN, RemoteCluster
 from diloco_operator.clusters.session import PROBE_SECONDS, Surroundings
 from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
 from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, ClusterSeen, ClusterState, cluster_name
-from diloco_operator.objects import items_of, mapping
+from diloco_operator.objects import items_of, mapping, metadata_of
 from diloco_operator.shares import Room, Share
 
 _log = logging.getLogger(__name__)
@@ -202,6 +202,7 @@ class RemoteClusters:
             await self._due.wait()
             self._due.clear()
             self._allot()
+            await self._release_unused()
             await asyncio.sleep(LEAST_SECONDS)
 
     def _allot(self) -> None:
@@ -226,6 +227,20 @@ class RemoteClusters:
             if named.instead != instead:
                 named.instead = instead
                 self._tell(named)
+
+    async def _release_unused(self) -> None:
+        """Let the Secrets be deleted that no job names."""
+        named = {key[:2] for key in (named.key for named in self._named.values())}
+        for key, secret in self._secrets.everything():
+            if (key.namespace, key.name) in named or IN_USE not in metadata_of(secret).get("finalizers", ()):
+                continue
+            try:
+                # Not all jobs may be known yet, and some are another operator's.
+                jobs = await self._home.api.items(Selection(JOB, key.namespace))
+                if not any(key.name in dict(clusters_named(job)) for job in jobs):
+                    await HomeSecrets(self._home.api).release(secret)
+            except ApiError as error:
+                _log.warning("Secret %s/%s: %s; retrying", key.namespace, key.name, error)
 
     def _begin(self, named: _Named) -> None:
         if named.remote is not None:
