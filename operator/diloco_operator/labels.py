@@ -22,7 +22,7 @@ POOL: Final = "diloco.dev/pool"
 JOB_UID: Final = "diloco.dev/job-uid"
 """In other clusters only: the job's uid. An owner reference does not lead from one cluster to another."""
 HOME: Final = "diloco.dev/home"
-"""In other clusters only: the id of the home that the job is at."""
+"""In other clusters only: the id of the home that the job is at. What jobs that are gone left there is found by it."""
 HOME_NAMESPACE: Final = "diloco.dev/home-namespace"
 """In other clusters only: the job's namespace at home."""
 
@@ -84,10 +84,9 @@ def of_home(home_id: str, namespace: str, uid: str) -> dict[str, str]:
     return {JOB_UID: uid, HOME: home_id, HOME_NAMESPACE: namespace}
 
 
-def belongs(own: object, home_id: str, uid: str) -> bool:
-    """Whether an object in another cluster that has these labels belongs to the job with this uid at this home."""
-    # An empty id or uid would make every object without the label ours.
-    return isinstance(own, Mapping) and bool(home_id and uid) and (own.get(HOME), own.get(JOB_UID)) == (home_id, uid)
+def belongs(own: object, uid: str) -> bool:
+    """Whether an object in another cluster that has these labels belongs to the job with this uid."""
+    return isinstance(own, Mapping) and own.get(JOB_UID) == uid
 
 
 def is_retained(metadata: Mapping[str, Any], uid: str = "") -> bool:

@@ -63,8 +63,8 @@ class OperatorOptions:
     log_json: bool = _setting(default=False, text="log one JSON object per line")
     verbose: bool = _setting(default=False, text="also log what kopf and the API client do")
     home_id: str = ""
-    """No setting: what tells this home from others in clusters that several homes use. It is kept when the operator is
-    installed again. Empty: nothing is created in other clusters."""
+    """No setting: what tells this home from others in clusters that several homes use. Empty: nothing is created in
+    other clusters."""
 
     def __post_init__(self) -> None:
         """Check the settings.

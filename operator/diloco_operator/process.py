@@ -26,7 +26,7 @@ from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.kinds import CHILDREN, JOB, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
-from diloco_operator.clusters.home import home_id, new_home_id
+from diloco_operator.clusters.home import home_id
 from diloco_operator.clusters.registry import HomeSide, RemoteClusters
 from diloco_operator.clusters.sweeper import Sweeper
 from diloco_operator.decide.observed import Observed
@@ -231,11 +231,10 @@ class Operator:
             return await self.controller.run(key)
 
     def _home_side(self) -> HomeSide:
-        options, lease_name = self.options, self.options.lease_name
         return HomeSide(
             api=self.api,
-            namespaces=options.namespaces,
-            find_id=lambda: home_id(self.api, options.operator_namespace, f"{lease_name}-home", new_home_id),
+            namespaces=self.options.namespaces,
+            find_id=lambda: home_id(self.api),
             changed=self._child_changed,
             hooks=RequestHooks(partial(self.metrics.answered, "other"), self.lease.check),
             clock=time.monotonic,

@@ -79,7 +79,7 @@ class ClustersWorld(World):
             for one in orphans(objects, HOME_ID, uids, ()):
                 live = other.objects[one.kind, one.name]
                 assert live["metadata"]["uid"] == one.uid
-                assert labels.belongs(live["metadata"]["labels"], HOME_ID, self.uid), "it belongs to somebody else"
+                assert labels.belongs(live["metadata"]["labels"], self.uid), "it belongs to somebody else"
                 assert self.gone, "the job is still there"
                 other.delete(one.kind, one.name)
 

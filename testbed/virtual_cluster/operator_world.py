@@ -166,7 +166,7 @@ class World:
 
     def _owns(self, item: Object) -> bool:
         """Whether an object in another cluster is the job's."""
-        return labels.belongs(item["metadata"].get("labels"), self.options.home_id, self.uid)
+        return labels.belongs(item["metadata"].get("labels"), self.uid)
 
     def _claims_seen(self) -> dict[ChildKey, tuple[str, ...]]:
         return {ChildKey(_CLAIM, name): modes for name, modes in (self.pods.claims | self.claims).items()}

@@ -80,7 +80,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [apps]
   resources: [statefulsets, deployments]
   verbs: [get, list, watch, create, patch, delete]
-# How learners find the syncer, what they are to train, and their certificates.
+# How learners find the syncer, what they are to train, and their certificates. A kubeconfig that jobs name is patched
+# too: with a finalizer and with its renewed token.
 - apiGroups: [""]
   resources: [services, configmaps, secrets]
   verbs: [get, list, watch, create, patch, delete]

@@ -3,25 +3,21 @@
 import base64
 import binascii
 import hashlib
-import re
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from diloco_operator import labels
 from diloco_operator.api_server.api import Api
-from diloco_operator.api_server.errors import ConflictError, NotFoundError
-from diloco_operator.api_server.kinds import CONFIG_MAP, SECRET
+from diloco_operator.api_server.errors import NotFoundError
+from diloco_operator.api_server.kinds import NAMESPACE, SECRET, Object
 from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, Kubeconfig, KubeconfigError, parse
 from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, cluster_name
 from diloco_operator.clusters.tokens import TokenClaims
 from diloco_operator.objects import labels_of, uid_of
 
+IN_USE: Final = "diloco.dev/in-use"
+"""Finalizer of a Secret that jobs name: until none does, what they have in its cluster can be deleted with it."""
 RENEWED: Final = ".renewed"
 """Appended to a kubeconfig's key in its Secret: the key of its renewed token, whose value is ``DIGEST TOKEN``."""
-_ID_KEY: Final = "id"
-_ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class ClusterKey(NamedTuple):
@@ -41,40 +37,15 @@ class ClusterKey(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-class BadHomeError(ValueError):
-    """The id of this home cannot be used. The text is for the user."""
+async def home_id(api: Api) -> str:
+    """This home's id: the uid of a namespace that each cluster has for as long as it lasts.
 
-
-def new_home_id() -> str:
-    """An id that no other home has."""
-    return str(uuid.uuid4())
-
-
-async def home_id(api: Api, namespace: str, name: str, make: Callable[[], str]) -> str:
-    """This home's id, from a ConfigMap that is made once and that nothing deletes.
-
-    The same operator installed again finds the same id, and with it what it left in other clusters.
+    It is of the cluster, not of an operator: whichever operator acts finds what any of them made in other clusters.
 
     Raises:
-        BadHomeError: the ConfigMap has no usable id.
-        ApiError: it cannot be read or made.
+        ApiError: it cannot be read.
     """
-    try:
-        found = await api.get(CONFIG_MAP, namespace, name)
-    except NotFoundError:
-        metadata = {"namespace": namespace, "name": name, "labels": {labels.MANAGED_BY: labels.FIELD_MANAGER}}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_ID_KEY: make()}}
-        try:
-            found = await api.create(CONFIG_MAP, {**body, "immutable": True})
-        except ConflictError:  # another process was quicker
-            found = await api.get(CONFIG_MAP, namespace, name)
-    known = (found.get("data") or {}).get(_ID_KEY)
-    if not isinstance(known, str) or _ID.fullmatch(known) is None:
-        raise BadHomeError(
-            f"ConfigMap {namespace}/{name}: {_ID_KEY} is not an id; use at most 63 lower-case letters, digits and "
-            "hyphens: the one that this home had before"
-        )
-    return known
+    return uid_of(await api.get(NAMESPACE, None, "kube-system"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +65,11 @@ class HomeSecrets:
     api: Api
 
     async def kubeconfig(self, key: ClusterKey) -> StoredKubeconfig:
-        """The kubeconfig of a cluster.
+        """The kubeconfig of a cluster, whose Secret stays from now on until it is released, even if it is deleted.
 
         Raises:
             KubeconfigError: there is none, or it cannot be used.
-            ApiError: the Secret cannot be read.
+            ApiError: the Secret cannot be read or kept.
         """
         try:
             secret = await self.api.get(SECRET, key.namespace, key.secret)
@@ -108,6 +79,7 @@ class HomeSecrets:
             ) from None
         if CLUSTER_LABEL not in labels_of(secret):
             # Without the label a job could use every Secret of its namespace.
+            await self.release(secret)
             raise KubeconfigError(f"Secret {key.secret}: has no label {CLUSTER_LABEL}; use kubectl label to add it")
         data = secret.get("data") or {}
         encoded = data.get(key.key)
@@ -122,7 +94,27 @@ class HomeSecrets:
         # A token of another kubeconfig is not sent to this one's server.
         if of == digest and claims is not None and later is not None and claims.precedes(later):
             config = replace(config, token=token)
+        # One that is being deleted takes no finalizer any more.
+        if "deletionTimestamp" not in secret["metadata"]:
+            await self._finalize(secret, [IN_USE])
         return StoredKubeconfig(config, digest, uid_of(secret))
+
+    async def release(self, secret: Object) -> None:
+        """Let a Secret be deleted.
+
+        Raises:
+            ConflictError: it has changed.
+            ApiError: it cannot be written.
+        """
+        await self._finalize(secret, [])
+
+    async def _finalize(self, secret: Object, ours: list[str]) -> None:
+        metadata = secret["metadata"]
+        before = metadata.get("finalizers", [])
+        wanted = [*(one for one in before if one != IN_USE), *ours]
+        if set(wanted) != set(before):
+            this = {key: metadata[key] for key in ("namespace", "name", "resourceVersion")}
+            await self.api.overwrite(SECRET, {"metadata": {**this, "finalizers": wanted}})
 
     async def keep_token(self, key: ClusterKey, stored: StoredKubeconfig, token: str) -> None:
         """Keep a token that replaces that of a kubeconfig.

@@ -17,15 +17,15 @@ from diloco_operator import labels
 from diloco_operator.api_server.api import Api, Selection
 from diloco_operator.api_server.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.api_server.errors import ApiError
-from diloco_operator.api_server.kinds import SECRET, Object
+from diloco_operator.api_server.kinds import JOB, SECRET, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
-from diloco_operator.clusters.home import BadHomeError, ClusterKey, HomeSecrets
+from diloco_operator.clusters.home import IN_USE, ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import LEAST_SECONDS, MOST_BYTES, UNKNOWN, RemoteCluster
 from diloco_operator.clusters.session import PROBE_SECONDS, Surroundings
 from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
 from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, ClusterSeen, ClusterState, cluster_name
-from diloco_operator.objects import items_of, mapping
+from diloco_operator.objects import items_of, mapping, metadata_of
 from diloco_operator.shares import Room, Share
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class HomeSide:
     namespaces: tuple[str, ...]
     """Whose Secrets are watched; empty: all."""
     find_id: Callable[[], Awaitable[str]]
-    """Awaited for this home's id; raises ApiError or BadHomeError."""
+    """Awaited for this home's id; raises ApiError."""
     changed: Callable[[GroupKey], None]
     """Called for a job (its namespace and name) after something about one of its clusters changed."""
     hooks: RequestHooks
@@ -72,6 +72,8 @@ class RemoteClusters:
     def __init__(self, home: HomeSide) -> None:
         self._home = home
         self._id = ""
+        self._without_id = UNKNOWN
+        """What is said of every cluster while it is not known."""
         self._named: dict[tuple[str, str], _Named] = {}
         """By namespace of home and name of the cluster."""
         self._claims: dict[GroupKey, Mapping[ClusterKey, Claim]] = {}
@@ -184,9 +186,12 @@ class RemoteClusters:
         while True:
             try:
                 self._id = await self._home.find_id()
-            except (ApiError, BadHomeError) as error:
+            except ApiError as error:
                 failures += 1
-                _log.warning("%s; no other cluster is used until then; retrying", error)
+                text = f"no other cluster is used until home's id is known: {error}"
+                _log.warning("%s; retrying", text)
+                self._without_id = ClusterSeen(ClusterState.UNREACHABLE, text)
+                self._due.set()
                 await asyncio.sleep(self._backoff.seconds(failures))
             else:
                 break
@@ -197,6 +202,7 @@ class RemoteClusters:
             await self._due.wait()
             self._due.clear()
             self._allot()
+            await self._release_unused()
             await asyncio.sleep(LEAST_SECONDS)
 
     def _allot(self) -> None:
@@ -210,17 +216,34 @@ class RemoteClusters:
         }
         allotted = with_slots(there, followed)
         for named in self._named.values():
-            if named.key in allotted:
+            if named.key in allotted and self._id:
                 self._begin(named)
                 continue
             self._end(named)
-            instead = _without_slot(named.key) if named.key in there else self._without_secret(named.key)
+            if named.key not in there:
+                instead = self._without_secret(named.key)
+            else:
+                instead = self._without_id if named.key in allotted else _without_slot(named.key)
             if named.instead != instead:
                 named.instead = instead
                 self._tell(named)
 
+    async def _release_unused(self) -> None:
+        """Let the Secrets be deleted that no job names."""
+        named = {key[:2] for key in (named.key for named in self._named.values())}
+        for key, secret in self._secrets.everything():
+            if (key.namespace, key.name) in named or IN_USE not in metadata_of(secret).get("finalizers", ()):
+                continue
+            try:
+                # Not all jobs may be known yet, and some are another operator's.
+                jobs = await self._home.api.items(Selection(JOB, key.namespace))
+                if not any(key.name in dict(clusters_named(job)) for job in jobs):
+                    await HomeSecrets(self._home.api).release(secret)
+            except ApiError as error:
+                _log.warning("Secret %s/%s: %s; retrying", key.namespace, key.name, error)
+
     def _begin(self, named: _Named) -> None:
-        if not self._id or named.remote is not None:
+        if named.remote is not None:
             return
         around = Surroundings(
             name=str(named.key),

@@ -11,7 +11,6 @@ from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.names.object_names import checked_name
 from diloco.spec.words import shortlist
 from diloco_operator.commands.shared import Access, CommandError, Context, Kubeconfig, access, run
-from diloco_operator.options import DEFAULT_LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,12 +43,6 @@ def orphans(
             help="Context of that home: objects of its jobs are left alone. Without it, all its jobs count as gone.",
         ),
     ] = None,
-    operator_namespace: Annotated[
-        str, typer.Option("--operator-namespace", help="Namespace of that home's operator, where its id is.")
-    ] = "diloco-system",
-    lease_name: Annotated[
-        str, typer.Option("--lease-name", help="Its value operator.leaseName: the id is in ConfigMap NAME-home.")
-    ] = DEFAULT_LEASE,
     delete: Annotated[bool, typer.Option("--delete", help="Delete them. Needs --home or --home-context.")] = False,
     claims: Annotated[
         bool, typer.Option("--claims", help="With --delete: learners' volume claims too, with what is on them.")
@@ -76,9 +69,7 @@ def orphans(
     _check(namespace, all_namespaces, delete=delete, named=home is not None or home_context is not None)
     if claims and not delete:
         raise CommandError("--claims: has no effect without --delete; add it, or leave --claims out")
-    checked_name("--operator-namespace", operator_namespace, "namespace")
-    checked_name("--lease-name", lease_name, "Lease")
-    homes = _Homes(kubeconfig, home_context, operator_namespace, lease_name)
+    homes = _Homes(kubeconfig, home_context)
     home, left, is_known = run(_listed(kubeconfig, context, homes, home, (namespace, all_namespaces)))
     if home is None or not left:
         return
@@ -97,8 +88,6 @@ class _Homes:
 
     kubeconfig: Path | None
     context: str | None
-    operator_namespace: str
-    lease_name: str
 
 
 async def _listed(
@@ -117,7 +106,7 @@ async def _listed(
     jobs: frozenset[str] | None = None
     if homes.context is not None:
         async with access(homes.kubeconfig, homes.context) as at_home:
-            home = await _id_of(at_home, homes, home)
+            home = await _id_of(at_home, home)
             # After the objects: a job that is made in between is then in the list.
             jobs = await job_uids(at_home.api)
     console = new_console()
@@ -139,27 +128,23 @@ def _check(namespace: str | None, all_namespaces: bool, *, delete: bool, named: 
         raise CommandError("--delete: needs --home ID or --home-context; the list without --delete shows the ids")
 
 
-async def _id_of(at_home: Access, homes: _Homes, given: str | None) -> str:
+async def _id_of(at_home: Access, given: str | None) -> str:
     """The id of the home at `--home-context`, which must be ``given`` if that is.
 
     Raises:
         ApiError: the server does not answer.
         CommandError: it is another home, or the id cannot be read and is not given.
     """
-    from diloco_operator.api_server.errors import ForbiddenError, NotFoundError
-    from diloco_operator.commands.remains import home_id
+    from diloco_operator.api_server.errors import ForbiddenError
+    from diloco_operator.clusters.home import home_id
 
     try:
-        found, why = await home_id(at_home.api, homes.operator_namespace, homes.lease_name), "there is none"
-    except (ForbiddenError, NotFoundError) as error:  # the operator is removed, or the user may only read jobs
-        found, why = "", str(error)
-    if not found and given is None:
-        where = f"ConfigMap {homes.operator_namespace}/{homes.lease_name}-home"
-        text = f"{at_home.url} has no id of a home in {where}; use --operator-namespace, or give the id with --home"
-        raise CommandError(f"--home-context: {text}")
-    if not found:
-        _say(f"--home: cannot be compared with the id at --home-context: {why}")
-        return str(given)
+        found = await home_id(at_home.api)
+    except ForbiddenError as error:  # the user may only read jobs
+        if given is None:
+            raise CommandError(f"--home-context: {error}; use --home to give the id") from None
+        _say(f"--home: cannot be compared with the id at --home-context: {error}")
+        return given
     if given not in (None, found):
         raise CommandError(f"--home: {given} is not the home at --home-context, which is {found}; use one of them")
     return found

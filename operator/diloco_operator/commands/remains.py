@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diloco.runtime.output import escaped
 from diloco_operator import labels
 from diloco_operator.api_server.errors import ApiError, ConflictError, ForbiddenError, NotFoundError
-from diloco_operator.api_server.kinds import CLAIM, CONFIG_MAP, JOB, REMOTE_CHILDREN, STATEFUL_SET, Kind
+from diloco_operator.api_server.kinds import CLAIM, JOB, REMOTE_CHILDREN, STATEFUL_SET, Kind
 from diloco_operator.objects import labels_of, mapping, metadata_of, uid_of
 
 if TYPE_CHECKING:
@@ -88,16 +88,6 @@ def remain(kind: Kind, item: Mapping[str, Any]) -> Remain | None:
     running = mapping(item.get("status")).get("replicas")
     learners = running if isinstance(running, int) else 0
     return Remain(kind, space, name, uid, home, job_uid, job, learners, home_namespace)
-
-
-async def home_id(api: "Api", namespace: str, lease: str) -> str:
-    """The id of a home, from its operator's ConfigMap; empty: it holds none.
-
-    Raises:
-        ApiError: it cannot be read.
-    """
-    data = mapping((await api.get(CONFIG_MAP, namespace, f"{lease}-home")).get("data"))
-    return escaped(str(data.get("id") or ""))
 
 
 async def job_uids(api: "Api") -> frozenset[str]:

@@ -124,7 +124,7 @@ class JobWrites:
             try:
                 await self.api.create(EVENT, self._event(event))
             except ApiError as error:
-                _log.warning("%s: cannot record event %s: %s", key_of(self.job), event.reason, error)
+                _log.warning("%s: cannot record event %s: %s: %s", key_of(self.job), event.reason, error, event.message)
 
     async def _finalize(self, wanted: list[str]) -> None:
         await self._overwrite({"finalizers": wanted})

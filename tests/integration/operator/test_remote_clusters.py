@@ -14,7 +14,7 @@ from diloco_operator.api_server.cache import GroupKey
 from diloco_operator.api_server.errors import ForbiddenError, UnansweredError, UnauthorizedError, UnavailableError
 from diloco_operator.api_server.kinds import CONFIG_MAP, SECRET
 from diloco_operator.clusters.slots import MOST_CLUSTERS
-from diloco_operator.clusters.state import ClusterState, Credential
+from diloco_operator.clusters.state import CLUSTER_LABEL, ClusterState, Credential
 from testbed.api_server.certificates import Authority
 from testbed.api_server.server import ApiServer
 from tests.support.kubeconfigs import inline
@@ -146,7 +146,7 @@ async def test_a_secret_must_be_there_labelled_and_hold_the_key(scene: Scene, fa
     await scene.until("the key is missed", lambda: "has no key kubeconfig" in scene.seen().message)
     scene.secret("far", far.kubeconfig())
     await scene.becomes(ClusterState.READY)
-    scene.home.kubectl("delete", "secret", "far", f"--namespace={scene.job.namespace}")
+    scene.home.kubectl("label", "secret", "far", f"{CLUSTER_LABEL}-", f"--namespace={scene.job.namespace}")
     await scene.becomes(ClusterState.KUBECONFIG_UNUSABLE)
 
 

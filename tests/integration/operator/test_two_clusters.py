@@ -3,11 +3,14 @@
 import json
 from typing import Any
 
+from diloco.runtime.process.exits import EXIT_OK
 from diloco_operator.api_server.kinds import CONFIG_MAP, EVENT, REMOTE_CHILDREN, SECRET, STATEFUL_SET
+from diloco_operator.clusters.home import IN_USE
+from diloco_operator.clusters.state import CLUSTER_LABEL
 from diloco_operator.decide.clusters import FINALIZER
 from testbed.api_server.server import ApiServer
 from testbed.kind.waiting import wait_until
-from tests.support.operator_scene import Cluster, Start, manifest
+from tests.support.operator_scene import EVERYTHING, Cluster, Start, manifest, reconciles_again
 from tests.support.remote_scene import Far
 from tests.support.spread_job import ELSEWHERE, give_kubeconfig, spread
 
@@ -31,6 +34,12 @@ def finalizers(cluster: Cluster, job: str) -> list[str]:
     return found
 
 
+def kept_for(cluster: Cluster) -> list[str]:
+    """The finalizers of the Secret with the kubeconfig."""
+    found: list[str] = cluster.get("secret", "far")["metadata"].get("finalizers", [])
+    return found
+
+
 def delete(cluster: Cluster, job: str) -> None:
     cluster.kubectl("delete", "dilocojob", job, "--wait=false")
 
@@ -49,6 +58,7 @@ def test_a_job_has_its_objects_in_both_clusters_until_it_is_deleted(cluster: Clu
     with start() as operator:
         is_made(cluster, far)
         assert finalizers(cluster, "one") == [FINALIZER]
+        assert kept_for(cluster) == [IN_USE]
         wait_until(lambda: region(cluster, "one").get("cluster") == "far", "the status names the cluster")
         at_home = {key.split("/")[0] for key in cluster.children()}
         assert "Deployment" in at_home
@@ -60,6 +70,7 @@ def test_a_job_has_its_objects_in_both_clusters_until_it_is_deleted(cluster: Clu
         # Nothing collects garbage here: what is gone there was deleted by the operator.
         assert kinds_there(far) == []
         assert operator.metric("jobs_left_behind_total") == 0
+        wait_until(lambda: kept_for(cluster) == [], "its kubeconfig may be deleted")
 
 
 def test_a_job_is_deleted_without_a_cluster_that_hangs_in_bounded_time(
@@ -98,6 +109,63 @@ def test_an_operator_that_is_killed_in_a_deletion_goes_on_with_it(cluster: Clust
         assert kinds_there(far) == []
 
 
+def test_a_deleted_kubeconfig_is_used_until_no_job_names_it(cluster: Cluster, far: Far, start: Start) -> None:
+    with start():
+        is_made(cluster, far)
+        cluster.kubectl("delete", "secret", "far", "--wait=false")
+        far.server.request("DELETE", CONFIG_MAP.path(far.namespace, "one-job"))
+        wait_until(lambda: kinds_there(far) == ELSEWHERE, "it is made anew")
+        assert kept_for(cluster) == [IN_USE]
+        delete(cluster, "one")
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
+        assert kinds_there(far) == []
+        wait_until(lambda: not cluster.get("secret", "far"), "its kubeconfig is gone")
+
+
+def test_a_namespace_is_gone_only_once_nothing_is_left_elsewhere(cluster: Cluster, far: Far, start: Start) -> None:
+    with start() as first:
+        is_made(cluster, far)
+        far.server.pause()
+        try:
+            cluster.server.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
+            # As the controller of namespaces does, which this server lacks.
+            for kind in ("secrets", "leases", "dilocojobs"):
+                cluster.kubectl("delete", kind, "--all", "--wait=false")
+            first.kill()
+        finally:
+            far.server.resume()
+    elsewhere = f"{cluster.namespace}-other"
+    cluster.server.kubectl("create", "namespace", elsewhere)
+    with start(None, f"--operator-namespace={elsewhere}"):
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
+        assert kinds_there(far) == []
+        wait_until(lambda: not cluster.get("secret", "far"), "its kubeconfig is gone")
+
+
+def test_an_operator_installed_elsewhere_goes_on_with_a_job(cluster: Cluster, far: Far, start: Start) -> None:
+    with start() as first:
+        is_made(cluster, far)
+        assert first.stop() == EXIT_OK
+    elsewhere = f"{cluster.namespace}-other"
+    cluster.server.kubectl("create", "namespace", elsewhere)
+    cluster.kubectl("delete", "lease", "diloco-jobs")  # it expires
+    with start(None, f"--operator-namespace={elsewhere}", "--lease-name=another") as second:
+        reconciles_again(second)
+        assert cluster.condition("one", "Degraded").get("reason") != "NameTaken"
+        delete(cluster, "one")
+        wait_until(lambda: not there_is(cluster, "one"), "the job is gone")
+        assert kinds_there(far) == []
+
+
+def test_an_operator_that_may_not_read_homes_id_says_so(cluster: Cluster, far: Far, start: Start) -> None:
+    give_kubeconfig(cluster, far)
+    with start(cluster.grant("worker", EVERYTHING)):
+        cluster.apply(spread("one"))
+        wait_until(lambda: "home's id" in region(cluster, "one").get("message", ""), "it is said")
+        assert "namespaces kube-system" in region(cluster, "one")["message"]
+        assert kinds_there(far) == []
+
+
 def test_a_job_whose_cluster_has_no_secret_says_so_and_can_be_deleted(cluster: Cluster, far: Far, start: Start) -> None:
     with start() as operator:
         cluster.apply(spread("one"))
@@ -106,9 +174,10 @@ def test_a_job_whose_cluster_has_no_secret_says_so_and_can_be_deleted(cluster: C
         assert cluster.condition("one", "Degraded")["status"] == "True"
         give_kubeconfig(cluster, far)
         wait_until(lambda: kinds_there(far) == ELSEWHERE, "it goes on")
-        cluster.kubectl("delete", "secret", "far")
+        cluster.kubectl("label", "secret", "far", f"{CLUSTER_LABEL}-")
         wait_until(lambda: region(cluster, "one").get("reason") == "KubeconfigUnusable", "it is said")
         assert kinds_there(far) == ELSEWHERE
+        cluster.kubectl("delete", "secret", "far")
         give_kubeconfig(cluster, far)
         delete(cluster, "one")
         wait_until(lambda: not there_is(cluster, "one"), "the job is gone")

@@ -58,16 +58,22 @@ def test_named_namespaces_get_the_same_rights_in_roles_not_a_cluster_role(plain:
     assert bound == {"a", "b", NAMESPACE}
 
 
-def test_the_lease_and_the_homes_id_are_by_name_in_its_own_namespace(plain: Rendered) -> None:
-    role = plain.only("Role")
-    assert role["metadata"]["namespace"] == NAMESPACE
+def test_of_the_whole_cluster_only_the_id_of_home_is_read(plain: Rendered, render: Render) -> None:
+    by_id = [{"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]}]
+    for rendered in (plain, render(watchNamespaces=["a"])):
+        roles = {one["metadata"]["namespace"]: one["rules"] for one in rendered.of_kind("Role")}
+        bound = {one["metadata"]["namespace"] for one in rendered.of_kind("RoleBinding")}
+        assert roles["kube-system"] == by_id
+        assert bound == roles.keys()
+
+
+def test_the_lease_is_by_name_in_its_own_namespace(plain: Rendered) -> None:
+    (role,) = [one for one in plain.of_kind("Role") if one["metadata"]["namespace"] == NAMESPACE]
     by_name = {(*rule["resources"], *rule.get("resourceNames", ())): set(rule["verbs"]) for rule in role["rules"]}
-    assert rights(role["rules"]).keys() == {LEASES, of_kind(kinds.CONFIG_MAP)}
+    assert rights(role["rules"]).keys() == {LEASES}
     assert by_name == {
         ("leases", "diloco-operator"): {"get", "update"},
         ("leases",): {"create"},
-        ("configmaps", "diloco-operator-home"): {"get"},
-        ("configmaps",): {"create"},
     }
 
 

@@ -161,11 +161,6 @@ def test_an_odd_summary_is_one_line(
         (["cluster", "check", "none.yaml"], "none.yaml: No such file or directory"),
         (["cluster", "check", "--secret", "-"], "--secret: '-' is not the name of a Secret"),
         (["cluster", "orphans", "--delete"], "--delete: needs --home ID"),
-        (
-            ["cluster", "orphans", "--operator-namespace", "-"],
-            "--operator-namespace: '-' is not the name of a namespace",
-        ),
-        (["cluster", "orphans", "--lease-name", "a.b"], "--lease-name: 'a.b' is not the name of a Lease"),
         (["cluster", "revoke", "a/b", "west"], "JOB: 'a/b' is not the name of a job"),
         (["cluster", "orphans", "-A", "-n", "x"], "--all-namespaces: cannot be used with --namespace x"),
         (["replay", "nowhere"], "nowhere: does not exist; use the directory of a run"),

@@ -29,22 +29,24 @@ def deletion(job_now: JobNow) -> Plan:
     idle = Plan(again_in_seconds=options.resync_seconds)
     if not clusters.finalized:
         return idle
-    going = tuple(sorted(key for key, live in observed.children.items() if _to_delete(key, live, clusters)))
+    going = [key for key, live in observed.children.items() if _to_delete(key, live, clusters)]
+    # Learners first: their cluster may be away before all is deleted.
+    delete = tuple(sorted(going, key=lambda key: (key.kind != STATEFUL_SET, key)))
     counted = {cluster: _left(cluster, clusters, observed) for cluster in _named(clusters, observed)}
     left = {cluster: count for cluster, count in counted.items() if count != 0}
     if not left:
-        return Plan(again_in_seconds=options.resync_seconds, delete=going, remove_finalizer=True)
+        return Plan(again_in_seconds=options.resync_seconds, delete=delete, remove_finalizer=True)
     waited = _waited_seconds(job_now.given, job_now.now)
     bound = options.remote_deletion_seconds
     # An operator that was started after the bound asks every cluster once; that takes a minute at most.
     unasked = any(cluster not in clusters.seen for cluster in left)
     if waited < bound or unasked:
-        return Plan(again_in_seconds=min(options.poll_seconds, max(bound - waited, 1.0)), delete=going)
+        return Plan(again_in_seconds=min(options.poll_seconds, max(bound - waited, 1.0)), delete=delete)
     reason = Reason.CHILDREN_LEFT
     told = listed([_told(clusters, *one) for one in left.items()], "and")
     return Plan(
         again_in_seconds=options.resync_seconds,
-        delete=going,
+        delete=delete,
         remove_finalizer=True,
         left_behind={cluster: count or 0 for cluster, count in left.items()},
         events=(JobEvent(GUIDE[reason].severity, reason.value, f"{bound:.0f} s after the deletion, {told}"),),

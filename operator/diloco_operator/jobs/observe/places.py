@@ -95,10 +95,10 @@ class Places:
         remote = None if self.clusters is None else self.clusters.handle(key.namespace, name)
         if self.clusters is None or remote is None or remote.session is None:
             return None
-        home_id, session = self.clusters.home_id, remote.session
+        session = remote.session
 
         def owns(item: Object) -> bool:
-            return labels.belongs(item["metadata"].get("labels"), home_id, uid)
+            return labels.belongs(item["metadata"].get("labels"), uid)
 
         namespace = session.config.namespace
         return JobsCluster(name, session.api, session.cache, session.watches, namespace, owns, remote.failed)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from testbed.kind import chart as charts
 from testbed.kind.clusters import Cluster
 from testbed.kind.cuts import cut_off
-from testbed.kind.waiting import wait_until
+from testbed.kind.waiting import WAIT_SECONDS, wait_until
 from tests.support.across import WEST, Far, api_cut, give_secret, has_reason, reachable, region
 from tests.support.cluster_jobs import ClusterJob, apply, apply_idle
 from tests.support.cluster_nodes import kill_container
@@ -86,6 +87,18 @@ def test_what_is_deleted_while_a_cluster_is_away_is_swept_when_it_is_back(
     restored.patch(suspend=False)
     restored.all_train(WEST)
     restored.train_on(WEST)
+
+
+def test_a_namespace_that_is_deleted_takes_its_learners_with_it(
+    cluster: Cluster, operator: ClusterOperator, namespace: str, west: Far
+) -> None:
+    assert operator.cluster is cluster
+    going = f"{namespace}-going"
+    charts.make_namespace(cluster, going)
+    give_secret(cluster, going, west.secret())
+    apply(cluster, going, reachable(cluster, "taken-along", region("west", "west"))).all_train(WEST)
+    cluster.kubectl("delete", "namespace", going, timeout_seconds=WAIT_SECONDS)
+    assert not west.job("taken-along").items("statefulsets,secrets")
 
 
 def is_gone(cluster: Cluster, namespace: str) -> bool:

@@ -1,4 +1,4 @@
-"""A renewed token is kept beside its kubeconfig, and used for no other one."""
+"""A Secret is kept while it is used; a renewed token is kept beside its kubeconfig, and used for no other one."""
 
 import asyncio
 import base64
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from diloco_operator.api_server.kinds import SECRET, Kind, Object
-from diloco_operator.clusters.home import ClusterKey, HomeSecrets
+from diloco_operator.clusters.home import IN_USE, ClusterKey, HomeSecrets
+from diloco_operator.clusters.kubeconfig import KubeconfigError
 from testbed.api_server.certificates import Authority
 from tests.support.kubeconfigs import account_token, kubeconfig, text
 
@@ -28,7 +29,8 @@ class Home:
     """One Secret."""
 
     def __init__(self, content: bytes) -> None:
-        metadata = {"namespace": "team", "name": "far", "uid": "u1", "labels": {"diloco.dev/cluster": ""}}
+        this = {"namespace": "team", "name": "far", "uid": "u1", "resourceVersion": "1"}
+        metadata = {**this, "labels": {"diloco.dev/cluster": ""}, "finalizers": ["example.com/other"]}
         self.secret: Object = {"metadata": metadata, "data": {}}
         self.put(content)
 
@@ -40,8 +42,14 @@ class Home:
         return self.secret
 
     async def overwrite(self, kind: Kind, patch: Object) -> None:
-        assert (kind, patch["metadata"]) == (SECRET, {"namespace": "team", "name": "far", "uid": "u1"})
-        self.secret["data"] |= patch["data"]
+        assert kind is SECRET
+        assert {**patch["metadata"], "finalizers": self.finalizers}.items() <= self.secret["metadata"].items()
+        self.secret["metadata"] |= patch["metadata"]
+        self.secret["data"] |= patch.get("data", {})
+
+    @property
+    def finalizers(self) -> list[str]:
+        return list(self.secret["metadata"]["finalizers"])
 
 
 @pytest.fixture
@@ -69,6 +77,28 @@ def test_a_renewed_token_is_used_until_the_secret_has_another_kubeconfig(authori
         assert (await secrets.kubeconfig(KEY)).config.token == token(1_700_000_000), "it is not sent to another server"
 
     asyncio.run(scenario())
+
+
+def test_a_secret_that_is_used_is_kept_until_it_is_released(authority: Path) -> None:
+    home = Home(held(authority))
+    secrets = HomeSecrets(cast("Api", home))
+    asyncio.run(secrets.kubeconfig(KEY))
+    assert home.finalizers == ["example.com/other", IN_USE]
+    asyncio.run(secrets.release(home.secret))
+    assert home.finalizers == ["example.com/other"]
+    home.secret["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    asyncio.run(secrets.kubeconfig(KEY))
+    assert home.finalizers == ["example.com/other"], "an API server refuses another one now"
+
+
+def test_a_secret_that_loses_its_label_is_released(authority: Path) -> None:
+    home = Home(held(authority))
+    secrets = HomeSecrets(cast("Api", home))
+    asyncio.run(secrets.kubeconfig(KEY))
+    home.secret["metadata"]["labels"] = {}
+    with pytest.raises(KubeconfigError):
+        asyncio.run(secrets.kubeconfig(KEY))
+    assert home.finalizers == ["example.com/other"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from diloco_operator.api_server.errors import (
     UnansweredError,
 )
 from diloco_operator.api_server.kinds import CLAIM, SECRET, STATEFUL_SET, Kind, Object
-from diloco_operator.commands.remains import KINDS, Remain, deleted, home_id, remain, remains
+from diloco_operator.commands.remains import KINDS, Remain, deleted, remain, remains
 
 CALL = Call("list", "things")
 
@@ -107,16 +107,6 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     one = remain(STATEFUL_SET, item("a", home="h\x1b[2J"))
     assert one is not None
     assert one.home.isprintable()
-
-
-@pytest.mark.parametrize("said", [{}, {"data": None}, {"data": {"id": ""}}, {"data": ["id"]}])
-def test_a_config_map_without_an_id_has_none(said: dict[str, Any]) -> None:
-    class Home:
-        async def get(self, _kind: Kind, namespace: str, name: str) -> Object:
-            assert (namespace, name) == ("system", "mine-home")
-            return said
-
-    assert asyncio.run(home_id(cast("Api", Home()), "system", "mine")) == ""
 
 
 def test_each_deletion_has_a_uid_and_one_that_fails_keeps_no_other() -> None:

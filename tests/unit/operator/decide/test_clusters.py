@@ -133,7 +133,9 @@ def test_a_forbidden_cluster_is_tried_but_not_what_cannot_be_listed() -> None:
 
 def test_a_name_that_is_anothers_stops_creation_there_alone() -> None:
     w = ClustersWorld()
-    w.others[FAR].put(strangers("ConfigMap", "demo-job", **{"diloco.dev/home": "home-2", "diloco.dev/job-uid": UID}))
+    w.others[FAR].put(
+        strangers("ConfigMap", "demo-job", **{"diloco.dev/home": "home-2", "diloco.dev/job-uid": "another"})
+    )
     before = dict(w.others[FAR].objects)
     w.run(60)
     assert w.others[FAR].objects == before

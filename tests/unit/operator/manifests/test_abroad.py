@@ -91,19 +91,17 @@ def test_objects_elsewhere_say_whose_they_are_and_have_no_owner(which: str) -> N
     assert "ownerReferences" not in one["metadata"]
     assert one["metadata"]["namespace"] in ("theirs", "elsewhere")
     assert OWNER.items() <= one["metadata"]["labels"].items()
-    assert labels.belongs(one["metadata"]["labels"], "home-1", UID)
+    assert labels.belongs(one["metadata"]["labels"], UID)
     if one["kind"] == "StatefulSet":
         pods = one["spec"]["template"]["metadata"]["labels"]
         assert OWNER.items() <= pods.items()
         assert one["spec"]["selector"]["matchLabels"].items() <= pods.items()
 
 
-def test_nothing_belongs_to_an_unknown_home_or_job() -> None:
-    own = {labels.HOME: "", labels.JOB_UID: ""}
-    assert not labels.belongs(own, "", "")
-    assert not labels.belongs({**own, labels.JOB_UID: UID}, "", UID)
-    assert not labels.belongs(None, "home-1", UID)
-    assert not labels.belongs({labels.HOME: "home-2", labels.JOB_UID: UID}, "home-1", UID)
+def test_nothing_belongs_to_a_job_without_its_uid() -> None:
+    assert not labels.belongs({labels.JOB: "small"}, UID)
+    assert not labels.belongs({labels.JOB_UID: "another"}, UID)
+    assert not labels.belongs(None, UID)
 
 
 def test_selectors_elsewhere_leave_out_a_job_of_the_same_name() -> None:

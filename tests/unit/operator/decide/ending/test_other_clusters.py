@@ -117,6 +117,7 @@ def test_a_deleted_job_goes_once_nothing_of_it_is_left_anywhere(*, readable: boo
     plan = w.reconcile()
     assert {key.cluster for key in plan.delete} == {"", FAR, FARTHER}
     assert {key.kind for key in plan.delete if not key.cluster} == {"StatefulSet", "Deployment"}
+    assert [key.kind for key in plan.delete][:3] == ["StatefulSet"] * 3, "learners first"
     assert not plan.remove_finalizer
     w.run(10)
     assert w.gone
