@@ -134,16 +134,16 @@ def environment() -> list[Manifest]:
     return [{"name": "HOME", "value": TEMPORARY_DIRECTORY}]
 
 
-def volumes(config_map: str, tls_secret: str, state: Manifest | None) -> list[Manifest]:
-    """The operator's volumes; ``state`` is the source of the one that outlives a container.
+def volumes(config_map: str, tls_secret: str, state: Manifest | None, temporary: Manifest) -> list[Manifest]:
+    """The operator's volumes; ``state`` is the source of the one that outlives a container, ``temporary`` of /tmp's.
 
-    None: the StatefulSet's controller adds it to every pod (``volumeClaimTemplates``).
+    No ``state``: the StatefulSet's controller adds it to every pod (``volumeClaimTemplates``).
     """
     return [
         {"name": JOB_VOLUME, "configMap": {"name": config_map}},
         {"name": TLS_VOLUME, "secret": {"secretName": tls_secret, "defaultMode": _MAY_READ}},
         *([] if state is None else [{"name": STATE_VOLUME, **state}]),
-        {"name": TEMPORARY_VOLUME, "emptyDir": {}},
+        {"name": TEMPORARY_VOLUME, **temporary},
     ]
 
 
