@@ -59,7 +59,7 @@ class OperatorOptions:
         "SECONDS",
     )
     lease_name: str = _setting(DEFAULT_LEASE, "name of the Lease whose holder works", "NAME")
-    health_address: str = _setting("0.0.0.0:8080", "where /healthz, /readyz and /metrics are served", "HOST:PORT")
+    health_address: str = _setting("[::]:8080", "where /healthz, /readyz and /metrics are served", "HOST:PORT")
     log_json: bool = _setting(default=False, text="log one JSON object per line")
     verbose: bool = _setting(default=False, text="also log what kopf and the API client do")
     home_id: str = ""

@@ -40,7 +40,7 @@ TLS_ARGUMENTS: Final = (
 JOB_ARGUMENTS: Final = (
     f"--job={JOB_DIRECTORY}/{JOB_FILE}",
     f"--directory={STATE_DIRECTORY}",
-    f"--http=0.0.0.0:{HTTP_PORT}",
+    f"--http=[::]:{HTTP_PORT}",
     "--log-json",
 )
 

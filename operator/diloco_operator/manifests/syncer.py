@@ -71,7 +71,7 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
         "args": [
             "syncer",
             *common.JOB_ARGUMENTS,
-            f"--listen=0.0.0.0:{common.SYNC_PORT}",
+            f"--listen=[::]:{common.SYNC_PORT}",
             *common.TLS_ARGUMENTS,
         ],
         "env": [*common.environment(), *job.spec.syncer.env],
