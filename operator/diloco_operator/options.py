@@ -65,6 +65,8 @@ class OperatorOptions:
     home_id: str = ""
     """No setting: what tells this home from others in clusters that several homes use. It is kept when the operator is
     installed again. Empty: nothing is created in other clusters."""
+    assigns_users: bool = False
+    """No setting: whether home's platform chooses user and groups of pods."""
 
     def __post_init__(self) -> None:
         """Check the settings.

@@ -106,9 +106,9 @@ class Clusters:
         ``endpoint``: where learners there reach the syncer; empty: not known yet.
         """
         return {
-            cluster: Remote(self.seen[cluster].namespace, self.options.home_id, endpoint)
+            cluster: Remote(seen.namespace, self.options.home_id, endpoint, seen.assigns_users)
             for cluster in self.others
-            if self.finalized and self.answers(cluster)
+            if self.finalized and self.answers(cluster) and (seen := self.seen[cluster])
         }
 
     def awaited(self, cluster: str) -> bool:

@@ -13,7 +13,7 @@ SYNC_PORT_NAME: Final = "sync"
 HTTP_PORT_NAME: Final = "http"
 
 USER_ID: Final = 10001
-"""User and group of every process; the trainer image is built for them."""
+"""User and group of every process, unless the platform assigns them; the images run as any."""
 
 JOB_DIRECTORY: Final = "/etc/diloco/job"
 JOB_FILE: Final = "job.json"
@@ -85,6 +85,16 @@ def pod_security() -> Manifest:
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def without_ids(one: Manifest) -> Manifest:
+    """``one``, whose pods get user and groups from the platform: it refuses those outside the namespace's range."""
+    template = one.get("spec", {}).get("template")
+    if template is None:
+        return one
+    pod = template["spec"]
+    security = {key: value for key, value in pod["securityContext"].items() if value != USER_ID}
+    return {**one, "spec": {**one["spec"], "template": {**template, "spec": {**pod, "securityContext": security}}}}
 
 
 def container_security() -> Manifest:
