@@ -176,13 +176,21 @@ def test_the_pod_monitor_selects_learners_and_syncers_not_the_operator(render: R
 
 def test_egress_is_closed_on_request_save_for_what_is_needed(plain: Rendered, render: Render) -> None:
     assert plain.only("NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
-    api_server = [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
-    spec = render(networkPolicy={"egress": {"enabled": True, "apiServer": api_server}}).only("NetworkPolicy")["spec"]
+    spec = render(networkPolicy={"egress": {"enabled": True}}).only("NetworkPolicy")["spec"]
     names, api, syncers = spec["egress"]
     assert {one["port"] for one in names["ports"]} == {53}
-    assert (api["to"], {one["port"] for one in api["ports"]}) == (api_server, {443, 6443})
+    assert ({one["port"] for one in api["ports"]}, api.keys()) == ({443, 6443}, {"ports"})
     (to,) = syncers["to"]
     assert to["podSelector"]["matchLabels"].items() <= labels.of_job("job", labels.SYNCER).items()
+
+
+def test_each_api_server_that_the_operator_may_reach_has_its_own_ports(render: Render) -> None:
+    servers = [
+        {"ports": [{"port": port, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": f"{address}/32"}}]}
+        for address, port in (("10.0.0.1", 6443), ("203.0.113.7", 8443))
+    ]
+    egress = {"enabled": True, "apiServers": servers}
+    assert render(networkPolicy={"egress": egress}).only("NetworkPolicy")["spec"]["egress"][1:-1] == servers
 
 
 def test_the_custom_resource_is_the_generated_one_and_is_kept(plain: Rendered, render: Render) -> None:
