@@ -106,9 +106,11 @@ class Clusters:
         ``endpoint``: where learners there reach the syncer; empty: not known yet.
         """
         return {
-            cluster: Remote(seen.namespace, self.options.home_id, endpoint, seen.assigns_users)
+            cluster: Remote(
+                self.seen[cluster].namespace, self.options.home_id, endpoint, self.seen[cluster].assigns_users
+            )
             for cluster in self.others
-            if self.finalized and self.answers(cluster) and (seen := self.seen[cluster])
+            if self.finalized and self.answers(cluster)
         }
 
     def awaited(self, cluster: str) -> bool:

@@ -45,10 +45,11 @@ def _as_on_openshift(cluster: Cluster) -> Iterator[None]:
     names = {"plural": "securitycontextconstraints", "kind": "SecurityContextConstraints"}
     schema = {"openAPIV3Schema": {"type": "object"}}
     group, version = "security.openshift.io", {"name": "v1", "served": True, "storage": True, "schema": schema}
+    name = f"{names['plural']}.{group}"
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names['plural']}.{group}"},
+        "metadata": {"name": name},
         "spec": {"group": group, "scope": "Cluster", "names": names, "versions": [version]},
     }
 
@@ -58,7 +59,7 @@ def _as_on_openshift(cluster: Cluster) -> Iterator[None]:
     cluster.apply(definition)
     wait_until(is_known, f"{group} is known")
     yield
-    cluster.kubectl("delete", "crd", definition["metadata"]["name"])
+    cluster.kubectl("delete", "crd", name)
     wait_until(lambda: not is_known(), f"{group} is gone")
 
 

@@ -31,7 +31,7 @@ class PortAnswer:
     body: bytes
 
 
-def ask(  # the connection, and the page
+def ask(
     configuration: "Configuration",
     url: str,
     headers: Mapping[str, str],
@@ -112,12 +112,14 @@ class _Port(io.RawIOBase):
         """More of what was sent, or nothing yet; None: it has ended."""
         import websocket
 
-        self._connection.settimeout(max(0.01, self._until - time.monotonic()))
+        if (left_seconds := self._until - time.monotonic()) <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left_seconds)
         try:
             _, frame = self._connection.recv_data()
         except websocket.WebSocketConnectionClosedException:
             return None
-        channel, content = frame[:1], frame[1:]
+        channel, content = frame[:1], bytes(frame[1:])
         if not channel:
             return None
         if channel[0] not in self._begun:
