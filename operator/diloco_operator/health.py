@@ -97,7 +97,7 @@ class Health:
         await runner.setup()
         try:
             try:
-                await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+                await web.TCPSite(runner, None if host == "[::]" else host.strip("[]"), int(port)).start()
             except OSError as error:
                 raise BadAddressError(
                     f"--health-address: {address} is not available: {error.strerror or error}; use another one"

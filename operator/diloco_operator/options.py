@@ -59,12 +59,14 @@ class OperatorOptions:
         "SECONDS",
     )
     lease_name: str = _setting(DEFAULT_LEASE, "name of the Lease whose holder works", "NAME")
-    health_address: str = _setting("0.0.0.0:8080", "where /healthz, /readyz and /metrics are served", "HOST:PORT")
+    health_address: str = _setting("[::]:8080", "where /healthz, /readyz and /metrics are served", "HOST:PORT")
     log_json: bool = _setting(default=False, text="log one JSON object per line")
     verbose: bool = _setting(default=False, text="also log what kopf and the API client do")
     home_id: str = ""
     """No setting: what tells this home from others in clusters that several homes use. Empty: nothing is created in
     other clusters."""
+    assigns_users: bool = False
+    """No setting: whether home's platform chooses user and groups of pods."""
 
     def __post_init__(self) -> None:
         """Check the settings.

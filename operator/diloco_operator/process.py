@@ -78,6 +78,7 @@ class Operator:
     namespaces: Namespaces = field(init=False)
     clusters: RemoteClusters = field(init=False)
     controller: Controller = field(init=False)
+    _assigns_users: bool = False
     _work: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -215,6 +216,7 @@ class Operator:
         while True:
             try:
                 if await self.api.serves(JOB):
+                    self._assigns_users = await self.api.assigns_users()
                     return
                 _log.warning("%s", self.stage)
             except ApiError as error:
@@ -249,7 +251,7 @@ class Operator:
 
     def _options_now(self) -> OperatorOptions:
         # The home's id is known some time after the start.
-        return replace(self.options, home_id=self.clusters.home_id)
+        return replace(self.options, home_id=self.clusters.home_id, assigns_users=self._assigns_users)
 
     def _child_changed(self, group: GroupKey) -> None:
         key = JobKey(group.namespace, group.value)

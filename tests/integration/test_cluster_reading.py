@@ -1,8 +1,6 @@
-"""``diloco status`` and ``diloco top`` against a real API server: its jobs, its refusals, its proxy to a syncer."""
+"""``diloco status`` and ``diloco top`` against a real API server: its jobs, its refusals, its way to a syncer."""
 
 import json
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +8,12 @@ import pytest
 import yaml
 
 from diloco.cli.main import execute
+from diloco_operator import labels
 from diloco_operator.api_server.kinds import JOB, POD
+from testbed.api_server.certificates import Authority
 from testbed.api_server.server import ApiServer
-from tests.support.job_in_namespace import Namespace
+from tests.support.fake_kubelet import Kubelet
+from tests.support.job_in_namespace import NODE, Namespace
 from tests.support.seen_jobs import complete_status, syncer_account, training_status
 from tests.support.status_page import status_page
 
@@ -124,7 +125,7 @@ def test_a_viewer_who_may_not_ask_the_syncer_sees_the_jobs_status(
     view = Diloco(capsys, server.kubeconfig_for("viewer")).out("status", "job/two-regions", "-n", "reading")
     assert "us-west/old      1      1       2  two-regions-old" in view
     assert "step 120  loss 1.630" in view
-    assert "get on services/proxy in namespace reading is not permitted" in view
+    assert 'User "viewer" cannot list resource "pods"' in view
 
 
 def test_credentials_of_another_cluster_are_not_accepted(
@@ -140,47 +141,47 @@ def test_credentials_of_another_cluster_are_not_accepted(
 
 
 @pytest.fixture
-def syncer_address() -> Iterator[tuple[str, int]]:
-    """An address of the machine for a syncer, because API servers do not proxy to loopback addresses."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing; says which address would be the sender's
-        except OSError:
-            pytest.skip("this machine has no address but loopback's")
-        host = probe.getsockname()[0]
-    with status_page(syncer_account(), host) as port:
-        yield host, port
+def kubelet(server: ApiServer, tmp_path: Path) -> Iterator[Kubelet]:
+    """The kubelet of a node on which the syncer of two-regions runs."""
+    reading = Namespace(server, "reading")
+    with status_page(syncer_account()) as port, Kubelet(port, Authority(tmp_path)) as running:
+        running.join(server, NODE)
+        pod = f"two-regions-syncer-{running.port}"
+        reading.pod(pod, labels.of_job("two-regions", labels.SYNCER), None)
+        server.set_status(POD.path(reading.name, pod), {"phase": "Running"})
+        yield running
+        server.kubectl("delete", "pod", pod, "-n", reading.name, "--force")
 
 
-def publish_syncer(server: ApiServer, host: str, port: int) -> None:
-    """Create what controllers and a kubelet would create for a syncer: a Service with a pod as its only endpoint."""
-    metadata = {"name": "two-regions-syncer", "namespace": "reading"}
-    pod = {"containers": [{"name": "syncer", "image": "syncer"}]}
-    address = {"ip": host, "targetRef": {"kind": "Pod", **metadata}}
-    subset = {"addresses": [address], "ports": [{"name": "http", "port": port}]}
-    objects = [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": metadata,
-            "spec": {"ports": [{"name": "http", "port": 80}]},
-        },
-        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod},
-        {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [subset]},
-    ]
-    server.kubectl("apply", "--filename=-", text=yaml.safe_dump_all(objects))
-    server.set_status(POD.path("reading", metadata["name"]), {"podIP": host, "podIPs": [{"ip": host}]})
-
-
-def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(
-    server: ApiServer, diloco: Diloco, syncer_address: tuple[str, int]
-) -> None:
-    assert "cannot be reached through the API server" in diloco.out("status", "job/two-regions", "-n", "reading")
-    publish_syncer(server, *syncer_address)
-    # The server learns of its own objects a moment later.
-    while "cannot be reached" in (view := diloco.out("status", "job/two-regions", "-n", "reading")):
-        time.sleep(0.2)
+def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(diloco: Diloco, kubelet: Kubelet) -> None:
+    view = diloco.out("status", "job/two-regions", "-n", "reading")
     assert "us-west/old/0  training    42  2.500    2.00 k     1.0%       -         1" in view
     document = json.loads(diloco.out("status", "job/two-regions", "-n", "reading", "--json"))
     assert document["syncer"]["learners"][0]["id"] == "us-west/old/0"
     assert document["syncerUnseen"] is None
+    assert set(kubelet.asked) == {8080}
+
+
+def test_a_syncer_that_cannot_be_asked_leaves_the_jobs_own_status(diloco: Diloco, kubelet: Kubelet) -> None:
+    kubelet.refuses = True
+    view = diloco.out("status", "job/two-regions", "-n", "reading")
+    assert "us-west/old      1      1       2  two-regions-old" in view
+    assert "its syncer cannot be reached through the API server: no answer from two-regions-syncer" in view
+    assert "connection refused" in view
+
+
+def test_without_a_pod_the_syncer_is_not_running(diloco: Diloco) -> None:
+    assert "its syncer is not running" in diloco.out("status", "job/two-regions", "-n", "reading")
+
+
+def test_a_user_who_may_see_pods_and_not_into_them_is_told_so(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], diloco: Diloco, kubelet: Kubelet
+) -> None:
+    assert diloco.out("status", "-n", "reading")
+    resources = "--resource=dilocojobs.diloco.dev,pods"
+    server.kubectl("create", "role", "onlooker", "-n", "reading", "--verb=get,list", resources)
+    server.bind("onlooker", "onlooker", "reading")
+    view = Diloco(capsys, server.kubeconfig_for("onlooker")).out("status", "job/two-regions", "-n", "reading")
+    assert 'User "onlooker" cannot' in view
+    assert 'resource "pods/portforward"' in view
+    assert kubelet.asked == []

@@ -200,14 +200,21 @@ class Api:
         A new group is in the list of groups some time after its kinds can be listed, and kopf looks at both, once.
         """
         call = Call("get", kind.resource)
-        groups = (await self._requests.json(Request(call, "GET", "/apis"))).get("groups") or ()
-        if kind.group not in {one.get("name") for one in groups}:
+        if kind.group not in await self._groups(call):
             return False
         try:
             found = await self._requests.json(Request(call, "GET", f"/apis/{kind.group}/{kind.version}"))
         except NotFoundError:
             return False
         return any(one.get("name") == kind.plural for one in found.get("resources") or ())
+
+    async def assigns_users(self) -> bool:
+        """Whether the platform chooses user and groups of pods, as OpenShift does, and refuses others."""
+        return "security.openshift.io" in await self._groups(Call("get", "apis"))
+
+    async def _groups(self, call: Call) -> set[Any]:
+        groups = (await self._requests.json(Request(call, "GET", "/apis"))).get("groups") or ()
+        return {one.get("name") for one in groups}
 
     async def may(self, call: Call) -> bool:
         """Whether the server's rules allow this request, as it says when it is asked (SelfSubjectAccessReview)."""

@@ -87,6 +87,7 @@ class Session:
         self._due = asyncio.Event()
         self._away: Diagnosis | None = Diagnosis(ClusterState.UNREACHABLE, f"{config.server} has not answered yet")
         self._asked = False
+        self._assigns_users: bool | None = None
         self._unsuitable: Diagnosis | None = None
         self._absent: dict[str, Diagnosis] = {}
         self._missing: dict[tuple[str, str], Call] = {}
@@ -105,6 +106,7 @@ class Session:
             seen_at=self._seen_at,
             namespace=self.config.namespace,
             expiring=self._not_renewed or self.config.certificate_life,
+            assigns_users=bool(self._assigns_users),
             unlisted=self._unlisted(),
             settled=self._asked and (self._away is not None or (self.whole and not self._suspected)),
         )
@@ -201,6 +203,8 @@ class Session:
         """Ask for the version; returns why the server counts as away."""
         try:
             answer = await self.api.version()
+            if self._assigns_users is None:
+                self._assigns_users = await self.api.assigns_users()
         except ForbiddenError:
             # It answers and knows us, and that is all that matters here.
             self._unsuitable = None

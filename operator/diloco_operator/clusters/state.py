@@ -69,6 +69,8 @@ class ClusterSeen:
     """False: the first requests are still under way, so that the state says nothing yet."""
     same_as: str = ""
     """The name of another cluster of the job whose kubeconfig leads to the same server and namespace; empty: none."""
+    assigns_users: bool = False
+    """Whether its platform chooses user and groups of pods."""
     unlisted: frozenset[str] = frozenset()
     """Kinds whose objects cannot be listed, for example because that is forbidden. What exists of them is not known, so
     nothing of these kinds is written."""

@@ -106,7 +106,9 @@ class Clusters:
         ``endpoint``: where learners there reach the syncer; empty: not known yet.
         """
         return {
-            cluster: Remote(self.seen[cluster].namespace, self.options.home_id, endpoint)
+            cluster: Remote(
+                self.seen[cluster].namespace, self.options.home_id, endpoint, self.seen[cluster].assigns_users
+            )
             for cluster in self.others
             if self.finalized and self.answers(cluster)
         }

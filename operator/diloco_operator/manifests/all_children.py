@@ -1,13 +1,14 @@
 """All objects of a job, in an order that is safe to apply."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.errors import Problem
 from diloco_operator import names
-from diloco_operator.manifests import abroad, documents, learners, network, secrets, services, syncer
+from diloco_operator.manifests import abroad, common, documents, learners, network, secrets, services, syncer
 from diloco_operator.manifests.errors import InvalidSpecError
 from diloco_operator.manifests.from_users import passthrough, pod_template, restrictions
 from diloco_operator.manifests.inputs import Inputs, Placed
@@ -31,7 +32,9 @@ def all_children(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tu
         raise InvalidSpecError(wrong)
     _check_set_names(sets)
     others = (abroad.objects(job, cluster, inputs, sets) for cluster in inputs.remotes)
-    return (*_at_home(job, options, inputs, sets), *chain.from_iterable(others))
+    made = (*_at_home(job, options, inputs, sets), *chain.from_iterable(others))
+    assigns = {"": options.assigns_users, **{name: one.assigns_users for name, one in inputs.remotes.items()}}
+    return tuple(replace(one, body=common.without_ids(one.body)) if assigns[one.cluster] else one for one in made)
 
 
 def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs, sets: names.SetNames) -> tuple[Placed, ...]:

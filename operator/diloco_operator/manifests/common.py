@@ -13,7 +13,7 @@ SYNC_PORT_NAME: Final = "sync"
 HTTP_PORT_NAME: Final = "http"
 
 USER_ID: Final = 10001
-"""User and group of every process; the trainer image is built for them."""
+"""User and group of every process, unless the platform assigns them; the images run as any."""
 
 JOB_DIRECTORY: Final = "/etc/diloco/job"
 JOB_FILE: Final = "job.json"
@@ -40,7 +40,7 @@ TLS_ARGUMENTS: Final = (
 JOB_ARGUMENTS: Final = (
     f"--job={JOB_DIRECTORY}/{JOB_FILE}",
     f"--directory={STATE_DIRECTORY}",
-    f"--http=0.0.0.0:{HTTP_PORT}",
+    f"--http=[::]:{HTTP_PORT}",
     "--log-json",
 )
 
@@ -85,6 +85,16 @@ def pod_security() -> Manifest:
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def without_ids(one: Manifest) -> Manifest:
+    """``one``, whose pods get user and groups from the platform: it refuses those outside the namespace's range."""
+    template = one.get("spec", {}).get("template")
+    if template is None:
+        return one
+    pod = template["spec"]
+    security = {key: value for key, value in pod["securityContext"].items() if value != USER_ID}
+    return {**one, "spec": {**one["spec"], "template": {**template, "spec": {**pod, "securityContext": security}}}}
 
 
 def container_security() -> Manifest:
@@ -134,16 +144,16 @@ def environment() -> list[Manifest]:
     return [{"name": "HOME", "value": TEMPORARY_DIRECTORY}]
 
 
-def volumes(config_map: str, tls_secret: str, state: Manifest | None) -> list[Manifest]:
-    """The operator's volumes; ``state`` is the source of the one that outlives a container.
+def volumes(config_map: str, tls_secret: str, state: Manifest | None, temporary: Manifest) -> list[Manifest]:
+    """The operator's volumes; ``state`` is the source of the one that outlives a container, ``temporary`` of /tmp's.
 
-    None: the StatefulSet's controller adds it to every pod (``volumeClaimTemplates``).
+    No ``state``: the StatefulSet's controller adds it to every pod (``volumeClaimTemplates``).
     """
     return [
         {"name": JOB_VOLUME, "configMap": {"name": config_map}},
         {"name": TLS_VOLUME, "secret": {"secretName": tls_secret, "defaultMode": _MAY_READ}},
         *([] if state is None else [{"name": STATE_VOLUME, **state}]),
-        {"name": TEMPORARY_VOLUME, "emptyDir": {}},
+        {"name": TEMPORARY_VOLUME, **temporary},
     ]
 
 

@@ -31,6 +31,8 @@ class Remote:
     """The id of the home that the job is at. Not empty."""
     endpoint: str = ""
     """``host:port`` by which learners there reach the syncer; empty: not known yet, so they wait for it."""
+    assigns_users: bool = False
+    """Whether its platform chooses user and groups of pods."""
 
 
 Remotes = Mapping[str, Remote]

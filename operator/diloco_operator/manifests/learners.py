@@ -11,7 +11,7 @@ from typing import Final
 from diloco.spec import DiLoCoJob
 from diloco.spec.placement import LearnerStorage, Pool
 from diloco_operator import labels, names
-from diloco_operator.manifests import common
+from diloco_operator.manifests import common, room
 from diloco_operator.manifests.from_users import passthrough
 from diloco_operator.manifests.from_users.pod_template import patched
 from diloco_operator.manifests.inputs import Manifest
@@ -77,11 +77,12 @@ def syncer_argument(job: DiLoCoJob) -> str:
 
 
 def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
-    state: Manifest | None = {"emptyDir": {}} if pool.storage is None else None
+    state = None if pool.storage else room.directory(room.checkpoints_mib(job.spec), pool.resources)
+    temporary = room.directory(room.temporary_mib(job.spec), pool.resources)
     return {
         **common.pod_defaults(GRACE_SECONDS),
         "containers": [_container(job, key, pool, image)],
-        "volumes": common.volumes(names.config_map(job.metadata.name), secret, state),
+        "volumes": common.volumes(names.config_map(job.metadata.name), secret, state, temporary),
     }
 
 
@@ -107,7 +108,7 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
         ],
         "env": [*common.environment(), index, uid, *pool.env],
         "ports": [common.port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
-        **passthrough.resources(pool.resources),
+        "resources": room.resources(pool.resources, None if pool.storage else room.checkpoints_mib(job.spec)),
         "volumeMounts": common.mounts(),
         **common.probes(STARTUP_SECONDS),
     }

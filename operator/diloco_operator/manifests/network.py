@@ -11,8 +11,8 @@ from diloco_operator.manifests.inputs import Manifest
 _MESH_PORT: Final = 15008
 """Port to which Istio's ambient mode delivers all traffic between pods of a mesh, whatever its port (HBONE)."""
 _MONITORS: Final[Manifest] = {"matchLabels": {labels.MONITORING: "true"}}
-_MESH_PROBES: Final = "169.254.7.127/32"
-"""Address from which kubelet's probes come in that mode."""
+_MESH_PROBES: Final = ("169.254.7.127/32", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128")
+"""Addresses from which kubelet's probes come in that mode."""
 
 
 def syncer_policy(job: DiLoCoJob, operator_namespace: str) -> Manifest:
@@ -51,9 +51,9 @@ def _pages(operator_namespace: str, *others: Manifest) -> list[Manifest]:
 
 def _pages_for(*namespaces: Manifest, others: Sequence[Manifest] = ()) -> list[Manifest]:
     readers: list[Manifest] = [{"namespaceSelector": one} for one in namespaces]
-    probes = {"ipBlock": {"cidr": _MESH_PROBES}}
+    probes = [{"ipBlock": {"cidr": address}} for address in _MESH_PROBES]
     return [
-        {"from": [*readers, probes], "ports": [_port(common.HTTP_PORT)]},
+        {"from": [*readers, *probes], "ports": [_port(common.HTTP_PORT)]},
         {"from": [*others, *readers], "ports": [_port(_MESH_PORT)]},
     ]
 

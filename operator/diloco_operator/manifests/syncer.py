@@ -1,22 +1,16 @@
 """The syncer: one pod at a time, and the volume for its checkpoints, its tape and the finished model."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from diloco.spec import DiLoCoJob, JobSpec
-from diloco.spec.pods import Resources
 from diloco_operator import labels, names
-from diloco_operator.manifests import common
-from diloco_operator.manifests.from_users import passthrough
+from diloco_operator.manifests import common, room
 from diloco_operator.manifests.from_users.pod_template import patched
 from diloco_operator.manifests.inputs import Manifest
 
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
 """From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls under way, and a margin."""
-DEFAULT_REQUESTS: Final[Mapping[str, str]] = MappingProxyType({"cpu": "100m", "memory": "256Mi"})
-"""Requests for resources that the manifest does not mention (ours), as a node first evicts pods without requests."""
 STARTUP_SECONDS: Final = 600
 """Time to start Python and import modules. Loading after that is judged by its progress, not by a time limit."""
 
@@ -62,10 +56,11 @@ def claim(job: DiLoCoJob) -> Manifest:
 def _pod(job: DiLoCoJob, image: str) -> Manifest:
     name = job.metadata.name
     state: Manifest = {"persistentVolumeClaim": {"claimName": names.syncer(name)}}
+    temporary = room.directory(room.temporary_mib(job.spec), job.spec.syncer.resources)
     return {
         **common.pod_defaults(GRACE_SECONDS),
         "containers": [_container(job, image)],
-        "volumes": common.volumes(names.config_map(name), names.syncer_secret(name), state),
+        "volumes": common.volumes(names.config_map(name), names.syncer_secret(name), state, temporary),
     }
 
 
@@ -76,7 +71,7 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
         "args": [
             "syncer",
             *common.JOB_ARGUMENTS,
-            f"--listen=0.0.0.0:{common.SYNC_PORT}",
+            f"--listen=[::]:{common.SYNC_PORT}",
             *common.TLS_ARGUMENTS,
         ],
         "env": [*common.environment(), *job.spec.syncer.env],
@@ -85,7 +80,7 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
             common.port(common.SYNC_PORT_NAME, common.SYNC_PORT),
             common.port(common.HTTP_PORT_NAME, common.HTTP_PORT),
         ],
-        "resources": _resources(job.spec.syncer.resources),
+        "resources": room.resources(job.spec.syncer.resources),
         "volumeMounts": common.mounts(),
         **common.probes(STARTUP_SECONDS),
     }
@@ -96,11 +91,3 @@ def credentials(spec: JobSpec) -> list[Manifest]:
     given = (spec.init_from, spec.syncer.backup)
     found = dict.fromkeys(one.secret_name for one in given if one is not None and one.secret_name)
     return [{"secretRef": {"name": name}} for name in found]
-
-
-def _resources(given: Resources | None) -> Manifest:
-    found: Manifest = passthrough.resources(given).get("resources", {})
-    # Without a request, Kubernetes uses the limit as the request; it refuses a request above the limit.
-    named = {*found.get("requests", {}), *found.get("limits", {})}
-    ours = {resource: amount for resource, amount in DEFAULT_REQUESTS.items() if resource not in named}
-    return {**found, "requests": {**ours, **found.get("requests", {})}} if ours else found

@@ -1,9 +1,12 @@
 """The whole operator against a real API server. There are no controllers, so its objects stay as they were created."""
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
 from diloco_operator import labels
@@ -34,6 +37,44 @@ def test_where_nothing_changes_nothing_is_written(cluster: Cluster, start: Start
         reconciles_again(operator, times=10)
         assert operator.writes == writes
         assert cluster.versions() == versions
+
+
+@pytest.fixture
+def _as_on_openshift(cluster: Cluster) -> Iterator[None]:
+    """The server has the API group by which the platform is known, until the end of the test."""
+    names = {"plural": "securitycontextconstraints", "kind": "SecurityContextConstraints"}
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    group, version = "security.openshift.io", {"name": "v1", "served": True, "storage": True, "schema": schema}
+    name = f"{names['plural']}.{group}"
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": name},
+        "spec": {"group": group, "scope": "Cluster", "names": names, "versions": [version]},
+    }
+
+    def is_known() -> bool:
+        return group in {one["name"] for one in cluster.server.request("GET", "/apis")[1]["groups"]}
+
+    cluster.apply(definition)
+    wait_until(is_known, f"{group} is known")
+    yield
+    cluster.kubectl("delete", "crd", name)
+    wait_until(lambda: not is_known(), f"{group} is gone")
+
+
+@pytest.mark.usefixtures("_as_on_openshift")
+def test_where_the_platform_assigns_users_pods_name_none(cluster: Cluster, start: Start) -> None:
+    ids = {"runAsUser", "runAsGroup", "fsGroup"}
+
+    def contexts() -> list[dict[str, Any]]:
+        found = [one for name, one in cluster.children().items() if name.startswith(("StatefulSet", "Deployment"))]
+        return [one["spec"]["template"]["spec"]["securityContext"] for one in found]
+
+    with start():
+        cluster.has_job("two")
+        assert len(contexts()) == 3
+        assert all(ids.isdisjoint(one) and one["runAsNonRoot"] for one in contexts())
 
 
 EDITS: dict[str, dict[str, Any]] = {

@@ -215,6 +215,19 @@ async def test_objects_of_several_clusters_of_a_namespace_share_its_room(tmp_pat
     assert room.hold("another namespace", "a cluster", 650 << 10), "nothing is held by a cluster that was let go"
 
 
+@pytest.mark.parametrize(("group", "assigns"), [("apps", False), ("security.openshift.io", True)])
+async def test_a_platform_that_chooses_users_is_known_by_its_groups(tmp_path: Path, group: str, assigns: bool) -> None:
+    plain = served()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.path == "/apis":
+            return web.json_response({"kind": "APIGroupList", "groups": [{"name": group}]})
+        return await plain(request)
+
+    seen = await outcome(handler, tmp_path, lambda seen: seen.state is ClusterState.READY)
+    assert seen.assigns_users == assigns
+
+
 async def test_a_list_without_an_end_is_cut_off(tmp_path: Path) -> None:
     pages = 0
 

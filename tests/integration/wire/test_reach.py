@@ -3,6 +3,7 @@
 All connections are real. What stands between them passes TLS on unopened.
 """
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from cryptography import x509
 
 from diloco.runtime.files import write_atomically
+from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.errors import UnavailableError, WireError
 from diloco.wire.messages import Alive, Welcome
+from diloco.wire.server.server import ServerOptions
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.tls import ServerTls
 from testbed.kind.waiting import wait_until
@@ -19,6 +22,7 @@ from tests.integration.wire.calls import JOIN, pull
 from tests.support.relays import IdleProxy, SniProxy
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_place import NAME, PAYLOAD, Place
+from tests.support.wire_syncer import Keeper, RunningServer
 
 
 @pytest.fixture
@@ -43,6 +47,15 @@ def test_the_fixed_name_is_sent_and_checked_whatever_the_address(place: Place) -
                 assert isinstance(next(iter(session)), Welcome)
                 assert pull(client) == PAYLOAD
         assert set(proxy.seen) == {NAME}
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_a_syncer_at_every_address_serves_learners_of_both_families() -> None:
+    with RunningServer(Keeper({7: PAYLOAD}), ServerOptions("[::]:0")) as server:
+        port = server.address.rpartition(":")[2]
+        for host in ("127.0.0.1", "[::1]"):
+            with SyncClient(ClientOptions(f"{host}:{port}")) as client:
+                assert pull(client) == PAYLOAD
 
 
 def test_two_jobs_behind_one_address_are_told_apart_by_their_names(place: Place, tmp_path: Path) -> None:

@@ -58,12 +58,6 @@ def test_what_can_be_is_taken(render: Render, values: dict[str, Any]) -> None:
     assert render(**values).of_kind("Deployment")
 
 
-def test_on_platforms_that_choose_users_the_pod_names_none(render: Render) -> None:
-    rendered = render(podSecurityContext={"runAsUser": None, "runAsGroup": None})
-    for pod in rendered.pods:
-        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
 def test_the_schema_knows_every_value_and_no_others() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ def test_fragments_of_the_builtin_model_are_the_real_ones(
         layout = layout_of(GPT(GPTConfig(PRESETS[preset], vocabulary, tied)), fragments)
     assert model_size(spec, None).numels == tuple(fragment.numel for fragment in layout.fragments)
     slots = [slot.tensor for fragment in layout.fragments for slot in fragment.slots]
-    tensors = list(gpt_tensors(spec.model.builtin, vocabulary))
+    tensors = list(gpt_tensors(spec.model.builtin))
     assert {tensor.name: tensor for tensor in slots} == {tensor.name: tensor for tensor in tensors}
     assert model_size(spec, None).assumed == ""
 

@@ -104,6 +104,22 @@ def test_an_address_is_host_and_port() -> None:
     assert format_address("0.0.0.0", 9) == "0.0.0.0:9"
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_all_addresses_of_both_families_are_served() -> None:
+    with HttpServer("[::]:0", {"/text": lambda: Response.text("hello\n")}) as server:
+        port = parse_address(server.address)[1]
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=30).close()
+
+
+def test_where_there_is_no_ipv6_all_addresses_are_those_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with HttpServer("[::]:0", {"/text": lambda: Response.text("hello\n")}) as server:
+        host, port = parse_address(server.address)
+        assert host == "0.0.0.0"
+        socket.create_connection(("127.0.0.1", port), timeout=30).close()
+
+
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":80", "host:65536", "host:-1", "host:\uff18", "::1:80", "[::1:80"]
 )

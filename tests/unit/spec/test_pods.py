@@ -35,9 +35,12 @@ def test_the_sizes_of_tcps_buffers_are_three(value: object, says: str) -> None:
     assert line.startswith(f"{SPEC}.securityContext.sysctls[0].value: {says}")
 
 
-def test_of_a_pods_security_context_only_tcps_buffers_can_be_set() -> None:
+def test_of_a_pods_security_context_its_group_and_tcps_buffers_can_be_set() -> None:
     assert told(securityContext={"runAsUser": 0}) == [
-        f"{SPEC}.securityContext.runAsUser: is not a field here; use sysctls"
+        f"{SPEC}.securityContext.runAsUser: is not a field here; use fsGroup or sysctls"
+    ]
+    assert told(securityContext={"fsGroup": 0}) == [
+        f"{SPEC}.securityContext.fsGroup: 0 is too small; use an integer from 1 to 2147483647"
     ]
     assert told(securityContext=buffers(("kernel.msgmax", "1 2 3"))) == [
         f'{SPEC}.securityContext.sysctls[0].name: "kernel.msgmax" is not known; use {RECEIVING} or net.ipv4.tcp_wmem'

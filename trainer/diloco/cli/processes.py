@@ -41,7 +41,7 @@ def syncer(
     directory: Directory,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Address to serve learners on.")
-    ] = "0.0.0.0:29400",
+    ] = "[::]:29400",
     http: Http = _ANY_PORT,
     record: Annotated[
         bool, typer.Option("--record", help="Record what learners push, so that a replay is exact.")
@@ -60,7 +60,7 @@ def syncer(
 
     \b
     Examples:
-      diloco syncer --job job.yaml --directory state --http 0.0.0.0:8080
+      diloco syncer --job job.yaml --directory state --http 127.0.0.1:8080
       diloco syncer --job job.yaml --directory state --listen 127.0.0.1:29400
     """
     _tie_to(parent)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from diloco.core.fragments import TensorSpec, partition
 from diloco.plan import PlanError
 from diloco.spec import JobSpec
-from diloco.spec.checks import TEXT_VOCABULARY
-from diloco.spec.presets import gpt_shapes
 from diloco.spec.training import BuiltinModel
 
 MAXIMUM_PARAMETERS = 10**15
@@ -45,7 +43,7 @@ def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
             raise PlanError(
                 f"--parameters: {parameters} is not needed: the size of the built-in model is known; remove it"
             )
-        layout = partition(list(gpt_tensors(spec.model.builtin, _vocabulary(spec))), count)
+        layout = partition(list(gpt_tensors(spec.model.builtin)), count)
         return ModelSize(tuple(fragment.numel for fragment in layout.fragments))
     if parameters is None:
         raise PlanError(
@@ -62,14 +60,7 @@ def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
     return ModelSize(numels, "fragments of equal size; a large embedding makes one of them larger")
 
 
-def gpt_tensors(builtin: BuiltinModel, vocabulary_size: int) -> Iterator[TensorSpec]:
+def gpt_tensors(builtin: BuiltinModel) -> Iterator[TensorSpec]:
     """The built-in GPT's parameter tensors, in the order in which the module registers them."""
-    for name, shape in gpt_shapes(builtin.preset, vocabulary_size, tied=builtin.tie_embeddings):
+    for name, shape in builtin.shapes():
         yield TensorSpec(name, shape, embedding=name == "embedding.weight")
-
-
-def _vocabulary(spec: JobSpec) -> int:
-    assert spec.model.builtin is not None
-    given = spec.model.builtin.vocabulary_size
-    # Validation allows the manifest to leave it out only with text.
-    return TEXT_VOCABULARY if given is None else given

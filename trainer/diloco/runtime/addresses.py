@@ -1,5 +1,7 @@
 """Parses and formats ``host:port``."""
 
+import socket
+
 
 class AddressError(ValueError):
     """An address cannot be parsed; the text names it and what is allowed."""
@@ -17,6 +19,11 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
         raise AddressError(f"address {text!r}: use brackets around an IPv6 host, such as [::1]:0")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listening_host(host: str) -> str:
+    """What to bind for ``host``: ``::`` is every address, IPv4 too; 0.0.0.0 stands in where the system has no IPv6."""
+    return "0.0.0.0" if host == "::" and not socket.has_dualstack_ipv6() else host  # noqa: S104  # as asked for
 
 
 def format_address(host: str, port: int) -> str:

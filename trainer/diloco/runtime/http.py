@@ -18,7 +18,7 @@ from socketserver import TCPServer
 from typing import Any, Self
 
 from diloco import __version__
-from diloco.runtime.addresses import format_address, parse_address
+from diloco.runtime.addresses import format_address, listening_host, parse_address
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class HttpServer:
             HttpServerError: the server cannot listen there, for instance because another process does.
         """
         host, port = parse_address(address)
+        host = listening_host(host)
         try:
             self._server = _Server(host, port, dict(routes), request_seconds)
         except OSError as error:

@@ -9,14 +9,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from diloco.spec.errors import Problem
-from diloco.spec.presets import gpt_shapes
+from diloco.spec.presets import TEXT_VOCABULARY
 
 if TYPE_CHECKING:
     from diloco.spec.job import JobSpec
     from diloco.spec.placement import Pool
-
-TEXT_VOCABULARY = 257
-"""Number of token ids of text data: the 256 bytes, and one that ends a document."""
 
 MODEL_ENDING = ".safetensors"
 """Ending of an exported model's file."""
@@ -105,7 +102,7 @@ def _muon(spec: "JobSpec") -> Iterator[Problem]:
     builtin, options = spec.model.builtin, optimizer.muon_options
     if options is None or builtin is None:
         return
-    names = [name for name, _ in gpt_shapes(builtin.preset, TEXT_VOCABULARY, tied=builtin.tie_embeddings)]
+    names = [name for name, _ in builtin.shapes()]
     for index, pattern in options.idle_excludes(names):
         path = f"training.optimizer.muon.exclude[{index}]"
         yield Problem(path, f"{pattern} matches no parameter of the built-in model, such as {names[2]}; remove it")

@@ -90,7 +90,9 @@ class Pool(SpecModel):
     image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: Resources | None = None
-    """Container resources."""
+    """Container resources. Default requests: 100m cpu, 256Mi memory, and ephemeral-storage for logs and, of a built-in
+    model, checkpoints. With a model from an entrypoint request 24 bytes a parameter, 36 with ``sync.errorFeedback``
+    (Int8, Int4), and what your code writes."""
     env: Variables = ()
     """Additional environment variables of the learner's container."""
     pod_template: PodTemplate | None = None
@@ -196,7 +198,8 @@ class SyncerSpec(SpecModel):
     image: ImageName | None = None
     """Trainer image. Default: ``spec.image``, else that of the first pool in this cluster."""
     resources: Resources | None = None
-    """Container resources. Default requests: 100m cpu and 256Mi memory, enough for a small model."""
+    """Container resources. Default requests: 100m cpu, 256Mi memory, 64Mi ephemeral-storage; enough for a small
+    model."""
     env: Variables = ()
     """Additional environment variables of the syncer's container."""
     pod_template: PodTemplate | None = None

@@ -66,6 +66,8 @@ class PodSecurity(SpecModel):
 
     model_config = ConfigDict(json_schema_extra=FREE)
 
+    fs_group: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Group of the pod's volumes and processes, for a volume of another group. Default: ours, or the platform's."""
     sysctls: Annotated[tuple[Sysctl, ...], Field(max_length=2), UniqueBy("name")] = ()
     """Sizes of TCP's buffers; nodes accept them from Kubernetes 1.32 on."""
 

@@ -26,6 +26,9 @@ PRESETS: Final[dict[str, GPTSize]] = {
 }
 """By the name in ``model.builtin.preset``. With 8 parameter tensors a layer each can be cut into 24 fragments."""
 
+TEXT_VOCABULARY: Final = 257
+"""Number of token ids of text data: the 256 bytes, and one that ends a document."""
+
 
 def gpt_shapes(preset: str, vocabulary_size: int, *, tied: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the parameter tensors, in the order in which the module registers them."""

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from diloco.spec.base import ENTRYPOINT, SpecModel
 from diloco.spec.errors import PartError, Problem
+from diloco.spec.presets import TEXT_VOCABULARY, gpt_shapes
 from diloco.spec.words import listed
 
 BATCH_LIMIT: Final = 65_536
@@ -61,6 +62,11 @@ class BuiltinModel(SpecModel):
     """Number of token ids. Default: that of the data (text: 257, the bytes and an end of document)."""
     tie_embeddings: bool = True
     """Share the token embedding with the output layer, as GPT-2 does."""
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of its parameter tensors, in the order in which the module registers them."""
+        vocabulary = self.vocabulary_size or TEXT_VOCABULARY  # only with text may a manifest leave it out
+        return gpt_shapes(self.preset, vocabulary, tied=self.tie_embeddings)
 
 
 class ModelSpec(SpecModel):

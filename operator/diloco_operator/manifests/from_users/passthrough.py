@@ -1,10 +1,9 @@
-"""Resources and variables that a job passes to its pods, in the API server's form. The operator's names are refused."""
+"""Variables that a job passes to its pods. The operator's names are refused."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from diloco.spec.errors import Problem
-from diloco.spec.pods import Resources
 from diloco.spec.words import listed
 from diloco_operator.manifests.from_users import restrictions
 from diloco_operator.manifests.inputs import Manifest
@@ -14,12 +13,6 @@ POD_INDEX: Final = "POD_INDEX"
 POD: Final = "DILOCO_POD"
 """The variable with the uid of a learner's pod."""
 OUR_VARIABLES: Final = ("HOME", POD_INDEX, POD)
-
-
-def resources(passed: Resources | None) -> Manifest:
-    """``{"resources": ...}`` of a container, or nothing."""
-    given = {} if passed is None else passed.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return {"resources": given} if given else {}
 
 
 def variable_problems(place: str, given: Sequence[Manifest], own: restrictions.OwnObjects) -> Iterator[Problem]:

@@ -47,7 +47,7 @@ def test_jobs_are_a_line_each() -> None:
 
 
 def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
-    unseen = Closeup(unseen="get on services/proxy in namespace ml is not permitted")
+    unseen = Closeup(unseen="not permitted: pods is forbidden")
     assert drawn(job_view(job(), unseen, NOW)) == (
         "two-regions  in ml  Training  Unschedulable  3/4 learners train\n"
         "Degraded  for 5m12s  Unschedulable  1 of 2 learners of us-west/old unschedulable: 0/4 nodes have\n"
@@ -58,7 +58,7 @@ def test_a_job_whose_syncer_may_not_be_asked_is_shown_from_its_status() -> None:
         "us-east/new      2      2       2  two-regions-new\n"
         "us-west/old      1      1       2  two-regions-old\n"
         "restarts: us-west/old/0 2\n"
-        "Learners are not shown individually: get on services/proxy in namespace ml is not permitted"
+        "Learners are not shown individually: not permitted: pods is forbidden"
     )
 
 

@@ -91,7 +91,7 @@ def test_a_limit_that_was_taken_away_is_a_change_of_the_users(monkeypatch: pytes
     w.change_pool(region=1, resources={"limits": {"cpu": "2"}})
     w.run(120)
     (west,) = [item for name, item in w.home.of_kind("StatefulSet").items() if "us-west" in name]
-    assert west["spec"]["template"]["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "2"}}
+    assert west["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2"}
 
 
 def forbids_pods_to_be_deleted(verb: str, kind: str, name: str, _body: Any) -> ApiError | None:

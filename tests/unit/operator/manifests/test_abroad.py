@@ -1,6 +1,7 @@
 """What a region in another cluster gets: what it needs, whose it is, and nothing about other regions."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,18 @@ def placed(which: DiLoCoJob, remotes: dict[str, Remote] | None = None) -> tuple[
 
 def within(cluster: str, which: DiLoCoJob = SPREAD) -> tuple[dict[str, Any], ...]:
     return tuple(one.body for one in placed(which) if one.cluster == cluster)
+
+
+def test_a_cluster_whose_platform_chooses_users_gets_pods_that_name_none() -> None:
+    remotes = {FAR: replace(REMOTES[FAR], assigns_users=True), OTHER: REMOTES[OTHER]}
+    contexts = {
+        one.body["metadata"]["name"]: (one.cluster, one.body["spec"]["template"]["spec"]["securityContext"])
+        for one in placed(SPREAD, remotes)
+        if one.body["kind"] in ("StatefulSet", "Deployment")
+    }
+    assert {cluster for cluster, _ in contexts.values()} == {"", FAR, OTHER}
+    for name, (cluster, context) in contexts.items():
+        assert ("fsGroup" in context) == ("runAsUser" in context) == (cluster != FAR), name
 
 
 def test_a_cluster_gets_its_regions_and_one_of_each_object_they_share() -> None:

@@ -1,6 +1,7 @@
 """The objects of a job: complete, owned, labelled, in a safe order, and consistent with each other."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from diloco_operator import labels, names
 from diloco_operator.manifests import Images, NoImageError, choose_images
 from diloco_operator.names import PoolKey
 from tests.support.made_objects import (
+    OPTIONS,
     UID,
     containers,
     every_job,
@@ -69,6 +71,23 @@ def test_everything_that_a_pod_mounts_is_made_unless_it_is_the_users(which: str)
     assert names.authority_secret(which.partition(":")[0]) not in str(TEMPLATES[which])
     (container,) = containers(TEMPLATES[which])
     assert {mount["name"] for mount in container["volumeMounts"]} <= set(sources)
+
+
+@pytest.mark.parametrize("job", every_job())
+def test_where_the_platform_chooses_users_pods_name_none(job: str) -> None:
+    ids = {"runAsUser", "runAsGroup", "fsGroup"}
+    for template in templates(made(every_job()[job], replace(OPTIONS, assigns_users=True))).values():
+        assert ids.isdisjoint(template["spec"]["securityContext"])
+        assert template["spec"]["securityContext"]["runAsNonRoot"]
+    for template in templates(JOBS[job]).values():
+        assert ids <= template["spec"]["securityContext"].keys()
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_group_that_the_manifest_names_is_the_pods(assigned: bool) -> None:
+    given = {"podTemplate": {"spec": {"securityContext": {"fsGroup": 2000}}}}
+    pods = templates(made(with_pool(given), replace(OPTIONS, assigns_users=assigned)))
+    assert pods["StatefulSet/small--east-a"]["spec"]["securityContext"]["fsGroup"] == 2000
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -21,7 +21,7 @@ RULES: Final = (
     ({"apiGroups": ["diloco.dev"], "resources": ["dilocojobs"], "verbs": ["get", "list"]}),
     ({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "delete"]}),
     ({"apiGroups": ["apps"], "resources": ["statefulsets", "replicasets", "deployments"], "verbs": ["get"]}),
-    ({"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]}),
+    ({"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}),
 )
 """The rights that it needs: to find the job, find and delete its pods, check whose they are, read the syncer's
 status."""

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diloco.cli.live import pod_port
 from diloco.runtime.json_text import JsonError, parse_json
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class ApiServer:
         self._credentials = f"context {context}" if context else "this pod's service account"
 
     def get(self, path: str, *, timeout_seconds: float = 15.0, accept: str = _JSON) -> Answer:
-        """GET ``path``, which must need no escaping; a 404 and a proxied server's answers are returned too.
+        """GET ``path``, which must need no escaping; a 404 is returned too.
 
         Raises:
             ForbiddenError: the user lacks the permission.
@@ -89,15 +90,29 @@ class ApiServer:
         """DELETE with ``DeleteOptions``; for errors see ``get``. A 404 and 409 are returned."""
         return self._checked("DELETE", path, options, timeout_seconds, _JSON)
 
+    def ask_pod(self, path: str, port: int, page: str, *, timeout_seconds: float) -> Answer:
+        """GET ``page`` from a port of the pod at ``path``; for errors see ``get``."""
+        _, url, headers, *_ = self._client.param_serialize(
+            "GET", f"{path}/portforward", query_params=[("ports", port)], auth_settings=["BearerToken"]
+        )
+        try:
+            found = pod_port.ask(self._client.configuration, url, headers, page, timeout_seconds, _LIMIT_BYTES)
+        except OSError as error:
+            raise AwayError(f"no answer from {path.rpartition('/')[2]} ({_plain(error)})") from error
+        answer = Answer(found.status, found.body)
+        return self._judged(answer, f"GET {path}/portforward") if found.refused else answer
+
     def _checked(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_seconds: float, accept: str
     ) -> Answer:
-        answer = self._request(method, path, body, timeout_seconds, accept)
+        return self._judged(self._request(method, path, body, timeout_seconds, accept), f"{method} {path}")
+
+    def _judged(self, answer: Answer, request: str) -> Answer:
         status, told = answer.status, answer.said.get("message", "")
         if status == HTTPStatus.UNAUTHORIZED:
             raise UnauthorizedError(f"{self.url} rejects the credentials of {self._credentials}")
         if status == HTTPStatus.FORBIDDEN:
-            raise ForbiddenError(f"not permitted: {told or f'{method} {path}'}")
+            raise ForbiddenError(f"not permitted: {told or request}")
         if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise AwayError(f"{self.url} answered with HTTP {status}{f': {told}' if told else ''}")
         return answer
@@ -109,7 +124,6 @@ class ApiServer:
         from kubernetes.client.exceptions import ApiException
 
         headers = {"Accept": accept, **({"Content-Type": _JSON} if body is not None else {})}
-        # The generated methods change a proxied body (JSON into Python's repr); these two do not.
         request = self._client.param_serialize(
             method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
         )

@@ -1,15 +1,14 @@
-"""Reads jobs from an API server, and a job's syncer status through the API server's proxy."""
+"""Reads jobs from an API server, and through it the status of a job's syncer."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from diloco.cli.live.cluster_access import ApiServer, AwayError, ClusterError, ForbiddenError
-from diloco.spec.base import DNS_LABEL
 from diloco.spec.status.job import JobStatus
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.spec.words import shortlist
@@ -87,21 +86,21 @@ class Jobs:
         raise NoSuchJobError(f"no job {name} in namespace {namespace}; {self._others(namespace, name)}")
 
     def syncer(self, job: SeenJob) -> SyncerStatus:
-        """The status of the job's syncer, through the API server: no port need be open.
+        """The status of the job's syncer, through the API server: no port and no network policy need be open.
 
         Raises:
             SyncerUnseenError: it is not running, the user lacks the permission, or it cannot be reached.
         """
-        endpoint = job.status.syncer.http_endpoint if job.status.syncer else ""
-        service = endpoint.split(".", 1)[0]
-        if not re.fullmatch(DNS_LABEL, service) or job.status.phase not in ("Pending", "Training"):
-            raise SyncerUnseenError("its syncer is not running", lasting=False)
-        path = f"/api/v1{_in(job.namespace)}/services/{service}:http/proxy/status"
+        from diloco_operator.manifests.common import HTTP_PORT
+
         try:
-            answer = self._server.get(path, timeout_seconds=_SYNCER_SECONDS)
+            pod = self._syncers_pod(job)
+            if not pod:
+                raise SyncerUnseenError("its syncer is not running", lasting=False)
+            path = f"/api/v1{_in(job.namespace)}/pods/{pod}"
+            answer = self._server.ask_pod(path, HTTP_PORT, "/status", timeout_seconds=_SYNCER_SECONDS)
         except ForbiddenError as error:
-            wanted = f"get on services/proxy in namespace {job.namespace}"
-            raise SyncerUnseenError(f"{wanted} is not permitted", lasting=True) from error
+            raise SyncerUnseenError(f"{error}", lasting=True) from error
         except AwayError as error:
             raise SyncerUnseenError(
                 f"its syncer cannot be reached through the API server: {error}", lasting=False
@@ -109,9 +108,24 @@ class Jobs:
         try:
             return SyncerStatus.model_validate_json(answer.body)
         except ValidationError as error:
-            why = f"service {service} answered with HTTP {answer.status}, but not like a syncer of this version"
+            why = f"pod {pod} answered with HTTP {answer.status}, but not like a syncer of this version"
             text = f"its syncer cannot be reached through the API server: {answer.said.get('message', why)}"
             raise SyncerUnseenError(text, lasting=False) from error
+
+    def _syncers_pod(self, job: SeenJob) -> str:
+        """Name of the pod in which the job's syncer runs; empty: in none."""
+        from diloco_operator import labels
+
+        if job.status.phase not in ("Pending", "Training"):
+            return ""
+        selector = quote(labels.text(labels.syncer_selector(job.name)))
+        found = self._server.get(f"/api/v1{_in(job.namespace)}/pods?labelSelector={selector}").said.get("items") or ()
+        running = (
+            one["metadata"]["name"]
+            for one in found
+            if one["status"].get("phase") == "Running" and "deletionTimestamp" not in one["metadata"]
+        )
+        return next(running, "")
 
     def _others(self, namespace: str, name: str) -> str:
         if here := [job.name for job in self.every(namespace)]:

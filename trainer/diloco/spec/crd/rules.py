@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.spec.automatic import AUTO, allowed
-from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING, TEXT_VOCABULARY
+from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING
+from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
 from diloco.spec.training import BATCH_LIMIT, exactly_one
 

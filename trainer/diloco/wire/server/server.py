@@ -12,7 +12,7 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from diloco.runtime.addresses import parse_address
+from diloco.runtime.addresses import listening_host, parse_address
 from diloco.wire.channel import (
     DEFAULT_CONNECTIONS,
     PULL_PARTS,
@@ -154,7 +154,7 @@ def _check_address(address: str) -> None:
     """
     host, port = parse_address(address)
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(listening_host(host), port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)

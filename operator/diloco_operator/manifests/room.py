@@ -1,0 +1,57 @@
+"""What a pod requests of its node where the manifest says nothing, and how much of the node's disk it may fill.
+
+A node that runs short first evicts pods that use more than they requested. A folder beyond its limit costs its own pod,
+not the neighbours. How large a model from an entrypoint is, and what user code writes, is not known here.
+"""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from diloco.spec import JobSpec
+from diloco.spec.pods import Resources
+from diloco_operator.manifests.inputs import Manifest
+
+DEFAULT_REQUESTS: Final[Mapping[str, str]] = MappingProxyType({"cpu": "100m", "memory": "256Mi"})
+"""Requests for resources that the manifest does not mention (ours), enough for a small model."""
+DISK: Final = "ephemeral-storage"
+_LOGS_MIB: Final = 64
+"""What a kubelet keeps of a container's output, five files of 10 MiB, and some."""
+_CHECKPOINTS: Final = 3
+"""A learner keeps two and writes the third beside them."""
+_CHECKPOINTS_SPARE_MIB: Final = 64
+_TEMPORARY_MIB: Final = 2048
+"""Our code writes nothing there; a device's driver may keep what it has compiled."""
+
+
+def checkpoints_mib(spec: JobSpec) -> int | None:
+    """Room in MiB for the checkpoints of a learner: moments and residuals in f32. None: the model's size is unknown."""
+    if spec.model.builtin is None:
+        return None
+    parameters = sum(math.prod(shape) for _, shape in spec.model.builtin.shapes())
+    bytes_each = 12 if spec.sync.keeps_residuals else 8
+    return _CHECKPOINTS_SPARE_MIB + math.ceil(_CHECKPOINTS * bytes_each * parameters / (1 << 20))
+
+
+def temporary_mib(spec: JobSpec) -> int | None:
+    """Room in MiB for temporary files. None: code of the user's may write as much as it likes, such as downloads."""
+    return None if spec.model.entrypoint or spec.data.entrypoint else _TEMPORARY_MIB
+
+
+def directory(mib: int | None, given: Resources | None) -> Manifest:
+    """An empty directory of this room, unless the manifest says how much of the disk the pod may use."""
+    return {"emptyDir": {} if mib is None or _named(given, DISK) else {"sizeLimit": f"{mib}Mi"}}
+
+
+def resources(given: Resources | None, checkpoints_mib: int | None = None) -> Manifest:
+    """A container's resources: the given ones, and our requests for those that are not mentioned."""
+    found: Manifest = {} if given is None else given.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    # Without a request, Kubernetes uses the limit as the request; it refuses a request above the limit.
+    ours = {**DEFAULT_REQUESTS, DISK: f"{_LOGS_MIB + (checkpoints_mib or 0)}Mi"}
+    missing = {resource: amount for resource, amount in ours.items() if not _named(given, resource)}
+    return {**found, "requests": {**missing, **found.get("requests", {})}} if missing else found
+
+
+def _named(given: Resources | None, resource: str) -> bool:
+    return given is not None and resource in {*given.requests, *given.limits}

@@ -1,0 +1,91 @@
+"""What pods may fill of a node's disk, and what they request of it, by what a learner really writes."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.data import open_data
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.model import build_model, layout_of
+from diloco.spec import DiLoCoJob
+from diloco.spec.base import bytes_in
+from tests.support.made_objects import containers, live, made, small_job, templates
+
+SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
+OWN_MODEL = {"entrypoint": "mine:make"}
+SPARE_BYTES = 66 << 20
+"""What is left free for a file system's own blocks, and a rounding."""
+
+
+def job(pool: dict[str, Any] | None = None, **spec: Any) -> DiLoCoJob:
+    return small_job({"name": "east", "pools": [{"name": "a", **(pool or {})}]}, **spec)
+
+
+def limits(pod: dict[str, Any]) -> dict[str, Any]:
+    """The limits of a pod's empty directories."""
+    found = {volume["name"]: volume["emptyDir"] for volume in pod["spec"]["volumes"] if "emptyDir" in volume}
+    return {name: directory.get("sizeLimit") for name, directory in found.items()}
+
+
+def requested(pod: dict[str, Any]) -> Any:
+    (container,) = containers(pod)
+    return container["resources"].get("requests", {}).get("ephemeral-storage")
+
+
+def most_on_disk(one: DiLoCoJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Bytes in the folder of a learner of this job that saves often, at the worst moment."""
+    module = build_model(one.spec)
+    layout = layout_of(module, one.spec.sync.fragments)
+    trainer = InnerTrainer(one.spec, module, layout, open_data(one.spec, "east/a/0"), torch.device("cpu"))
+    trainer.step(0.0)
+    kept = one.spec.sync.keeps_residuals
+    residuals = {fragment.index: torch.zeros(fragment.numel) for fragment in layout.fragments if kept}
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda _: sizes.append(sum(p.stat().st_size for p in folder.rglob("*"))))
+    store = CheckpointStore(folder, CheckpointIdentity("small", "east/a/0", layout.digest, "AdamW"))
+    for _ in range(4):
+        store.save(LearnerCheckpoint(trainer.state(), residuals))
+    return max(sizes)
+
+
+@pytest.mark.parametrize("compression", ["BF16", "Int4"])
+def test_a_learners_checkpoints_fit_into_the_limit_and_little_is_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    one = job(model={"builtin": {"preset": "micro"}}, sync={"compression": compression})
+    pod = templates(made(one))[SET]
+    limit = bytes_in(limits(pod)["state"])
+    assert 0 <= limit - most_on_disk(one, tmp_path, monkeypatch) < SPARE_BYTES
+    assert bytes_in(requested(pod)) > limit
+
+
+def test_a_learner_with_a_volume_requests_only_its_output_of_the_node() -> None:
+    pod = templates(made(job({"storage": {}})))[SET]
+    assert limits(pod) == {"tmp": "2048Mi"}
+    assert requested(pod) == requested(templates(made(job()))[DEPLOYMENT]) == "64Mi"
+
+
+def test_where_the_models_size_is_unknown_its_folder_has_no_limit() -> None:
+    found = templates(made(job(model=OWN_MODEL)))
+    assert limits(found[SET]) == {"state": None, "tmp": None}
+    assert limits(found[DEPLOYMENT]) == {"tmp": None}
+
+
+def test_what_code_of_the_users_writes_has_no_limit_of_ours() -> None:
+    own_data = {"entrypoint": "mine:data"}
+    found = templates(made(job(data=own_data, model={"builtin": {"preset": "pico", "vocabularySize": 300}})))
+    assert limits(found[SET]) == {"state": "67Mi", "tmp": None}
+
+
+@pytest.mark.parametrize("field", ["requests", "limits"])
+def test_what_the_manifest_says_of_the_disk_replaces_all_of_ours(field: str) -> None:
+    given = {"resources": {field: {"ephemeral-storage": "5Gi"}}}
+    one = job(given)
+    found = templates(made(live(one, syncer=type(one.spec.syncer).model_validate(given))))
+    for name, pod in found.items():
+        assert set(limits(pod).values()) == {None}, name
+        assert requested(pod) == (None if field == "limits" else "5Gi")
