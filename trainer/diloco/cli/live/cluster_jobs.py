@@ -94,7 +94,7 @@ class Jobs:
         """
         endpoint = job.status.syncer.http_endpoint if job.status.syncer else ""
         service = endpoint.split(".", 1)[0]
-        if not re.fullmatch(DNS_LABEL, service) or job.status.phase not in ("Pending", "Training"):
+        if not re.fullmatch(DNS_LABEL, service) or job.status.phase not in ("Pending", "Training", "Suspending"):
             raise SyncerUnseenError("its syncer is not running", lasting=False)
         path = f"/api/v1{_in(job.namespace)}/services/{service}:http/proxy/status"
         try:
