@@ -43,6 +43,8 @@ class WorldSyncer:
     given_up: set[str] = field(default_factory=set)
     incarnations: dict[str, int] = field(default_factory=dict)
     stalled: set[str] = field(default_factory=set)
+    loading: dict[str, float] = field(default_factory=dict)
+    """Learners that load the model, and for how many seconds."""
     cut_off: set[str] = field(default_factory=set)
     """Learners that run and do not reach it."""
     silent: dict[str, float] = field(default_factory=dict)
@@ -146,6 +148,7 @@ class WorldSyncer:
             "state": self._state(learner).value,
             "restarts": self.restarts.get(learner, 0),
             "last_heard_seconds": self.silent.get(learner),
+            "loading_seconds": self.loading.get(learner),
         }
         said["incarnation"] = self.incarnations.get(learner, 0)
         left_out = self.left_out.get(learner)
@@ -160,4 +163,6 @@ class WorldSyncer:
             return LearnerState.GIVEN_UP
         if learner in self.stalled:
             return LearnerState.STALLED
+        if learner in self.loading:
+            return LearnerState.LOADING
         return LearnerState.TRAINING if learner in self.joined else LearnerState.ABSENT

@@ -91,5 +91,7 @@ class Reason(StrEnum):
     LEARNER_HELD = "LearnerHeld"
     LEARNER_READMITTED = "LearnerReadmitted"
     GIVEN_UP_FORGOTTEN = "GivenUpForgotten"
+    LEARNERS_LOST = "LearnersLost"
+    LEARNERS_BACK = "LearnersBack"
     FALLBACK_CHANGED = "FallbackChanged"
     AS_EXPECTED = "AsExpected"

@@ -20,6 +20,7 @@ from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import LONGEST_MESSAGE, one_line, parsed_time
 
 CONDITION_TYPES: tuple[ConditionType, ...] = get_args(ConditionType)
+_RESTING: tuple[Literal["Complete", "Failed", "Suspended"], ...] = ("Complete", "Failed", "Suspended")
 _SINCE = ", since "
 TRAINS_UNHEARD = timedelta(minutes=10)
 """How long a job's phase stays Training while its syncer's pod is not ready (ours)."""
@@ -106,12 +107,9 @@ def _unheard_too_long(ready: Verdict, now: datetime) -> bool:
 
 def phase_of(before: JobStatus, verdicts: Verdicts, now: datetime) -> Phase:
     """One word for people. A job that has trained stays Training until it is suspended, ends or is unheard too long."""
-    if verdicts["Complete"].status == "True":
-        return "Complete"
-    if verdicts["Failed"].status == "True":
-        return "Failed"
-    if verdicts["Suspended"].status == "True":
-        return "Suspended"
+    for resting in _RESTING:
+        if verdicts[resting].status == "True":
+            return resting
     if verdicts["Ready"].reason == Reason.INVALID_SPEC:
         return "Invalid"
     if verdicts["Suspended"].reason == Reason.SUSPENDING:

@@ -58,6 +58,17 @@ def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
     assert degraded(w)[1:] == ("LearnersGivenUp", told)
 
 
+def test_a_learner_that_loads_the_model_for_too_long_is_named() -> None:
+    w = training_world(sync={"startupSeconds": 900})
+    w.syncer.loading = {"us-west/old/0": 899.0}
+    w.run(10)
+    assert degraded(w)[0] == "False"
+    w.syncer.loading = {"us-west/old/0": 900.0}
+    w.run(10)
+    told = "us-west/old/0 loading the model for more than sync.startupSeconds (900 s)"
+    assert degraded(w) == ("True", "LearnersStalled", told)
+
+
 def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
     w = training_world()
     assert "outerOptimizer" not in w.status
