@@ -1,6 +1,6 @@
 """What is said of learners that the syncer has lost, and of those that have joined it again. Pure."""
 
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.syncer import OVER, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.observed import Sessions, SyncerAway, SyncerStatusView
 from diloco_operator.decide.plan import JobEvent
@@ -16,7 +16,7 @@ def session_events(
     ``wanted``: ids of the learners that the manifest asks for. A restart of the syncer ends every session: of that,
     the condition Ready speaks.
     """
-    if told is None or not isinstance(view, SyncerStatusView) or view.epoch != told.epoch:
+    if told is None or not isinstance(view, SyncerStatusView) or view.epoch != told.epoch or view.phase in OVER:
         return ()
     now = Sessions.of(view).incarnations
     lost = [

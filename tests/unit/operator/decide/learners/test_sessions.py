@@ -8,13 +8,13 @@ from diloco_operator.decide.observed import Sessions, SyncerStatusView
 WANTED = frozenset(f"here/cpu/{index}" for index in range(1000))
 
 
-def reported(epoch: int = 1, **learners: Any) -> SyncerStatusView:
+def reported(epoch: int = 1, phase: str = "Training", **learners: Any) -> SyncerStatusView:
     """By the index: the state, the incarnation, and whether it has left."""
     found = [
         {"id": f"here/cpu/{index[1:]}", "state": state, "incarnation": number, "left": left}
         for index, (state, number, left) in learners.items()
     ]
-    return SyncerStatusView.model_validate({"job": "job", "epoch": epoch, "phase": "Training", "learners": found})
+    return SyncerStatusView.model_validate({"job": "job", "epoch": epoch, "phase": phase, "learners": found})
 
 
 def told(before: SyncerStatusView, after: SyncerStatusView) -> list[tuple[str, str, str]]:
@@ -46,6 +46,10 @@ def test_a_learner_that_the_manifest_no_longer_has_is_not_told_of() -> None:
 
 def test_a_restart_of_the_syncer_loses_no_learner() -> None:
     assert told(reported(1, _0=("Training", 1, False)), reported(2, _0=("Absent", 1, False))) == []
+
+
+def test_learners_whose_connection_ends_with_the_job_are_not_lost() -> None:
+    assert told(reported(_0=("Training", 1, False)), reported(1, "Complete", _0=("Absent", 1, False))) == []
 
 
 def test_a_thousand_lost_learners_are_one_event() -> None:
