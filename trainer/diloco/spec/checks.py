@@ -9,7 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from diloco.spec.errors import Problem
+from diloco.spec.pods import PodSpec
 from diloco.spec.presets import gpt_shapes
+from diloco.spec.words import listed
 
 if TYPE_CHECKING:
     from diloco.spec.job import JobSpec
@@ -51,6 +53,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
         _learners,
         _pool_sizes,
         _fallbacks,
+        _resource_claims,
     )
 
 
@@ -203,3 +206,19 @@ def _fallbacks(spec: "JobSpec") -> Iterator[Problem]:
                 f"regions[{i}].pools[{last}].fallbackAfterSeconds",
                 "has no effect, as no pool of the region follows; remove it, or add a pool after it",
             )
+
+
+def _resource_claims(spec: "JobSpec") -> Iterator[Problem]:
+    for path, pods in (*_pools(spec), ("syncer", spec.syncer)):
+        template = pods.pod_template.spec if pods.pod_template is not None else PodSpec()
+        has = [claim["name"] for claim in template.resource_claims]
+        used = [("resources", pods.resources.claims if pods.resources is not None else ())]
+        for i, container in enumerate(template.init_containers):
+            place = f"podTemplate.spec.initContainers[{i}].resources"
+            used.append((place, container.get("resources", {}).get("claims", ())))
+        for place, claims in used:
+            for i, claim in enumerate(claims):
+                if claim["name"] not in has:
+                    use = f"use {listed(has, 'or')}" if has else "add it there"
+                    text = f"{claim['name']} is not in podTemplate.spec.resourceClaims; {use}"
+                    yield Problem(f"{path}.{place}.claims[{i}].name", text)
