@@ -91,6 +91,8 @@ class Reason(StrEnum):
     LEARNER_HELD = "LearnerHeld"
     LEARNER_READMITTED = "LearnerReadmitted"
     GIVEN_UP_FORGOTTEN = "GivenUpForgotten"
+    POOL_SCALED = "PoolScaled"
+    ROLLOUT_STARTED = "RolloutStarted"
     LEARNERS_LOST = "LearnersLost"
     LEARNERS_BACK = "LearnersBack"
     FALLBACK_CHANGED = "FallbackChanged"

@@ -103,7 +103,7 @@ class _Reconcile:
         # Scaling down does not depend on the other writes.
         told = await self.writes.scale(plan)
         told = await self.writes.find_foreign(plan) or await self.writes.apply(plan) or told
-        await self.own.record(self.writes.reverted)
+        await self.own.record(self.writes.events)
         if told:
             return True
         await self.writes.delete(plan)

@@ -97,6 +97,13 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "again from a checkpoint that is older than the giving up.",
             "If it goes on failing, it is given up again.",
         ),
+        Reason.POOL_SCALED: normal(
+            "The manifest asks for more or fewer learners of a pool than before.",
+        ),
+        Reason.ROLLOUT_STARTED: normal(
+            "The manifest has changed the template of pods that run: learners are replaced one at a time, the syncer "
+            "after its last checkpoint.",
+        ),
         Reason.LEARNERS_LOST: warning(
             "Learners lost their session with the syncer without leaving: their connection broke, or the syncer has "
             "not heard from them for their lease and fenced them. Told at most once a minute, for all learners "

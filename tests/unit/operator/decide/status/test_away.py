@@ -118,4 +118,7 @@ def test_a_syncer_that_is_replaced_as_the_user_wanted_is_no_warning() -> None:
     w.change(syncer={"resources": {"requests": {"cpu": "1"}}})
     w.run(40)
     assert w.condition("Ready")["reason"] == "Training"
-    assert [(one.type, one.reason) for one in w.events[told:]] == [("Normal", "WaitingForSyncer"), ("Normal", "Training")]
+    assert [(one.type, one.reason) for one in w.events[told:]] == [
+        ("Normal", "WaitingForSyncer"),
+        ("Normal", "Training"),
+    ]
