@@ -15,7 +15,7 @@ from diloco.spec.words import listed
 
 if TYPE_CHECKING:
     from diloco.spec.job import JobSpec
-    from diloco.spec.placement import Pool
+    from diloco.spec.placement import Pool, SyncerSpec
 
 TEXT_VOCABULARY = 257
 """Number of token ids of text data: the 256 bytes, and one that ends a document."""
@@ -209,7 +209,8 @@ def _fallbacks(spec: "JobSpec") -> Iterator[Problem]:
 
 
 def _resource_claims(spec: "JobSpec") -> Iterator[Problem]:
-    for path, pods in (*_pools(spec), ("syncer", spec.syncer)):
+    given: list[tuple[str, Pool | SyncerSpec]] = [*_pools(spec), ("syncer", spec.syncer)]
+    for path, pods in given:
         template = pods.pod_template.spec if pods.pod_template is not None else PodSpec()
         has = [claim["name"] for claim in template.resource_claims]
         used = [("resources", pods.resources.claims if pods.resources is not None else ())]

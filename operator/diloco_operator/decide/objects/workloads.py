@@ -175,7 +175,7 @@ def rolls_out(deployment: Object | None) -> bool:
     if deployment is None or not seen_by_controller(deployment):
         return deployment is not None
     status = status_of(deployment)
-    progress = next((one for one in status.get("conditions") or () if one.get("type") == "Progressing"), {})
+    progress: Object = next((one for one in status.get("conditions") or () if one.get("type") == "Progressing"), {})
     starts = progress.get("status") == "True" and progress.get("reason") != "NewReplicaSetAvailable"
     return starts or number_of(status.get("updatedReplicas")) < replicas(deployment)
 

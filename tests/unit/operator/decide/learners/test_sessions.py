@@ -53,8 +53,9 @@ def test_learners_whose_connection_ends_with_the_job_are_not_lost() -> None:
 
 
 def test_a_thousand_lost_learners_are_one_event() -> None:
-    before = reported(**{f"_{index}": ("Training", 1 + index, False) for index in range(1000)})
-    after = reported(**{f"_{index}": ("Absent", 1 + index, False) for index in range(1000)})
-    ((_, _, text),) = told(before, after)
+    def thousand(state: str) -> SyncerStatusView:
+        return reported(1, "Training", **{f"_{index}": (state, 1 + index, False) for index in range(1000)})
+
+    ((_, _, text),) = told(thousand("Training"), thousand("Absent"))
     assert text.startswith("1000 learner(s) lost their session with the syncer: here/cpu/0, here/cpu/1, ")
     assert text.endswith(" and 995 more")
