@@ -35,7 +35,7 @@ TELL_EVERY_SECONDS: Final = 60.0
 """Least time between two rounds of events about learners that come and go, so that a link that is cut again and again
 does not fill the namespace with events."""
 MOST_LEARNERS: Final = 50_000
-"""Learners of all jobs whose latest state is kept: each takes a KiB and a half at most."""
+"""Learners of all jobs whose latest state is kept: each takes two KiB at most."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
 NO_ADDRESS: Final = SyncerAway("its Service has no address")
 
@@ -79,7 +79,9 @@ class Observer:
             pods_forbidden=memory.pods_forbidden,
             clusters=self.places.seen(job),
         )
-        if self.clock() - memory.sessions_told_at >= TELL_EVERY_SECONDS:
+        if not isinstance(observed.syncer, SyncerStatusView):
+            memory.sessions_told = None  # the job has no room for the states of learners
+        elif self.clock() - memory.sessions_told_at >= TELL_EVERY_SECONDS:
             observed = replace(observed, sessions_told=memory.sessions_told)
         memory.look_failure = None
         if not self.needs_pods(job, observed):
