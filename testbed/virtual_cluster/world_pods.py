@@ -104,7 +104,11 @@ class Pods:
         }
         if item["kind"] == "Deployment":
             available = {"type": "Available", "status": "True" if ready else "False"}
-            item["status"]["conditions"] = [available | {"lastTransitionTime": stamp(self.now - timedelta(hours=1))}]
+            reason = "NewReplicaSetAvailable" if updated == 0 or current == revision else "ReplicaSetUpdated"
+            item["status"]["conditions"] = [
+                available | {"lastTransitionTime": stamp(self.now - timedelta(hours=1))},
+                {"type": "Progressing", "status": "True", "reason": reason},
+            ]
 
     def _claim_controller(self, claim: Object) -> None:
         """Bind a claim, or report why that is not possible."""

@@ -45,6 +45,8 @@ class WorldSyncer:
     stalled: set[str] = field(default_factory=set)
     too_fast: set[str] = field(default_factory=set)
     """Learners of whose steps a tenth counts."""
+    loading: dict[str, float] = field(default_factory=dict)
+    """Learners that load the model, and for how many seconds."""
     cut_off: set[str] = field(default_factory=set)
     """Learners that run and do not reach it."""
     silent: dict[str, float] = field(default_factory=dict)
@@ -148,6 +150,7 @@ class WorldSyncer:
             "state": self._state(learner).value,
             "restarts": self.restarts.get(learner, 0),
             "last_heard_seconds": self.silent.get(learner),
+            "loading_seconds": self.loading.get(learner),
         }
         said["incarnation"] = self.incarnations.get(learner, 0)
         said["counted_share"] = 0.1 if learner in self.too_fast else 0.9
@@ -163,4 +166,6 @@ class WorldSyncer:
             return LearnerState.GIVEN_UP
         if learner in self.stalled:
             return LearnerState.STALLED
+        if learner in self.loading:
+            return LearnerState.LOADING
         return LearnerState.TRAINING if learner in self.joined else LearnerState.ABSENT

@@ -40,7 +40,7 @@ def test_a_job_trains_real_text_in_pods_until_its_budget_is_merged(job: ClusterJ
     assert (status.phase, status.reason) == ("Complete", "BudgetReached")
     verdicts = {one.type: one.status for one in status.conditions}
     assert verdicts == {
-        "Ready": "False",
+        "Ready": "True",
         "Progressing": "False",
         "Degraded": "False",
         "Suspended": "False",

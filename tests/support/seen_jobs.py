@@ -68,7 +68,7 @@ def complete_status() -> dict[str, Any]:
         phase="Complete",
         reason="BudgetReached",
         conditions=[
-            condition("Ready", "False", "BudgetReached"),
+            condition("Ready", "True", "BudgetReached"),
             condition("Complete", "True", "BudgetReached", "2001920 tokens were merged"),
         ],
         learners={"desired": 0, "ready": 0, "training": 0, "summary": "0/0"},

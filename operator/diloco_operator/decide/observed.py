@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from diloco.spec.status.syncer import Phase
+from diloco.spec.status.syncer import PRESENT, Phase
 from diloco_operator.clusters.state import ClusterSeen
 from diloco_operator.manifests.inputs import Placed
 
@@ -94,6 +94,10 @@ class LearnerReport(BaseModel):
     """Time since its last message; None if there was none since the syncer started."""
     counted_share: float = 1.0
     """The share of its steps that counts, 0 to 1."""
+    left: bool = False
+    """Its latest session ended with its leave, and not because it was lost."""
+    loading_seconds: float | None = None
+    """How long it has been loading the model; None: it is not."""
     left_out_now: str = ""
     """Why merges repeatedly leave it out, in a text that stays the same while it lasts; empty: they do not, or the
     syncer is of a version that does not report it."""
@@ -193,6 +197,21 @@ class SyncerStatusView(BaseModel):
     """None from syncers that have not measured them yet, or do not."""
 
 
+class Sessions(NamedTuple):
+    """Which learners had a session with one process of the syncer."""
+
+    epoch: int
+    """Of that process."""
+    incarnations: Mapping[str, int]
+    """By learner: the number of its latest admission, negative if that session is over."""
+
+    @classmethod
+    def of(cls, view: SyncerStatusView) -> Self:
+        """Those that the syncer reports."""
+        seen = {one.id: one.incarnation if one.state in PRESENT else -one.incarnation for one in view.learners}
+        return cls(view.epoch, seen)
+
+
 @dataclass(frozen=True, slots=True)
 class SyncerAway:
     """The syncer did not answer a request; if it had answered before, several requests in a row."""
@@ -228,3 +247,6 @@ class Observed:
     been contacted yet."""
     retained: Object | None = None
     """Among ``foreign``: the claim that an earlier job of this name has retained."""
+    sessions_told: Sessions | None = None
+    """The learners' sessions up to which events were recorded; None: none are due yet. It need not survive a restart of
+    the operator."""

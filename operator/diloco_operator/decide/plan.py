@@ -80,6 +80,9 @@ class Plan:
     """What the annotation `readmission.READMIT` of the job is to say, after the status; None: it stays."""
     readmit_events: tuple[JobEvent, ...] = ()
     """Recorded after that, so that they are told once."""
+    learner_events: tuple[JobEvent, ...] = ()
+    """About learners that came and went: no condition says so, and they are recorded whether or not the status
+    changes."""
     remove_finalizer: bool = False
     """Take `clusters.FINALIZER` from the job, after everything else and after the events: then the job is gone."""
     left_behind: Mapping[str, int] = field(default_factory=dict)

@@ -7,7 +7,8 @@ CONDITION_MEANINGS = MappingProxyType(
     {
         "Ready": (
             "The syncer answers and at least `sync.quorum` learners train, or all that are left if learners were given "
-            "up. Unknown while the syncer's pod is ready but does not answer the operator: learners may still train."
+            "up; or the job is complete. Unknown while the syncer's pod is ready but does not answer the operator: "
+            "learners may still train."
         ),
         "Progressing": "Merges advance, or training is over and the final model is evaluated or exported.",
         "Degraded": (
@@ -91,5 +92,9 @@ class Reason(StrEnum):
     LEARNER_HELD = "LearnerHeld"
     LEARNER_READMITTED = "LearnerReadmitted"
     GIVEN_UP_FORGOTTEN = "GivenUpForgotten"
+    POOL_SCALED = "PoolScaled"
+    ROLLOUT_STARTED = "RolloutStarted"
+    LEARNERS_LOST = "LearnersLost"
+    LEARNERS_BACK = "LearnersBack"
     FALLBACK_CHANGED = "FallbackChanged"
     AS_EXPECTED = "AsExpected"

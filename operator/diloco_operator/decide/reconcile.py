@@ -34,6 +34,7 @@ from diloco_operator.decide.ending.stopping import scaled_to_nothing
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.fallback import with_fallbacks
 from diloco_operator.decide.learners.lost_pods import Finding, lost_pods
+from diloco_operator.decide.learners.sessions import session_events
 from diloco_operator.decide.objects.child_changes import Changes, changes
 from diloco_operator.decide.objects.workloads import replicas
 from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
@@ -193,7 +194,8 @@ def _runs(job_now: JobNow, change: Changes) -> Plan:
         "Failed": AS_EXPECTED,
     }
     plan = _without_lost_pods(_planned(job_now, change, _running_again(job_now)), lost)
-    return with_status(job_now, _with_held_pods(job_now, plan), verdicts)
+    told = session_events(job_now.observed.sessions_told, view, frozenset(job_now.spec.learner_ids))
+    return with_status(job_now, replace(_with_held_pods(job_now, plan), learner_events=told), verdicts)
 
 
 def _planned(job_now: JobNow, change: Changes, again_in_seconds: float) -> Plan:

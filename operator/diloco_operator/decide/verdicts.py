@@ -17,7 +17,8 @@ def over(before: JobStatus, end: End) -> Verdicts:
     verdict = Verdict("False", end.reason, end.message)
     complete = end.phase == "Complete"
     return {
-        "Ready": verdict,
+        # Tools that wait for an object to be as its manifest says (kstatus) wait for Ready.
+        "Ready": replace(verdict, status="True" if complete else "False"),
         "Progressing": verdict,
         "Degraded": AS_EXPECTED,
         "Suspended": taken_over(before, "Suspended", AS_EXPECTED),

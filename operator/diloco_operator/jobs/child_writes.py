@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from diloco.spec.words import shortlist
 from diloco_operator.api_server.errors import (
     REFUSED,
     ApiError,
@@ -22,6 +23,7 @@ from diloco_operator.api_server.errors import (
 from diloco_operator.api_server.kinds import POD, Object, child_kind
 from diloco_operator.api_server.watches import watched_version
 from diloco_operator.decide.objects.drift import applied_as, overwriting
+from diloco_operator.decide.objects.templates import replaces_pods
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
 from diloco_operator.decide.reasons import Reason
@@ -48,6 +50,8 @@ class ChildWrites:
     elsewhere is retried when that cluster is back, and with the next reconcile."""
     reverted: tuple[JobEvent, ...] = ()
     """What to tell of objects that something keeps reverting."""
+    rolled_out: list[str] = field(default_factory=list)
+    """Objects whose running pods are replaced now, because their template was changed."""
     _unknown: set[ChildKey] = field(default_factory=set)
     """Objects of which it could not be found out whose they are."""
     _over: set[str] = field(default_factory=set)
@@ -146,6 +150,14 @@ class ChildWrites:
         return True
 
     @property
+    def events(self) -> tuple[JobEvent, ...]:
+        """What to tell of objects that were applied."""
+        if not self.rolled_out:
+            return self.reverted
+        text = f"{shortlist(self.rolled_out)}: pods are replaced, because their template was changed"
+        return (*self.reverted, event(Reason.ROLLOUT_STARTED, text))
+
+    @property
     def _told(self) -> tuple[int, int]:
         return len(self.memory.refused), len(self.memory.still_failing)
 
@@ -201,7 +213,10 @@ class ChildWrites:
         _log.info("%s: %s scaled to %d", self.job, child, scaling.replicas)
 
     async def _apply(self, child: ChildKey, body: Object, place: JobsCluster) -> None:
+        before = place.known(child)
         made = await self._put(place, child, body)
+        if before is not None and replaces_pods(before, made):
+            self.rolled_out.append(str(child))
         _keep(place, child, made)
         self.memory.was_applied(child, applied_as(body, made))
         _log.info("%s: %s applied", self.job, child)

@@ -161,12 +161,13 @@ class JobWrites:
         return JobGoneError()
 
     def _event(self, event: JobEvent) -> Object:
-        metadata = self.job["metadata"]
+        metadata, now = self.job["metadata"], self.now()
         return {
             "apiVersion": EVENT.api_version,
             "kind": EVENT.name,
-            "metadata": {"namespace": metadata["namespace"], "generateName": f"{metadata['name']}-"},
-            "eventTime": self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            # kubectl shows them in the order of their names: the older times, by which it sorts, must be absent.
+            "metadata": {"namespace": metadata["namespace"], "name": f"{metadata['name']}.{now:%Y%m%d%H%M%S%f}"},
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": REPORTER,
             "reportingInstance": self.identity[:128],
             "action": "Reconcile",

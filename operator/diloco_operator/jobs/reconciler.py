@@ -15,7 +15,7 @@ from diloco_operator.api_server.kinds import Object
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.learners.lost_pods import deletion_events
 from diloco_operator.decide.learners.readmission import READMIT
-from diloco_operator.decide.observed import ChildKey, Observed
+from diloco_operator.decide.observed import ChildKey, Observed, Sessions, SyncerStatusView
 from diloco_operator.decide.plan import Plan, PodDeletion
 from diloco_operator.jobs.child_writes import ChildWrites
 from diloco_operator.jobs.job_writes import JobGoneError, JobWrites, finalizers, is_going
@@ -92,7 +92,7 @@ class _Reconcile:
         observed = await self.of.observer.observe(self.own.job, self.memory)
         plan = self._paced(self.of.decide(self.own.job, observed, self.of.now()))
         # What is written next would be wrong already: decide again.
-        return 0.0 if await self._act(plan) else await self._conclude(plan)
+        return 0.0 if await self._act(plan) else await self._conclude(plan, observed)
 
     async def _act(self, plan: Plan) -> bool:
         """Carry out the plan, but for status and events. Returns whether its outcome changes what they have to say."""
@@ -103,7 +103,7 @@ class _Reconcile:
         # Scaling down does not depend on the other writes.
         told = await self.writes.scale(plan)
         told = await self.writes.find_foreign(plan) or await self.writes.apply(plan) or told
-        await self.own.record(self.writes.reverted)
+        await self.own.record(self.writes.events)
         if told:
             return True
         await self.writes.delete(plan)
@@ -119,7 +119,7 @@ class _Reconcile:
             await self.own.record(deletion_events(deleted))
         return self.memory.pods_forbidden != forbidden
 
-    async def _conclude(self, plan: Plan) -> float | None:
+    async def _conclude(self, plan: Plan, observed: Observed) -> float | None:
         """Report, and do what is done last. Returns the seconds until the next time.
 
         Raises:
@@ -130,7 +130,8 @@ class _Reconcile:
             return None
         if plan.status is not None:
             await self.own.write_status(plan.status)
-        await self.own.record(plan.events)
+        await self.own.record((*plan.events, *plan.learner_events))
+        self._remember_sessions(observed, told=bool(plan.learner_events))
         if plan.readmit_left is not None:
             await self.own.annotate(READMIT, plan.readmit_left)
             await self.own.record(plan.readmit_events)
@@ -142,6 +143,13 @@ class _Reconcile:
         if failure is not None:
             raise failure
         return plan.again_in_seconds
+
+    def _remember_sessions(self, observed: Observed, *, told: bool) -> None:
+        """Remember which sessions events were recorded about, or that there was nothing to record."""
+        memory, view = self.memory, observed.syncer
+        if isinstance(view, SyncerStatusView) and (memory.sessions_told is None or observed.sessions_told is not None):
+            memory.sessions_told = Sessions.of(view)
+            memory.sessions_told_at = self.of.observer.clock() if told else memory.sessions_told_at
 
     def _paced(self, plan: Plan) -> Plan:
         """The plan without the objects that the API server has refused or whose repair has to wait."""

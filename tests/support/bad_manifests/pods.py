@@ -101,6 +101,22 @@ PODS = (
         "resources.claims[0].requests",
         f"{UNKNOWN} request?",
     ),
+    Wrong(
+        {"resources": {"claims": [{"name": "gpu"}]}},
+        "resources.claims[0].name",
+        "gpu is not in podTemplate.spec.resourceClaims; add it there",
+    ),
+    Wrong(
+        {
+            "resources": {"claims": [{"name": "gpu"}]},
+            **pod(
+                resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+                initContainers=[{"name": "test", "image": "test:1", "resources": {"claims": [{"name": "GPU"}]}}],
+            ),
+        },
+        f"{SPEC}.initContainers[0].resources.claims[0].name",
+        "GPU is not in podTemplate.spec.resourceClaims; use gpu",
+    ),
     # Labels.
     Wrong(
         metadata(labels={"my team": "a"}),

@@ -9,11 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from diloco.spec.errors import Problem
+from diloco.spec.pods import PodSpec
 from diloco.spec.presets import TEXT_VOCABULARY
+from diloco.spec.words import listed
 
 if TYPE_CHECKING:
     from diloco.spec.job import JobSpec
-    from diloco.spec.placement import Pool
+    from diloco.spec.placement import Pool, SyncerSpec
 
 MODEL_ENDING = ".safetensors"
 """Ending of an exported model's file."""
@@ -48,6 +50,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
         _learners,
         _pool_sizes,
         _fallbacks,
+        _resource_claims,
     )
 
 
@@ -200,3 +203,20 @@ def _fallbacks(spec: "JobSpec") -> Iterator[Problem]:
                 f"regions[{i}].pools[{last}].fallbackAfterSeconds",
                 "has no effect, as no pool of the region follows; remove it, or add a pool after it",
             )
+
+
+def _resource_claims(spec: "JobSpec") -> Iterator[Problem]:
+    given: list[tuple[str, Pool | SyncerSpec]] = [*_pools(spec), ("syncer", spec.syncer)]
+    for path, pods in given:
+        template = pods.pod_template.spec if pods.pod_template is not None else PodSpec()
+        has = [claim["name"] for claim in template.resource_claims]
+        used = [("resources", pods.resources.claims if pods.resources is not None else ())]
+        for i, container in enumerate(template.init_containers):
+            place = f"podTemplate.spec.initContainers[{i}].resources"
+            used.append((place, container.get("resources", {}).get("claims", ())))
+        for place, claims in used:
+            for i, claim in enumerate(claims):
+                if claim["name"] not in has:
+                    use = f"use {listed(has, 'or')}" if has else "add it there"
+                    text = f"{claim['name']} is not in podTemplate.spec.resourceClaims; {use}"
+                    yield Problem(f"{path}.{place}.claims[{i}].name", text)

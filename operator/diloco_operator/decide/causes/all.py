@@ -32,7 +32,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     held = frozenset[str]().union(*(one.held_learners for one in job_now.workloads))
     known = Spared(spared=held, lost=lost)
     if isinstance(view, SyncerStatusView):
-        causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync.quorum)
+        causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync)
         known = Spared(present(view), given_up(view) | held, lost, cut_off(view))
     return causes + learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from diloco.spec.status.syncer import OVER, PRESENT, TOO_FAST, LearnerState
+from diloco.spec.sync import SyncSpec
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.learners.readmission import READMIT
@@ -20,13 +21,13 @@ NO_MISFITS = frozenset({"Fits", "StepTimeUnknown"})
 """Kinds that the syncer reports while nothing is known to be wrong with settings and links."""
 
 
-def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int) -> list[Cause]:
+def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSpec) -> list[Cause]:
     """The causes that the syncer reports.
 
     Args:
         view: Its status.
         wanted: Ids of the learners that the manifest asks for; others no longer matter.
-        quorum: ``sync.quorum``.
+        sync: Settings of the manifest.
     """
     causes = []
     if view.checkpoint.problem:
@@ -53,13 +54,18 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], quorum: int)
     if too_fast:
         text = "reporting more than twice the steps that count beside the others; the excess is ignored"
         causes.append(Cause(Reason.LEARNERS_TOO_FAST, f"{shortlist(too_fast)} {text}"))
+    startup = sync.startup_seconds
+    loading = sorted(report.id for report in reports if (report.loading_seconds or 0.0) >= startup)
+    if loading:
+        text = f"{shortlist(loading)} loading the model for more than sync.startupSeconds ({startup} s)"
+        causes.append(Cause(Reason.LEARNERS_STALLED, text))
     quarantined = {one.id: one.diverged_reason for one in reports if one.state == LearnerState.QUARANTINED}
     causes += _by_reason(Reason.LEARNERS_DIVERGING, "in quarantine: ", quarantined)
     left = left_out(view)
     causes += _left_out_causes([report for report in reports if report.id in left])
-    if lowered_quorum(view, quorum) is not None:
-        text = f"the quorum is {view.quorum}, below spec.sync.quorum ({quorum}): only {view.quorum} learner(s) are left"
-        causes.append(Cause(Reason.QUORUM_LOWERED, text))
+    if lowered_quorum(view, sync.quorum) is not None:
+        text = f"the quorum is {view.quorum}, below spec.sync.quorum ({sync.quorum})"
+        causes.append(Cause(Reason.QUORUM_LOWERED, f"{text}: only {view.quorum} learner(s) are left"))
     return causes + _links_causes(view.links)
 
 

@@ -216,9 +216,10 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "about its steps: look for changed code in its image or its `podTemplate`.",
         ),
         Reason.LEARNERS_STALLED: warning(
-            "Learners are connected but make no steps: their data is stuck or an accelerator hangs. Merges continue "
-            "without them.",
-            "Nothing at first: after `failurePolicy.stuckSeconds` the syncer has the learner's process end, and it is "
+            "Learners are connected but make no steps: their data is stuck or an accelerator hangs; or they have been "
+            "loading the model for longer than `sync.startupSeconds`. Merges continue without them.",
+            "Of one that loads: its link (see [links.md](links.md)) and `kubectl logs POD`. Otherwise nothing at "
+            "first: after `failurePolicy.stuckSeconds` the syncer has the learner's process end, and it is "
             "restarted. `kubectl logs POD --previous` then shows where each of its threads was.",
         ),
         Reason.LEARNERS_MISSING: warning(

@@ -97,6 +97,23 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "again from a checkpoint that is older than the giving up.",
             "If it goes on failing, it is given up again.",
         ),
+        Reason.POOL_SCALED: normal(
+            "The manifest asks for more or fewer learners of a pool than before.",
+        ),
+        Reason.ROLLOUT_STARTED: normal(
+            "The manifest has changed the template of pods that run: learners are replaced one at a time, the syncer "
+            "after its last checkpoint.",
+        ),
+        Reason.LEARNERS_LOST: warning(
+            "Learners lost their session with the syncer without leaving: their connection broke, or the syncer has "
+            "not heard from them for their lease and fenced them. Told at most once a minute, for all learners "
+            "together; the syncer's log has each one and why.",
+            "Nothing if they come back (`LearnersBack`). Otherwise Degraded says what is wrong.",
+        ),
+        Reason.LEARNERS_BACK: normal(
+            "Learners have joined the syncer again, after they were lost or had left, by the same process or a new "
+            "one. Told at most once a minute.",
+        ),
         Reason.FALLBACK_CHANGED: normal(
             "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many more; "
             "or they have nodes again, or are given up or left out, and it has fewer. The message says which.",

@@ -66,6 +66,12 @@ def kept(desired: Object, live: Object) -> Object:
     return {**held, "metadata": {**desired["metadata"], "annotations": annotations}}
 
 
+def replaces_pods(before: Object, after: Object) -> bool:
+    """Whether a change of an object has its controller replace pods that run. Objects without pods have no digest."""
+    old, new = ((one["metadata"].get("annotations") or {}).get(TEMPLATE) for one in (before, after))
+    return old not in (None, new) and bool(replicas(before) and replicas(after))
+
+
 def _pool_inputs(spec: JobSpec, pool: Pool) -> Any:
     said = pool.model_dump(mode="json", by_alias=True, include=set(PASSED_TO_PODS), exclude_defaults=True)
     return {"image": spec.image, "pool": said}

@@ -167,6 +167,19 @@ def is_settled(deployment: Object | None, now: datetime) -> bool:
     return False
 
 
+def rolls_out(deployment: Object | None) -> bool:
+    """Whether the pod of a Deployment (``Recreate``) is being replaced, because its template was changed.
+
+    The old pod ends first: until then there is none of the new template, and the controller reports no progress.
+    """
+    if deployment is None or not seen_by_controller(deployment):
+        return deployment is not None
+    status = status_of(deployment)
+    progress: Object = next((one for one in status.get("conditions") or () if one.get("type") == "Progressing"), {})
+    starts = progress.get("status") == "True" and progress.get("reason") != "NewReplicaSetAvailable"
+    return starts or number_of(status.get("updatedReplicas")) < replicas(deployment)
+
+
 def component(item: Object) -> str:
     """Whether an object is a learner's or the syncer's; empty: neither."""
     return str((item["metadata"].get("labels") or {}).get(labels.COMPONENT, ""))

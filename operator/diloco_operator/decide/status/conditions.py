@@ -20,6 +20,7 @@ from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import LONGEST_MESSAGE, one_line, parsed_time
 
 CONDITION_TYPES: tuple[ConditionType, ...] = get_args(ConditionType)
+_RESTING: tuple[Literal["Complete", "Failed", "Suspended"], ...] = ("Complete", "Failed", "Suspended")
 _SINCE = ", since "
 TRAINS_UNHEARD = timedelta(minutes=10)
 """How long a job's phase stays Training while its syncer's pod is not ready (ours)."""
@@ -106,14 +107,13 @@ def _unheard_too_long(ready: Verdict, now: datetime) -> bool:
 
 def phase_of(before: JobStatus, verdicts: Verdicts, now: datetime) -> Phase:
     """One word for people. A job that has trained stays Training until it is suspended, ends or is unheard too long."""
-    if verdicts["Complete"].status == "True":
-        return "Complete"
-    if verdicts["Failed"].status == "True":
-        return "Failed"
-    if verdicts["Suspended"].status == "True":
-        return "Suspended"
+    for resting in _RESTING:
+        if verdicts[resting].status == "True":
+            return resting
     if verdicts["Ready"].reason == Reason.INVALID_SPEC:
         return "Invalid"
+    if verdicts["Suspended"].reason == Reason.SUSPENDING:
+        return "Suspending"
     if _unheard_too_long(verdicts["Ready"], now):
         return "Pending"
     return "Training" if verdicts["Ready"].status == "True" or before.phase == "Training" else "Pending"
@@ -143,7 +143,7 @@ def events(before: JobStatus, after: JobStatus, ordered: Collection[str] = ()) -
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    others = (*_returns(before, after, ordered), *_fallbacks(before, after))
+    others = (*_returns(before, after, ordered), *_fallbacks(before, after), *_scalings(before, after))
     return (*told.values(), *others)
 
 
@@ -158,6 +158,21 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
         was, are = before.fallback_learners.get(pool, 0), after.fallback_learners.get(pool, 0)
         if was != are and (are or after.learners.desired):
             yield event(Reason.FALLBACK_CHANGED, f"{are} learners of {pool} run in the next pool (before: {was})")
+
+
+def _scalings(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
+    """What is said of pools of which the manifest asks for more or fewer learners than before, while the job runs."""
+    if before.fallback_learners != after.fallback_learners:
+        return  # the next pool of a region has as many more
+    was = {(region.name, pool.name): pool.desired for region in before.regions for pool in region.pools}
+    changed = [
+        f"{region.name}/{pool.name} from {old} to {pool.desired}"
+        for region in after.regions
+        for pool in region.pools
+        if (old := was.get((region.name, pool.name), 0)) and pool.desired not in (0, old)
+    ]
+    if changed:
+        yield event(Reason.POOL_SCALED, f"learners of {shortlist(changed)}")
 
 
 def _returns(before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Iterator[JobEvent]:

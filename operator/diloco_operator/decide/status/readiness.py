@@ -7,7 +7,7 @@ from diloco.spec.status.syncer import Phase
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
 from diloco_operator.decide.job_now import JobNow
-from diloco_operator.decide.objects.workloads import is_settled, syncer_ready
+from diloco_operator.decide.objects.workloads import is_settled, rolls_out, syncer_ready
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.conditions import Verdict, dated, has_had_a_syncer
@@ -56,6 +56,9 @@ def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, l
     answered = ready and away is not None and is_settled(job_now.deployment, job_now.now)
     if not answered and not has_had_a_syncer(job_now.before):
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
+        return waiting, waiting, []
+    if not ready and rolls_out(job_now.deployment):
+        waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is replaced: its template was changed")
         return waiting, waiting, []
     cause = away.reason if ready and away is not None else "its pod is not ready"
     found = Verdict("Unknown" if ready else "False", Reason.SYNCER_UNREACHABLE, f"the syncer does not answer: {cause}")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from diloco_operator.api_server.errors import ApiError
 from diloco_operator.decide.objects.drift import digest
-from diloco_operator.decide.observed import Applied, ChildKey, Object, PodList, SyncerAway, SyncerStatusView
+from diloco_operator.decide.observed import Applied, ChildKey, Object, PodList, Sessions, SyncerAway, SyncerStatusView
 
 REFUSED_SECONDS: Final = 30.0
 """What the API server has refused is retried after this long."""
@@ -41,6 +41,9 @@ class Memory:
     syncer_at: float = 0.0
     unanswered: int = 0
     """Latest requests to the syncer that it did not answer, in a row."""
+    sessions_told: Sessions | None = None
+    """The learners' sessions up to which events were recorded."""
+    sessions_told_at: float = 0.0
     looked: PodList | None = None
     look_failure: ApiError | None = None
     """Why the pods could not be listed just now."""

@@ -31,8 +31,11 @@ SYNCER_SECONDS: Final = 2.0
 AWAY_AFTER_QUESTIONS: Final = 3
 """A syncer that has answered before counts as away after this many unanswered requests in a row: a single one may be
 lost, or arrive in the middle of a merge on a busy node."""
+TELL_EVERY_SECONDS: Final = 60.0
+"""Least time between two rounds of events about learners that come and go, so that a link that is cut again and again
+does not fill the namespace with events."""
 MOST_LEARNERS: Final = 50_000
-"""Learners of all jobs whose latest state is kept: each takes a KiB and a half at most."""
+"""Learners of all jobs whose latest state is kept: each takes two KiB at most."""
 NOT_READY: Final = SyncerAway("its pod is not ready")
 NO_ADDRESS: Final = SyncerAway("its Service has no address")
 
@@ -76,6 +79,10 @@ class Observer:
             pods_forbidden=memory.pods_forbidden,
             clusters=self.places.seen(job),
         )
+        if not isinstance(observed.syncer, SyncerStatusView):
+            memory.sessions_told = None  # the job has no room for the states of learners
+        elif self.clock() - memory.sessions_told_at >= TELL_EVERY_SECONDS:
+            observed = replace(observed, sessions_told=memory.sessions_told)
         memory.look_failure = None
         if not self.needs_pods(job, observed):
             return observed

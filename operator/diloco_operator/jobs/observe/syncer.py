@@ -27,6 +27,8 @@ _BYTES: Final = 1 << 20
 """Without learners: nine thousand evaluations."""
 _BYTES_PER_LEARNER: Final = 2 << 10
 """The status of a thousand learners takes half a mebibyte."""
+_LEAST_BYTES_OF_ITEM: Final = 16
+"""Bytes for each object or list; syncers write 30 at least. With 3, parsing 8 MiB holds the interpreter for seconds."""
 _FEWEST_UNPLANNED: Final = 64
 """As many learners as are planned may be in the job beside those, and at least so many (the syncer's own rule)."""
 _MOST_ITEMS: Final = 32
@@ -68,6 +70,7 @@ class SyncerClient:
         """The caller closes `session`."""
         self._session = session
         self._url_of = url_of
+        self._parsing = asyncio.Lock()
 
     async def ask(self, job: JobKey, address: str, planned: Planned) -> SyncerStatusView | SyncerAway:
         """The status of a job's syncer, or why there is none, in a text that stays the same while the cause does.
@@ -86,7 +89,11 @@ class SyncerClient:
             return SyncerAway(f"cannot connect: {os.strerror(number) if number else 'no route'}")
         except aiohttp.ClientError as error:
             return SyncerAway(f"invalid answer: {type(error).__name__}")
-        return body if isinstance(body, SyncerAway) else _understood(job, planned, body)
+        if isinstance(body, SyncerAway):
+            return body
+        # One at a time, because it takes much memory.
+        async with self._parsing:
+            return await asyncio.to_thread(_understood, job, planned, body)
 
     async def _get(self, url: str, most_bytes: int) -> bytearray | SyncerAway:
         async with self._session.get(url, allow_redirects=False) as response:
@@ -101,6 +108,8 @@ class SyncerClient:
 
 
 def _understood(job: JobKey, planned: Planned, body: bytearray) -> SyncerStatusView | SyncerAway:
+    if (body.count(b"{") + body.count(b"[")) * _LEAST_BYTES_OF_ITEM > max(len(body), _BYTES_PER_LEARNER):
+        return SyncerAway("its /status is invalid: it has too many items")
     try:
         found = from_json(body)
     except ValueError:

@@ -162,3 +162,18 @@ def test_the_latest_sixteen_processes_of_a_learner_are_remembered() -> None:
         script.join(0, f"process {number}")
     remembered = script.engine.snapshot(script.now)["learners"][name(0)]["superseded"]
     assert remembered == [f"process {number}" for number in range(23, 39)]
+
+
+def test_the_view_says_how_long_a_learner_loads_and_whether_it_has_left() -> None:
+    script = Script(options(1))
+    script.join(0)
+    script.wait(7.0)
+    script.alive(0)
+    assert (script.learner(0).loading_seconds, script.learner(0).left) == (7.0, False)
+    script.ready(0)
+    assert script.learner(0).loading_seconds is None
+    script.leave(0, clean=True)
+    assert script.learner(0).left
+    script.begin(0)
+    script.leave(0)
+    assert not script.learner(0).left

@@ -40,6 +40,7 @@ def test_a_job_is_applied_trains_and_completes_with_its_model_on_the_claim() -> 
     assert w.status["model"] == {"persistentVolumeClaim": "demo-syncer", "path": "model.safetensors"}
     assert w.status["progress"]["percent"] == "100%"
     assert w.status["progress"]["loss"] == "2.500"
+    assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("True", "BudgetReached")
     assert not w.pods.pods
     assert ("PersistentVolumeClaim", "demo-syncer") in w.home.objects
     assert [event.reason for event in w.events] == ["WaitingForSyncer", "Training", "BudgetReached"]
@@ -116,6 +117,7 @@ def test_suspending_stops_learners_then_the_syncer_and_resuming_goes_on() -> Non
     assert not any(item["spec"]["replicas"] for item in w.home.of_kind("StatefulSet").values())
     assert w.home.objects["Deployment", "demo-syncer"]["spec"]["replicas"] == 1
     assert (w.condition("Suspended")["status"], w.condition("Suspended")["reason"]) == ("False", "Suspending")
+    assert w.status["phase"] == "Suspending"
     w.run(60)
     assert not w.pods.pods
     assert (w.status["phase"], w.status["reason"]) == ("Suspended", "Suspended")

@@ -65,6 +65,9 @@ def test_changed_resources_restart_their_own_pool_with_the_new_template(monkeypa
     changed = {name for name in before if after.get(name) != before[name]}
     assert changed == {name for name in before if "us-west" in name}
     assert NEWER not in {image for _, image in templates(w)}, "all of a running job keeps its default image"
+    told = [(one["type"], one["note"]) for one in w.api.events if one["reason"] == "RolloutStarted"]
+    text = "StatefulSet demo--us-west-old: pods are replaced, because their template was changed"
+    assert told == [("Normal", text)]
 
 
 def test_pods_are_scaled_while_their_template_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +84,8 @@ def test_pods_are_scaled_while_their_template_stays(monkeypatch: pytest.MonkeyPa
     left = pool_of(w, "us-west")
     assert len(left) == 1
     assert left.items() <= before.items()
+    told = [(one["type"], one["note"]) for one in w.api.events if one["reason"] in ("PoolScaled", "RolloutStarted")]
+    assert told == [("Normal", f"learners of us-west/old from {counts}") for counts in ("3 to 5", "5 to 1")]
 
 
 def test_a_limit_that_was_taken_away_is_a_change_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

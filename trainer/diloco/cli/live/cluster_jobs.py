@@ -116,7 +116,7 @@ class Jobs:
         """Name of the pod in which the job's syncer runs; empty: in none."""
         from diloco_operator import labels
 
-        if job.status.phase not in ("Pending", "Training"):
+        if job.status.phase not in ("Pending", "Training", "Suspending"):
             return ""
         selector = quote(labels.text(labels.syncer_selector(job.name)))
         found = self._server.get(f"/api/v1{_in(job.namespace)}/pods?labelSelector={selector}").said.get("items") or ()

@@ -103,6 +103,8 @@ class LearnerRecord:
     account: Account = field(default_factory=Account)
     recovering: Recovering | None = None
     """Since its session was lost, until its work is merged again."""
+    joined_at: float = 0.0
+    """When its latest session began."""
     last_heard_at: float = 0.0
     idle_since: float = 0.0
     """Its last step, or when it was last heard from while something kept it from making one (`leases`)."""

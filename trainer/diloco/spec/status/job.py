@@ -21,7 +21,7 @@ def _rfc3339(time: datetime) -> str:
 Time = Annotated[AwareDatetime, PlainSerializer(_rfc3339, return_type=str, when_used="json")]
 """A time with its zone; as JSON in RFC 3339, in UTC and whole seconds."""
 
-Phase = Literal["Pending", "Training", "Suspended", "Complete", "Failed", "Invalid"]
+Phase = Literal["Pending", "Training", "Suspending", "Suspended", "Complete", "Failed", "Invalid"]
 """The phases that this version writes. A newer operator may write others."""
 
 ConditionType = Literal["Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed"]

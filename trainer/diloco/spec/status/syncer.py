@@ -101,6 +101,10 @@ class LearnerStatus(_Status):
     """Loss of its latest inner step, in nats per token; None if it was not a number."""
     last_heard_seconds: float | None
     """Time since its last message; None if there was none."""
+    left: bool = False
+    """Its latest session ended with its leave, and not because it was lost."""
+    loading_seconds: float | None = None
+    """How long it has been loading the model; None: it is not."""
     time_seconds: TimeSeconds = {}
     """How the time it was given was used: it counts from its first join on, for as long as it is planned or in.
     Absences count only if its pool has fewer learners than it must have."""

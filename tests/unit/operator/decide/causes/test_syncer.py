@@ -66,6 +66,17 @@ def test_learners_that_report_far_more_steps_than_count_are_named() -> None:
     assert degraded(w)[1:] == ("LearnersTooFast", told)
 
 
+def test_a_learner_that_loads_the_model_for_too_long_is_named() -> None:
+    w = training_world(sync={"startupSeconds": 900})
+    w.syncer.loading = {"us-west/old/0": 899.0}
+    w.run(10)
+    assert degraded(w)[0] == "False"
+    w.syncer.loading = {"us-west/old/0": 900.0}
+    w.run(10)
+    told = "us-west/old/0 loading the model for more than sync.startupSeconds (900 s)"
+    assert degraded(w) == ("True", "LearnersStalled", told)
+
+
 def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
     w = training_world()
     assert "outerOptimizer" not in w.status

@@ -110,3 +110,15 @@ def test_the_deadline_counts_while_the_syncer_is_away() -> None:
     w.unreachable = "no answer within 3 s"
     w.run(60)
     assert w.status["reason"] == "DeadlineExceeded"
+
+
+def test_a_syncer_that_is_replaced_as_the_user_wanted_is_no_warning() -> None:
+    w = training_world()
+    told = len(w.events)
+    w.change(syncer={"resources": {"requests": {"cpu": "1"}}})
+    w.run(40)
+    assert w.condition("Ready")["reason"] == "Training"
+    assert [(one.type, one.reason) for one in w.events[told:]] == [
+        ("Normal", "WaitingForSyncer"),
+        ("Normal", "Training"),
+    ]

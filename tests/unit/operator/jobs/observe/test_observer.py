@@ -9,7 +9,7 @@ import pytest
 from diloco_operator import labels
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.cache import Cache
-from diloco_operator.decide.observed import LearnerReport, Object, SyncerAway, SyncerStatusView
+from diloco_operator.decide.observed import LearnerReport, Object, Sessions, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.observer import AWAY_AFTER_QUESTIONS, NO_ADDRESS, NOT_READY, SYNCER_SECONDS, Observer
@@ -101,5 +101,7 @@ def test_states_of_learners_take_room_which_a_job_that_is_away_frees() -> None:
     assert first == SyncerAway("namespace train has too many learners for the operator to keep their states")
     scene.room.hold("train", "another job", 0)
     scene.answers = [view, *[AWAY] * AWAY_AFTER_QUESTIONS]
+    scene.memory.sessions_told = Sessions.of(view)
     assert list(scene.all_heard()) == [view] * AWAY_AFTER_QUESTIONS + [AWAY]
     assert scene.room.hold("train", "another job", 60)
+    assert scene.memory.sessions_told is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -95,6 +96,7 @@ def test_what_it_knows_is_read_and_what_it_does_not_know_is_let_pass() -> None:
         (answering(json.dumps({"job": "other", "epoch": 1, "phase": "Training"})), "another job, 'other'"),
         (answering(" " * (1 << 21)), "larger than 1028 KiB"),
         (answering("[]"), "invalid: the answer: "),
+        (answering(json.dumps({**HEAD, "unknown": [[]] * 1000})), "invalid: it has too many items"),
     ],
 )
 def test_whatever_else_comes_is_a_reason_in_words_that_stay_the_same(handler: Handler | None, reason: str) -> None:
@@ -140,6 +142,27 @@ def test_each_question_has_a_connection_of_its_own() -> None:
 def test_no_more_is_read_however_many_learners_are_planned() -> None:
     answer = asked(answering(" " * (LONGEST_ANSWER_BYTES + 1)), {"eu/slow": 10_000_000})
     assert answer == SyncerAway("its /status is larger than 8192 KiB")
+
+
+def test_answers_are_parsed_beside_the_loop_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsing = syncer._understood, threading.Lock()
+
+    def parsed(*given: Any) -> SyncerStatusView | SyncerAway:
+        assert threading.current_thread() is not threading.main_thread()
+        assert parsing.acquire(blocking=False), "another answer is parsed too"
+        try:
+            return parse(*given)
+        finally:
+            parsing.release()
+
+    monkeypatch.setattr(syncer, "_understood", parsed)
+    learners = [report(f"eu/slow/{index}") for index in range(1000)]
+
+    async def run() -> list[SyncerStatusView | SyncerAway]:
+        async with asker_of(answering(json.dumps({**HEAD, "learners": learners}))) as asker:
+            return await asyncio.gather(*(asker.ask(JOB, ADDRESS, PLANNED) for _ in range(8)))
+
+    assert all(isinstance(answer, SyncerStatusView) for answer in asyncio.run(run()))
 
 
 def report(learner: str, **fields: Any) -> dict[str, Any]:

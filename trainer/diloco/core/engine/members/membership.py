@@ -95,7 +95,7 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
     held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
     load = tuple(range(len(held))) if record.standing.reset_due else _to_load(state, held)
     _holds(state, record, held, load)
-    record.last_heard_at = record.idle_since = now
+    record.joined_at = record.last_heard_at = record.idle_since = now
     record.idle_seconds = 0.0
     return load
 
