@@ -79,7 +79,7 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
     """Admit the process; returns the fragments that it must load."""
     if record.instance != event.instance:
         record.step_seconds = MovingAverage()
-        record.answer_seconds, record.missed = SizedSpread(), False
+        record.answer_seconds, record.missed_since = SizedSpread(), None
         record.lead_steps = record.longest_lead_steps = 0
     record.instance, record.left_cleanly = event.instance, False
     record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
