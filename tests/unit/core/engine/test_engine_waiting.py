@@ -116,7 +116,7 @@ def test_a_large_fragment_is_waited_for_as_long_as_its_size_takes() -> None:
     assert [len(merge.members) for merge in merged if merge.fragment == 0] == [2, 2]
 
 
-def test_a_missed_deadline_of_a_later_request_ends_no_wait_for_a_large_fragment() -> None:
+def test_a_later_request_that_is_missed_ends_no_wait_for_an_earlier_one() -> None:
     script = warmed_up({0: 0.01, 1: 0.12}, 3 * INTERVAL, shares=ONE_LARGE)
     fragments = [due_fragment(script), due_fragment(script)]
     assert fragments == [0, 1]
