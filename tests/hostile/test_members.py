@@ -136,6 +136,36 @@ def test_what_a_member_says_of_its_steps_is_bounded_by_its_reports(tmp_path: Pat
     assert 0.1 * others < (found[LIAR] or 0.0) < 1000 * others
 
 
+class Boaster(ScriptedLearner):
+    """A member that reports many times the steps that it makes, and pushes as many as it may."""
+
+    def step_within_bound(self) -> None:
+        self.steps += 24
+        super().step()
+
+    def push(self, wanted: FragmentWanted, *_: object, **__: object) -> PushReceipt:
+        payload = self.codec.encode(self.gradient(wanted.fragment))
+        steps, tokens = self.bound_steps, self.bound_steps * TOKENS_PER_STEP
+        return super().push(wanted, payload, steps=steps, tokens=tokens)
+
+
+def test_a_member_that_reports_25_times_its_steps_weighs_as_one(tmp_path: Path) -> None:
+    with syncer_of(tmp_path, learners=4, tokens=10_000_000) as target:
+        honest = [ScriptedLearner(target.address, target.job, f"here/cpu/{index}") for index in range(3)]
+        for member in honest:
+            member.step_seconds = 10.0  # no wait of theirs is left out
+        liar = Boaster(target.address, target.job, "here/cpu/3")
+        with training(*honest, liar):
+            wait_until(lambda: merged(target) >= 10 * MERGES)
+            of = {one.id: one for one in target.syncer.status().learners}
+    told, others = of[liar.learner], [of[member.learner] for member in honest]
+    assert told.tokens > 10 * max(one.tokens for one in others)
+    assert told.counted_share < 0.5
+    # The others lose the steps that they make while a fragment is on its way; it answers with as many as it may.
+    assert told.merged_tokens < 2.5 * max(one.tokens for one in others)
+    assert max(one.counted_share for one in others) == 1.0
+
+
 class Flatterer(ScriptedLearner):
     """A member that reports an impossibly low loss of the global model."""
 

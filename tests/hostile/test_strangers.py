@@ -54,7 +54,7 @@ def test_false_joins_are_turned_away_and_false_claims_refused(target: Target) ->
     assert it.steps < 10**6
     refused = target.metric("diloco_claims_refused_total")
     false_claims(target.aim)
-    assert target.metric("diloco_claims_refused_total") >= refused + 4  # of two reports and two pushes
+    assert target.metric("diloco_claims_refused_total") >= refused + 2  # of two pushes
     assert target.syncer.status().phase in ("Waiting", "Training")
     target.serves_as_before()
 

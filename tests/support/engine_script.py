@@ -76,6 +76,7 @@ class Script:
         self.log: list[tuple[float, Action]] = []
         self.incarnations: dict[int, int] = {}
         self.steps: dict[int, int] = {}
+        self.tokens: dict[int, int] = {}
         self.asks: dict[tuple[int, int], AskFragment] = {}
         self.spent: dict[int, TimeSpent] = {}
         self.pushed: dict[int, FragmentArrived] = {}
@@ -115,6 +116,7 @@ class Script:
         for admitted in of(actions, Admit):
             self.incarnations[index] = admitted.incarnation
             self.steps[index] = admitted.steps
+            self.tokens.pop(index, None)
         return actions
 
     def start(self, *indices: int) -> None:
@@ -135,16 +137,18 @@ class Script:
     def ready(self, index: int) -> list[Action]:
         return self.do(LearnerReady(name(index), self.incarnations[index]))
 
-    def step(self, index: int, count: int = 1, seconds: float = 1.0, spent: TimeSpent | None = None) -> list[Action]:
+    def step(
+        self, index: int, count: int = 1, seconds: float = 1.0, spent: TimeSpent | None = None, tokens: int | None = None
+    ) -> list[Action]:
         """A learner reports that it has made ``count`` more steps; unless told, it has spent its time on these."""
         self.steps[index] += count
+        more = count * TOKENS_PER_STEP if tokens is None else tokens
+        self.tokens[index] = self.tokens.get(index, TOKENS_PER_STEP * (self.steps[index] - count)) + more
         before = self.spent.get(index, TimeSpent())
         self.spent[index] = spent or replace(before, training=before.training + max(0, count) * seconds)
         step = self.steps[index]
-        report = StepReported(
-            name(index), self.incarnations[index], step, step * TOKENS_PER_STEP, seconds, 2.0, step, self.spent[index]
-        )
-        return self.do(report)
+        mine = (name(index), self.incarnations[index], step, self.tokens[index])
+        return self.do(StepReported(*mine, seconds, 2.0, step, self.spent[index]))
 
     def push(self, index: int, fragment: int, **changes: Any) -> list[Action]:
         """A learner answers the latest request for a fragment."""

@@ -55,14 +55,13 @@ class SyncerPeers:
     def __init__(
         self,
         *,
-        patience_seconds: float = 3600.0,
         layout: Layout = LAYOUT,
         version: int = VERSION,
         residuals: bool = False,
         training: str = "",
         post: Callable[[Event], None] | None = None,
     ) -> None:
-        """``patience_seconds``: how long a push waits for the reports of its steps. ``post``: default: to `events`."""
+        """``post``: default: to `events`."""
         self.clock = HandClock()
         self.events: list[Event] = []
         self.checks = ThreadPoolExecutor(1)
@@ -70,7 +69,7 @@ class SyncerPeers:
         self.store = FragmentStore(layout, residuals=residuals)
         for fragment in layout.fragments:
             self.store.put(fragment.index, version, torch.zeros(fragment.numel))
-        limits = ClaimLimits(lambda _: TOKENS_PER_STEP, frozenset({"r/p"}), 16, 10_000, BOUND_STEPS)
+        limits = ClaimLimits(lambda _: TOKENS_PER_STEP, BOUND_STEPS, 10**6, 16)
         self.collaborators = Collaborators(
             job=JOB,
             epoch=EPOCH,
@@ -87,7 +86,7 @@ class SyncerPeers:
         self.inbox, self.posted = self.collaborators.inbox, self.collaborators.posted
         self.loads, self.meter = self.collaborators.loads, self.collaborators.meter
         self.sessions = Sessions(self.collaborators, training=training)
-        self.service = SyncService(self.collaborators, self.sessions, patience_seconds)
+        self.service = SyncService(self.collaborators, self.sessions)
 
     def count(self, name: str, **labels: str) -> float:
         """The value of a metric."""
@@ -124,7 +123,8 @@ class SyncerPeers:
         load: tuple[int, ...] = (),
     ) -> None:
         """The engine admits a process."""
-        action = Admit(learner, instance, incarnation, load, self.store.versions, steps, 4 * steps, "it is planned")
+        counts = (steps, 4 * steps, TOKENS_PER_STEP * steps)
+        action = Admit(learner, instance, incarnation, load, self.store.versions, *counts, "it is planned")
         self.sessions.admit(action, PROGRESS)
 
     async def admitted(self, learner: str = WHO, incarnation: int = INCARNATION) -> "Joined":

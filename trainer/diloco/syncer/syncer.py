@@ -145,7 +145,7 @@ class Syncer:
         kept = directory.payloads if options.record else None
         work = MergeWork(merging, threads, self._checkpointer, kept, self._finish)
         self._executor = ActionExecutor(collaborators, sessions, self._engine_loop, work)
-        self.service = SyncService(collaborators, sessions, spec.sync.lease_seconds)
+        self.service = SyncService(collaborators, sessions)
 
     def start(self) -> None:
         """Start processing events."""

@@ -11,7 +11,7 @@ from diloco.core.engine.actions import Action, CancelTimer, Evaluate, Fence, Fin
 from diloco.core.engine.events import Evaluated, TimerFired
 from diloco.core.engine.members import evaluation as completion
 from diloco.core.engine.members.evaluation import EVALUATION_TIMER, FINAL_TIMER
-from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread
+from diloco.core.engine.rounds.averages import SizedSpread
 from diloco.core.engine.snapshot import fresh
 from diloco.core.engine.state import LearnerRecord
 from diloco.spec.status.syncer import LearnerState, Phase
@@ -28,7 +28,7 @@ def begun(learners: int = 1, **changes: Any) -> Script:
 def turn(script: Script, learners: int = 1, *, tokens: int = 100) -> list[Action]:
     """Every learner makes a step of this many tokens and sends it, and all of it is merged."""
     for index in range(learners):
-        script.step(index, seconds=1.0 + index)
+        script.step(index, seconds=1.0 + index, tokens=tokens)
     merges = [merge for index in range(learners) for merge in of(script.push(index, 0, tokens=tokens), Merge)]
     return [action for merge in merges for action in script.merge_done(merge)]
 
@@ -201,7 +201,8 @@ def chosen(*records: LearnerRecord, **state: Collection[str]) -> str:
 
 def trains(who: str, step_seconds: float | None, answer_seconds: float | None = None, **other: Any) -> LearnerRecord:
     record = LearnerRecord(who, LearnerState.TRAINING)
-    record.step_seconds = MovingAverage(step_seconds)
+    if step_seconds is not None:
+        record.pace.add(step_seconds)
     record.answer_seconds = SizedSpread(answer_seconds)
     return replace(record, **other)
 

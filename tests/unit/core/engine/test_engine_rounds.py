@@ -243,7 +243,7 @@ def test_what_came_for_a_round_that_the_budget_ends_is_dropped() -> None:
 def test_a_push_without_steps_or_without_tokens_is_nothing_to_merge(nothing: dict[str, int]) -> None:
     script = launched(3, 0)
     dropped = only(script.push(0, 0, **nothing), Discard)
-    assert dropped.reason == "it covers no steps or no tokens, so its weight is 0"
+    assert dropped.reason == "it covers no steps or no tokens that count, so its weight is 0"
     script.push(1, 0, steps=1, tokens=1)
     assert members(script.push(2, 0)) == [[name(1), name(2)]]
 

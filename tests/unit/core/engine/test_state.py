@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from diloco.core.engine import snapshot
-from diloco.core.engine.rounds.averages import MovingAverage
+from diloco.core.engine.members.credit import Credit
+from diloco.core.engine.rounds.averages import StepAverage
 from diloco.core.engine.state import EngineState, LearnerRecord
 from diloco.spec.status.syncer import LearnerState
 from tests.support.engine_script import name, options
@@ -22,6 +23,14 @@ def state_of(learners: int = 1, **changes: Any) -> EngineState:
     return state
 
 
+def pace(step_seconds: float | None, steps: int = 1, tokens: int = 100) -> StepAverage:
+    """Of one report; None: of none."""
+    average = StepAverage()
+    if step_seconds is not None:
+        average.add(step_seconds, steps, tokens)
+    return average
+
+
 def trains(**changes: Any) -> LearnerRecord:
     return LearnerRecord("one", state=LearnerState.TRAINING, **changes)
 
@@ -29,11 +38,12 @@ def trains(**changes: Any) -> LearnerRecord:
 @pytest.mark.parametrize(
     ("record", "tokens_per_second"),
     [
-        (trains(step=1, tokens=100, step_seconds=MovingAverage(0.5)), 200.0),
-        (trains(step=10, tokens=500, step_seconds=MovingAverage(2.0)), 25.0),
+        (trains(pace=pace(0.5, tokens=100)), 200.0),
+        (trains(pace=pace(2.0, steps=10, tokens=500)), 25.0),
         (trains(step=10, tokens=500), 0.0),  # of a process that has not reported yet
-        (trains(step=10, tokens=500, step_seconds=MovingAverage(0.0)), 0.0),
-        (trains(), 0.0),
+        (trains(pace=pace(0.0, tokens=500)), 0.0),
+        (trains(pace=pace(0.5, tokens=100), credit=Credit(most_tokens_per_second=150.0)), 150.0),
+        (trains(pace=pace(0.5, tokens=100), credit=Credit(most_tokens_per_second=250.0)), 200.0),
     ],
 )
 def test_speed_is_the_tokens_of_a_step_over_its_seconds(record: LearnerRecord, tokens_per_second: float) -> None:
@@ -60,10 +70,17 @@ def test_a_step_is_that_of_the_slowest_that_the_quorum_needs(
 ) -> None:
     state = state_of(4, quorum=quorum)
     for index, one in enumerate(seconds):
-        state.learners[name(index)].step_seconds = MovingAverage(one)
+        state.learners[name(index)].pace = pace(one)
     stalled = state.learners[name(3)]
-    stalled.state, stalled.step_seconds = LearnerState.STALLED, MovingAverage(0.125)
+    stalled.state, stalled.pace = LearnerState.STALLED, pace(0.125)
     assert state.quorum_step_seconds == slowest
+
+
+def test_a_step_that_is_shorter_than_it_can_be_counts_as_long_as_that() -> None:
+    state = state_of(1)
+    state.learners[name(0)].pace = pace(0.02)
+    state.learners[name(0)].credit.least_step_seconds = 0.4
+    assert state.quorum_step_seconds == 0.4
 
 
 @pytest.mark.parametrize(

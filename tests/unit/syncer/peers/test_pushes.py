@@ -17,7 +17,6 @@ from diloco.wire.tls.tls import Peer
 from tests.support.syncer_peers import (
     ANYBODY,
     BESIDE,
-    BOUND_STEPS,
     EPOCH,
     INCARNATION,
     TOKENS_PER_STEP,
@@ -123,37 +122,6 @@ async def test_who_claims_more_tokens_than_its_steps_have_loses_its_session(at: 
     await at.joined.say()
     assert "claims 193 tokens" in str(at.joined.problem)
     assert at.left == ([GONE], 1, 0)
-
-
-async def test_a_push_waits_for_the_reports_of_its_steps(at: Scene) -> None:
-    at.peers.clock.now += 1.0
-    # The fragment was received at step 1, so 6 steps on it are 7 in all; the learner may be ahead by 6.
-    await at.joined.say(report(1), Applied(INCARNATION, 0, VERSION))
-    ahead = replace(HEADER, base_version=VERSION, steps=BOUND_STEPS)
-    assert (await at.push(ahead)).accepted
-    at.inbox.ask(KEY._replace(version=VERSION + 2))
-    again = replace(ahead, version=VERSION + 2, base_version=VERSION + 1)
-    at.begin(again)
-    pushing = asyncio.ensure_future(at.service.pushed(again))
-    await at.peers.payloads_checked()
-    await at.joined.say(*(report(step) for step in range(2, 7)))
-    assert not pushing.done()
-    await at.joined.say(report(7))
-    assert (await pushing).accepted
-
-
-async def test_who_pushes_steps_that_it_never_reports_loses_its_session() -> None:
-    peers = SyncerPeers(patience_seconds=0.0)
-    at = Scene(peers, await peers.admitted())
-    assert (await at.push(replace(HEADER, steps=BOUND_STEPS))).accepted
-    at.peers.events.clear()
-    at.inbox.ask(KEY._replace(version=VERSION + 2))
-    receipt = await at.push(replace(HEADER, version=VERSION + 2, base_version=VERSION + 1, steps=1, tokens=64))
-    assert not receipt.accepted
-    assert receipt.reason == "r/p/0 pushes 1 steps of fragment 0, but has reported 0 since it received version 5"
-    await at.joined.say()
-    assert str(at.joined.problem) == receipt.reason
-    assert at.left == ([GONE], 1, 40)  # of the first push
 
 
 async def test_a_payload_that_is_no_number_is_refused_and_may_come_again(at: Scene) -> None:

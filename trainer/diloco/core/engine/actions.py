@@ -42,6 +42,8 @@ class Admit:
     steps: int
     data_position: int
     """The furthest position in its shard that the syncer knows: it must not read earlier sequences again."""
+    tokens: int
+    """In its steps, as far as they were reported."""
     reason: str
     reset: bool = False
     """It has diverged: besides the model, its inner optimizer and its error feedback start over."""

@@ -52,6 +52,7 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
         in_flight,
         versions=[0] * options.schedule.fragments,
         fragment_tokens=[0] * options.schedule.fragments,
+        turns_at=[None] * options.schedule.fragments,
         learners={name: LearnerRecord(name) for name in options.learners},
         planned=frozenset(options.learners),
         elastic={one.pool: ElasticPool(one.learners) for one in options.pool_minimums},

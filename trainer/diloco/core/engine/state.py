@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from diloco.core.account.recovery import NONE_YET, Recovering
 from diloco.core.account.time_account import Account
 from diloco.core.engine.events import FragmentArrived
+from diloco.core.engine.members.credit import Credit
 from diloco.core.engine.members.standing import Standing
 from diloco.core.engine.options import EngineOptions
-from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread
+from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread, StepAverage
 from diloco.core.engine.rounds.leads import Leads
 from diloco.core.engine.rounds.overlap import FragmentsInFlight
 from diloco.spec.status.syncer import OVER, PRESENT, EvaluationStatus, LearnerState, Phase, RecoveriesStatus
@@ -58,8 +59,9 @@ class LearnerRecord:
     tokens: int = 0
     data_position: int = 0
     loss: float | None = None
-    step_seconds: MovingAverage = field(default_factory=MovingAverage)
+    pace: StepAverage = field(default_factory=StepAverage)
     """Of this process: a learner may return on other hardware."""
+    credit: Credit = field(default_factory=Credit)
     answer_seconds: SizedSpread = field(default_factory=SizedSpread)
     """From the request, or being ready if that is later, to its complete payload; of this process."""
     missed_since: float | None = None
@@ -72,11 +74,11 @@ class LearnerRecord:
     """The same for the largest fragment."""
     versions: list[int] = field(default_factory=list)
     """Version of each fragment it trains on; -1: none."""
-    turn_steps: list[int] = field(default_factory=list)
-    """Its step when each fragment last had its turn, or was loaded."""
+    turn_steps: list[float] = field(default_factory=list)
+    """Its steps that count (`Credit.steps`) when each fragment last had its turn, or was loaded."""
     received_steps: list[int] = field(default_factory=list)
     """Its step when it received each fragment."""
-    received_tokens: list[int] = field(default_factory=list)
+    received_tokens: list[float] = field(default_factory=list)
     merged_into: list[int] = field(default_factory=list)
     """Version of each fragment that its latest outer gradient went into, or was left out of; 0: none did."""
     counted_in: list[int] = field(default_factory=list)
@@ -123,10 +125,16 @@ class LearnerRecord:
         return self.state in WORKING
 
     @property
+    def step_seconds(self) -> float | None:
+        """How long its inner steps take, as far as that counts; None until it has reported one."""
+        seconds = self.pace.seconds
+        return None if seconds is None else max(seconds, self.credit.least_step_seconds)
+
+    @property
     def tokens_per_second(self) -> float:
-        """Tokens per second of its inner steps; 0 until it has reported a step."""
-        seconds = self.step_seconds.seconds
-        return self.tokens / self.step / seconds if seconds else 0.0
+        """Tokens per second of its inner steps, as far as they count; 0 until it has reported a step."""
+        most, speed = self.credit.most_tokens_per_second, self.pace.tokens_per_second
+        return speed if most is None else min(speed, most)
 
 
 @dataclass(slots=True)
@@ -230,6 +238,8 @@ class EngineState:
     versions: list[int] = field(default_factory=list)
     fragment_tokens: list[int] = field(default_factory=list)
     """Tokens merged into each fragment."""
+    turns_at: list[float | None] = field(default_factory=list)
+    """When each fragment last had its turn; None: not since the syncer started."""
     learners: dict[str, LearnerRecord] = field(default_factory=dict)
     """By id: every learner that is planned or was ever admitted."""
     planned: frozenset[str] = frozenset()
@@ -302,9 +312,9 @@ class EngineState:
     def quorum_step_seconds(self) -> float:
         """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 if none is measured."""
         steps = sorted(
-            record.step_seconds.seconds
+            seconds
             for record in self.learners.values()
-            if record.state == LearnerState.TRAINING and record.step_seconds.seconds is not None
+            if record.state == LearnerState.TRAINING and (seconds := record.step_seconds) is not None
         )
         return steps[min(self.quorum, len(steps)) - 1] if steps else 0.0
 

@@ -108,6 +108,9 @@ class LearnerStatus(_Status):
     """Reason of the latest of them."""
     left_out_now: str = ""
     """Why it is repeatedly left out of merges, in words that stay the same while it lasts; empty: it is not."""
+    counted_share: float = 1.0
+    """The share of its steps that counts; below 1: it reports more than the others of its pool, or of the job, show to
+    be possible."""
     resets: int = 0
     """Times it had to start over from the global model because it had diverged."""
     diverged_reason: str = ""

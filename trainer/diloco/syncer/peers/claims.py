@@ -1,35 +1,30 @@
-"""Checks the steps and tokens that a learner claims against what it can have done.
+"""Checks what learners report of their steps against the job, and measures how long these take.
 
-Weights, progress and the budget are computed from steps and tokens that learners count themselves. A learner that
-counts wrongly, by mistake or on purpose, must not outweigh the others or end the job early. The checks use: the tokens
-in a step of its pool, the steps it has reported, the step at which it received each fragment, that learners pause at
-the staleness bound, the speed of the others of its pool, and the size of the job. A correct learner passes whatever its
-link does: a push may arrive before the report of its steps, so it is granted as many steps as it may make on its own
-and, beyond them, time for the report to arrive.
-
-A dishonest learner gains those steps once, and what the others' speed allows (`speeds`). Not detected are learners that
-cheat together, and a learner that is alone and claims no more than a machine could do.
+The engine compares learners by their speed (`diloco.core.engine.members.comparison`), so nothing here is compared. What
+no learner of the job can say is refused: more tokens than its steps have, more steps on a fragment than the staleness
+bound allows, counts that go back. A learner's step counts as long as the syncer's clock shows, from one report to the
+next: a learner that says less is not faster.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
+from diloco.core.engine.actions import Admit
 from diloco.core.engine.events import StepReported
+from diloco.core.engine.rounds.averages import StepAverage
 from diloco.spec import JobSpec
-from diloco.spec.automatic import AUTO
 from diloco.spec.names.learner_ids import pool_of
-from diloco.syncer.peers.speeds import Allowance, Speeds, StepSeconds
-from diloco.wire.messages import PushHeader
+from diloco.wire.messages import Join, PushHeader
 
 LIFE_FACTOR = 100
-"""The most that a learner can have trained before this syncer process knew it, as a multiple of the job's budget
-(ours)."""
+"""The most that a learner can have trained before it joins, as a multiple of the job's budget (ours)."""
+CLAIM_FACTOR = 2.0
+"""What a learner says of its step counts down to the measured duration divided by this (ours): that includes waits."""
 
 
 class ClaimError(RuntimeError):
-    """A learner claims more than it can have done; one line."""
+    """A learner claims what none of the job can; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +33,51 @@ class ClaimLimits:
 
     tokens_per_step: Callable[[str], int]
     """Tokens in an inner step of a learner, at most, by its id."""
-    pools: frozenset[str]
-    """``region/pool`` of every pool."""
-    sequence_length: int
-    budget_tokens: int
     bound_steps: int
-    """Inner steps a learner makes on a fragment at most before it receives it; a push may also be this far ahead of the
-    reports."""
-    uneven: frozenset[str] = frozenset()
-    """Pools whose learners find their batch themselves, so that their steps differ in size."""
+    """Inner steps a learner makes on a fragment at most before it receives it."""
+    life_tokens: int
+    """Tokens that a learner can have trained before it joins, at most."""
+    sequence_length: int
 
     @classmethod
     def of(cls, spec: JobSpec) -> Self:
         """The limits for a job."""
         training = spec.training
-        pools = frozenset(spec.pools)
-        bound_steps = spec.sync.staleness_bound_steps
-        uneven = frozenset(place for place, pool in spec.pools.items() if pool.batch_size == AUTO)
-        return cls(tokens_per_step(spec), pools, training.sequence_length, training.tokens, bound_steps, uneven)
+        life = LIFE_FACTOR * training.tokens
+        return cls(tokens_per_step(spec), spec.sync.staleness_bound_steps, life, training.sequence_length)
 
-    def sequences_per_step(self, learner: str) -> int:
-        """Sequences in an inner step of a learner."""
-        return self.tokens_per_step(learner) // self.sequence_length
+
+@dataclass(slots=True)
+class _Account:
+    """What is known of a learner. Steps and tokens are counted over all its processes."""
+
+    instance: str
+    step: int
+    tokens: int
+    """What counts as reported by ``step``."""
+    at: float
+    """Time of the latest report, or of the first admission, in seconds."""
+    pace: StepAverage
+    """By the syncer's clock, of the process."""
+    uncounted_tokens: int = 0
+    """Of the process: tokens that its first report was ahead of what its steps can have."""
+    reported: bool = False
+    """The process has reported."""
+    away: bool = True
+    """What passes until the next report tells nothing of a step: the process loads, or was away."""
+
+    def believed(self, claimed: float, steps: int, now: float) -> float:
+        """Seconds that count for each of ``steps`` more steps, of which the process says that each took ``claimed``.
+
+        Measured steps include waits for the syncer, and reports arrive in bursts. So an average is measured.
+        """
+        seconds = (now - self.at) / steps
+        if not self.away:
+            self.pace.add(seconds, steps)
+        measured = self.pace.seconds
+        counts = claimed if measured is None else min(measured, max(measured / CLAIM_FACTOR, claimed))
+        # It can have made those that it made without a session since its latest report.
+        return min(counts, seconds) if self.away else counts
 
 
 class Claims:
@@ -71,76 +89,53 @@ class Claims:
         self._refused = refused
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
-        self._allowances: dict[str, Allowance] = {}
-        self._speeds = Speeds()
 
-    def check_join(self, learner: str, steps: int, data_position: int) -> None:
-        """Check the steps that a process claims before it is admitted.
+    def check_join(self, join: Join) -> None:
+        """Check what a process says it has done, before it is admitted.
 
         Raises:
-            ClaimError: its learner cannot have done so much work.
+            ClaimError: no learner of the job can have done so much.
         """
-        allowance = self._allowances.get(learner)
-        if allowance is not None:
-            self._check_time(learner, allowance, steps, data_position)
-            return
-        if pool_of(learner) not in self._limits.pools:
-            return  # the engine refuses it
-        own, life = self._limits.bound_steps, LIFE_FACTOR * self._limits.budget_tokens
-        most_steps = own + life // self._limits.tokens_per_step(learner)
-        most_sequences = own * self._limits.sequences_per_step(learner) + life // self._limits.sequence_length
-        if steps > most_steps or data_position > most_sequences:
+        limits, taken = self._limits, join.data_position * self._limits.sequence_length
+        if max(join.steps, taken) > limits.life_tokens:
             raise self._error(
-                f"{learner} joins with {steps} steps and {data_position} sequences behind it; in this job it can have"
-                f" made {most_steps} steps and taken {most_sequences} sequences"
+                f"{join.learner} joins with {join.steps} steps and {join.data_position} sequences behind it; in this"
+                f" job it can have trained {limits.life_tokens} tokens"
             )
 
-    def admitted(self, learner: str, instance: str, steps: int, data_position: int) -> None:
-        """Note that a process is admitted with these counts. One that only lost its link keeps its account."""
-        known = self._accounts.get(learner)
-        if known is None or known.instance != instance:
-            self._accounts[learner] = _Account(instance, steps, StepSeconds(steps, self._clock()))
-            self._speeds.begins(learner)
+    def admitted(self, action: Admit) -> None:
+        """Note that a process is admitted."""
+        known = self._accounts.get(action.learner)
+        at = self._clock() if known is None else known.at
+        if known is None or known.instance != action.instance:
+            self._accounts[action.learner] = _Account(action.instance, action.steps, action.tokens, at, StepAverage())
         else:
-            known.raise_to(steps)
-            known.step_seconds.begins(steps, self._clock())
-        allowance = self._allowances.get(learner)
-        if allowance is None:
-            own = self._limits.bound_steps
-            self._allowances[learner] = Allowance(steps, data_position, self._clock(), own)
-        else:
-            allowance.record(steps, data_position, self._limits.sequences_per_step(learner))
+            known.away = True
 
     def reported(self, report: StepReported) -> StepReported:
-        """Check and record a step report; returns it with the duration of a step that counts.
+        """Check and record a step report; returns it with the tokens and the duration of a step that count.
 
         Raises:
-            ClaimError: steps or tokens go back, there are more tokens than the steps allow, or more steps or sequences
-                than there was time for.
+            ClaimError: steps or tokens go back, or there are more tokens than the steps allow.
         """
-        learner, step, tokens, data_position = report.learner, report.step, report.tokens, report.data_position
-        account, allowance = self._accounts[learner], self._allowances[learner]
-        if account.reported is not None:
-            steps_before, tokens_before = account.reported
-            if step < steps_before or tokens < tokens_before:
-                raise self._error(
-                    f"{learner} reports step {step} with {tokens} tokens after step {steps_before} with"
-                    f" {tokens_before}: neither may go back"
-                )
-            self._check_tokens(learner, step - steps_before, tokens - tokens_before)
-        self._check_time(learner, allowance, step, data_position)
-        most = LIFE_FACTOR * self._limits.budget_tokens + step * self._limits.tokens_per_step(learner)
-        if tokens > most:
-            raise self._error(f"{learner} reports {tokens} tokens; in this job it can have trained {most}")
-        allowance.record(step, data_position, self._limits.sequences_per_step(learner))
-        self._speeds.reported(learner, step, self._clock())
-        account.reported = (step, tokens)
-        account.raise_to(step)
-        return replace(report, step_seconds=account.step_seconds.believed(report.step_seconds, step, self._clock()))
-
-    def received(self, learner: str, fragment: int, version: int) -> None:
-        """Note that it trains on a version of a fragment: its count for this fragment restarts."""
-        self._accounts[learner].receive(fragment, version)
+        learner, step, known = report.learner, report.step, self._accounts[report.learner]
+        steps, most = max(0, step - known.step), self._limits.tokens_per_step(report.learner)
+        if not known.reported:
+            known.uncounted_tokens = max(0, report.tokens - known.tokens - steps * most)
+        tokens = report.tokens - known.uncounted_tokens
+        if known.reported and (step < known.step or tokens < known.tokens):
+            raise self._error(
+                f"{learner} reports step {step} with {report.tokens} tokens after step {known.step} with"
+                f" {known.tokens + known.uncounted_tokens}: neither may go back"
+            )
+        if known.reported:
+            self._check_tokens(learner, steps, tokens - known.tokens)
+        now = self._clock()
+        seconds = known.believed(report.step_seconds, steps, now) if steps else report.step_seconds
+        known.reported, known.step, known.tokens = True, step, tokens
+        if steps:
+            known.at, known.away = now, False
+        return replace(report, tokens=tokens, step_seconds=seconds)
 
     def check_work(self, work: PushHeader) -> None:
         """Check what can be checked before anything is received.
@@ -155,90 +150,14 @@ class Claims:
             )
         self._check_tokens(work.learner, work.steps, work.tokens)
 
-    async def check_steps(self, work: PushHeader, patience_seconds: float) -> None:
-        """Wait until the reports cover a push that has been received; usually they already do.
-
-        Raises:
-            ClaimError: they do not within ``patience_seconds``.
-        """
-        account = self._accounts[work.learner]
-        try:
-            async with asyncio.timeout(patience_seconds):
-                while account.begins_at(work) + work.steps > account.steps + self._limits.bound_steps:
-                    account.news.clear()
-                    await account.news.wait()
-        except TimeoutError:
-            reported = max(0, account.steps - account.begins_at(work))
-            raise self._error(
-                f"{work.learner} pushes {work.steps} steps of fragment {work.fragment}, but has reported {reported}"
-                f" since it received version {work.base_version}"
-            ) from None
-        account.push(work)
-
     def _check_tokens(self, learner: str, steps: int, tokens: int) -> None:
         most = self._limits.tokens_per_step(learner)
         if tokens > steps * most:
             raise self._error(f"{learner} claims {tokens} tokens in {steps} steps; a step of its pool has {most}")
 
-    def _check_time(self, learner: str, allowance: Allowance, steps: int, data_position: int) -> None:
-        alike = pool_of(learner) not in self._limits.uneven
-        steps_per_second = self._speeds.most_steps_per_second(learner, alike=alike)
-        allowance.grow(self._clock(), steps_per_second)
-        per_step = self._limits.sequences_per_step(learner)
-        problem = allowance.problem(steps, data_position, per_step, steps_per_second)
-        if problem:
-            raise self._error(f"{learner} claims {problem}")
-
     def _error(self, text: str) -> ClaimError:
         self._refused()
         return ClaimError(text)
-
-
-_KEPT_MARKS = 12
-"""Marks kept per fragment: more than the versions that ``sync.maxVersionLag`` allows to be behind."""
-
-
-class _Account:
-    """The account of one process. Steps are counted over all processes of its learner.
-
-    A mark (version, step) of a fragment means: it received this version, or a later one, at this step or later.
-    """
-
-    def __init__(self, instance: str, steps: int, step_seconds: StepSeconds) -> None:
-        self.instance = instance
-        self.step_seconds = step_seconds
-        self.reported: tuple[int, int] | None = None
-        """Steps and tokens of the latest report."""
-        self.steps = steps
-        """It has made at least this many steps."""
-        self.news = asyncio.Event()
-        """Set when more steps are known."""
-        self._began_at = steps
-        self._marks: dict[int, dict[int, int]] = {}
-
-    def raise_to(self, steps: int) -> None:
-        self.steps = max(self.steps, steps)
-        self.news.set()
-
-    def receive(self, fragment: int, version: int) -> None:
-        # Control messages keep their order: what was reported before this message was done before it.
-        self._mark(fragment, version, self.steps)
-
-    def push(self, work: PushHeader) -> None:
-        # It can hold the next version only after this push was taken, so its steps are not counted twice.
-        self._mark(work.fragment, work.base_version + 1, self.begins_at(work) + work.steps)
-
-    def begins_at(self, work: PushHeader) -> int:
-        """The earliest step from which this push can count."""
-        marks = self._marks.get(work.fragment, {})
-        return max((step for version, step in marks.items() if version <= work.base_version), default=self._began_at)
-
-    def _mark(self, fragment: int, version: int, step: int) -> None:
-        marks = self._marks.setdefault(fragment, {})
-        marks[version] = max(step, marks.get(version, step))
-        while len(marks) > _KEPT_MARKS:
-            oldest, following = sorted(marks)[:2]
-            marks[following] = max(marks[following], marks.pop(oldest))
 
 
 def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:

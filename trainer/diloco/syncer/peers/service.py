@@ -21,10 +21,8 @@ from diloco.wire.tls.tls import Peer
 class SyncService:
     """Implements the wire's ``SyncHandler``. Everything is called on the event loop."""
 
-    def __init__(self, collaborators: Collaborators, sessions: Sessions, patience_seconds: float) -> None:
-        """``patience_seconds``: how long a push waits for the reports of its steps."""
+    def __init__(self, collaborators: Collaborators, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._patience_seconds = patience_seconds
         self._job, self._epoch = collaborators.job, collaborators.epoch
         self._layout, self._codec, self._store = collaborators.layout, collaborators.codec, collaborators.store
         self._inbox, self._posted, self._loads = collaborators.inbox, collaborators.posted, collaborators.loads
@@ -74,13 +72,8 @@ class SyncService:
         numel = self._layout.fragments[header.fragment].numel
         try:
             await asyncio.get_running_loop().run_in_executor(self._checks, self._codec.check, payload, numel)
-            await self._claims.check_steps(header, self._patience_seconds)
         except CodecError as error:
             self._inbox.abandon(key)
-            return self._not_accepted(str(error))
-        except ClaimError as error:
-            self._inbox.abandon(key)
-            self._sessions.end(header.learner, header.incarnation, str(error))
             return self._not_accepted(str(error))
         except BaseException:
             self._inbox.abandon(key)

@@ -90,7 +90,7 @@ class Sessions:
             # Its checkpoint is of another training: how far it was there does not count here.
             join = replace(join, steps=0, data_position=0)
         try:
-            self._claims.check_join(join.learner, join.steps, join.data_position)
+            self._claims.check_join(join)
         except ClaimError as error:
             raise RefusedError(str(error)) from None
         no_room = self._admission.problem_with(join.learner, (learner for learner, _ in self._joining))
@@ -129,7 +129,7 @@ class Sessions:
             self._loads.begins(action.learner)
         else:
             self._loads.ends(action.learner)
-        self._claims.admitted(action.learner, action.instance, action.steps, action.data_position)
+        self._claims.admitted(action)
         terms = self._terms(action.learner)
         welcome = messages.Welcome(
             action.incarnation,
@@ -253,11 +253,8 @@ class Sessions:
                     return self._claims.reported(event)
                 except ClaimError as error:
                     raise InvalidMessageError(str(error)) from None
-            case FragmentApplied() if event.incarnation == incarnation:
-                self._claims.received(event.learner, event.fragment, event.version)
             case _:
-                pass
-        return event
+                return event
 
     def _measure(self, session: _Session, message: LearnerMessage) -> None:
         """Record a learner's own count of its pulls, if it sends one."""

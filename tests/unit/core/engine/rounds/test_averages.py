@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread
+from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread, StepAverage
 
 
 def test_an_average_keeps_four_fifths_of_what_it_was() -> None:
@@ -12,6 +12,27 @@ def test_an_average_keeps_four_fifths_of_what_it_was() -> None:
     for measured, expected in ((1.0, 1.0), (3.0, 1.4), (0.0, 1.12)):
         average.add(measured)
         assert average.seconds == pytest.approx(expected)
+
+
+def test_a_report_counts_by_its_steps() -> None:
+    average = StepAverage()
+    for _ in range(20):
+        average.add(1.0, 1, 100)
+    average.add(0.02, 50, 5000)
+    assert average.seconds == pytest.approx(0.2 * 50 * 0.02 / 10.8 + 0.8 / 10.8)
+    assert average.tokens_per_step == pytest.approx(100.0)
+    assert average.tokens_per_second == pytest.approx(100.0 / average.seconds)
+
+
+def test_the_first_report_counts_until_the_second() -> None:
+    average = StepAverage()
+    assert (average.seconds, average.tokens_per_second, average.tokens_per_step) == (None, 0.0, 0.0)
+    average.add(300.0, 1, 100)
+    assert average.seconds == 300.0
+    average.add(0.5, 1, 100)
+    assert average.seconds == 0.5
+    average.add(1.0, 1, 100)
+    assert average.seconds == pytest.approx(0.6)
 
 
 def test_a_duration_of_nothing_is_one() -> None:
@@ -23,9 +44,11 @@ def test_a_duration_of_nothing_is_one() -> None:
 
 @pytest.mark.parametrize("nonsense", [-1.0, math.nan, math.inf])
 def test_what_is_no_duration_changes_nothing(nonsense: float) -> None:
-    average, spread = MovingAverage(1.0), learned((0.3, 0.5), (0.9, 2.0))
+    average, spread, steps = MovingAverage(1.0), learned((0.3, 0.5), (0.9, 2.0)), StepAverage()
     before = dataclasses.replace(spread)
     average.add(nonsense)
+    steps.add(nonsense)
+    assert steps == StepAverage()
     spread.add(nonsense, 1.0)
     spread.at_least(nonsense, 1.0)
     assert (average.seconds, spread) == (1.0, before)

@@ -5,7 +5,7 @@ budget of tokens is merged, the rounds under way have ended and the exported mod
 """
 
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 
 from diloco.core.engine.actions import Action, CancelTimer, Evaluate, Finish, Note, NoteKind, SetTimer
 from diloco.core.engine.events import Evaluated
@@ -96,7 +96,7 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
             -1 if record.id not in state.did_not_evaluate else state.did_not_evaluate.index(record.id),
             record.state != LearnerState.TRAINING,
             record.missed_since is not None,
-            record.step_seconds.or_else(float("inf")) + (record.answer_seconds.mean or 0.0),
+            (inf if record.step_seconds is None else record.step_seconds) + (record.answer_seconds.mean or 0.0),
             record.id,
         )
 

@@ -34,7 +34,7 @@ def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
     if bound is None or record.idle_seconds < bound:
         return []
     lose(state, record, now, now)
-    usual = record.step_seconds.seconds
+    usual = record.pace.seconds
     step = "it has made none yet" if usual is None else f"its steps take {usual:.3g} s"
     text = f"alive, but no step for {record.idle_seconds:.0f} s; {bound:.0f} s are allowed, and {step}"
     return [Fence(record.id, record.incarnation, Refusal.STUCK, text)]
@@ -106,7 +106,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
 
 
 def _lease_seconds(state: EngineState, record: LearnerRecord) -> float:
-    step = record.step_seconds.seconds
+    step = record.pace.seconds
     if step is None:
         return max(state.options.startup_seconds, state.options.lease_seconds)
     return max(state.options.lease_seconds, SLOW_STEPS * step)
@@ -114,7 +114,7 @@ def _lease_seconds(state: EngineState, record: LearnerRecord) -> float:
 
 def _stuck_seconds(state: EngineState, record: LearnerRecord) -> float | None:
     """Idle time after which a learner is stuck; None: never."""
-    least, step = state.options.stuck_seconds, record.step_seconds.seconds
+    least, step = state.options.stuck_seconds, record.pace.seconds
     if least is None:
         return None
     if step is None or record.id in state.did_not_evaluate:  # it may compile, or still evaluate

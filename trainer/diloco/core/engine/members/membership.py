@@ -17,7 +17,7 @@ from diloco.core.engine.events import (
 )
 from diloco.core.engine.members import divergence, leases, pools, standing
 from diloco.core.engine.rounds import rounds
-from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread
+from diloco.core.engine.rounds.averages import SizedSpread, StepAverage
 from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
 from diloco.core.process_name import in_another_pod
 from diloco.spec.status.syncer import LearnerState, Phase
@@ -58,9 +58,9 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     loads = f"{len(load)} of {len(state.versions)} fragments" if same_process else "the model"
     reason = "first join" if record.joins == 1 else f"{how}, loads {loads}"
     reason += f", starts over: {record.standing.reason}" if reset else ""
-    versions, number, position = tuple(state.versions), record.incarnation, record.data_position
-    counted_in = tuple(record.counted_in)
-    admit = Admit(record.id, event.instance, number, load, versions, record.step, position, reason, reset, counted_in)
+    counts = (record.step, record.data_position, record.tokens)
+    session = (record.id, event.instance, record.incarnation, load, tuple(state.versions))
+    admit = Admit(*session, *counts, reason, reset, tuple(record.counted_in))
     return [*actions, admit, *leases.watch(state, now), *divergence.watch(state, now)]
 
 
@@ -77,8 +77,12 @@ def _take_over(record: LearnerRecord, instance: str) -> str:
 
 def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoined, now: float) -> tuple[int, ...]:
     """Admit the process; returns the fragments that it must load."""
-    if record.instance != event.instance:
-        record.step_seconds = MovingAverage()
+    made = max(0, event.steps - record.step)
+    if record.instance == event.instance:
+        record.credit.away(record.pace, made, now - record.last_heard_at)
+        record.tokens += int(made * record.pace.tokens_per_step)  # its next report says it exactly
+    else:
+        record.pace = StepAverage()
         record.answer_seconds, record.missed_since = SizedSpread(), None
         record.lead_steps = record.longest_lead_steps = 0
     record.instance, record.left_cleanly = event.instance, False
@@ -86,7 +90,7 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
     state.next_incarnation += 1
     record.state = LearnerState.LOADING
     record.joins += 1
-    record.step = max(record.step, event.steps)
+    record.step += made
     record.data_position = max(record.data_position, event.data_position)
     held = event.versions if len(event.versions) == len(state.versions) else (-1,) * len(state.versions)
     load = tuple(range(len(held))) if record.standing.reset_due else _to_load(state, held)
@@ -143,13 +147,14 @@ def _give_up(state: EngineState, record: LearnerRecord, now: float) -> None:
 def _holds(state: EngineState, record: LearnerRecord, held: tuple[int, ...], load: tuple[int, ...]) -> None:
     """Note which versions a process holds that joins, but for those that it must ``load``."""
     record.versions = [-1 if p in load else version for p, version in enumerate(held)]
-    turns = record.turn_steps or [record.step] * len(held)
+    turns = record.turn_steps or [record.credit.steps] * len(held)
     # Fragments that others merged in the meantime have had their turn without this learner, which receives them now.
     passed = [version < current for version, current in zip(held, state.versions, strict=True)]
-    record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
+    record.turn_steps = [record.credit.steps if over else step for over, step in zip(passed, turns, strict=True)]
     count = len(held)
     record.received_steps = record.received_steps or [record.step] * count
-    record.received_tokens = record.received_tokens or [record.tokens] * count
+    record.received_tokens = record.received_tokens or [record.credit.tokens] * count
+    record.credit.merged_tokens = record.credit.merged_tokens or [0.0] * count
     record.merged_into = record.merged_into or [0] * count
     record.counted_in = record.counted_in or [0] * count
 
@@ -190,7 +195,7 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     record.idle_seconds = 0.0
     for fragment, version in enumerate(record.versions):
         if version < 0:
-            record.received_steps[fragment], record.received_tokens[fragment] = record.step, record.tokens
+            record.received_steps[fragment], record.received_tokens[fragment] = record.step, record.credit.tokens
     record.versions = [
         current if held < 0 else held for held, current in zip(record.versions, state.versions, strict=True)
     ]
@@ -221,16 +226,17 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     record.idle_seconds = 0.0
     if record.recovering is not None:
         record.recovering = record.recovering.stepped(now)
+    first, tokens = not record.pace.reports, max(0, event.tokens - record.tokens)
     record.step, record.tokens = event.step, event.tokens
     record.loss = event.loss
     record.data_position = max(record.data_position, event.data_position)
-    first = record.step_seconds.seconds is None
-    record.step_seconds.add(event.step_seconds)
+    record.pace.add(event.step_seconds, steps, tokens)
+    counted = record.credit.report(record.pace, steps, tokens)
     actions = leases.watch(state, now) if first else []  # the first step ends the longer limit for starting up
     record.idle_since = now
     if not record.working:
         return actions
-    record.clock = state.options.schedule.advanced(record.clock, steps, state.launched)
+    record.clock = state.options.schedule.advanced(record.clock, counted, state.launched)
     if record.state == LearnerState.STALLED:
         record.state = LearnerState.TRAINING
         actions.append(Note(NoteKind.LEARNER_TRAINS, "makes steps again", record.id))

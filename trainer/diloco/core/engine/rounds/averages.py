@@ -30,6 +30,45 @@ class MovingAverage:
 
 
 @dataclass(slots=True)
+class StepAverage:
+    """Moving averages of a process's inner steps, over reports that stand for several steps each.
+
+    Sums are averaged, so a report counts by its steps. The first report counts only until the second: its step may
+    have compiled for minutes.
+    """
+
+    reports: int = 0
+    _seconds: float = 0.0
+    _steps: float = 0.0
+    _tokens: float = 0.0
+
+    def add(self, step_seconds: float, steps: int = 1, tokens: int = 0) -> None:
+        """Add a report of ``steps`` steps of ``step_seconds`` each, with ``tokens`` in all. Faulty clocks are ignored."""
+        if not 0 <= step_seconds < float("inf"):
+            return
+        self.reports += 1
+        memory = MEMORY if self.reports > 2 else 0.0
+        self._seconds = memory * self._seconds + (1 - memory) * step_seconds * steps
+        self._steps = memory * self._steps + (1 - memory) * steps
+        self._tokens = memory * self._tokens + (1 - memory) * tokens
+
+    @property
+    def seconds(self) -> float | None:
+        """Of a step; None until the first report."""
+        return self._seconds / self._steps if self._steps else None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens in a step; 0 until the first report."""
+        return self._tokens / self._steps if self._steps else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens in a second of steps; 0 until the first report."""
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+
+@dataclass(slots=True)
 class SizedSpread:
     """Moving average and mean deviation of seconds that may grow with a fragment's size.
 

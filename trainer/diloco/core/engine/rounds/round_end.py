@@ -44,7 +44,7 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
         request = current.asked.get(record.id)
         if request is None or request.since is None or current.answered(record.id):
             continue
-        stake = float(record.tokens - record.received_tokens[current.fragment])
+        stake = record.credit.tokens - record.received_tokens[current.fragment]
         usual, size = state.usual_answer_seconds(record, current.fragment), state.options.size(current.fragment)
         deviation = max(1.0, size) * record.answer_seconds.deviation
         missed = record.missed_since is not None and request.since > record.missed_since

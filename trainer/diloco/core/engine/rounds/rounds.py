@@ -16,7 +16,7 @@ from diloco.core.engine.events import (
     Merged,
     StepReported,
 )
-from diloco.core.engine.members import accounting, divergence, standing
+from diloco.core.engine.members import accounting, comparison, divergence, standing
 from diloco.core.engine.members.leases import SLOW_STEPS, heard
 from diloco.core.engine.rounds import in_flight, quorum, requests, round_end
 from diloco.core.engine.state import WORKING, EngineState, LearnerRecord, Round
@@ -33,19 +33,21 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         fragment = schedule.fragment(step)
         current = state.rounds.get(fragment)
         due, overdue = schedule.due(step), schedule.overdue_steps(state.options.max_staleness_steps)
+        step_seconds = state.quorum_step_seconds
+        turn_at = state.turns_at[fragment]
+        rested = turn_at is None or now - turn_at >= schedule.interval * step_seconds
         working = [record for record in state.learners.values() if record.state in WORKING]
-        ready = sum(record.clock >= due or record.step - record.turn_steps[fragment] >= overdue for record in working)
+        ready = sum(one.clock >= due or (rested and one.credit.steps - one.turn_steps[fragment] >= overdue) for one in working)
         if (current is not None and current.launched_at is not None) or ready < state.quorum:
             break
-        step_seconds = state.quorum_step_seconds
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * step_seconds)
         if in_flight.in_flight(state, now, limit_seconds) >= state.overlap.allowed:
             state.overlap.held_back()
             break
-        state.launched = step
+        state.launched, state.turns_at[fragment] = step, now
         for record in working:
             record.clock = max(record.clock, schedule.least_clock(step))
-            record.turn_steps[fragment] = record.step
+            record.turn_steps[fragment] = record.credit.steps
         current = state.opened(step)
         current.launched_at = now
         reason = f"syncer step {step}, due at inner step {due}: {ready} learner(s) have reached it"
@@ -53,6 +55,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         actions += requests.ask_at_launch(state, current, now, reason)
         actions.append(quorum.patience(state, current, now))
         actions += quorum.check(state, current, now)
+        comparison.compare(state)
         requests.plan_leads(state)
     return actions + requests.ask_ahead(state, now)
 
@@ -116,13 +119,14 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
         return [_discard(event, problem)]
     assert current is not None
     record.pushed_bytes += event.payload_bytes
-    if event.steps <= 0 or event.tokens <= 0:
+    counts = record.credit.of(event, state.options.schedule.interval)
+    if counts.tokens <= 0:
         current.declined[event.learner] = record.step
-        reason = "it covers no steps or no tokens, so its weight is 0"
+        reason = "it covers no steps or no tokens that count, so its weight is 0"
         return [_discard(event, reason), *quorum.check(state, current, now)]
     requests.answered(state, record, current.fragment, current.asked[event.learner], now)
     current.declined.pop(event.learner, None)
-    current.arrived[event.learner] = event
+    current.arrived[event.learner] = counts
     record.account.captured(event.fragment, event.version, event.base_version, event.steps)
     return quorum.check(state, current, now)
 
@@ -245,6 +249,7 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
             record.recovering = None
         state.fragment_tokens[event.fragment] += sent.tokens
         record.merged_tokens += share * sent.tokens
+        record.credit.merged(sent)
         record.counted_in[event.fragment] = event.version
     accounting.merged(state, current, counted)
     actions: list[Action] = [_left_out(state, event, one) for one in left_out]
@@ -287,7 +292,7 @@ def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Acti
     if event.version > record.versions[event.fragment]:
         # Its report of the step that it received this after may still be on its way.
         record.received_steps[event.fragment] = max(record.step, event.step)
-        record.received_tokens[event.fragment] = record.tokens
+        record.received_tokens[event.fragment] = record.credit.tokens
     record.account.received(event.fragment, event.version, event.step or record.account.step)
     record.versions[event.fragment] = max(record.versions[event.fragment], event.version)
     in_flight.applied(state, event.learner, event.fragment, event.version, now)

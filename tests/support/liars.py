@@ -1,0 +1,262 @@
+"""A job in virtual time in which one learner says anything: what it costs the others, beside the real syncer's checks.
+
+The liar does not train. It answers every request at once, and it knows the rules: it stays below whatever is refused.
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from diloco.core.engine.actions import Admit, AskFragment, Evaluate, Fence, Merge
+from diloco.core.engine.events import (
+    Evaluated,
+    Event,
+    FragmentApplied,
+    FragmentArrived,
+    FragmentDeclined,
+    LearnerAlive,
+    LearnerJoined,
+    LearnerLeft,
+    LearnerReady,
+    StepReported,
+)
+from diloco.core.engine.options import EngineOptions
+from diloco.simulate.clock import VirtualClock
+from diloco.simulate.counted import counted_work, layout_of_sizes
+from diloco.simulate.learner import Disk, SimulatedLearner
+from diloco.simulate.scenario import Profile
+from diloco.simulate.session import Environment, Identity
+from diloco.simulate.syncer import FragmentNews, LearnerLine, Order, SimulatedSyncer
+from diloco.simulate.work import Payload
+from diloco.spec import JobSpec
+from diloco.syncer.peers.claims import ClaimError, ClaimLimits, Claims
+from diloco.wire.messages import PushHeader
+from tests.support.small_job import named_job, small_job
+
+TOKENS_PER_STEP = 64
+STEP_SECONDS = 0.5
+FRAGMENTS, INTERVAL = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Lies:
+    """What a learner says. The defaults are the truth about one that is as fast as the others."""
+
+    times: float = 1.0
+    """Steps that it claims for each that it had time for."""
+    every_seconds: float = STEP_SECONDS
+    """Between two reports."""
+    bursts: int = 1
+    """It reports nothing new but at one in so many reports."""
+    step_seconds: float = STEP_SECONDS
+    """How long it says that a step takes."""
+    tokens: float = 1.0
+    """Share of its steps' tokens that it reports."""
+    pushes: str = "claimed"
+    """Steps in a push: as ``claimed``, up to the ``bound``, or ``one``."""
+    applies: str = "at once"
+    """When it says that it trains on what was merged: ``at once``, ``never``, or with a step far ahead, ``later``."""
+    declines: int = 0
+    """It declines one in so many requests; 0: none."""
+    rejoins_every_seconds: float = inf
+    another_process: bool = False
+    """Whether it joins as another process each time."""
+
+
+class CheckedSyncer(SimulatedSyncer):
+    """The simulator's syncer behind the checks that the real one makes of steps and tokens."""
+
+    def __init__(self, spec: JobSpec, clock: VirtualClock) -> None:
+        layout = layout_of_sizes([1000] * FRAGMENTS)
+        self.options = EngineOptions.from_job(named_job("liars", spec), layout)
+        self.work = counted_work(spec, layout)
+        super().__init__(self.options, self.work.model, clock, merge_seconds=0.01)
+        self.claims = Claims(ClaimLimits.of(spec), lambda: None, lambda: clock.now)
+        self.weights: dict[str, float] = {}
+        """By learner: its weights, added up over all merges."""
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, StepReported):
+            event = self.claims.reported(event)
+        super().feed(event)
+
+    def push(self, event: FragmentArrived, payload: Payload) -> None:
+        mine = (event.learner, event.incarnation, event.fragment, event.version, event.attempt, event.base_version)
+        self.claims.check_work(PushHeader(*mine, event.steps, event.tokens, "None", event.payload_bytes, "1"))
+        super().push(event, payload)
+
+    def _act(self, action: object) -> None:
+        if isinstance(action, Admit):
+            self.claims.admitted(action)
+        if isinstance(action, Merge):
+            for member in action.members:
+                self.weights[member.learner] = self.weights.get(member.learner, 0.0) + member.weight
+        super()._act(action)  # type: ignore[arg-type]
+
+
+class _Unlinked:
+    """A line without a link: what is said is heard at once."""
+
+    def send(self, deliver: object) -> None:
+        deliver()  # type: ignore[operator]
+
+
+@dataclass
+class Liar:
+    """A process that trains on nothing."""
+
+    syncer: CheckedSyncer
+    clock: VirtualClock
+    learner: str
+    lies: Lies
+    steps: float = 0.0
+    told: int = 0
+    tokens: int = 0
+    incarnation: int = 0
+    refused: list[str] = field(default_factory=list)
+    _versions: list[int] = field(default_factory=lambda: [0] * FRAGMENTS)
+    _received_at: list[int] = field(default_factory=lambda: [0] * FRAGMENTS)
+    _joins: int = 0
+    _reports: int = 0
+    _asked: int = 0
+
+    def join(self) -> None:
+        """Open a session, and another one later."""
+        self._joins += 1
+        line = LearnerLine(_Unlinked(), self._obey)  # type: ignore[arg-type]
+        instance = f"liar {self._joins if self.lies.another_process else 0}"
+        versions = tuple(self._versions) if self.incarnation and not self.lies.another_process else ()
+        self.syncer.join(LearnerJoined(self.learner, instance, versions, self.told, self.told * 4), line)
+        if self.lies.rejoins_every_seconds < inf:
+            self.clock.after(self.lies.rejoins_every_seconds, self._rejoin)
+        if self._joins == 1:
+            self._report()
+
+    def _rejoin(self) -> None:
+        self._say(LearnerLeft(self.learner, self.incarnation, clean=False))
+        self.join()
+
+    def _say(self, event: Event) -> None:
+        try:
+            if isinstance(event, FragmentArrived):
+                self.syncer.push(event, Payload(event.payload_bytes, "", None))
+            else:
+                self.syncer.feed(event)
+        except ClaimError as error:
+            self.refused.append(str(error))
+            self.syncer.feed(LearnerLeft(self.learner, self.incarnation, clean=False))
+            self.join()
+
+    def _report(self) -> None:
+        self.clock.after(self.lies.every_seconds, self._report)
+        self._reports += 1
+        self.steps += self.lies.times * self.lies.every_seconds / STEP_SECONDS
+        if self._reports % self.lies.bursts:
+            self._say(LearnerAlive(self.learner, self.incarnation))
+            return
+        more = int(self.steps) - self.told
+        self.told += more
+        self.tokens += int(more * TOKENS_PER_STEP * self.lies.tokens)
+        seconds = self.lies.step_seconds
+        self._say(
+            StepReported(self.learner, self.incarnation, self.told, self.tokens, seconds, 2.0, self.told * 4)
+        )
+
+    def _obey(self, order: Order, progress: float) -> None:
+        del progress
+        match order:
+            case Admit():
+                self.incarnation = order.incarnation
+                self.told = max(self.told, order.steps)
+                self.steps = max(self.steps, self.told)
+                for fragment in order.load:
+                    self._receive(fragment, order.versions[fragment])
+                self.clock.after(0.0, lambda: self._say(LearnerReady(self.learner, order.incarnation)))
+            case AskFragment():
+                self.clock.after(0.0, lambda: self._answer(order))
+            case FragmentNews():
+                self.clock.after(0.0, lambda: self._receive(order.fragment, order.version))
+            case Evaluate():
+                self._say(Evaluated(self.learner, self.incarnation, order.evaluation, 2.0, exact=True))
+            case Fence():
+                self.clock.after(1.0, self.join)
+            case _:
+                pass
+
+    def _receive(self, fragment: int, version: int) -> None:
+        self._versions[fragment], self._received_at[fragment] = version, self.told
+        if self.lies.applies != "never":
+            ahead = 1000 if self.lies.applies == "later" else 0
+            self._say(FragmentApplied(self.learner, self.incarnation, fragment, version, self.told + ahead))
+
+    def _answer(self, order: AskFragment) -> None:
+        self._asked += 1
+        mine = (self.learner, order.incarnation, order.fragment, order.version, order.attempt)
+        if self.lies.declines and self._asked % self.lies.declines == 0:
+            self._say(FragmentDeclined(*mine))
+            return
+        bound = self.syncer.options.max_staleness_steps
+        claimed = min(bound, max(1, self.told - self._received_at[order.fragment]))
+        steps = {"claimed": claimed, "bound": bound, "one": 1}[self.lies.pushes]
+        base, tokens = self._versions[order.fragment], steps * TOKENS_PER_STEP
+        self._say(FragmentArrived(*mine, min(base, order.version - 1), steps, tokens, 4000, "0" * 32))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a job ended."""
+
+    seconds: float
+    merged: dict[str, float]
+    """By learner: its tokens that count as merged."""
+    weights: dict[str, float]
+    """By learner: its share of all weights."""
+    trained: dict[str, int]
+    """By honest learner: its tokens."""
+    liar: str
+    refused: list[str]
+
+    @property
+    def share_of_others(self) -> float:
+        """What part of the honest learners' tokens is merged."""
+        return sum(self.merged[name] for name in self.trained) / sum(self.trained.values())
+
+    @property
+    def weight(self) -> float:
+        """The liar's share of all weights."""
+        return self.weights.get(self.liar, 0.0)
+
+
+def job(steps: int, *pools: int) -> JobSpec:
+    """A job of so many steps of every learner; by pool: its learners. The liar is the last one."""
+    regions = [{"name": "here", "pools": [{"name": f"p{number}", "learners": count} for number, count in enumerate(pools)]}]
+    tokens = steps * TOKENS_PER_STEP * sum(pools)
+    sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2}
+    training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
+    return small_job(regions=regions, sync=sync, training=training)
+
+
+def play(spec: JobSpec, lies: Lies | None) -> Ended:
+    """Train a job to its end. ``lies``: what its last learner says; None: it is not there."""
+    clock = VirtualClock()
+    syncer = CheckedSyncer(spec, clock)
+    environment = Environment(spec, clock, syncer, 1.0, 0)
+    *honest, last = spec.learner_ids
+    for learner in honest:
+        trainer, encoder = syncer.work.new_trainer(learner), syncer.work.new_encoder({})
+        process = SimulatedLearner(environment, Identity(learner, learner, Profile(STEP_SECONDS)), trainer, encoder, Disk())
+        process.session.open()
+    liar = Liar(syncer, clock, last, lies or Lies())
+    if lies is not None:  # once the others are measured
+        clock.after(3 * STEP_SECONDS, liar.join)
+    while syncer.finish is None and clock.now < 1e5 and clock.advance():
+        pass
+    known = {one.id: one for one in syncer.view().learners}
+    total = sum(syncer.weights.values())
+    return Ended(
+        clock.now,
+        {name: one.merged_tokens for name, one in known.items()},
+        {name: weight / total for name, weight in syncer.weights.items()},
+        {name: known[name].tokens for name in honest},
+        last,
+        liar.refused,
+    )
