@@ -84,6 +84,12 @@ def test_a_learner_cut_off_for_long_waited(job: DiLoCoJob) -> None:
     assert cut.time_seconds[TimeClass.WAITING] > 20.0
 
 
+def test_the_last_step_before_a_cut_is_reported_after_it(job: DiLoCoJob) -> None:
+    back = 20.3 + 60.0 + 1.0  # and it makes its next step half a second later
+    course = simulate_course(job, SCENARIOS["cut for long"], layout_of_sizes([1000] * 12), back + 0.1)
+    assert course.view.learners[0].time_seconds[TimeClass.LOST] > 15.0
+
+
 def test_on_a_thin_link_healthy_learners_are_too_late(job: DiLoCoJob) -> None:
     course = run(job, SCENARIOS["thin"])
     time = course.view.time_seconds

@@ -7,7 +7,7 @@ only counted is up to its trainer.
 
 import copy
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -83,7 +83,9 @@ class SimulatedLearner:
         self._progress = 0.0
         self._in_step = False
         self._finished: tuple[StepResult, float] | None = None
-        """The latest step and its duration in seconds, until it is reported."""
+        """The latest step and its duration in seconds, until its report is made."""
+        self._unsent: StepReported | None = None
+        """The latest report, while there is no admission to send it under."""
         self._activity = Activity(lambda: environment.clock.now)
         if disk.trainer is not None:
             trainer.load_state(copy.deepcopy(disk.trainer))
@@ -126,6 +128,7 @@ class SimulatedLearner:
                 self.session.pull(fragment, self._held(fragment))
         if not order.load:
             self.session.send(LearnerReady(self._id, self.session.incarnation))
+        self._send_report()
         self._wake()
 
     def _asked(self, order: AskFragment) -> None:
@@ -202,18 +205,23 @@ class SimulatedLearner:
         self._finished = None
         expected = [fragment for fragment in self._requests.expected() if trainer.fragment_steps(fragment) > 0]
         self._requests.stage([trainer.capture(fragment) for fragment in expected])
-        self.session.send(
-            StepReported(
-                self._id,
-                self.session.incarnation,
-                trainer.steps,
-                trainer.tokens,
-                seconds,
-                result.loss,
-                trainer.data_position,
-                self._activity.spent(),
-            )
+        self._unsent = StepReported(
+            self._id,
+            self.session.incarnation,
+            trainer.steps,
+            trainer.tokens,
+            seconds,
+            result.loss,
+            trainer.data_position,
+            self._activity.spent(),
         )
+        self._send_report()
+
+    def _send_report(self) -> None:
+        """Send the latest step report; without an admission it waits for the next one."""
+        if self._unsent is not None and self.session.admitted:
+            self.session.send(replace(self._unsent, incarnation=self.session.incarnation))
+            self._unsent = None
 
     def _answer(self, request: GradientRequest) -> None:
         mine = (self._id, self.session.incarnation, request.fragment, request.version, request.attempt)

@@ -59,6 +59,8 @@ class SimulatedSession:
         self._link: tuple[Connection, LearnerLine] | None = None
         self._reachable = True
         self.alive = True
+        self.admitted = False
+        """The syncer has accepted the current connection."""
         self.incarnation = 0
 
     def open(self) -> None:
@@ -130,6 +132,7 @@ class SimulatedSession:
             return
         connection, line = self._link
         connection.close()
+        self.admitted = False
         self._callbacks.over()
         latency = self._identity.profile.link.latency_seconds
         self._environment.clock.after(latency, lambda: self._environment.syncer.broken(line))
@@ -142,7 +145,7 @@ class SimulatedSession:
             case Refuse() | Fence() | Finish():
                 self.end()
             case Admit():
-                self.incarnation = order.incarnation
+                self.incarnation, self.admitted = order.incarnation, True
                 self._keep_lease()
                 self._callbacks.handle_order(order, progress)
             case _:

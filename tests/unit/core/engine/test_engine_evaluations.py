@@ -214,8 +214,8 @@ def trains(who: str, step_seconds: float | None, answer_seconds: float | None = 
         (trains("a", 1.0, 1.5), trains("b", 2.0, 0.25)),  # until it has the model, and has evaluated it
         (trains("a", 1.0, 0.5), trains("b", 1.25)),  # without a measured answer
         (trains("a", None), trains("b", 9.0)),
-        (trains("a", 1.0, missed=True), trains("b", 9.0)),
-        (trains("a", 1.0, state=LearnerState.STALLED), trains("b", 9.0, missed=True)),
+        (trains("a", 1.0, missed_since=1.0), trains("b", 9.0)),
+        (trains("a", 1.0, state=LearnerState.STALLED), trains("b", 9.0, missed_since=1.0)),
         (trains("a", 1.0, state=LearnerState.LOADING), trains("b", 9.0, state=LearnerState.STALLED)),
         (trains("a", 1.0, state=LearnerState.ABSENT), trains("b", 9.0)),
         (trains("b", 1.0), trains("a", 1.0)),

@@ -7,6 +7,9 @@ from diloco.core.engine.events import FragmentLate
 from tests.support.engine_script import Script, members, name, of, only, started
 
 INTERVAL = 12
+LARGE = 7 / (7 + INTERVAL - 1)
+ONE_LARGE = (LARGE, *((1 - LARGE) / (INTERVAL - 1),) * (INTERVAL - 1))
+"""Shares of the model: the first fragment is seven times as large as each other."""
 
 
 def apart(learners: int, **changes: Any) -> Script:
@@ -107,12 +110,36 @@ def test_what_comes_ahead_of_the_launch_is_merged_with_the_others() -> None:
 
 
 def test_a_large_fragment_is_waited_for_as_long_as_its_size_takes() -> None:
-    large = 7 / (7 + INTERVAL - 1)
-    shares = (large, *((1 - large) / (INTERVAL - 1),) * (INTERVAL - 1))
     answers = {0: 0.01, 1: 0.12}  # the large fragment takes half a step
-    script = warmed_up(answers, 3 * INTERVAL, shares=shares)
+    script = warmed_up(answers, 3 * INTERVAL, shares=ONE_LARGE)
     merged = [merge for _ in range(2 * INTERVAL) for merge in turn(script, answers)]
     assert [len(merge.members) for merge in merged if merge.fragment == 0] == [2, 2]
+
+
+def test_a_later_request_that_is_missed_ends_no_wait_for_an_earlier_one() -> None:
+    script = warmed_up({0: 0.01, 1: 0.12}, 3 * INTERVAL, shares=ONE_LARGE)
+    fragments = [due_fragment(script), due_fragment(script)]
+    assert fragments == [0, 1]
+    script.wait(0.01)
+    script.push(0, 1, steps=INTERVAL)
+    (alone,) = of(script.wait(0.3), Merge)  # the small fragment is behind the large one on the link
+    assert members([alone]) == [[name(0)]]
+    script.push(0, 0, steps=INTERVAL)
+    script.wait(0.25)
+    (merge,) = of(script.push(1, 0, steps=INTERVAL), Merge)
+    assert members([merge]) == [[name(0), name(1)]]
+
+
+def test_the_wait_for_a_large_fragment_has_room_for_as_large_a_deviation() -> None:
+    script = apart(2, shares=ONE_LARGE)
+    for number in range(3 * INTERVAL):
+        turn(script, {0: 0.01, 1: 0.08 + 0.08 * (number % 2)})
+    assert due_fragment(script) == 0
+    script.wait(0.01)
+    script.push(0, 0, steps=INTERVAL)
+    script.wait(0.64)  # usually 0.37 s, of the others by turns 0.05 s and 0.11 s
+    (merge,) = of(script.push(1, 0, steps=INTERVAL), Merge)
+    assert len(merge.members) == 2
 
 
 def test_a_silent_learner_costs_others_one_wait_a_fragment_in_flight() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from diloco.plan.fit.fit import Fit, FitKind, GroupFit, LinkUse, fit
+from diloco.plan.fit.remedies import RemedyKind, remedies
 from tests.support.situations import EVEN, NEEDED, between, in_steps, situation
 
 
@@ -79,7 +80,18 @@ def test_a_whole_model_in_one_fragment_may_take_longer_than_an_interval() -> Non
     found = fit(situation(rates=1.3 * NEEDED, numels=(24 * 4000,)))
     assert found.kind is FitKind.ROUND_TOO_LONG
     assert "a fragment is under way for 27" in found.reason
-    assert "of the interval's 24 steps of 0.5 s, so most of the work on it is lost" in found.reason
+    assert "of the interval's 24 steps of 0.5 s at r0/p, whose steps take 0.5 s, so most" in found.reason
+
+
+def test_a_learner_whose_step_spans_most_of_an_interval_is_named() -> None:
+    slow = situation(steps=[0.02, 1.0, 1.0, 1.0])
+    found = fit(slow)
+    assert found.kind is FitKind.ROUND_TOO_LONG
+    assert "24 steps of 0.02 s at r1/p, whose steps take 1 s, so most of its work" in found.reason
+    assert shares(found) == [0.93, 0.0, 0.0, 0.0]
+    (remedy,) = remedies(slow)
+    assert remedy.kind is RemedyKind.INTERVAL
+    assert shares(remedy.fit) == [0.98, 0.49, 0.49, 0.49]
 
 
 def test_a_set_overlap_may_be_too_short_where_an_automatic_one_is_not() -> None:

@@ -64,8 +64,8 @@ class LearnerRecord:
     credit: Credit = field(default_factory=Credit)
     answer_seconds: SizedSpread = field(default_factory=SizedSpread)
     """From the request, or being ready if that is later, to its complete payload; of this process."""
-    missed: bool = False
-    """It did not answer when it was last waited for, and has not answered since."""
+    missed_since: float | None = None
+    """Since when it had been asked for what it was last waited for in vain; None: it has answered since."""
     late: dict[int, Request] = field(default_factory=dict)
     """By fragment: the request in a round that closed without its answer."""
     lead_steps: int = 0

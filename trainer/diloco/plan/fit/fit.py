@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from math import ceil
+from operator import itemgetter
 from statistics import median_low
 from typing import Final
 
@@ -36,7 +37,7 @@ class FitKind(StrEnum):
     MERGES_TOO_SLOW = "MergesTooSlow"
     """The syncer takes longer to merge all fragments than an interval."""
     ROUND_TOO_LONG = "RoundTooLong"
-    """Some fragments are under way for so long that most of the work on them is lost at this interval."""
+    """Some fragments are under way, or some steps take, for so long that most of the work is lost at this interval."""
     STALENESS_BOUND_TOO_LOW = "StalenessBoundTooLow"
     """A round takes longer than the staleness bound leaves beyond the interval."""
     OVERLAP_TOO_SHORT = "OverlapTooShort"
@@ -187,11 +188,15 @@ class _Rounds:
         return f"a round takes {self.steps_in_flight:.1f} steps of {self.everyone.step_seconds:.3g} s"
 
     @property
-    def longest_under_way(self) -> float:
-        """Steps from a request until the result is at a learner, which swaps it in after its current step."""
+    def longest_under_way(self) -> tuple[float, str]:
+        """Steps, beyond one, from a learner's copy of a fragment until it swaps in the result; with that learner.
+
+        It does both between its own steps, so one that makes long steps loses more.
+        """
         held = self.held
-        lost = (mean(held.lost_seconds(place)) - way.step_seconds / 2 for place, way in enumerate(held.transits))
-        return max(lost) / held.step_seconds
+        lost = ((mean(held.lost_seconds(place)) + way.step_seconds / 2, way) for place, way in enumerate(held.transits))
+        seconds, way = max(lost, key=itemgetter(0))
+        return seconds / held.step_seconds - 1, f"{way.name}, whose steps take {way.step_seconds:.3g} s"
 
     def _automatic(self) -> int:
         """Tau as the engine finds it: as many fragments in flight as keep the schedule."""
@@ -242,9 +247,10 @@ def _of_the_schedule(situation: Situation, rounds: _Rounds) -> Iterator[tuple[Fi
         whose = listed(late[:_MOST_NAMES], "and")
         text = f"answers of {whose} come too late for a round to wait for at an interval of {interval} steps"
         yield FitKind.ROUND_TOO_LONG, text
-    if rounds.longest_under_way > LOST * interval:
-        text = f"a fragment is under way for {rounds.longest_under_way:.1f} of the interval's {interval} steps"
-        text += f" of {rounds.everyone.step_seconds:.3g} s, so most of the work on it is lost"
+    under_way, learner = rounds.longest_under_way
+    if under_way > LOST * interval:
+        text = f"a fragment is under way for {under_way:.1f} of the interval's {interval} steps"
+        text += f" of {rounds.everyone.step_seconds:.3g} s at {learner}, so most of its work on it is lost"
         yield FitKind.ROUND_TOO_LONG, text
     if exchange.staleness_bound_steps is not None:
         slack = exchange.staleness_bound_steps - interval

@@ -95,7 +95,7 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
             record.id in state.doubted_learners,
             -1 if record.id not in state.did_not_evaluate else state.did_not_evaluate.index(record.id),
             record.state != LearnerState.TRAINING,
-            record.missed,
+            record.missed_since is not None,
             (inf if record.step_seconds is None else record.step_seconds) + (record.answer_seconds.mean or 0.0),
             record.id,
         )

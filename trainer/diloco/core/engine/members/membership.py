@@ -83,7 +83,7 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
         record.tokens += int(made * record.pace.tokens_per_step)  # its next report says it exactly
     else:
         record.pace = StepAverage()
-        record.answer_seconds, record.missed = SizedSpread(), False
+        record.answer_seconds, record.missed_since = SizedSpread(), None
         record.lead_steps = record.longest_lead_steps = 0
     record.instance, record.left_cleanly = event.instance, False
     record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation

@@ -86,7 +86,7 @@ def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[
 
 def answered(state: EngineState, record: LearnerRecord, fragment: int, request: Request, now: float) -> None:
     """Measure how long a learner took whose payload is complete."""
-    record.missed = False
+    record.missed_since = None
     if request.since is not None:
         record.answer_seconds.add(now - request.since, state.options.size(fragment))
 
@@ -99,7 +99,8 @@ def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: flo
     """
     request = current.asked[record.id]
     if request.since is not None:
-        record.missed = record.missed or record.id in current.deadlines
+        if record.missed_since is None and record.id in current.deadlines:
+            record.missed_since = request.since
         record.answer_seconds.at_least(2 * (now - request.since), state.options.size(current.fragment))
         record.late[current.fragment] = request
 

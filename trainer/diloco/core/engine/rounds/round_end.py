@@ -45,8 +45,10 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
         if request is None or request.since is None or current.answered(record.id):
             continue
         stake = record.credit.tokens - record.received_tokens[current.fragment]
-        usual, deviation = state.usual_answer_seconds(record, current.fragment), record.answer_seconds.deviation
-        candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=record.missed))
+        usual, size = state.usual_answer_seconds(record, current.fragment), state.options.size(current.fragment)
+        deviation = max(1.0, size) * record.answer_seconds.deviation
+        missed = record.missed_since is not None and request.since > record.missed_since
+        candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=missed))
     step_seconds = state.quorum_step_seconds
     bound_at = current.launched_at + state.options.overlap_limit * step_seconds
     return wait_for(candidates, now, bound_at, tokens_per_second=speed, step_seconds=step_seconds)
