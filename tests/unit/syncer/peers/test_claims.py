@@ -56,7 +56,8 @@ def account() -> Account:
 
 def test_the_tokens_of_a_step_are_its_pools() -> None:
     pools = [{"name": "cpu"}, {"name": "gpu", "batchSize": 32}]
-    of = tokens_per_step(small_job(regions=[{"name": "here", "pools": pools}]))
+    spec = small_job(regions=[{"name": "here", "pools": pools}])
+    of = tokens_per_step(spec.training, spec.pools)
     assert (of("here/cpu/0"), of("here/gpu/9")) == (4 * 16, 32 * 16)
 
 
@@ -64,7 +65,8 @@ def train_side_by_side(pool: str) -> None:
     """Two learners of a pool train, one of them 40 times as fast as the other."""
     pools = [{"name": "even"}, {"name": "uneven", "batchSize": "Auto"}]
     now = 1000.0
-    claims = Claims(ClaimLimits.of(small_job(regions=[{"name": "here", "pools": pools}])), lambda: None, lambda: now)
+    spec = small_job(regions=[{"name": "here", "pools": pools}])
+    claims = Claims(ClaimLimits.of(spec, spec.pools), lambda: None, lambda: now)
     pair = ((f"here/{pool}/0", 1), (f"here/{pool}/1", 40))
     for learner, _ in pair:
         claims.admitted(learner, "process", 0, 0)
@@ -235,7 +237,7 @@ async def test_what_a_process_that_lost_its_link_comes_back_with_is_known(accoun
 
 
 def test_a_learner_of_no_pool_is_left_to_who_knows_the_learners() -> None:
-    claims = Claims(ClaimLimits.of(small_job()), lambda: None, lambda: 0.0)
+    claims = Claims(ClaimLimits.of(small_job(), small_job().pools), lambda: None, lambda: 0.0)
     claims.check_join("elsewhere/cpu/0", 2**63 - 1, 2**63 - 1)
     with pytest.raises(ClaimError):
         claims.check_join("here/cpu/0", 2**63 - 1, 0)

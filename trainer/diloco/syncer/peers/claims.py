@@ -12,7 +12,7 @@ cheat together, and a learner that is alone and claims no more than a machine co
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,6 +20,8 @@ from diloco.core.engine.events import StepReported
 from diloco.spec import JobSpec
 from diloco.spec.automatic import AUTO
 from diloco.spec.names.learner_ids import pool_of
+from diloco.spec.placement import Pool
+from diloco.spec.training import TrainingSpec
 from diloco.syncer.peers.speeds import Allowance, Speeds, StepSeconds
 from diloco.wire.messages import PushHeader
 
@@ -38,24 +40,25 @@ class ClaimLimits:
 
     tokens_per_step: Callable[[str], int]
     """Tokens in an inner step of a learner, at most, by its id."""
-    pools: frozenset[str]
-    """``region/pool`` of every pool."""
+    pools: Container[str]
+    """``region/pool`` of every pool; some may be added later."""
     sequence_length: int
     budget_tokens: int
     bound_steps: int
     """Inner steps a learner makes on a fragment at most before it receives it; a push may also be this far ahead of the
     reports."""
-    uneven: frozenset[str] = frozenset()
-    """Pools whose learners find their batch themselves, so that their steps differ in size."""
+    uneven: Callable[[str], bool] = lambda _: False
+    """Whether learners of a pool find their batch themselves, so that their steps differ in size."""
 
     @classmethod
-    def of(cls, spec: JobSpec) -> Self:
-        """The limits for a job."""
+    def of(cls, spec: JobSpec, pools: Mapping[str, Pool]) -> Self:
+        """The limits for a job and its pools, to which some may be added later."""
         training = spec.training
-        pools = frozenset(spec.pools)
         bound_steps = spec.sync.staleness_bound_steps
-        uneven = frozenset(place for place, pool in spec.pools.items() if pool.batch_size == AUTO)
-        return cls(tokens_per_step(spec), pools, training.sequence_length, training.tokens, bound_steps, uneven)
+        return cls(
+            *(tokens_per_step(training, pools), pools, training.sequence_length, training.tokens, bound_steps),
+            uneven=lambda place: pools[place].batch_size == AUTO,
+        )
 
     def sequences_per_step(self, learner: str) -> int:
         """Sequences in an inner step of a learner."""
@@ -181,7 +184,7 @@ class Claims:
             raise self._error(f"{learner} claims {tokens} tokens in {steps} steps; a step of its pool has {most}")
 
     def _check_time(self, learner: str, allowance: Allowance, steps: int, data_position: int) -> None:
-        alike = pool_of(learner) not in self._limits.uneven
+        alike = not self._limits.uneven(pool_of(learner))
         steps_per_second = self._speeds.most_steps_per_second(learner, alike=alike)
         allowance.grow(self._clock(), steps_per_second)
         per_step = self._limits.sequences_per_step(learner)
@@ -241,8 +244,6 @@ class _Account:
             marks[following] = max(marks[following], marks.pop(oldest))
 
 
-def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:
+def tokens_per_step(training: TrainingSpec, pools: Mapping[str, Pool]) -> Callable[[str], int]:
     """Tokens in an inner step of a learner, at most, by its id ``region/pool/index``."""
-    training = spec.training
-    tokens = {place: pool.largest_batch(training) * training.sequence_length for place, pool in spec.pools.items()}
-    return lambda learner: tokens[pool_of(learner)]
+    return lambda learner: pools[pool_of(learner)].largest_batch(training) * training.sequence_length
