@@ -104,6 +104,7 @@ class Session:
             message="" if problem is None else problem.message,
             seen_at=self._seen_at,
             namespace=self.config.namespace,
+            place="/".join(self.config.place),
             expiring=self._not_renewed or self.config.certificate_life,
             unlisted=self._unlisted(),
             settled=self._asked and (self._away is not None or (self.whole and not self._suspected)),

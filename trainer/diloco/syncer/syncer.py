@@ -143,8 +143,9 @@ class Syncer:
             clock=clock,
         )
         self.loads = collaborators.loads  # the server asks it whose parts go behind others
-        per_step = tokens_per_step(spec.training, self._pools)
-        self._links = LinkWatch(spec.sync, self._layout, per_step, collaborators.meter)
+        self._links = LinkWatch(
+            spec.sync, self._layout, tokens_per_step(spec.training, self._pools), collaborators.meter
+        )
         self._sessions = sessions = Sessions(collaborators, terms_of(self.regions), directory.known_training())
         merging = Merging(self._layout, spec.sync, self._outer.optimizer, self._block_threads)
         kept = directory.payloads if options.record else None

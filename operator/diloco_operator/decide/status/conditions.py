@@ -127,10 +127,13 @@ def reason_of(verdicts: Verdicts) -> str:
     return verdicts["Ready"].reason
 
 
-def events(before: JobStatus, after: JobStatus, ordered: Collection[str] = ()) -> tuple[JobEvent, ...]:
+def events(
+    before: JobStatus, after: JobStatus, ordered: Collection[str] = (), given_up: str = ""
+) -> tuple[JobEvent, ...]:
     """One for every reason that is new to a condition, however many conditions share it; and of other changes.
 
-    ``ordered``: ids of learners that a person lets back in.
+    ``ordered``: ids of learners that a person lets back in. ``given_up``: the place in other clusters whose objects a
+    person leaves there.
     """
     told: dict[str, JobEvent] = {}
     for new in after.conditions:
@@ -143,7 +146,7 @@ def events(before: JobStatus, after: JobStatus, ordered: Collection[str] = ()) -
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    others = (*_returns(before, after, ordered), *_fallbacks(before, after))
+    others = (*_returns(before, after, ordered), *_fallbacks(before, after), *_given_up(before, after, given_up))
     return (*told.values(), *others)
 
 
@@ -158,6 +161,14 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
         was, are = before.fallback_learners.get(pool, 0), after.fallback_learners.get(pool, 0)
         if was != are and (are or after.learners.desired):
             yield event(Reason.FALLBACK_CHANGED, f"{are} learners of {pool} run in the next pool (before: {was})")
+
+
+def _given_up(before: JobStatus, after: JobStatus, place: str) -> Iterator[JobEvent]:
+    """What is said of a place in which the job's objects are left."""
+    had, has = ({one.place for one in (*status.regions, *status.former_clusters)} for status in (before, after))
+    if place in had - has:
+        text = f"what the job has in {place} is left there, perhaps with learners that run: it is given up"
+        yield event(Reason.CHILDREN_LEFT, text)
 
 
 def _returns(before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Iterator[JobEvent]:

@@ -23,6 +23,8 @@ MUTABLE = frozenset(
         "spec.syncer.env",
         "spec.syncer.podTemplate",
         "spec.syncer.storage.adoptRetained",
+        "spec.syncer.expose.type",
+        "spec.syncer.expose.annotations",
         "spec.syncer.expose.host",
         "spec.syncer.expose.port",
         "spec.syncer.expose.sourceRanges",
