@@ -252,6 +252,16 @@ def test_regions_and_pools_are_added_and_removed_while_the_job_runs(
     assert status == 200, answer
 
 
+def test_a_job_at_home_gains_a_region_in_another_cluster(
+    job_server: ApiServer, existing: dict[str, dict[str, Any]]
+) -> None:
+    away = {"name": "away", "pools": [{"name": "a"}], "cluster": {"kubeconfigSecretRef": {"name": "far"}}}
+    job = _with(existing["token-file"], ("spec", "regions"), [*TOKEN_FILE["spec"]["regions"], away])
+    assert _put(job_server, job)[0] == 422, "nobody there reaches the syncer"
+    status, answer = _put(job_server, _with(job, ("spec", "syncer", "expose", "type"), "LoadBalancer"))
+    assert status == 200, answer
+
+
 @pytest.mark.parametrize(
     ("field", "regions"),
     [("spec.regions", []), ("spec.regions[0].pools", [{"name": "us", "pools": []}])],

@@ -90,8 +90,8 @@ class Syncer:
         self._recovered, self._outer = start_state.recovered, start_state.outer
         spec = options.job.spec
         self._pools = dict(spec.pools)
-        """By ``region/pool``: pools and, below, regions of the manifest. What it has no longer stays, because learners
-        of a removed pool keep their sessions."""
+        """By ``region/pool``: pools and, below, regions of the manifest. What it has no longer stays: a message of a
+        learner that was there may still come."""
         self.regions = dict(spec.regions_by_name)
         self.traffic = Traffic(self.regions, start_state.bytes_by_region)
         """Bytes between learners and syncer, over all starts: the one count of them."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diloco.core.engine.actions import Admit, Finish, Note, Refusal, Refuse
+from diloco.core.engine.actions import Admit, Fence, Finish, Note, Refusal, Refuse
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import LearnerJoined, LearnersPlanned
 from diloco.core.engine.members import pools
@@ -58,18 +58,18 @@ def test_no_other_id_is_let_in_and_limits_are_told_for_an_index(learner: str, *,
     assert isinstance(join_as(script, name(9999)), Admit)
 
 
-def test_a_pool_that_is_added_or_removed_is_news_for_new_sessions_only() -> None:
+def test_learners_of_a_pool_that_is_added_are_let_in_and_of_one_that_is_removed_put_out() -> None:
     script = started(1)
+    script.step(0)
     there = "there/pool/0"
     assert isinstance(join_as(script, there), Refuse)
     script.do(LearnersPlanned((name(0), there), (POOL, "there/pool")))
     assert isinstance(join_as(script, there), Admit)
-    script.do(LearnersPlanned((there,), ("there/pool",)))
-    assert ids(script) == [name(0), there], "it hands in its work"
-    script.step(0)
-    assert members(script.push(0, 0)) == [[name(0)]]
-    script.leave(0, clean=True)
+    fence = only(script.do(LearnersPlanned((there,), ("there/pool",))), Fence)
+    assert (fence.learner, fence.refusal) == (name(0), Refusal.UNKNOWN_LEARNER)
+    assert members(script.push(0, 0)) == [], "it has no say any more"
     assert isinstance(join_as(script, name(0)), Refuse)
+    assert script.engine.view(script.now).inner_steps == 1, "its work counts"
     assert ids(script) == [there]
     again = script.restarted(replace(options(1), learners=(there,), pools=("there/pool",)))
     assert isinstance(join_as(again, name(0)), Refuse)

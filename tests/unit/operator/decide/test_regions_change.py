@@ -93,7 +93,9 @@ def test_one_that_is_away_is_told_of_and_cleared_when_it_is_back() -> None:
     told = w.condition("Degraded")
     assert (told["status"], told["reason"]) == ("True", "ClusterUnreachable")
     assert told["message"].startswith(f"cluster {FAR} (of removed regions): as the test wants it; last seen ")
-    assert told["message"].endswith(f"; the job's objects there stay until it answers, or until {GIVE_UP_PLACE}={PLACE}")
+    assert told["message"].endswith(
+        f"; the job's objects there stay until it answers, or until {GIVE_UP_PLACE}={PLACE}"
+    )
     assert w.condition("Ready")["status"] == "True"
     w.new_operator()
     w.run(60)

@@ -2,7 +2,7 @@
 
 A learner of a known pool is admitted even before the engine learns that its pool has grown, as its process may start
 first. One that is no longer planned and has gone is withdrawn: its work counts, its absence does not. Learners of a
-removed pool keep their sessions, so that they can hand in their work, and get no new ones.
+removed pool are put out (`leases`): the operator tells them to leave before the syncer reads of it.
 
 An elastic pool may have fewer learners than are planned. Which of them run is up to the scheduler, so its minimum is a
 number and no set of ids: of its absent learners, only as many count as it lacks to that number.
