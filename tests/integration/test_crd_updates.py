@@ -147,7 +147,8 @@ def test_a_field_is_refused_another_value_unless_it_is_listed_as_mutable(
 ) -> None:
     status, answer = _put(job_server, _other(existing[name], path))
     if _may_change(path):
-        assert status == 200, answer
+        # The type of expose changes only together with the fields that another type needs.
+        assert status == 200 or (path[-2:] == ("expose", "type") and "once the job exists" not in answer), answer
         return
     assert status == 422, answer
     if _pattern(path) in MUTABLE_SUSPENDED:
