@@ -83,7 +83,7 @@ class Clusters:
     @property
     def others(self) -> tuple[str, ...]:
         """The clusters other than home: those that regions are in, then those that may hold objects all the same."""
-        had = (one.cluster for one in (*self.before.values(), *self.former) if one.cluster)
+        had = (one.cluster for one in self._remembered if one.cluster)
         return tuple(dict.fromkeys([*self.named, *(cluster for cluster in had if self._place_before(cluster))]))
 
     def former_now(self) -> tuple[FormerCluster, ...]:
@@ -232,9 +232,13 @@ class Clusters:
         place = self.seen[cluster].place if self.answers(cluster) else self._place_before(cluster)
         return region.model_copy(update={"cluster": cluster, **said, **times, "place": place or None})
 
+    @property
+    def _remembered(self) -> tuple[RegionStatus | FormerCluster, ...]:
+        return (*self.before.values(), *self.former)
+
     def _told(self, cluster: str) -> tuple[RegionStatus | FormerCluster, ...]:
         """What the status as it was last written says of a cluster."""
-        return tuple(one for one in (*self.before.values(), *self.former) if one.cluster == cluster)
+        return tuple(one for one in self._remembered if one.cluster == cluster)
 
     def _place_before(self, cluster: str) -> str:
         """The place of the job's objects there by that status; empty: there are none, or they are given up."""

@@ -165,10 +165,13 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
 
 def _given_up(before: JobStatus, after: JobStatus, place: str) -> Iterator[JobEvent]:
     """What is said of a place in which the job's objects are left."""
-    had, has = ({one.place for one in (*status.regions, *status.former_clusters)} for status in (before, after))
-    if place in had - has:
+    if place in _places(before) - _places(after):
         text = f"what the job has in {place} is left there, perhaps with learners that run: it is given up"
         yield event(Reason.CHILDREN_LEFT, text)
+
+
+def _places(status: JobStatus) -> set[str | None]:
+    return {one.place for one in status.regions} | {one.place for one in status.former_clusters}
 
 
 def _returns(before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Iterator[JobEvent]:

@@ -129,7 +129,7 @@ def test_a_deleted_job_takes_what_it_has_in_a_cluster_that_no_region_names() -> 
     w.run(60)
     w.delete_job()
     w.run(60)
-    assert not w.gone
+    assert sets(w.others[FAR]) == ["demo--far-new"]
     w.others[FAR].state = ClusterState.READY
     w.run(60)
     assert w.gone
