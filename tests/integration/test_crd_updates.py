@@ -276,7 +276,7 @@ def test_the_last_pool_cannot_be_removed(
     assert f'"{field}"' in answer
 
 
-def test_a_pool_keeps_its_fields_when_another_one_takes_its_place_in_the_list(
+def test_a_pool_keeps_its_fields_when_another_takes_its_place(
     job_server: ApiServer, existing: dict[str, dict[str, Any]]
 ) -> None:
     regions = deepcopy(TOKEN_FILE["spec"]["regions"])

@@ -58,7 +58,7 @@ def test_no_other_id_is_let_in_and_limits_are_told_for_an_index(learner: str, *,
     assert isinstance(join_as(script, name(9999)), Admit)
 
 
-def test_learners_of_a_pool_that_is_added_are_let_in_and_of_one_that_is_removed_put_out() -> None:
+def test_learners_of_an_added_pool_come_in_those_of_a_removed_one_go() -> None:
     script = started(1)
     script.step(0)
     there = "there/pool/0"

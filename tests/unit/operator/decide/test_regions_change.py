@@ -144,7 +144,7 @@ def move(w: ClustersWorld) -> Cluster:
     return earlier
 
 
-def test_a_secret_that_leads_to_another_place_is_told_and_nothing_is_written_there() -> None:
+def test_a_secret_that_leads_elsewhere_is_told_and_nothing_is_written() -> None:
     w = training_abroad()
     earlier = move(w)
     w.run(60)
@@ -158,7 +158,7 @@ def test_a_secret_that_leads_to_another_place_is_told_and_nothing_is_written_the
     assert w.condition("Degraded")["status"] == "False"
 
 
-def test_a_region_goes_on_in_another_place_once_the_earlier_one_is_given_up() -> None:
+def test_a_region_goes_on_elsewhere_once_its_earlier_place_is_given_up() -> None:
     w = training_abroad()
     move(w)
     w.job["metadata"]["annotations"] = {GIVE_UP_PLACE: PLACE}
@@ -177,7 +177,7 @@ def test_the_same_place_by_another_address_goes_on_without_a_word() -> None:
     assert w.condition("Degraded")["status"] == "False"
 
 
-def test_a_region_of_another_name_may_lead_to_the_place_of_a_removed_one() -> None:
+def test_another_region_may_be_in_the_place_of_a_removed_one() -> None:
     w = training_abroad()
     (farther,) = [one for one in w.job["spec"]["regions"] if one["name"] == "farther"]
     there = w.others[FAR]
