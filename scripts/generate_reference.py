@@ -28,7 +28,8 @@ Every field of a `DiLoCoJob`. `diloco validate JOB.yaml` checks a manifest and n
 Unknown fields, duplicate keys and values of another type than the one named here are refused.
 
 In a cluster the same manifest is applied with `kubectl`; the API server makes the same checks, except those inside pod
-settings, which the operator makes (`InvalidSpec`). Once the job exists, these can be changed at any time:
+settings, which the operator makes (`InvalidSpec`). Once the job exists, regions and pools can be added and removed
+([how](../how-to/tasks.md#add-or-remove-a-pool-or-a-region)), and these fields can be changed at any time:
 
 {"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE))}
 These can be changed while the job is suspended, together with suspending it, or with resuming it:

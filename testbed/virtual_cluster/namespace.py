@@ -115,6 +115,8 @@ class Cluster(Namespace):
     same_as: str = ""
     settled: bool = True
     expiring: Expiring | None = None
+    place: str = ""
+    """Server and namespace; empty: by its name."""
     writes: int = 0
 
     def look(self) -> ClusterSeen:
@@ -127,6 +129,7 @@ class Cluster(Namespace):
             message,
             self.seen_at,
             "theirs",
+            self.place or f"https://{self.name}.example:6443/theirs",
             expiring=self.expiring,
             same_as=self.same_as,
             settled=self.settled,

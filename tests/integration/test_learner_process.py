@@ -86,7 +86,7 @@ def test_the_final_evaluation_waits_for_exactly_the_versions_asked_for(tmp_path:
         assert learner.wait() == 0
 
 
-@pytest.mark.parametrize(("refusal", "flags"), [("UnknownLearner", ()), ("GivenUp", ("--stay",))])
+@pytest.mark.parametrize(("refusal", "flags"), [("Superseded", ()), ("GivenUp", ("--stay",))])
 def test_a_learner_that_is_refused_ends_with_one_line(tmp_path: Path, refusal: str, flags: tuple[str, ...]) -> None:
     syncer = ScriptedSyncer(make_job(tmp_path))
     syncer.refusal = Refused(refusal, "it is not wanted here")

@@ -42,10 +42,42 @@ def test_a_pool_is_scaled_while_the_job_runs(tmp_path: Path) -> None:
         assert syncer.status().inner_steps >= steps
         SmallJob(tmp_path, tokens=20_000_000, learners=2)
         syncer.wait_for(
-            "has changed in spec.training.tokens; only learners, minimumLearners and excludedIndices of "
-            "regions[].pools[]"
+            "has changed in spec.training.tokens; only regions and pools, and their learners, minimumLearners and "
+            "excludedIndices"
         )
         assert syncer.status().budget_tokens == 10_000_000
+        assert syncer.terminate() == EXIT_OK
+    replayed(tmp_path / "s")
+
+
+def test_a_region_is_added_and_another_one_removed_while_the_job_runs(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, tokens=10_000_000)
+    text, _, here = job.path.read_text().partition("regions: [")
+    there = "{name: there, connections: 3, pools: [{name: gpu, batchSize: 4}]}"
+    with (
+        serving(job, tmp_path / "s") as syncer,
+        learner(job, syncer) as one,
+        ScriptedLearner(syncer.address, job, "there/gpu/0") as early,
+        ScriptedLearner(syncer.address, job, "there/gpu/0") as added,
+    ):
+        one.begin().train(lambda this: len(this.merged) >= 2)
+        assert isinstance(early.join(), Refused)
+        job.path.write_text(f"{text}regions: [{there}, {here}")
+        syncer.wait_for("LearnersPlanned")
+        added.begin()
+        assert added.welcome is not None
+        assert added.welcome.connections == 3
+        added.train(lambda this: len(this.merged) >= 2)
+        (counted,) = [region for region in syncer.status().bytes_by_region if region.region == "there"]
+        assert counted.up.bulk > 0
+        job.path.write_text(f"{text}regions: [{there}]")
+        syncer.wait_for("LearnersPlanned", times=2)
+        assert one.over.wait(WAIT_SECONDS), "it is put out"
+        added.train(lambda _: ids(syncer) == ["there/gpu/0"])
+        with learner(job, syncer) as again:
+            answer = again.join()
+            assert isinstance(answer, Refused)
+            assert answer.refusal == "UnknownLearner"
         assert syncer.terminate() == EXIT_OK
     replayed(tmp_path / "s")
 

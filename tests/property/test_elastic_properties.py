@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diloco.core.engine.events import LearnersPlanned, PoolMinimum
-from tests.support.engine_script import Script, name, options
+from tests.support.engine_script import POOL, Script, name, options
 
 LEARNERS = 5
 MOVES = st.lists(
@@ -64,7 +64,7 @@ def test_absences_count_up_to_the_minimum_and_no_further(
             case "plan":
                 planned, minimum = learner + 1, min(number, learner + 1)
                 ids = tuple(name(index) for index in range(planned))
-                script.do(LearnersPlanned(ids, minimums(planned, minimum)))
+                script.do(LearnersPlanned(ids, (POOL,), minimums(planned, minimum)))
             case _:
                 pass
         check(script, planned, minimum, joined)

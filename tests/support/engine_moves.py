@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from diloco.core.account.time_spent import TimeSpent
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import LearnersPlanned, LeftOut, Merged
-from tests.support.engine_script import Script, name, of
+from tests.support.engine_script import POOL, Script, name, of
 
 LEARNERS = 3
 FRAGMENTS = 4
@@ -81,7 +81,7 @@ def play(  # noqa: C901, PLR0912 - a table of moves
                 version = script.engine.versions[number]
                 script.applied(learner, number, version, step=script.steps.get(learner, 0) + number)
             case "plan":
-                script.do(LearnersPlanned(tuple(name(index) for index in range(1 + number % LEARNERS))))
+                script.do(LearnersPlanned(tuple(name(index) for index in range(1 + number % LEARNERS)), (POOL,)))
             case _:
                 pass
         under_way += of([action for _, action in script.log[before:]], Merge)

@@ -31,6 +31,7 @@ from diloco.spec.status.syncer import EngineStatus, LearnerStatus
 
 A = TypeVar("A", bound=Action)
 
+POOL = "here/pool"
 TOKENS_PER_STEP = 100
 BEGIN = 1000.0
 """When a script's clock starts."""
@@ -41,8 +42,8 @@ def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOpti
     chosen: dict[str, Any] = {
         "schedule": Schedule(fragments, changes.pop("interval", fragments), changes.pop("overlap", 2)),
         "overlap_limit": changes.pop("overlap_limit", None),
-        "learners": tuple(f"here/pool/{index}" for index in range(learners)),
-        "pools": ("here/pool",),
+        "learners": tuple(f"{POOL}/{index}" for index in range(learners)),
+        "pools": (POOL,),
         "shares": (1 / fragments,) * fragments,
         "quorum": 1,
         "grace_safety": 0.5,
@@ -62,7 +63,7 @@ def options(learners: int = 3, fragments: int = 4, **changes: Any) -> EngineOpti
 
 
 def name(index: int) -> str:
-    return f"here/pool/{index}"
+    return f"{POOL}/{index}"
 
 
 class Script:
@@ -201,7 +202,7 @@ class Script:
 
     def plan(self, *indices: int) -> list[Action]:
         """These learners are planned from now on, and no others."""
-        return self.do(LearnersPlanned(tuple(map(name, indices))))
+        return self.do(LearnersPlanned(tuple(map(name, indices)), (POOL,)))
 
     def leave(self, index: int, *, clean: bool = False) -> list[Action]:
         return self.do(LearnerLeft(name(index), self.incarnations[index], clean))

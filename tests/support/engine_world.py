@@ -22,6 +22,7 @@ from diloco.core.engine.events import (
     StepReported,
     TimerFired,
 )
+from diloco.spec.names.learner_ids import pool_of
 from tests.support.engine_checks import TOKENS_PER_STEP, CheckedEngine, Process, key_of
 
 
@@ -132,8 +133,8 @@ class World(CheckedEngine):
                 self.do(TimerFired(name))
 
     def plan(self, learners: tuple[str, ...]) -> None:
-        """The manifest plans other learners."""
-        self.do(LearnersPlanned(learners))
+        """The manifest plans other learners, and has no pool without one."""
+        self.do(LearnersPlanned(learners, tuple(sorted(set(map(pool_of, learners))))))
 
     def keep(self) -> None:
         """The syncer writes a checkpoint."""

@@ -119,7 +119,7 @@ def _rare_events(run: RecordedRun) -> list[Event]:
         LearnerLeft(last, lost, clean=False),
         LearnerFailed(last, lost),
         LearnerReadmitted(last, lost),
-        LearnersPlanned(run.job.spec.learner_ids, (PoolMinimum("here/cpu", 1),)),
+        LearnersPlanned(run.job.spec.learner_ids, tuple(run.job.spec.pools), (PoolMinimum("here/cpu", 1),)),
         TimerFired("lease"),
         StepReported(second, other, 10, 640, 0.1, -math.inf, 40),
         SnapshotAsked("a test asks for it"),

@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator import labels
@@ -294,13 +294,9 @@ def _without_slot(key: ClusterKey) -> ClusterSeen:
 
 
 def claims_of(job: Object) -> dict[ClusterKey, Claim]:
-    """The clusters that a job's regions name, whether or not the rest of the job is valid."""
-    metadata, status = job["metadata"], mapping(job.get("status"))
-    had = {
-        region.get("cluster")
-        for region in map(mapping, items_of(status.get("regions")))
-        if region.get("reason") not in _WITHOUT_SLOT
-    }
+    """The clusters of a job, as `clusters_named`."""
+    metadata = job["metadata"]
+    had = {one.get("cluster") for one in _in_status(job) if one.get("reason") not in _WITHOUT_SLOT}
     found = {}
     for secret, key in clusters_named(job):
         claim = Claim(cluster_name(secret, key) not in had, str(metadata.get("creationTimestamp")))
@@ -309,10 +305,23 @@ def claims_of(job: Object) -> dict[ClusterKey, Claim]:
 
 
 def clusters_named(job: Object) -> list[tuple[str, str]]:
-    """Secret and key of each cluster that a job's regions name, whether or not the rest of the job is valid."""
+    """Secret and key of each cluster that a job's regions name, whether or not the rest of the job is valid.
+
+    And of those that they named: until its status has them no longer, something may be left there.
+    """
     found = []
     for region in items_of(mapping(job.get("spec")).get("regions")):
         secret = mapping(mapping(mapping(region).get("cluster")).get("kubeconfigSecretRef"))
         if isinstance(secret.get("name"), str):
             found.append((secret["name"], str(secret.get("key") or DEFAULT_KEY)))
-    return found
+    for one in _in_status(job):
+        if one.get("place") and isinstance(one.get("cluster"), str):
+            name, _, key = one["cluster"].partition("/")
+            found.append((name, key or DEFAULT_KEY))
+    return list(dict.fromkeys(found))
+
+
+def _in_status(job: Object) -> list[Mapping[str, Any]]:
+    """What a job's status says of regions, and of clusters that no region names any more."""
+    status = mapping(job.get("status"))
+    return [mapping(one) for field in ("regions", "formerClusters") for one in items_of(status.get(field))]

@@ -105,6 +105,7 @@ class Session:
             message="" if problem is None else problem.message,
             seen_at=self._seen_at,
             namespace=self.config.namespace,
+            place="/".join(self.config.place),
             expiring=self._not_renewed or self.config.certificate_life,
             assigns_users=bool(self._assigns_users),
             unlisted=self._unlisted(),

@@ -63,6 +63,8 @@ class ClusterSeen:
     """When it last gave a whole answer; None: never."""
     namespace: str = ""
     """Where the job's objects are in that cluster; empty: not known, because the kubeconfig is unusable."""
+    place: str = ""
+    """Server and namespace: two clusters with the same ones are the same place. Empty: as above."""
     expiring: Expiring | None = None
     """None: the credentials do not run out, or the operator renews them."""
     settled: bool = True

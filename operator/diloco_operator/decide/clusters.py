@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from diloco.spec.status.job import RegionStatus
+from diloco.spec.status.job import FormerCluster, RegionStatus
 from diloco_operator.clusters.state import DEFAULT_KEY, ClusterSeen, ClusterState, Credential, cluster_name
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line
+from diloco_operator.manifests.abroad import KINDS
 from diloco_operator.manifests.inputs import Remote, Remotes
 from diloco_operator.objects import items_of, mapping
 from diloco_operator.options import OperatorOptions
@@ -22,6 +23,8 @@ from diloco_operator.options import OperatorOptions
 HOME: Final = ""
 FINALIZER: Final = "diloco.dev/remote-children"
 """Keeps a job with regions in other clusters until its objects there are deleted; none is created there before."""
+GIVE_UP_PLACE: Final = "diloco.dev/give-up-place"
+"""Annotation of a job: a place in other clusters (`ClusterSeen.place`) in which its objects are left as they are."""
 CREDENTIALS_WARNING: Final = timedelta(days=7)
 """Credentials that run out are reported this long before at most (ours)."""
 _OF_LIFE: Final = 4
@@ -65,11 +68,33 @@ class Clusters:
     """Whether the job has the finalizer."""
     now: datetime
     options: OperatorOptions
+    former: tuple[FormerCluster, ...] = ()
+    """Those in the status that no region named when it was written."""
+    inhabited: Collection[str] = ()
+    """Clusters in which objects of the job were seen."""
+    given_up: str = ""
+    """The place in which the user leaves the job's objects; empty: none."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The clusters other than home that regions are in, in the manifest's order."""
+        return tuple(dict.fromkeys(cluster for cluster in self.regions.values() if cluster != HOME))
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The clusters other than home, in the manifest's order."""
-        return tuple(dict.fromkeys(cluster for cluster in self.regions.values() if cluster != HOME))
+        """The clusters other than home: those that regions are in, then those that may hold objects all the same."""
+        had = (one.cluster for one in self._remembered if one.cluster)
+        return tuple(dict.fromkeys([*self.named, *(cluster for cluster in had if self._place_before(cluster))]))
+
+    def former_now(self) -> tuple[FormerCluster, ...]:
+        """The clusters that no region is in and that may hold objects of the job."""
+        return tuple(self._former(one) for one in self.others if one not in self.named and not self._is_left(one))
+
+    def moved_from(self, cluster: str) -> str:
+        """The place that holds the job's objects, if the Secret leads to another one now; empty: it does not."""
+        seen, before = self.seen.get(cluster), self._place_before(cluster)
+        moved = seen is not None and seen.place not in ("", before) and cluster not in self.inhabited
+        return before if moved else ""
 
     def regions_in(self, cluster: str) -> tuple[str, ...]:
         """The names of the regions there."""
@@ -91,14 +116,17 @@ class Clusters:
             and bool(seen.namespace)
             and bool(self.options.home_id)
             and self._duplicate_of(cluster) is None
+            and not self.moved_from(cluster)
         )
 
     def writable(self, child: ChildKey) -> bool:
         """Whether this object may be created, changed or deleted."""
         if child.cluster == HOME:
             return True
-        named = child.cluster in self.others and self.finalized and self.answers(child.cluster)
-        return named and child.kind not in self.seen[child.cluster].unlisted
+        used = child.cluster in self.others and self.finalized and self.answers(child.cluster)
+        # A former cluster may be the same place as another, which shows once that is known.
+        known = child.cluster in self.named or all(one in self.seen for one in self.named)
+        return used and known and child.kind not in self.seen[child.cluster].unlisted
 
     def remotes(self, endpoint: str) -> Remotes:
         """The other clusters that objects are made for.
@@ -109,7 +137,7 @@ class Clusters:
             cluster: Remote(
                 self.seen[cluster].namespace, self.options.home_id, endpoint, self.seen[cluster].assigns_users
             )
-            for cluster in self.others
+            for cluster in self.named
             if self.finalized and self.answers(cluster)
         }
 
@@ -127,7 +155,7 @@ class Clusters:
         """Since when it has not been ready; None: it is."""
         if cluster == HOME or (cluster in self.seen and self.problem(cluster) is None):
             return None
-        known = [self.before[region].since for region in self.regions_in(cluster) if region in self.before]
+        known = [one.since for one in self._told(cluster)]
         earliest = min((time for time in known if time is not None), default=None)
         if earliest is not None:
             return earliest
@@ -140,7 +168,7 @@ class Clusters:
         seen = self.seen.get(cluster)
         if seen is not None and seen.seen_at is not None:
             return seen.seen_at.replace(microsecond=0)
-        known = (self.before[region].last_seen_time for region in self.regions_in(cluster) if region in self.before)
+        known = (one.last_seen_time for one in self._told(cluster))
         return next((time for time in known if time is not None), None)
 
     def never_seen(self, cluster: str) -> bool:
@@ -165,10 +193,17 @@ class Clusters:
         if seen.state != ClusterState.READY:
             return ClusterProblem(_REASONS[seen.state], one_line(seen.message))
         other = self._duplicate_of(cluster)
-        if other is None:
+        if other is not None:
+            text = f"Secrets {other} and {cluster} lead to the same namespace of the same cluster"
+            return ClusterProblem(Reason.DUPLICATE_CLUSTER, text)
+        before = self.moved_from(cluster)
+        if not before:
             return None
-        text = f"Secrets {other} and {cluster} lead to the same namespace of the same cluster"
-        return ClusterProblem(Reason.DUPLICATE_CLUSTER, text)
+        text = (
+            f"its Secret leads to {seen.place} now, and the job's objects are in {before}: put the earlier kubeconfig "
+            f"back, or annotate the job with {GIVE_UP_PLACE}={before} to leave them there"
+        )
+        return ClusterProblem(Reason.CLUSTER_MOVED, text)
 
     def credentials_problem(self, cluster: str) -> ClusterProblem | None:
         """Credentials that run out soon, and that the operator does not renew."""
@@ -191,12 +226,46 @@ class Clusters:
         earlier = self.before.get(region.name)
         if cluster not in self.seen and earlier is not None:
             # The operator has just started. Until it knows more, the status stays.
-            kept = {name: getattr(earlier, name) for name in ("reason", "message", "since", "last_seen_time")}
+            kept = {name: getattr(earlier, name) for name in ("reason", "message", "since", "last_seen_time", "place")}
             return region.model_copy(update={"cluster": cluster, **kept})
         problem = self.problem(cluster) or self.credentials_problem(cluster)
         said = {} if problem is None else {"reason": problem.reason.value, "message": problem.message}
         times = {"since": self.since(cluster), "last_seen_time": self.last_seen(cluster)}
-        return region.model_copy(update={"cluster": cluster, **said, **times})
+        place = self.seen[cluster].place if self.answers(cluster) else self._place_before(cluster)
+        return region.model_copy(update={"cluster": cluster, **said, **times, "place": place or None})
+
+    @property
+    def _remembered(self) -> tuple[RegionStatus | FormerCluster, ...]:
+        return (*self.before.values(), *self.former)
+
+    def _told(self, cluster: str) -> tuple[RegionStatus | FormerCluster, ...]:
+        """What the status as it was last written says of a cluster."""
+        return tuple(one for one in self._remembered if one.cluster == cluster)
+
+    def _place_before(self, cluster: str) -> str:
+        """The place of the job's objects there by that status; empty: there are none, or they are given up."""
+        return next((one.place for one in self._told(cluster) if one.place not in (None, self.given_up)), None) or ""
+
+    def _is_left(self, cluster: str) -> bool:
+        """Whether no object of the job is there, or another cluster that leads to the same place has them."""
+        if self.is_duplicate(cluster):
+            return True
+        whole = self.answers(cluster) and KINDS.isdisjoint(self.seen[cluster].unlisted)
+        return whole and cluster not in self.inhabited
+
+    def _former(self, cluster: str) -> FormerCluster:
+        earlier = next((one for one in self.former if one.cluster == cluster), None)
+        if cluster not in self.seen and earlier is not None:
+            return earlier
+        problem = self.problem(cluster)
+        return FormerCluster(
+            cluster=cluster,
+            place=self._place_before(cluster),
+            reason=None if problem is None else problem.reason.value,
+            message=None if problem is None else problem.message,
+            since=self.since(cluster),
+            last_seen_time=self.last_seen(cluster),
+        )
 
     def _duplicate_of(self, cluster: str) -> str | None:
         """The first other cluster that leads to the same place."""

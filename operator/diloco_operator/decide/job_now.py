@@ -17,7 +17,7 @@ from diloco.spec.status.job import JobStatus
 from diloco_operator import names
 from diloco_operator.decide.causes.syncer import cut_off
 from diloco_operator.decide.causes.volume import START_ANEW, Volume
-from diloco_operator.decide.clusters import FINALIZER, HOME, Clusters, said_regions, with_same_places
+from diloco_operator.decide.clusters import FINALIZER, GIVE_UP_PLACE, HOME, Clusters, said_regions, with_same_places
 from diloco_operator.decide.ending.ending import recorded_end
 from diloco_operator.decide.ending.stopping import LostPodPolicy, PodsLeft, pods_left, policy_of
 from diloco_operator.decide.learners.failing import failing
@@ -157,6 +157,9 @@ class JobNow:
             finalized=FINALIZER in finalizers,
             now=self.now,
             options=self.options,
+            former=self.before.former_clusters,
+            inhabited={key.cluster for key in self.observed.children},
+            given_up=self.annotation(GIVE_UP_PLACE),
         )
 
     @property

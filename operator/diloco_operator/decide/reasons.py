@@ -41,6 +41,7 @@ class Reason(StrEnum):
     KUBECONFIG_UNUSABLE = "KubeconfigUnusable"
     TOO_MANY_CLUSTERS = "TooManyClusters"
     DUPLICATE_CLUSTER = "DuplicateCluster"
+    CLUSTER_MOVED = "ClusterMoved"
     CLUSTER_UNSUITABLE = "ClusterUnsuitable"
     CLUSTER_UNTRUSTED = "ClusterUntrusted"
     CLUSTER_UNAUTHORIZED = "ClusterUnauthorized"

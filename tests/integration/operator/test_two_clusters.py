@@ -185,6 +185,63 @@ def test_a_job_whose_cluster_has_no_secret_says_so_and_can_be_deleted(cluster: C
         assert "reconcile failed" not in operator.log
 
 
+def without_away(job: str) -> dict[str, Any]:
+    body = spread(job)
+    body["spec"]["regions"].pop()
+    return body
+
+
+def obeys(far: Far) -> None:
+    """The controller of StatefulSets in the other cluster has seen what the operator wants."""
+    for one in far.server.request("GET", STATEFUL_SET.path(far.namespace))[1]["items"]:
+        seen = {"observedGeneration": one["metadata"]["generation"], "replicas": one["spec"]["replicas"]}
+        far.server.set_status(STATEFUL_SET.path(far.namespace, one["metadata"]["name"]), seen)
+
+
+def replicas_there(far: Far) -> list[int]:
+    return [one["spec"]["replicas"] for one in far.server.request("GET", STATEFUL_SET.path(far.namespace))[1]["items"]]
+
+
+def test_a_cluster_is_given_up_by_a_running_job_and_gained_again(cluster: Cluster, far: Far, start: Start) -> None:
+    with start() as operator:
+        is_made(cluster, far)
+        wait_until(lambda: region(cluster, "one").get("place"), "the status says where it is")
+        far.server.pause()
+        try:
+            cluster.apply(without_away("one"))
+            wait_until(lambda: cluster.status("one").get("formerClusters"), "the status keeps the cluster")
+            told = "of removed regions"
+            wait_until(lambda: told in cluster.condition("one", "Degraded").get("message", ""), "it is said")
+            operator.kill()
+        finally:
+            far.server.resume()
+    with start():
+        wait_until(lambda: replicas_there(far) == [0], "its learners are told to leave")
+        assert kinds_there(far) == ELSEWHERE
+        obeys(far)
+        wait_until(lambda: kinds_there(far) == [], "its objects go")
+        wait_until(lambda: "formerClusters" not in cluster.status("one"), "it is forgotten")
+        assert cluster.status("one")["observedGeneration"] == 2
+        cluster.apply(spread("one"))
+        wait_until(lambda: kinds_there(far) == ELSEWHERE, "it is gained again")
+
+
+def test_a_secret_that_leads_elsewhere_leaves_no_learner_unnamed(
+    cluster: Cluster, far: Far, start: Start, far_server: ApiServer
+) -> None:
+    other = Far(far_server)
+    with start():
+        is_made(cluster, far)
+        place = wait_until(lambda: region(cluster, "one").get("place"), "the status says where it is")
+        give_kubeconfig(cluster, other)
+        wait_until(lambda: cluster.condition("one", "Degraded").get("reason") == "ClusterMoved", "it is said")
+        assert place in cluster.condition("one", "Degraded")["message"]
+        assert (kinds_there(other), kinds_there(far)) == ([], ELSEWHERE)
+        cluster.kubectl("annotate", "dilocojob", "one", f"diloco.dev/give-up-place={place}")
+        wait_until(lambda: kinds_there(other) == ELSEWHERE, "the region goes on in the other place")
+        wait_until(lambda: any(one["reason"] == "ChildrenLeft" for one in cluster.items(EVENT)), "an event names it")
+
+
 def test_without_the_right_to_finalizers_a_job_is_made_at_home_only(
     cluster: Cluster, far: Far, start: Start, server: ApiServer
 ) -> None:

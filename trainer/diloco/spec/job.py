@@ -67,6 +67,11 @@ class JobSpec(SpecModel):
         return {f"{region.name}/{pool.name}": pool for region in self.regions for pool in region.pools}
 
     @property
+    def regions_by_name(self) -> dict[str, Region]:
+        """Every region by its name, in the manifest's order."""
+        return {region.name: region for region in self.regions}
+
+    @property
     def learner_ids(self) -> tuple[str, ...]:
         """Every learner's id, ``region/pool/index``, in the manifest's order; the position is its shard of the data."""
         return tuple(f"{place}/{index}" for place, pool in self.pools.items() for index in pool.indices)

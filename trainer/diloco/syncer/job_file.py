@@ -1,10 +1,11 @@
-"""Watches the manifest of a running syncer: in a cluster, a pool is scaled by changing this file.
+"""Watches the manifest of a running syncer: in a cluster, pools are scaled, added and removed by changing this file.
 
-Only a pool's numbers of learners can change while a job runs; every other field that the syncer uses was fixed when it
-began. Fields that it does not use (images, resources, deadlines) may change freely.
+Every other field that the syncer uses was fixed when the job began. Fields that it does not use (images, resources,
+deadlines) may change freely.
 """
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ class JobFile:
     def __init__(self, path: Path, job: DiLoCoJob) -> None:
         """``job`` is what the file contained when the process began."""
         self._path = path
-        self._job = job
+        self.job = job
+        """The manifest as last taken over."""
         self._signature: FileSignature | None = None
         """Signature of the file as last read. None at first: it may have changed since ``job`` was read."""
 
@@ -40,34 +42,37 @@ class JobFile:
         except SpecError as error:
             _log.warning("%s; the job continues unchanged", str(error).splitlines()[0])
             return None
-        if changed := _difference(_fixed(self._job), _fixed(job), ""):
+        if changed := _difference(*_fixed(self.job, job), ""):
             _log.warning(
-                "%s has changed in %s; only learners, minimumLearners and excludedIndices of regions[].pools[] can "
-                "change while the job runs, so it continues unchanged",
+                "%s has changed in %s; only regions and pools, and their learners, minimumLearners and "
+                "excludedIndices, can change while the job runs, so it continues unchanged",
                 self._path,
                 changed,
             )
             return None
-        before, self._job = _planned(self._job), job
+        before, self.job = _planned(self.job), job
         now = _planned(job)
         return None if now == before else now
 
 
 def _planned(job: DiLoCoJob) -> LearnersPlanned:
-    return LearnersPlanned(job.spec.learner_ids, pool_minimums(job.spec))
+    return LearnersPlanned(job.spec.learner_ids, tuple(job.spec.pools), pool_minimums(job.spec))
 
 
-def _fixed(job: DiLoCoJob) -> dict[str, Any]:
+def _fixed(before: DiLoCoJob, after: DiLoCoJob) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What cannot change, of both; pools that only one of them has are new or gone."""
+    kept = before.spec.pools.keys() & after.spec.pools.keys()
+    return _fixed_of(before, kept), _fixed_of(after, kept)
+
+
+def _fixed_of(job: DiLoCoJob, pools: Collection[str]) -> dict[str, Any]:
     spec = job.spec
     plain = spec.model_dump(mode="json", by_alias=True)
     kept = {name: plain[name] for name in ("model", "data", "training", "sync", "failurePolicy")}
     # The operator's alone.
     kept["failurePolicy"] = {name: value for name, value in kept["failurePolicy"].items() if name != "lostPods"}
     syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "maxCheckpoints", "tape")}
-    regions = [
-        {"name": region.name, "pools": [{"name": pool.name, "batchSize": pool.batch_size} for pool in region.pools]}
-        for region in spec.regions
-    ]
+    regions = {f"[{place}]": {"batchSize": spec.pools[place].batch_size} for place in sorted(pools)}
     return {"metadata": {"name": job.metadata.name}, "spec": {**kept, "syncer": syncer, "regions": regions}}
 
 

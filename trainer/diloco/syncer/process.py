@@ -95,7 +95,7 @@ async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
 async def _run_until_over(
     options: SyncerOptions, directory: SyncerDirectory, syncer: Syncer, http: HttpServer, stop: asyncio.Event
 ) -> int:
-    limit_of = limits_of(options.job.spec.regions, syncer.loads.loads)
+    limit_of = limits_of(syncer.regions, syncer.loads.loads)
     server = SyncServer(syncer.service, options.server(limit_of), syncer.traffic)
     port = await server.start()
     try:

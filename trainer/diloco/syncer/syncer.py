@@ -88,7 +88,12 @@ class Syncer:
         self._directory = directory
         self._layout, self._store = start_state.layout, start_state.store
         self._recovered, self._outer = start_state.recovered, start_state.outer
-        self.traffic = Traffic((region.name for region in options.job.spec.regions), start_state.bytes_by_region)
+        spec = options.job.spec
+        self._pools = dict(spec.pools)
+        """By ``region/pool``: pools and, below, regions of the manifest. What it has no longer stays: a message of a
+        learner that was there may still come."""
+        self.regions = dict(spec.regions_by_name)
+        self.traffic = Traffic(self.regions, start_state.bytes_by_region)
         """Bytes between learners and syncer, over all starts: the one count of them."""
         self._clock = clock
         self._started_at = clock()
@@ -123,7 +128,6 @@ class Syncer:
         self._backups = backups_of(options.job, directory, self._layout, self._checkpointer, clock)
         self._tape = self._begin_tape(base, start_state)
         self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
-        spec = options.job.spec
         self._admission = Admission(spec.learner_ids)
         self._collaborators = collaborators = Collaborators(
             job=self.job,
@@ -131,7 +135,7 @@ class Syncer:
             layout=self._layout,
             codec=codec_named(spec.sync.compression),
             store=self._store,
-            claims=Claims(ClaimLimits.of(spec), self.metrics.claims_refused.inc, clock),
+            claims=Claims(ClaimLimits.of(spec, self._pools), self.metrics.claims_refused.inc, clock),
             admission=self._admission,
             metrics=self.metrics,
             checks=self._checks,
@@ -139,8 +143,10 @@ class Syncer:
             clock=clock,
         )
         self.loads = collaborators.loads  # the server asks it whose parts go behind others
-        self._links = LinkWatch(spec.sync, self._layout, tokens_per_step(spec), collaborators.meter)
-        self._sessions = sessions = Sessions(collaborators, terms_of(spec.regions), directory.known_training())
+        self._links = LinkWatch(
+            spec.sync, self._layout, tokens_per_step(spec.training, self._pools), collaborators.meter
+        )
+        self._sessions = sessions = Sessions(collaborators, terms_of(self.regions), directory.known_training())
         merging = Merging(self._layout, spec.sync, self._outer.optimizer, self._block_threads)
         kept = directory.payloads if options.record else None
         work = MergeWork(merging, threads, self._checkpointer, kept, self._finish)
@@ -266,6 +272,10 @@ class Syncer:
                 self._engine_loop.post(order)
         planned = await loop.run_in_executor(self._checks, job_file.poll)
         if planned is not None:
+            spec = job_file.job.spec
+            self._pools |= spec.pools
+            self.regions |= spec.regions_by_name
+            self.traffic.add(self.regions)
             self._admission.planned(planned.learners)
             self._engine_loop.post(planned)
 

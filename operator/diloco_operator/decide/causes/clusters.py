@@ -4,7 +4,8 @@ from collections.abc import Collection
 
 from diloco.spec.words import listed
 from diloco_operator.decide.causes.cause import Cause
-from diloco_operator.decide.clusters import Clusters
+from diloco_operator.decide.clusters import GIVE_UP_PLACE, Clusters
+from diloco_operator.decide.reasons import Reason
 
 
 def cluster_causes(
@@ -18,12 +19,15 @@ def cluster_causes(
         training: Ids of those that train, as the syncer reports; None: not known.
     """
     causes = []
-    for cluster in clusters.others:
+    former = {one.cluster: one.place for one in clusters.former_now()}
+    for cluster in (*clusters.named, *former):
         problem = clusters.problem(cluster) or clusters.credentials_problem(cluster)
         if problem is not None:
             seen = clusters.last_seen(cluster)
             age = f"; last seen {seen:%Y-%m-%dT%H:%M:%SZ}" if seen is not None else ""
             words = "" if training is None or seen is None else _learners(clusters, cluster, learners, training)
+            if cluster in former and problem.reason != Reason.CLUSTER_MOVED:
+                words = f"; the job's objects there stay until it answers, or until {GIVE_UP_PLACE}={former[cluster]}"
             causes.append(Cause(problem.reason, f"{_named(clusters, cluster)}: {problem.message}{age}{words}"))
     return causes
 
@@ -36,5 +40,7 @@ def _learners(clusters: Clusters, cluster: str, learners: Collection[str], train
 
 def _named(clusters: Clusters, cluster: str) -> str:
     regions = clusters.regions_in(cluster)
+    if not regions:
+        return f"cluster {cluster} (of removed regions)"
     which = "region" if len(regions) == 1 else "regions"
     return f"cluster {cluster} ({which} {listed(regions, 'and')})"

@@ -92,6 +92,14 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "first for its regions, and leaves the regions of the second as they are.",
             "Give the second its own namespace in that cluster (`diloco cluster prepare`), and change its Secret.",
         ),
+        Reason.CLUSTER_MOVED: warning(
+            "The Secret of a region's cluster leads to another API server or namespace than before, and nothing of the "
+            "job is there. Its objects, and learners that run, are where the Secret led before. The operator writes to "
+            "neither.",
+            "Put the earlier kubeconfig back. To move the region, remove it, wait until the cluster is no longer in "
+            "`status.formerClusters`, and add it under another name with another Secret. If the earlier place is gone, "
+            "annotate the job: `diloco.dev/give-up-place=PLACE`, with the place in the message.",
+        ),
         Reason.CLUSTER_UNSUITABLE: warning(
             "A region's cluster is older than Kubernetes 1.28, or does not have a kind of object that learners need. "
             "The region waits; the others train.",

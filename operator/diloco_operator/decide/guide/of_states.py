@@ -69,7 +69,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.CHILDREN_LEFT: warning(
             "The job was deleted while another cluster did not answer, and ten minutes have passed: the job is gone, "
-            "and objects of it are left there, perhaps with learners that run. The message names the cluster.",
+            "and objects of it are left there, perhaps with learners that run. Or the annotation "
+            "`diloco.dev/give-up-place` gives up what a job has there. The message names the cluster or the place.",
             "If that cluster comes back, the operator deletes them while another job names it. Otherwise, list and "
             "delete them with `diloco cluster orphans`.",
         ),

@@ -11,7 +11,7 @@ from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import as_held
 from diloco_operator.decide.objects.drift import is_due
 from diloco_operator.decide.objects.templates import default_image, described, kept
-from diloco_operator.decide.objects.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, syncer_ready
+from diloco_operator.decide.objects.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, is_told_to_leave, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
 from diloco_operator.manifests import Inputs, Placed, Scale, all_children, choose_images
@@ -119,7 +119,12 @@ def changes(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> Changes:
     counts = {
         key: one.body["spec"]["replicas"] for key, one in wanted.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)
     }
-    return Changes(scaled_down(live, counts), tuple(apply), tuple(gone), frozenset(adopted), taken)
+    # Learners of a removed pool leave first. What they use stays until they were told to.
+    leaving = {key for key in gone if key.kind == STATEFUL_SET and not is_told_to_leave(live[key])}
+    waits = {key.cluster for key in leaving}
+    delete = tuple(key for key in gone if key not in leaving and (key.kind == STATEFUL_SET or key.cluster not in waits))
+    fewer = scaled_down(live, counts | dict.fromkeys(leaving, 0))
+    return Changes(fewer, tuple(apply), delete, frozenset(adopted), taken)
 
 
 def _adopted(job_now: JobNow, wanted: Mapping[ChildKey, Placed]) -> dict[ChildKey, Placed]:

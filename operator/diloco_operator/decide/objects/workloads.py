@@ -192,6 +192,11 @@ def pods_counted(live: Object) -> int:
     return max(asked, counted, 0 if seen_by_controller(live) else 1)
 
 
+def is_told_to_leave(live: Object) -> bool:
+    """Whether a set has no pod, or all that it has were told to end. One on a node that does not respond may stay."""
+    return replicas(live) == 0 and seen_by_controller(live)
+
+
 def replicas(live: Object) -> int:
     """``spec.replicas``; 1 if it is missing."""
     asked = live.get("spec", {}).get("replicas")

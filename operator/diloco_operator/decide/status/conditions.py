@@ -127,10 +127,13 @@ def reason_of(verdicts: Verdicts) -> str:
     return verdicts["Ready"].reason
 
 
-def events(before: JobStatus, after: JobStatus, ordered: Collection[str] = ()) -> tuple[JobEvent, ...]:
+def events(
+    before: JobStatus, after: JobStatus, ordered: Collection[str] = (), given_up: str = ""
+) -> tuple[JobEvent, ...]:
     """One for every reason that is new to a condition, however many conditions share it; and of other changes.
 
-    ``ordered``: ids of learners that a person lets back in.
+    ``ordered``: ids of learners that a person lets back in. ``given_up``: the place in other clusters whose objects a
+    person leaves there.
     """
     told: dict[str, JobEvent] = {}
     for new in after.conditions:
@@ -143,7 +146,10 @@ def events(before: JobStatus, after: JobStatus, ordered: Collection[str] = ()) -
         elif reason not in UNANNOUNCED:
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
-    others = (*_returns(before, after, ordered), *_fallbacks(before, after), *_scalings(before, after))
+    others = (
+        *(*_returns(before, after, ordered), *_fallbacks(before, after)),
+        *(*_scalings(before, after), *_given_up(before, after, given_up)),
+    )
     return (*told.values(), *others)
 
 
@@ -173,6 +179,17 @@ def _scalings(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     ]
     if changed:
         yield event(Reason.POOL_SCALED, f"learners of {shortlist(changed)}")
+
+
+def _given_up(before: JobStatus, after: JobStatus, place: str) -> Iterator[JobEvent]:
+    """What is said of a place in which the job's objects are left."""
+    if place in _places(before) - _places(after):
+        text = f"what the job has in {place} is left there, perhaps with learners that run: it is given up"
+        yield event(Reason.CHILDREN_LEFT, text)
+
+
+def _places(status: JobStatus) -> set[str | None]:
+    return {one.place for one in status.regions} | {one.place for one in status.former_clusters}
 
 
 def _returns(before: JobStatus, after: JobStatus, ordered: Collection[str]) -> Iterator[JobEvent]:

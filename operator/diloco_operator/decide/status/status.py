@@ -52,6 +52,7 @@ def with_status(job_now: JobNow, plan: Plan, verdicts: Verdicts, *, end: End | N
         "conditions": conditions(before, verdicts, job_now.generation, job_now.now),
         "learners": _learners(job_now, regions, known=trains is not None, running=running),
         "regions": regions,
+        "former_clusters": job_now.clusters.former_now(),
         "restarts": before.restarts if told is None else restarts_of(told),
         "syncer": _endpoints(job_now),
         "outer_optimizer": (told and told.outer_optimizer) or before.outer_optimizer,
@@ -68,7 +69,7 @@ def with_status(job_now: JobNow, plan: Plan, verdicts: Verdicts, *, end: End | N
         status = _with_progress(status, before, progress_of(told, job_now.now), job_now.now)
     if status == before:
         return plan
-    told_of = events(before, status, named_in(job_now.annotation(READMIT)))
+    told_of = events(before, status, named_in(job_now.annotation(READMIT)), job_now.clusters.given_up)
     return replace(plan, status=status.as_object(), events=told_of)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from diloco.core.engine.actions import Action, Checkpoint
 from diloco.core.engine.events import LearnersPlanned, SnapshotAsked, TimerFired
-from tests.support.engine_script import Script, name, started
+from tests.support.engine_script import POOL, Script, name, started
 
 
 def over() -> Script:
@@ -20,6 +20,6 @@ def test_a_snapshot_is_given_of_a_job_that_is_over() -> None:
     assert over().do(SnapshotAsked("a user")) == asked
 
 
-@pytest.mark.parametrize("event", [LearnersPlanned((name(0),)), TimerFired("lease"), TimerFired("round/0")])
+@pytest.mark.parametrize("event", [LearnersPlanned((name(0),), (POOL,)), TimerFired("lease"), TimerFired("round/0")])
 def test_nothing_else_moves_a_job_that_is_over(event: LearnersPlanned | TimerFired) -> None:
     assert over().do(event) == []

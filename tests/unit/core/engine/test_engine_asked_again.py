@@ -4,7 +4,7 @@ import pytest
 
 from diloco.core.engine.actions import Action, AskFragment, Merge, SetTimer
 from diloco.core.engine.events import Event, LearnersPlanned, StepReported, TimerFired
-from tests.support.engine_script import Script, members, name, of, only, stepped
+from tests.support.engine_script import POOL, Script, members, name, of, only, stepped
 
 
 def without_work(script: Script, *indices: int) -> None:
@@ -78,7 +78,7 @@ def test_only_its_timer_ends_a_wait_that_is_overdue(what: str) -> None:
     assert "round/0" in script.timers
     script.now = script.timers["round/0"] + 1.0
     step = StepReported(name(0), script.incarnations[0], 2, 200, 1.0, 2.0, 2)
-    event: Event = step if what == "a step" else LearnersPlanned((name(0), name(1)))
+    event: Event = step if what == "a step" else LearnersPlanned((name(0), name(1)), (POOL,))
     assert not of(script.do(event), Merge)
     assert len(of(script.do(TimerFired("round/0")), Merge)) == 1
 

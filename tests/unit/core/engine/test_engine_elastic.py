@@ -8,9 +8,7 @@ import pytest
 from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.actions import Note
 from diloco.core.engine.events import LearnersPlanned, PoolMinimum
-from tests.support.engine_script import Script, name, only, options
-
-POOL = "here/pool"
+from tests.support.engine_script import POOL, Script, name, only, options
 
 
 def elastic(minimum: int, learners: int = 5, **changes: Any) -> Script:
@@ -18,7 +16,9 @@ def elastic(minimum: int, learners: int = 5, **changes: Any) -> Script:
 
 
 def plan(script: Script, learners: int, *minimum: int) -> None:
-    script.do(LearnersPlanned(tuple(map(name, range(learners))), tuple(PoolMinimum(POOL, one) for one in minimum)))
+    script.do(
+        LearnersPlanned(tuple(map(name, range(learners))), (POOL,), tuple(PoolMinimum(POOL, one) for one in minimum))
+    )
 
 
 def given(script: Script, *indices: int) -> list[float]:
@@ -104,7 +104,7 @@ def test_what_a_vanished_learner_had_not_sent_is_lost_and_not_pending() -> None:
 
 
 def test_a_plan_says_how_many_more_and_how_many_at_least() -> None:
-    note = only(elastic(1, 3).do(LearnersPlanned(tuple(map(name, range(3))), (PoolMinimum(POOL, 2),))), Note)
+    note = only(elastic(1, 3).do(LearnersPlanned(tuple(map(name, range(3))), (POOL,), (PoolMinimum(POOL, 2),))), Note)
     assert note.reason == "3 learner(s) are planned: 0 more, 0 fewer than before; at least 2 of here/pool"
 
 

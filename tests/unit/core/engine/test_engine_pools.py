@@ -1,11 +1,15 @@
 """Pools that grow and shrink while the job runs."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
-from diloco.core.engine.actions import Admit, Finish, Note, Refusal, Refuse
+from diloco.core.engine.actions import Admit, Fence, Finish, Note, Refusal, Refuse
+from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import LearnerJoined, LearnersPlanned
 from diloco.core.engine.members import pools
-from tests.support.engine_script import Script, name, only, options, started
+from tests.support.engine_script import POOL, Script, members, name, only, options, started
 
 
 def ids(script: Script) -> list[str]:
@@ -52,6 +56,33 @@ def test_no_other_id_is_let_in_and_limits_are_told_for_an_index(learner: str, *,
     assert f"the job has no learner {learner!r}" in answer.reason
     assert ("indices of here/pool are 0 to 9999" in answer.reason) is limits_told
     assert isinstance(join_as(script, name(9999)), Admit)
+
+
+def test_learners_of_an_added_pool_come_in_those_of_a_removed_one_go() -> None:
+    script = started(1)
+    script.step(0)
+    there = "there/pool/0"
+    assert isinstance(join_as(script, there), Refuse)
+    script.do(LearnersPlanned((name(0), there), (POOL, "there/pool")))
+    assert isinstance(join_as(script, there), Admit)
+    fence = only(script.do(LearnersPlanned((there,), ("there/pool",))), Fence)
+    assert (fence.learner, fence.refusal) == (name(0), Refusal.UNKNOWN_LEARNER)
+    assert members(script.push(0, 0)) == [], "it has no say any more"
+    assert isinstance(join_as(script, name(0)), Refuse)
+    assert script.engine.view(script.now).inner_steps == 1, "its work counts"
+    assert ids(script) == [there]
+    again = script.restarted(replace(options(1), learners=(there,), pools=("there/pool",)))
+    assert isinstance(join_as(again, name(0)), Refuse)
+    assert isinstance(join_as(again, there), Admit)
+
+
+def test_an_engine_made_from_an_image_knows_the_pools_of_the_latest_plan() -> None:
+    script = started(1)
+    script.do(LearnersPlanned(("there/pool/0",), ("there/pool",)))
+    image = json.loads(json.dumps(script.engine.image()))
+    script.engine = Engine.from_image(options(1), 1, image)
+    assert isinstance(join_as(script, name(0)), Refuse)
+    assert isinstance(join_as(script, "there/pool/7"), Admit)
 
 
 def test_ids_that_are_joined_at_will_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +204,6 @@ def test_a_learner_from_before_a_restart_counts_when_planned_again() -> None:
 def test_ids_that_were_planned_and_never_came_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "MAXIMUM_LEARNERS", 4)
     script = Script(options(4, pools=("here/pool", "here/other")))
-    script.do(LearnersPlanned(tuple(f"here/other/{index}" for index in range(3))))
+    script.do(LearnersPlanned(tuple(f"here/other/{index}" for index in range(3)), ("here/pool", "here/other")))
     assert isinstance(join_as(script, "here/other/3"), Admit)
     assert sorted(script.engine.snapshot(script.now)["learners"]) == [f"here/other/{index}" for index in range(4)]

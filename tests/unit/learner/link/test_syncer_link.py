@@ -64,7 +64,6 @@ def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:
     ("said", "kind", "why"),
     [
         (Refused("Superseded", "another process"), EndKind.REFUSED, "Superseded: another process"),
-        (Refused("UnknownLearner", "no such learner"), EndKind.REFUSED, "UnknownLearner: no such learner"),
         (Refused("GivenUp", "too often"), EndKind.REFUSED, "GivenUp: too often"),
         (Refused("Finished", "complete"), EndKind.FINISHED, "Finished: complete"),
         (Refused("Stuck", "no step"), EndKind.STUCK, "Stuck: no step"),
@@ -78,6 +77,12 @@ def test_an_answer_to_the_join_that_ends_it(said: SyncerMessage | WireError, kin
     bench = Bench(Script(said))
     assert bench.run() == (kind, why)
     assert len(bench.joins) == 1
+
+
+def test_a_learner_waits_until_the_syncer_knows_its_new_pool() -> None:
+    bench = Bench(Script(Refused("UnknownLearner", "the job has no such learner")), Script(welcome(), OVER))
+    assert bench.run() == (EndKind.FINISHED, "enough")
+    assert len(bench.joins) == 2
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_set_that_only_looks_like_a_pools_is_not_adopted() -> None:
     w.others[FAR].put(strangers("StatefulSet", "another", **own))
     plan = w.plan()
     assert not plan.apply
-    assert plan.delete == (ChildKey("StatefulSet", "another", FAR),)
+    assert [one.child for one in plan.scale] == [ChildKey("StatefulSet", "another", FAR)]
 
 
 def test_an_authority_in_another_cluster_is_not_believed() -> None:
@@ -215,7 +215,8 @@ def test_a_set_at_home_does_not_give_its_name_to_a_region_elsewhere() -> None:
     stray["metadata"]["labels"] = {**live["metadata"]["labels"], "diloco.dev/region": "far"}
     w.home.objects["StatefulSet", "stray"] = stray
     plan = w.plan()
-    assert (plan.apply, plan.delete) == ((), (ChildKey("StatefulSet", "stray"),))
+    assert not plan.apply
+    assert [one.child for one in plan.scale] == [ChildKey("StatefulSet", "stray")]
 
 
 def test_without_the_id_of_this_home_nothing_is_written_elsewhere() -> None:

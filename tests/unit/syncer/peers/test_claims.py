@@ -48,7 +48,8 @@ def account() -> Account:
 
 def test_the_tokens_of_a_step_are_its_pools() -> None:
     pools = [{"name": "cpu"}, {"name": "gpu", "batchSize": 32}]
-    of = tokens_per_step(small_job(regions=[{"name": "here", "pools": pools}]))
+    spec = small_job(regions=[{"name": "here", "pools": pools}])
+    of = tokens_per_step(spec.training, spec.pools)
     assert (of("here/cpu/0"), of("here/gpu/9")) == (4 * 16, 32 * 16)
 
 
@@ -114,7 +115,7 @@ def test_no_learner_has_trained_a_hundred_times_the_job_before(account: Account)
     for steps, position in ((LIFE + 1, 0), (0, LIFE // 16 + 1)):
         with pytest.raises(ClaimError, match=f"in this job it can have trained {LIFE} tokens"):
             account.claims.check_join(Join("job", WHO, "process", "", steps=steps, data_position=position))
-    assert ClaimLimits.of(small_job()).life_tokens == 100 * 100_000
+    assert ClaimLimits.of(small_job(), {}).life_tokens == 100 * 100_000
 
 
 def trained(claimed: float, *, every_seconds: float = 0.4, at_once: int = 1) -> list[float]:

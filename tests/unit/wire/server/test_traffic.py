@@ -17,6 +17,14 @@ def test_bytes_go_to_the_region_of_the_learner() -> None:
     )
 
 
+def test_a_region_that_is_added_is_counted_from_then_on() -> None:
+    traffic = Traffic(("east",))
+    traffic.add(("east", "west"))
+    traffic.count("west/p/0", Way.UP, Kind.BULK, 3)
+    traffic.add(("west",))
+    assert traffic.read() == (RegionBytes(region="east"), RegionBytes(region="west", up=BytesByKind(bulk=3)))
+
+
 def test_a_peer_cannot_make_regions() -> None:
     traffic = Traffic(("east",))
     for number in range(1000):

@@ -132,7 +132,8 @@ class Engine:
             case events.SnapshotAsked():
                 return [Checkpoint(event.reason)]
             case events.LearnersPlanned():
-                return pools.planned(state, event, now) + rounds.learners_left(state, now)
+                actions = pools.planned(state, event, now) + leases.put_out_removed(state, now)
+                return actions + rounds.learners_left(state, now)
             case events.LearnerReadmitted():
                 return membership.readmit(state, event)
             case events.LearnerFailed():

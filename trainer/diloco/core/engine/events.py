@@ -183,9 +183,11 @@ class PoolMinimum:
 
 @dataclass(frozen=True, slots=True)
 class LearnersPlanned:
-    """Pools were scaled while the job runs: from now on exactly these learners are planned."""
+    """Pools were scaled, added or removed while the job runs: from now on exactly these learners are planned."""
 
     learners: tuple[str, ...]
+    pools: tuple[str, ...]
+    """``region/pool`` of every pool that there is now."""
     minimums: tuple[PoolMinimum, ...] = ()
 
 

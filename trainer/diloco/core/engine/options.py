@@ -21,7 +21,7 @@ class EngineOptions:
     """Largest tau, in inner steps; above the schedule's overlap if that is automatic."""
     learners: tuple[str, ...]
     pools: tuple[str, ...]
-    """``region/pool`` of every pool: a learner of one is admitted even before its index is planned."""
+    """``region/pool`` of every pool at the start."""
     shares: tuple[float, ...]
     """Each fragment's share of the model."""
     quorum: int

@@ -55,6 +55,7 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
         turns_at=[None] * options.schedule.fragments,
         learners={name: LearnerRecord(name) for name in options.learners},
         planned=frozenset(options.learners),
+        pools=frozenset(options.pools),
         elastic={one.pool: ElasticPool(one.learners) for one in options.pool_minimums},
     )
 
@@ -129,12 +130,12 @@ def restore(options: EngineOptions, epoch: int, plain: dict[str, Any]) -> Engine
     for name, record in state.learners.items():
         _check_numbers(f"EngineState.learners.{name}", record, _OF_LEARNERS)
     state.overlap, state.recoveries = new.overlap, new.recoveries
-    state.planned, state.elastic = new.planned, new.elastic
+    state.planned, state.pools, state.elastic = new.planned, new.pools, new.elastic
     # A learner must join again before the job goes on; a job that was over stays over.
     if not state.finished:
         state.phase, state.phase_reason = new.phase, "the syncer has restarted; no learner has joined yet"
     for name, record in state.learners.items():
-        if name in new.learners or pool_of(name) in options.pools:
+        if name in new.learners or pool_of(name) in new.pools:
             new.learners[name] = record
     state.learners = new.learners
     return state

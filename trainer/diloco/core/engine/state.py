@@ -247,6 +247,9 @@ class EngineState:
     planned: frozenset[str] = frozenset()
     """Learners in the current manifest. One that is not in it and has no session is withdrawn: its work counts, its
     absence does not."""
+    pools: frozenset[str] = frozenset()
+    """``region/pool`` of every pool in the current manifest: a learner of one is admitted even before its index is
+    planned, one of another pool is not."""
     elastic: dict[str, ElasticPool] = field(default_factory=dict)
     """The elastic pools of the current manifest, by ``region/pool``."""
     rounds: dict[int, Round] = field(default_factory=dict)

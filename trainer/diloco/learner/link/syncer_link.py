@@ -321,6 +321,9 @@ class Link:
             return self._lost(f"lease expired: {refused.reason}")
         if refused.refusal == Refusal.RESET:
             return self._lost(f"to start over: {refused.reason}")
+        if refused.refusal == Refusal.UNKNOWN_LEARNER:
+            # The learner's own manifest has it: the syncer, which reads another copy, has not seen a new pool yet.
+            return self._lost(f"it waits until this learner is in the syncer's manifest: {refused.reason}")
         kind = _END_KINDS.get(refused.refusal, EndKind.REFUSED)
         self._boxes.orders.end(Ending(kind, f"{refused.refusal}: {refused.reason}"))
         return ""

@@ -1,12 +1,15 @@
 """CEL transition rules that make fields of an existing job immutable: all fields except those listed here.
 
 A field that is added to the models is immutable until it is listed in ``MUTABLE``, or in ``MUTABLE_SUSPENDED``, which
-has what the operator can change while no pod runs. A block in which nothing may change has one rule. A rule on a pool
-cannot see whether the job is suspended, so the rules for those are on the spec and compare the field over all pools.
+has what the operator can change while no pod runs. A block in which nothing may change has one rule. Regions and pools
+can be added and removed; the API server compares those of one name. But a rule on a pool cannot see whether the job is
+suspended, and to find each pool's earlier self in a rule on the spec would cost more than a rule may. So those fields
+have two rules that compare lists: on a region, of the pools that stay, if it does not keep all; on the spec, of all
+regions that stay, if they keep all pools.
 """
 
 from diloco.spec.base import MAP_KEYS
-from diloco.spec.crd.schema import add_rules, fields
+from diloco.spec.crd.schema import add_rules, at, fields
 from diloco.spec.words import Schema
 
 MUTABLE = frozenset(
@@ -20,6 +23,8 @@ MUTABLE = frozenset(
         "spec.syncer.env",
         "spec.syncer.podTemplate",
         "spec.syncer.storage.adoptRetained",
+        "spec.syncer.expose.type",
+        "spec.syncer.expose.annotations",
         "spec.syncer.expose.host",
         "spec.syncer.expose.port",
         "spec.syncer.expose.sourceRanges",
@@ -50,7 +55,10 @@ MUTABLE_SUSPENDED = frozenset(
 
 MESSAGE = "cannot be changed once the job exists; a job of another name may have another value"
 WHILE_RUNNING = "cannot be changed while the job runs; suspend it (spec.suspend: true), then change it"
+TOGETHER = "of a pool cannot be changed in the update that adds, removes or reorders pools; make two"
 _OF_POOL = "spec.regions[].pools[]."
+_POOLS = "{0}.pools.filter(p, p.name in {1}.pools.map(q, q.name)).map(p, {2})"
+"""What ``{2}`` is of the pools of ``{0}`` that are in ``{1}`` too."""
 
 
 def add_immutability(spec: Schema) -> None:
@@ -59,8 +67,15 @@ def add_immutability(spec: Schema) -> None:
     for place in sorted(MUTABLE_SUSPENDED):
         name, of_pool = place.removeprefix(_OF_POOL), place.startswith(_OF_POOL)
         if of_pool:
-            given = f"regions.map(r, r.pools.map(p, has(p.{name}) ? [dyn(p.{name})] : []))"
-            same, message, field = f"self.{given} == oldSelf.{given}", f"{name} of a pool {WHILE_RUNNING}", "regions"
+            given, names = f"has(p.{name}) ? dyn(p.{name}) : dyn(0)", "pools.map(p, p.name)"
+            sides = (("self", "oldSelf"), ("oldSelf", "self"))
+            of_both = f"r.pools.map(p, {given}) == o.pools.map(p, {given})"
+            pairs = f"r.name != o.name || r.pools.size() != o.pools.size() || {of_both}"
+            same = f"self.regions.all(r, oldSelf.regions.all(o, {pairs}))"
+            message, field = f"{name} of a pool {WHILE_RUNNING}", "regions"
+            kept = " == ".join(_POOLS.format(*side, given) for side in sides)
+            together = {"rule": f"self.{names} == oldSelf.{names} || {kept}", "message": f"{name} {TOGETHER}"}
+            add_rules(at(spec, "regions[]"), [together | {"fieldPath": ".pools"}])
         else:
             field = place.removeprefix("spec.")
             same, message = _same(field), WHILE_RUNNING
@@ -84,21 +99,13 @@ def _keep_fields(node: Schema, path: str, key: str = "") -> None:
                 # A rule on a field that was or is absent is not evaluated, so the rule is on its parent.
                 add_rules(node, [{"rule": _same(name), "message": MESSAGE, "fieldPath": f".{name}"}])
         elif MAP_KEYS in field:
-            _keep_items(field, f"{place}[]")
+            (item_key,) = field[MAP_KEYS]
+            _keep_fields(field["items"], f"{place}[]", item_key)
         else:
             if not always:
                 rule = f"has(self.{name}) == has(oldSelf.{name})"
                 add_rules(node, [{"rule": rule, "message": MESSAGE, "fieldPath": f".{name}"}])
             _keep_fields(field, place)
-
-
-def _keep_items(field: Schema, place: str) -> None:
-    (key,) = field[MAP_KEYS]
-    # In order: an item's position decides which shards of the data its learners read.
-    rule = f"self.map(item, item.{key}) == oldSelf.map(item, item.{key})"
-    message = "items cannot be added, removed, renamed or reordered once the job exists"
-    add_rules(field, [{"rule": rule, "message": message}])
-    _keep_fields(field["items"], place, key)
 
 
 def _same(field: str) -> str:

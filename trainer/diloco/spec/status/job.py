@@ -152,8 +152,27 @@ class RegionStatus(StatusModel):
     """Start of the time in which that cluster is not ready. Absent while it is."""
     last_seen_time: Time | None = None
     """Last answer of that cluster; ``ready`` of its pools is as of then. Absent while it answers."""
+    place: str | None = None
+    """Server and namespace that hold its objects. Absent at home, and until that cluster has answered once."""
     pools: Annotated[tuple[PoolStatus, ...], Field(max_length=64), MapBy("name")] = ()
     """Its pools."""
+
+
+class FormerCluster(StatusModel):
+    """Another cluster that no region names any more, and that may still hold objects of the job."""
+
+    cluster: str
+    """The Secret with its kubeconfig."""
+    place: str
+    """Server and namespace that hold the objects."""
+    reason: str | None = None
+    """Machine-readable reason why they cannot be deleted. Absent while they are."""
+    message: str | None = None
+    """Explanation of ``reason``."""
+    since: Time | None = None
+    """Start of the time in which that cluster is not ready. Absent while it is."""
+    last_seen_time: Time | None = None
+    """Last answer of that cluster. Absent while it answers."""
 
 
 class LearnerRestarts(StatusModel):
@@ -212,6 +231,8 @@ class JobStatus(StatusModel):
     """Learners of the whole job."""
     regions: Annotated[tuple[RegionStatus, ...], Field(max_length=64), MapBy("name")] = ()
     """Learners by region and pool."""
+    former_clusters: Annotated[tuple[FormerCluster, ...], Field(max_length=64), MapBy("cluster")] = ()
+    """Clusters that no region names any more, until nothing of the job is left there."""
     restarts: Annotated[tuple[LearnerRestarts, ...], Field(max_length=MOST_RESTARTS_LISTED), MapBy("learner")] = ()
     """Learners that were restarted, those with most restarts first, at most 50."""
     syncer: SyncerEndpoints | None = None

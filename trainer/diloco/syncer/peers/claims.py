@@ -6,7 +6,7 @@ bound allows, counts that go back. A learner's step counts as long as the syncer
 next: a learner that says less is not faster.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -15,6 +15,8 @@ from diloco.core.engine.events import StepReported
 from diloco.core.engine.rounds.averages import StepAverage
 from diloco.spec import JobSpec
 from diloco.spec.names.learner_ids import pool_of
+from diloco.spec.placement import Pool
+from diloco.spec.training import TrainingSpec
 from diloco.wire.messages import Join, PushHeader
 
 LIFE_FACTOR = 100
@@ -40,11 +42,12 @@ class ClaimLimits:
     sequence_length: int
 
     @classmethod
-    def of(cls, spec: JobSpec) -> Self:
-        """The limits for a job."""
+    def of(cls, spec: JobSpec, pools: Mapping[str, Pool]) -> Self:
+        """The limits for a job and its pools, to which some may be added later."""
         training = spec.training
         life = LIFE_FACTOR * training.tokens
-        return cls(tokens_per_step(spec), spec.sync.staleness_bound_steps, life, training.sequence_length)
+        per_step = tokens_per_step(training, pools)
+        return cls(per_step, spec.sync.staleness_bound_steps, life, training.sequence_length)
 
 
 @dataclass(slots=True)
@@ -160,8 +163,6 @@ class Claims:
         return ClaimError(text)
 
 
-def tokens_per_step(spec: JobSpec) -> Callable[[str], int]:
+def tokens_per_step(training: TrainingSpec, pools: Mapping[str, Pool]) -> Callable[[str], int]:
     """Tokens in an inner step of a learner, at most, by its id ``region/pool/index``."""
-    training = spec.training
-    tokens = {place: pool.largest_batch(training) * training.sequence_length for place, pool in spec.pools.items()}
-    return lambda learner: tokens[pool_of(learner)]
+    return lambda learner: pools[pool_of(learner)].largest_batch(training) * training.sequence_length

@@ -1,6 +1,6 @@
 """What the manifest says about each region's link: over how many connections transfers go, and how fast at most."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from diloco.spec.names.learner_ids import region_of
@@ -19,19 +19,20 @@ class LinkTerms:
     """Most of all learners of its region together, each way; 0: no limit."""
 
 
-def terms_of(regions: Iterable[Region]) -> Callable[[str], LinkTerms]:
-    """The terms of a learner, by its id."""
-    by_region = {
-        region.name: LinkTerms(
-            region.connections,
-            0.0 if region.bandwidth is None else parse_rate(f"{region.name}: bandwidth", region.bandwidth),
-        )
-        for region in regions
-    }
-    return lambda learner: by_region.get(region_of(learner), LinkTerms())
+def terms_of(regions: Mapping[str, Region]) -> Callable[[str], LinkTerms]:
+    """The terms of a learner, by its id. Regions may be added to ``regions``, which has them by name, later."""
+
+    def terms(learner: str) -> LinkTerms:
+        region = regions.get(region_of(learner))
+        if region is None:
+            return LinkTerms()
+        limit = region.bandwidth
+        return LinkTerms(region.connections, 0.0 if limit is None else parse_rate(f"{region.name}: bandwidth", limit))
+
+    return terms
 
 
-def limits_of(regions: Iterable[Region], loads: Callable[[str], bool] = lambda _: False) -> LimitOf:
+def limits_of(regions: Mapping[str, Region], loads: Callable[[str], bool] = lambda _: False) -> LimitOf:
     """The limit of a learner's region, by the learner's id: one for all learners of a region.
 
     What is sent to a learner that ``loads`` the model goes behind the merged fragments for the others.

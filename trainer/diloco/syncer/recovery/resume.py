@@ -97,8 +97,8 @@ class _Restoring:
         self._estimated: set[int] = set()
         self._taken: set[int] = set()
         self._senders = 0
-        regions = self._options.job.spec.regions
-        self._traffic = Traffic((region.name for region in regions), self._start.bytes_by_region)
+        regions = self._options.job.spec.regions_by_name
+        self._traffic = Traffic(regions, self._start.bytes_by_region)
 
     def close(self) -> None:
         self._checks.shutdown()
@@ -116,7 +116,7 @@ class _Restoring:
             take=self._take,
             checks=self._checks,
         )
-        server = SyncServer(collector, self._options.server(limits_of(job.spec.regions)), self._traffic)
+        server = SyncServer(collector, self._options.server(limits_of(job.spec.regions_by_name)), self._traffic)
         patience = max(job.spec.sync.lease_seconds, _LEAST_PATIENCE_SECONDS)
         port = await server.start()
         address = format_address(parse_address(self._options.listen)[0], port)

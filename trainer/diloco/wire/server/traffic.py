@@ -1,8 +1,8 @@
 """Counts bytes between learners and syncer by region, direction and kind, where messages are sent and received.
 
 This is the only place that other modules report to: whoever moves bytes says whose they are, and nothing else. Counted
-are messages as gRPC gets them; what TLS, HTTP/2 and TCP add is not. The regions are given at the start, so that no peer
-can make more of them.
+are messages as gRPC gets them; what TLS, HTTP/2 and TCP add is not. The regions are given, so that no peer can
+make more of them.
 """
 
 from collections import OrderedDict
@@ -48,6 +48,11 @@ class Traffic:
         """By transfer: which parts have passed, 1 each."""
         self._remembered = 0
 
+    def add(self, regions: Iterable[str]) -> None:
+        """Count bytes of these regions too."""
+        for region in regions:
+            self._counts.setdefault(region, _counts(RegionBytes(region=region)))
+
     def count(self, learner: str, way: Way, kind: Kind, size_bytes: int) -> None:
         """Add bytes of a learner, whose id names its region."""
         counts = self._counts.get(region_of(learner))
@@ -67,7 +72,7 @@ class Traffic:
         return Parts(self, learner, way, passed)
 
     def read(self) -> tuple[RegionBytes, ...]:
-        """The counts by region, in the order of the job."""
+        """The counts by region, in the order in which they were given."""
         return tuple(
             RegionBytes(region=region, up=_by_kind(counts, Way.UP), down=_by_kind(counts, Way.DOWN))
             for region, counts in self._counts.items()

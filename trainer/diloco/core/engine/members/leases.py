@@ -15,6 +15,7 @@ from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal, S
 from diloco.core.engine.events import LearnerAlive, OfSession
 from diloco.core.engine.members import pools
 from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.status.syncer import LearnerState, Phase
 
 LEASE_TIMER = "lease"
@@ -46,6 +47,16 @@ def lose(state: EngineState, record: LearnerRecord, lost_at: float, now: float) 
     record.recovering = recovery.lost(record.recovering, lost_at)
     pools.withdraw(state, record, now)
     state.gone[record.id] = False
+
+
+def put_out_removed(state: EngineState, now: float) -> list[Action]:
+    """End the sessions of learners whose pool was removed: whoever has its certificate has no say from now on."""
+    actions: list[Action] = []
+    for record in state.ordered_learners:
+        if record.present and pool_of(record.id) not in state.pools:
+            lose(state, record, now, now)
+            actions.append(Fence(record.id, record.incarnation, Refusal.UNKNOWN_LEARNER, "its pool was removed"))
+    return actions
 
 
 def heard(state: EngineState, event: OfSession, now: float) -> LearnerRecord | None:

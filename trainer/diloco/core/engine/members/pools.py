@@ -1,8 +1,8 @@
-"""Which learners are planned, as pools may be scaled while the job runs, and whose absence counts.
+"""Which learners are planned, as pools may be scaled, added and removed while the job runs, and whose absence counts.
 
-The manifest's pools are fixed, their numbers of learners are not. A learner of a known pool is admitted even before the
-engine learns that its pool has grown, as its process may start first. One that is no longer planned and has gone is
-withdrawn: its work counts, its absence does not.
+A learner of a known pool is admitted even before the engine learns that its pool has grown, as its process may start
+first. One that is no longer planned and has gone is withdrawn: its work counts, its absence does not. Learners of a
+removed pool are put out (`leases`): the operator tells them to leave before the syncer reads of it.
 
 An elastic pool may have fewer learners than are planned. Which of them run is up to the scheduler, so its minimum is a
 number and no set of ids: of its absent learners, only as many count as it lacks to that number.
@@ -17,11 +17,11 @@ from diloco.spec.names.learner_ids import pool_of
 
 def problem_with(state: EngineState, learner: str) -> str | None:
     """Why there can be no learner with this id; None if there can. Its pool must be in the manifest."""
-    if learner in state.learners:
-        return None
     pool, _, number = learner.rpartition("/")
+    if pool in state.pools and learner in state.learners:
+        return None
     # Checked before it is parsed, and in one spelling only: 01 must not be a second name of 1.
-    if pool not in state.options.pools or not number.isascii() or not number.isdigit() or len(number) > 9:
+    if pool not in state.pools or not number.isascii() or not number.isdigit() or len(number) > 9:
         return f"the job has no learner {learner!r}"
     if str(int(number)) != number or int(number) >= MAXIMUM_LEARNERS:
         return f"the job has no learner {learner!r}; indices of {pool} are 0 to {MAXIMUM_LEARNERS - 1}"
@@ -35,7 +35,8 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
     wanted = frozenset(event.learners)
     more, fewer = wanted - state.planned, state.planned - wanted
     were_elastic = state.elastic.keys()
-    state.planned, state.elastic = wanted, {one.pool: ElasticPool(one.learners) for one in event.minimums}
+    state.planned, state.pools = wanted, frozenset(event.pools)
+    state.elastic = {one.pool: ElasticPool(one.learners) for one in event.minimums}
     fixed_now = were_elastic - state.elastic.keys()
     for name in sorted(more - state.learners.keys()):
         state.learners[name] = LearnerRecord(name)
