@@ -21,7 +21,7 @@ def test_a_report_counts_by_its_steps() -> None:
     average.add(0.02, 50, 5000)
     assert average.seconds == pytest.approx(0.2 * 50 * 0.02 / 10.8 + 0.8 / 10.8)
     assert average.tokens_per_step == pytest.approx(100.0)
-    assert average.tokens_per_second == pytest.approx(100.0 / average.seconds)
+    assert average.tokens_per_second == pytest.approx(100.0 / (average.seconds or 0.0))
 
 
 def test_the_first_report_counts_until_the_second() -> None:
