@@ -123,7 +123,7 @@ class SyncerPeers:
         load: tuple[int, ...] = (),
     ) -> None:
         """The engine admits a process."""
-        counts = (steps, 4 * steps, TOKENS_PER_STEP * steps)
+        counts = (steps, 4 * steps, steps, TOKENS_PER_STEP * steps)
         action = Admit(learner, instance, incarnation, load, self.store.versions, *counts, "it is planned")
         self.sessions.admit(action, PROGRESS)
 

@@ -39,7 +39,7 @@ def is_wanted(on: Scene, key: PushKey) -> bool:
 async def test_an_admitted_process_is_welcomed_with_the_jobs_progress(on: Scene) -> None:
     joined = await on.join(A)
     assert await on.told(LearnerJoined) == LearnerJoined(A, "process", (), 0, 0)
-    on.order(actions.Admit(A, "process", 7, (1, 0), (4, 5), 12, 48, 640, "it is planned", counted_in=(0, 5)))
+    on.order(actions.Admit(A, "process", 7, (1, 0), (4, 5), 12, 48, 10, 640, "it is planned", counted_in=(0, 5)))
     welcome = messages.Welcome(7, EPOCH, (1, 0), (4, 5), 12, 48, PROGRESS, connections=8, counted_in=(0, 5))
     assert joined.told == [welcome]
     assert on.sessions.current(A, 7)
@@ -126,7 +126,7 @@ async def test_of_a_session_that_is_over_no_push_is_expected_and_no_pull_waits(
 async def test_of_a_session_that_another_process_has_taken_no_pull_waits(on: Scene) -> None:
     pull = await pull_of(on)
     await on.join(A, "another")
-    on.order(actions.Admit(A, "another", 2, (), (0, 0), 0, 0, 0, "it is planned"))
+    on.order(actions.Admit(A, "another", 2, (), (0, 0), 0, 0, 0, 0, "it is planned"))
     await ends_without_a_session(pull)
 
 

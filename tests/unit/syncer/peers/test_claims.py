@@ -31,8 +31,9 @@ class Account:
     def _count(self) -> None:
         self.refused += 1
 
-    def admit(self, instance: str, steps: int = 100, tokens: int = 6400) -> None:
-        self.claims.admitted(Admit(WHO, instance, 1, (), (), steps, 4 * steps, tokens, "it is planned"))
+    def admit(self, instance: str, steps: int = 100, reported: int = 100) -> None:
+        counts = (steps, 4 * steps, reported, 64 * reported)
+        self.claims.admitted(Admit(WHO, instance, 1, (), (), *counts, "it is planned"))
 
     def report(self, step: int, tokens: int | None = None, seconds: float = 1.0, after: float = 0.0) -> StepReported:
         """What counts of a report that comes ``after`` seconds."""
@@ -57,7 +58,7 @@ def test_reports_may_be_coalesced_and_steps_skipped(account: Account) -> None:
     account.report(101)
     account.report(150)
     account.report(151, 64 * 150)
-    account.admit("process", 151, 64 * 150)
+    account.admit("process", 151, 151)
     assert account.report(151, 64 * 150).tokens == 64 * 150
 
 
@@ -79,7 +80,7 @@ def test_a_report_of_more_than_can_be_is_refused(account: Account, step: int, to
 
 def test_a_new_process_counts_from_where_it_was_let_in(account: Account) -> None:
     account.report(120)
-    account.admit("another", 120, 64 * 120)
+    account.admit("another", 120, 120)
     assert account.report(91).tokens == 64 * 91
 
 
@@ -93,6 +94,12 @@ def test_tokens_that_a_first_report_has_too_many_do_not_count(account: Account) 
 def test_steps_made_without_a_session_are_reported_with_their_tokens(account: Account) -> None:
     account.report(101)
     account.admit("process", 150)  # as it said when it joined again
+    assert account.report(151).tokens == 64 * 151
+
+
+def test_steps_made_while_the_syncer_was_away_are_reported_with_their_tokens() -> None:
+    account = Account()
+    account.admit("another", 150)  # of which a checkpoint knows 100
     assert account.report(151).tokens == 64 * 151
 
 
@@ -163,5 +170,5 @@ def test_the_time_without_a_session_is_not_measured(account: Account) -> None:
 def test_joining_again_and_again_leaves_no_time_for_steps(account: Account, instance: str) -> None:
     account.report(101, after=1.0)
     account.report(102, after=1.0)
-    account.admit(instance, 102, 6528)
+    account.admit(instance, 102, 102)
     assert account.report(202, after=2.0).step_seconds == pytest.approx(0.02)

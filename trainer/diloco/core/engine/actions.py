@@ -42,8 +42,10 @@ class Admit:
     steps: int
     data_position: int
     """The furthest position in its shard that the syncer knows: it must not read earlier sequences again."""
+    reported_steps: int
+    """Of its steps, those that it had reported when the syncer last heard from it."""
     tokens: int
-    """In its steps, as far as they were reported."""
+    """In the reported steps."""
     reason: str
     reset: bool = False
     """It has diverged: besides the model, its inner optimizer and its error feedback start over."""

@@ -111,7 +111,9 @@ class Claims:
         known = self._accounts.get(action.learner)
         at = self._clock() if known is None else known.at
         if known is None or known.instance != action.instance:
-            self._accounts[action.learner] = _Account(action.instance, action.steps, action.tokens, at, StepAverage())
+            self._accounts[action.learner] = _Account(
+                action.instance, action.reported_steps, action.tokens, at, StepAverage()
+            )
         else:
             known.away = True
 

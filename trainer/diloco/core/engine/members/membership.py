@@ -49,6 +49,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
         return [*actions, Refuse(event.learner, event.instance, Refusal.GIVEN_UP, text)]
     divergence.joins(state, record, now)
     reset = record.standing.reset_due
+    reported = record.step, record.tokens
     load = _begin_session(state, record, event, now)
     _count_time(state, record, now)
     shares = state.options.shares
@@ -58,7 +59,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     loads = f"{len(load)} of {len(state.versions)} fragments" if same_process else "the model"
     reason = "first join" if record.joins == 1 else f"{how}, loads {loads}"
     reason += f", starts over: {record.standing.reason}" if reset else ""
-    counts = (record.step, record.data_position, record.tokens)
+    counts = (record.step, record.data_position, *reported)
     session = (record.id, event.instance, record.incarnation, load, tuple(state.versions))
     admit = Admit(*session, *counts, reason, reset, tuple(record.counted_in))
     return [*actions, admit, *leases.watch(state, now), *divergence.watch(state, now)]
