@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,12 +137,26 @@ def test_what_a_member_says_of_its_steps_is_bounded_by_its_reports(tmp_path: Pat
     assert 0.1 * others < (found[LIAR] or 0.0) < 1000 * others
 
 
-class Boaster(ScriptedLearner):
-    """A member that reports many times the steps that it makes, and pushes as many as it may."""
+class Steady(ScriptedLearner):
+    """A member that makes a step at most every tenth of a second."""
+
+    _stepped_at = 0.0
 
     def step_within_bound(self) -> None:
+        if time.monotonic() - self._stepped_at >= 0.1:
+            self._stepped_at = time.monotonic()
+            self.make_step()
+
+    def make_step(self) -> None:
+        super().step_within_bound()
+
+
+class Boaster(Steady):
+    """One that reports many times the steps that it makes, and pushes as many as it may."""
+
+    def make_step(self) -> None:
         self.steps += 24
-        super().step()
+        self.step()
 
     def push(self, wanted: FragmentWanted, *_: object, **__: object) -> PushReceipt:
         payload = self.codec.encode(self.gradient(wanted.fragment))
@@ -151,7 +166,7 @@ class Boaster(ScriptedLearner):
 
 def test_a_member_that_reports_25_times_its_steps_weighs_as_one(tmp_path: Path) -> None:
     with syncer_of(tmp_path, learners=4, tokens=10_000_000) as target:
-        honest = [ScriptedLearner(target.address, target.job, f"here/cpu/{index}") for index in range(3)]
+        honest = [Steady(target.address, target.job, f"here/cpu/{index}") for index in range(3)]
         for member in honest:
             member.step_seconds = 10.0  # no wait of theirs is left out
         liar = Boaster(target.address, target.job, "here/cpu/3")

@@ -69,11 +69,13 @@ def test_pod_settings_that_are_refused_are_reported_and_suspend_works(cluster: C
         cluster.apply(body)
         wait_until(lambda: cluster.status("typo").get("phase") == "Pending", "it is reconciled")
         body["spec"]["suspend"] = True
-        # Only the API server looks: no resource claim of the pod has this name.
-        body["spec"]["regions"][0]["pools"][0] |= {"resources": {"claims": [{"name": "absent"}]}}
+        # Only the API server looks: this is no key of a label.
+        term = {"topologyKey": "a b", "labelSelector": {}}
+        affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        body["spec"]["regions"][0]["pools"][0] |= {"podTemplate": {"spec": {"affinity": affinity}}}
         cluster.apply(body)
         wait_until(lambda: cluster.condition("typo", "Degraded").get("reason") == "ApplyRefused", "it is reported")
-        assert "absent" in cluster.condition("typo", "Degraded")["message"]
+        assert "topologyKey" in cluster.condition("typo", "Degraded")["message"]
         (learners,) = cluster.get("statefulsets")["items"]
         assert learners["spec"]["replicas"] == 0
         wait_until(lambda: operator.works, "it works on")
