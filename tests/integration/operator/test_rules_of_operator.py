@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from diloco_operator import labels
-from diloco_operator.api_server.kinds import CHILDREN, JOB, Kind
+from diloco_operator.api_server.kinds import CHILDREN, JOB, STATEFUL_SET, Kind
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 from testbed.kind import tools
 from testbed.kind.cache import Cache
@@ -44,7 +44,7 @@ _PODS = {
     "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
 }
 SPECS_OF_EXTRAS: dict[str, dict[str, Any]] = {
-    "StatefulSet": _PODS,
+    "StatefulSet": {**_PODS, "replicas": 0},
     "Deployment": _PODS,
     "Service": {"ports": [{"port": 1}]},
     "PodDisruptionBudget": {"selector": {}},
@@ -158,6 +158,9 @@ class Server:
         fields = {"spec": SPECS_OF_EXTRAS[kind.name]} if kind.name in SPECS_OF_EXTRAS else {}
         path = kind.path(job["metadata"]["namespace"])
         self.make(path, kind.api_version, kind.name, EXTRA, metadata=metadata, **fields)
+        if kind == STATEFUL_SET:  # its learners have left
+            there = kind.path(job["metadata"]["namespace"], EXTRA)
+            self.server.set_status(there, {"observedGeneration": 1, "replicas": 0})
 
     def finish(self, namespace: str) -> None:
         """End its job, and its time to live."""
