@@ -78,6 +78,8 @@ class RemoteClusters:
         """By namespace of home and name of the cluster."""
         self._claims: dict[GroupKey, Mapping[ClusterKey, Claim]] = {}
         """By job."""
+        self._wanted = asyncio.Event()
+        """Set when a job names another cluster."""
         self._due = asyncio.Event()
         """Set if other clusters than before may have a slot."""
         self._ending: set[asyncio.Task[None]] = set()
@@ -136,6 +138,8 @@ class RemoteClusters:
                 del self._named[key.namespace, key.name]
         if not claims:
             del self._claims[job]
+        else:
+            self._wanted.set()
         for key, claim in claims.items():
             named = self._named.setdefault((key.namespace, key.name), _Named(key, self._home.clock()))
             named.jobs[job] = claim
@@ -182,6 +186,8 @@ class RemoteClusters:
         return labels.text({labels.MANAGED_BY: labels.FIELD_MANAGER, labels.HOME: self._id})
 
     async def _find_home(self) -> None:
+        # Who may not read it needs it for jobs with several clusters only.
+        await self._wanted.wait()
         failures = 0
         while True:
             try:

@@ -234,12 +234,6 @@ def test_every_rule_about_the_lease_is_needed(server: Server, rules: Rules, tmp_
         pass
 
 
-def test_the_rule_about_the_homes_id_is_needed(server: Server, rules: Rules, tmp_path: Path) -> None:
-    with refused_without(set(rules.home), server, rules, tmp_path) as operator:
-        # Jobs that name no other cluster do not need it.
-        wait_until(lambda: operator.works, "it works")
-
-
 @contextmanager
 def refused_without(withheld: set[Rule], server: Server, rules: Rules, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator of one namespace without these rules, once it has needed each of them; it needs no other."""
