@@ -7,7 +7,7 @@ next: a learner that says less is not faster.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from diloco.core.engine.actions import Admit
@@ -60,7 +60,7 @@ class _Account:
     """What counts as reported by ``step``."""
     at: float
     """Time of the latest report, or of the first admission, in seconds."""
-    pace: StepAverage
+    pace: StepAverage = field(default_factory=StepAverage)
     """By the syncer's clock, of the process."""
     uncounted_tokens: int = 0
     """Of the process: tokens that its first report was ahead of what its steps can have."""
@@ -111,9 +111,7 @@ class Claims:
         known = self._accounts.get(action.learner)
         at = self._clock() if known is None else known.at
         if known is None or known.instance != action.instance:
-            self._accounts[action.learner] = _Account(
-                action.instance, action.reported_steps, action.tokens, at, StepAverage()
-            )
+            self._accounts[action.learner] = _Account(action.instance, action.reported_steps, action.tokens, at)
         else:
             known.away = True
 
@@ -128,12 +126,12 @@ class Claims:
         if not known.reported:
             known.uncounted_tokens = max(0, report.tokens - known.tokens - steps * most)
         tokens = report.tokens - known.uncounted_tokens
-        if known.reported and (step < known.step or tokens < known.tokens):
-            raise self._error(
-                f"{learner} reports step {step} with {report.tokens} tokens after step {known.step} with"
-                f" {known.tokens + known.uncounted_tokens}: neither may go back"
-            )
         if known.reported:
+            if step < known.step or tokens < known.tokens:
+                raise self._error(
+                    f"{learner} reports step {step} with {report.tokens} tokens after step {known.step} with"
+                    f" {known.tokens + known.uncounted_tokens}: neither may go back"
+                )
             self._check_tokens(learner, steps, tokens - known.tokens)
         now = self._clock()
         seconds = known.believed(report.step_seconds, steps, now) if steps else report.step_seconds

@@ -4,8 +4,6 @@ A round asks every learner that has the model for one fragment (`requests`). Onc
 waits for the others, and closes (`round_end`). Late, repeated and stale outer gradients are dropped with a reason.
 """
 
-import sys
-
 from diloco.core.account import recovery
 from diloco.core.engine.actions import Action, Broadcast, Discard, Note, NoteKind
 from diloco.core.engine.events import (
@@ -34,9 +32,11 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         step = state.launched + 1
         fragment = schedule.fragment(step)
         current = state.rounds.get(fragment)
+        if current is not None and current.launched_at is not None:
+            break
         working = [record for record in state.learners.values() if record.state in WORKING]
         ready = _ready(state, step, working, now)
-        if (current is not None and current.launched_at is not None) or ready < state.quorum:
+        if ready < state.quorum:
             break
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * state.quorum_step_seconds)
         if in_flight.in_flight(state, now, limit_seconds) >= state.overlap.allowed:
@@ -64,11 +64,14 @@ def _ready(state: EngineState, step: int, working: list[LearnerRecord], now: flo
     A report of many steps, of which some were made before the last turn, does not make the next one overdue at once.
     """
     schedule, fragment = state.options.schedule, state.options.schedule.fragment(step)
-    due, overdue = schedule.due(step), schedule.overdue_steps(state.options.max_staleness_steps)
+    due, bound = schedule.due(step), schedule.overdue_steps(state.options.max_staleness_steps)
+    behind = [one for one in working if one.clock < due]
+    overdue = sum(one.credit.steps - one.turn_steps[fragment] >= bound for one in behind)
     turn_at = state.turns_at[fragment]
-    if turn_at is not None and now - turn_at < schedule.interval * state.quorum_step_seconds:
-        overdue = sys.maxsize  # it is not
-    return sum(one.clock >= due or one.credit.steps - one.turn_steps[fragment] >= overdue for one in working)
+    # This runs on every event, and rarely is one overdue.
+    if overdue and turn_at is not None and now - turn_at < schedule.interval * state.quorum_step_seconds:
+        overdue = 0
+    return len(working) - len(behind) + overdue
 
 
 def learner_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
