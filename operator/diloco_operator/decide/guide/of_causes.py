@@ -96,9 +96,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The Secret of a region's cluster leads to another API server or namespace than before, and nothing of the "
             "job is there. Its objects, and learners that run, are where the Secret led before. The operator writes to "
             "neither.",
-            "Put the earlier kubeconfig back. To move the region, remove it, wait until the cluster is no longer in "
-            "`status.formerClusters`, and add it under another name with another Secret. If the earlier place is gone, "
-            "annotate the job: `diloco.dev/give-up-place=PLACE`, with the place in the message.",
+            "Put the earlier kubeconfig back. [Move the region](tasks.md#add-or-remove-a-pool-or-a-region) by removing "
+            "it first. If the earlier place is gone, annotate the job: `diloco.dev/give-up-place=PLACE`, with the "
+            "place in the message.",
         ),
         Reason.CLUSTER_UNSUITABLE: warning(
             "A region's cluster is older than Kubernetes 1.28, or does not have a kind of object that learners need. "
