@@ -97,7 +97,7 @@ def test_steps_made_without_a_session_are_reported_with_their_tokens(account: Ac
     assert account.report(151).tokens == 64 * 151
 
 
-def test_steps_made_while_the_syncer_was_away_are_reported_with_their_tokens() -> None:
+def test_steps_made_while_the_syncer_was_away_have_their_tokens() -> None:
     account = Account()
     account.admit("another", 150)  # of which a checkpoint knows 100
     assert account.report(151).tokens == 64 * 151
