@@ -8,6 +8,7 @@ from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
+from diloco.model.logits import logits_of
 from diloco.model.randomness import seeded
 
 _PROBE_TOKENS = 8
@@ -74,7 +75,7 @@ def vocabulary_size_of(module: nn.Module, length: int = 2, field: str = "model")
     module.eval()
     try:
         with seeded(0), torch.no_grad():
-            logits = module(tokens)
+            logits = logits_of(module, tokens)
     except (Exception, SystemExit) as error:
         raise ModelError(f"{field}: forward(tokens) of shape (1, {length}) raised {one_line(error)}") from error
     finally:

@@ -26,7 +26,8 @@ def mean_loss(
         with torch.no_grad():
             for batch in batches:
                 inputs, targets = batch.inputs.to(device), batch.targets.to(device)
-                logits = functional_call(module, dict(parameters or {}), (inputs,))
+                made = functional_call(module, dict(parameters or {}), (inputs,))
+                logits = getattr(made, "logits", made)
                 total += cross_entropy(logits, targets, "sum")
                 tokens += targets.numel()
     finally:

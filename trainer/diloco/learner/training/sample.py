@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from diloco.learner.data.text import END_OF_DOCUMENT, VOCABULARY_SIZE
 from diloco.model import vocabulary_size_of
+from diloco.model.logits import logits_of
 
 
 class SampleError(ValueError):
@@ -47,7 +48,7 @@ def sample_text(module: nn.Module, prompt: str, options: SampleOptions) -> str:
         with torch.no_grad():
             for _ in range(options.tokens):
                 seen = torch.tensor([drawn[-options.context :]], dtype=torch.int64, device=device)
-                token = _draw(module(seen)[0, -1].float(), options, generator)
+                token = _draw(logits_of(module, seen)[0, -1].float(), options, generator)
                 if token == END_OF_DOCUMENT:
                     break
                 drawn.append(token)

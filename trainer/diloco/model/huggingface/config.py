@@ -1,0 +1,35 @@
+"""Builds the causal language model that a folder's `config.json` describes, without its weights."""
+
+from pathlib import Path
+
+from torch import nn
+
+from diloco.model.entrypoint import one_line
+from diloco.model.errors import ModelError
+
+
+def model_from_config(folder: Path, field: str) -> nn.Module:
+    """The model of ``folder``, newly initialized, f32, on torch's current device; ``field`` names the folder's place.
+
+    Under ``torch.device("meta")`` it takes no memory. ``forward(tokens)`` returns an object with ``logits``.
+
+    Raises:
+        ModelError: the packages are missing, or the folder describes no causal language model of the transformers
+            package; one line that names ``field``.
+    """
+    try:
+        import transformers  # noqa: PLC0415  # an optional package, which takes a second to load
+    except ImportError as error:
+        raise ModelError(f"{field}: needs the package transformers; install decoupled-diloco[hf]") from error
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{field}: {folder} has no config.json; use a folder that save_pretrained wrote")
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config.use_cache = False
+        made = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, dtype="float32")
+    except Exception as error:  # the library may raise anything for a wrong file: show it to the user in one line
+        raise ModelError(
+            f"{field}: {folder / 'config.json'} describes no causal language model ({one_line(error)})"
+        ) from error
+    assert isinstance(made, nn.Module)
+    return made
