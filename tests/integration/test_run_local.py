@@ -49,6 +49,12 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     replayed = fork_server.run([*PROGRAM, "replay", str(run.output)])
     assert replayed.returncode == 0, replayed.stderr
     assert "redone to the bit" in replayed.stdout
+    boards = tmp_path / "boards"
+    tracked = fork_server.run([*PROGRAM, "track", str(run.output), "--tensorboard", str(boards)])
+    assert tracked.returncode == 0, tracked.stderr
+    assert _curve(boards, "job/eval_loss")[-1] == pytest.approx(summary["eval_loss"])
+    assert all(norm > 0 for norm in _curve(boards, "learners/west/old/0/gradient_norm"))
+    assert all(0 < ratio <= 1 for ratio in _curve(boards, "fragments/0/agreement"))
     # Whatever happened to links and processes, no learner claimed more than it had done.
     wrong = ("neither may go back", " claims ", "since it received version")
     assert not any(text in run.log("syncer") for text in wrong)
@@ -59,6 +65,14 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     # A run that is complete is not run again.
     with LocalRun(job, "--resume") as again:
         assert "is complete" in again.ended().stdout
+
+
+def _curve(boards: Path, name: str) -> list[float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(boards))
+    read.Reload()
+    return [point.value for point in read.Scalars(name)]
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
     reports = [call[1] for call in bench.said.of("step")]
     # Its order is: copy in, report, post. The time of posting is in the next report.
     assert reports == [
-        StepReport(0, 1, 16, 1.0, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125)),
-        StepReport(0, 2, 32, 2.0, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125)),
-        StepReport(0, 3, 48, 8.0, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125)),
+        StepReport(0, 1, 16, 1.0, 2.0, 2, TimeSpent(1.0, looking=0.125, copying=1.5, loading=3.125), 0.0, 0, 1.0, 0.1),
+        StepReport(0, 2, 32, 2.0, 2.0, 4, TimeSpent(3.0, 0.0, 0.0, 1.5, 0.25, 0.0, 0.25, 3.125), 0.0, 0, 1.0, 0.1),
+        StepReport(0, 3, 48, 8.0, 2.0, 6, TimeSpent(11.0, 4.0, 0.0, 1.5, 0.5, 0.0, 0.25, 3.125), 0.0, 0, 1.0, 0.1),
     ]
     assert bench.loop.news == reports[-1]
     assert bench.loop.step_seconds() == 2.0

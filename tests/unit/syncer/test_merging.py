@@ -54,6 +54,13 @@ def test_the_result_is_not_in_the_store_before_it_is_committed() -> None:
     assert (result.event.version, result.problem) == (4, "")
 
 
+def test_a_merge_tells_how_long_it_is_and_how_far_members_agree() -> None:
+    sync = SyncSpec.model_validate(PLAIN | {"merge": "RDA"})
+    alike, apart = (merge(store(), sync, {"a": (1.0, 3), "b": (other, 3)}) for other in (3.0, -3.0))
+    assert (alike.agreement, alike.gradient_norm) == (pytest.approx(1.0), pytest.approx(2 * 10**0.5))
+    assert apart.agreement == pytest.approx(0.0, abs=1e-6)
+
+
 @pytest.mark.parametrize(("anchor", "merged"), [("Received", 2.5), ("Current", 1.5)])
 def test_the_anchor_says_whether_the_models_own_movement_counts(anchor: str, merged: float) -> None:
     # Measured from version 1 the learner stands at 0.5. The current fragment is 3.0, so from there it moved by 2.5.

@@ -17,6 +17,7 @@ from diloco.core.merge.fragment_merge import in_this_thread
 from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.peers.inbox import PushRefusedError
+from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import digest_of
 from diloco.wire.messages import PushKey
 from tests.support.syncer_peers import BESIDE as B
@@ -101,6 +102,13 @@ async def test_an_error_in_a_merge_ends_the_loop(tmp_path: Path) -> None:
 
     async with scene(tmp_path, run_blocks=fails) as on:
         with pytest.raises(RuntimeError, match="no memory"):
+            await merged(on)
+
+
+async def test_a_result_that_cannot_be_announced_ends_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(tmp_path) as on:
+        monkeypatch.setattr(SyncerMetrics, "observe_curve", None)
+        with pytest.raises(TypeError):
             await merged(on)
 
 

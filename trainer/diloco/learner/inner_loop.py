@@ -276,6 +276,8 @@ class InnerLoop:
             loss=result.loss,
             data_position=self._trainer.data_position,
             spent=self._activity.spent(),
+            gradient_norm=result.grad_norm,
+            learning_rate=result.learning_rates["AdamW"],
         )
         self._boxes.control.step(self.news)
 

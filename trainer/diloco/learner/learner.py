@@ -35,7 +35,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
-from diloco.learner.training.device import choose_device
+from diloco.learner.training.device import FLOPS_OF_PARAMETER, choose_device, peak_flops
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
 from diloco.model import build_model, layout_of
@@ -81,7 +81,7 @@ class Learner:
         self._wakeup = wakeup
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
-        device = choose_device(options.device or "auto")
+        self._device = device = choose_device(options.device or "auto")
         make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
@@ -102,7 +102,7 @@ class Learner:
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
         in_flight = schedule.in_flight(schedule.overlap)
         lease_seconds = spec.sync.lease_seconds
-        self._counts = TransferCounts()
+        self._counts, self._trained_parameters = TransferCounts(), layout.numel
         self._boxes = Mailboxes(
             orders=orders,
             requests=Requests(wakeup, fragments, in_flight),
@@ -287,6 +287,9 @@ class Learner:
             over=lambda: self._staying,
             counts=self._counts,
             batch_size=self._trainer.batch_size,
+            tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
+            flops_of_token=FLOPS_OF_PARAMETER * self._trained_parameters,
+            peak_flops=peak_flops(self._device, self._options.job.spec.training.precision),
         )
 
     def _write_activity(self, ending: Ending) -> None:

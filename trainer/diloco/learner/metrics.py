@@ -34,6 +34,11 @@ class LearnerFigures:
     """The job is over and the process keeps running."""
     counts: TransferCounts
     batch_size: int
+    tokens_per_step: int = 0
+    flops_of_token: float = 0.0
+    """Of the forward and the backward pass."""
+    peak_flops: float | None = None
+    """A second, of the device in the job's precision; None: not known."""
 
 
 def figure_pages(figures: LearnerFigures) -> dict[str, Route]:
@@ -90,6 +95,14 @@ class _LearnerCollector(Collector):
         yield _counter("tokens", "Tokens of this learner, over all its processes.", news.tokens)
         yield _gauge("step_seconds", "Duration of the latest inner step, in seconds.", news.step_seconds)
         yield _gauge("loss", "Training loss of the latest step, nats a token.", news.loss)
+        yield _gauge("gradient_norm", "Global norm of the latest step's gradient before clipping.", news.gradient_norm)
+        yield _gauge("learning_rate", "Learning rate of the latest step (AdamW's).", news.learning_rate)
+        if figures.flops_of_token and figures.peak_flops:
+            done = figures.flops_of_token * figures.tokens_per_step / news.step_seconds if news.step_seconds else 0.0
+            text = (
+                "Share of the device's peak arithmetic that the latest step used (MFU): 6 for each parameter a token."
+            )
+            yield _gauge("flops_utilization_ratio", text, done / figures.peak_flops)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

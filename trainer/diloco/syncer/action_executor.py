@@ -17,6 +17,7 @@ import torch
 from diloco.core.engine import actions
 from diloco.core.engine.actions import Action, NoteKind
 from diloco.core.engine.events import Event, LearnerLeft, Merged
+from diloco.spec.status.curves import FragmentCurve
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.engine_loop import EngineLoop
@@ -63,7 +64,7 @@ class ActionExecutor:
         self._sessions = sessions
         self._engine_loop = engine_loop
         self._inbox, self._store, self._posted = collaborators.inbox, collaborators.store, collaborators.posted
-        self._metrics = collaborators.metrics
+        self._metrics, self._curves = collaborators.metrics, collaborators.curves
         self._merging, self._checkpointer = work.merging, work.checkpointer
         self._payloads, self._finish = work.payloads, work.finish
         # torch keeps its number of threads per thread.
@@ -162,11 +163,12 @@ class ActionExecutor:
         loop.run_in_executor(self._thread, work).add_done_callback(self._merged)
 
     def _merged(self, done: asyncio.Future[MergeResult]) -> None:
-        error = done.exception()
-        if error is not None:
+        try:
+            self._announce(done.result())
+        except Exception as error:  # noqa: BLE001  # a callback of the loop: otherwise it would be lost
             self._engine_loop.fail(error)
-            return
-        result = done.result()
+
+    def _announce(self, result: MergeResult) -> None:
         merged = result.event
         self._metrics.merge_seconds.observe(merged.seconds)
         if result.problem:
@@ -174,6 +176,12 @@ class ActionExecutor:
             _log.warning(
                 "fragment %d is not merged and stays at version %d: %s", merged.fragment, merged.version, result.problem
             )
+        else:
+            curve = FragmentCurve(
+                version=merged.version, gradient_norm=result.gradient_norm, agreement=result.agreement
+            )
+            self._curves.fragments[merged.fragment] = curve
+            self._metrics.observe_curve(merged.fragment, curve)
         if result.not_encoded:
             self._metrics.updates_not_encoded.inc()
             _log.warning(

@@ -61,6 +61,10 @@ class MergeResult:
     """Why the fragment is unchanged; empty if it was merged."""
     update: EncodedUpdate | None = None
     """Update from the version before; None: the new version is sent whole."""
+    gradient_norm: float = 0.0
+    """L2 norm of the merged outer gradient."""
+    agreement: float = 0.0
+    """Of the members' directions (``MergeStatistics``)."""
     not_encoded: str = ""
     """Why there is no update though the job encodes them; empty if there is one, or no merge."""
 
@@ -122,8 +126,9 @@ class Merging:
         began = time.perf_counter()
         made, problem, not_encoded = prepared.target, "", ""
         update: EncodedUpdate | None = None
+        norm = agreement = 0.0
         try:
-            verdict = merge_fragment(
+            found = merge_fragment(
                 prepared.fragment,
                 [
                     # For ``sync.anchor: Current``: measured from the current fragment, not from the version received.
@@ -138,7 +143,8 @@ class Merging:
                 into=made.merge,
                 run=self._run_blocks,
                 bounded=True,
-            ).verdict
+            )
+            verdict, norm, agreement = found.verdict, found.gradient_norm, found.agreement
         except MergeError as error:
             problem, verdict = str(error), error.verdict
             made = NextVersion(MergeTarget(prepared.parameters, prepared.momentum), prepared.residual)
@@ -156,7 +162,7 @@ class Merging:
             left_out=tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out),
             proof=proof,
         )
-        return MergeResult(event, made, digest, problem, update, not_encoded)
+        return MergeResult(event, made, digest, problem, update, norm, agreement, not_encoded)
 
     def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:
         """The merge's result as an update, from which the new version is made; or why it cannot be encoded."""

@@ -41,6 +41,7 @@ from diloco.syncer.peers.link_watch import LinkWatch
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases
+from diloco.syncer.reporting.curves import CurveFile
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter
 from diloco.tape.keeper import TapeKeeper, TapeLimits
@@ -108,7 +109,7 @@ class Syncer:
         self._exporter = Exporter(directory.model, self._disk)
         threads = options.threads or torch.get_num_threads()
         self._block_threads = BlockThreads(threads)
-        self._reporter = Reporter(self.job, epoch)
+        self._reporter, self._curve_file = Reporter(self.job, epoch), CurveFile(directory.curves)
         engine_options = EngineOptions.from_job(options.job, self._layout)
         self._engine = Engine(engine_options, epoch, start_state.engine)
         self._checkpointer = Checkpointer(
@@ -229,6 +230,9 @@ class Syncer:
             view = self._view()
             self._reporter.sample(view, now)
             await self._links.look(view, now, self._checks)
+            if self._collaborators.curves.due(view):
+                row = self._collaborators.curves.row(self.status())
+                self._disk.submit(self._curve_file.append, row)
             self._tape.flush()
             self._request_checkpoint(now)
             self._back_up()

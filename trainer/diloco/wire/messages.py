@@ -74,6 +74,10 @@ class StepReport:
     """Time since the process started in which any pull received bytes. 0: not reported."""
     received_bytes: int = 0
     """Bytes received by pulls."""
+    gradient_norm: float = 0.0
+    """Global norm of the gradient before clipping."""
+    learning_rate: float = 0.0
+    """AdamW's, of this step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from diloco.learner.training.device import DeviceError, choose_device
+from diloco.learner.training.device import DeviceError, choose_device, peak_flops
 
 
 @pytest.mark.parametrize("name", ["gpu", "meta", "cuda:99"])
@@ -33,3 +33,15 @@ def test_a_cuda_device_must_be_one_of_those_there(
             choose_device(name)
     else:
         assert choose_device(name) == torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "peak"),
+    [("NVIDIA H100 80GB HBM3", "BF16", 989e12), ("NVIDIA H100 80GB HBM3", "F32", None), ("NVIDIA T1000", "BF16", None)],
+)
+def test_the_peak_of_a_device_is_told_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, name: str, precision: str, peak: float | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    assert peak_flops(torch.device("cuda"), precision) == peak
+    assert peak_flops(torch.device("cpu"), precision) is None

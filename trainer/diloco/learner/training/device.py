@@ -1,10 +1,25 @@
 """Chooses the device that the inner loop runs on."""
 
+from typing import Final
+
 import torch
+
+FLOPS_OF_PARAMETER: Final = 6
+"""Of a token's forward and backward pass, without attention (arXiv 2001.08361, section 2.1)."""
+_PEAKS: Final = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
+"""Dense bf16 operations a second by a part of the device's name, from NVIDIA's data sheets (SXM)."""
 
 
 class DeviceError(ValueError):
     """The requested device does not exist; the text names the flag."""
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Most operations a second of ``device`` in BF16; None for another precision, or a device that is not known."""
+    if device.type != "cuda" or precision != "BF16":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in _PEAKS.items() if part in name), None)
 
 
 def choose_device(name: str) -> torch.device:

@@ -14,6 +14,7 @@ from typing import Self
 
 from diloco.runtime.files import make_writable_directory, open_regular, write_atomically
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
+from diloco.spec.status.curves import FILE
 from diloco.syncer.errors import SyncerError
 from diloco.tape.segments import find_tapes
 
@@ -48,6 +49,7 @@ class SyncerDirectory:
         self.payloads = root / "payloads"
         self.endpoint = root / "endpoint.json"
         self.model = root / "model.safetensors"
+        self.curves = root / FILE
         self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._take_lock(patience_seconds, waiting)

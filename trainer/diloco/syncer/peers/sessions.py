@@ -64,7 +64,7 @@ class Sessions:
         self._job, self._epoch = collaborators.job, collaborators.epoch
         self._layout, self._store = collaborators.layout, collaborators.store
         self._claims, self._admission = collaborators.claims, collaborators.admission
-        self._meter, self._loads = collaborators.meter, collaborators.loads
+        self._meter, self._loads, self._curves = collaborators.meter, collaborators.loads, collaborators.curves
         self._clock, self._post = collaborators.clock, collaborators.post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
@@ -257,9 +257,11 @@ class Sessions:
                 return event
 
     def _measure(self, session: _Session, message: LearnerMessage) -> None:
-        """Record a learner's own count of its pulls, if it sends one."""
-        if isinstance(message, messages.StepReport) and message.received_bytes:
-            self._meter.pulled(session.join.learner, Moved(message.receiving_seconds, message.received_bytes))
+        """Record a learner's own figures, and its count of its pulls if it sends one."""
+        if isinstance(message, messages.StepReport):
+            self._curves.reported(session.join.learner, message)
+            if message.received_bytes:
+                self._meter.pulled(session.join.learner, Moved(message.receiving_seconds, message.received_bytes))
 
     def _check_fragment(self, fragment: int) -> None:
         fragments = len(self._store.versions)

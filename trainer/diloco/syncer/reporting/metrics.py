@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from diloco.core.engine.actions import Action, Fence, Merge, Note, NoteKind, Refuse
+from diloco.spec.status.curves import FragmentCurve
 from diloco.spec.status.syncer import BackupStatus, LearnerState, LinksStatus, RecoveriesStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -61,6 +62,18 @@ class SyncerMetrics:
             "Reports and pushes that were refused because they claim more work than is possible",
             registry=self.registry,
         )
+        self._gradient_norm = Gauge(
+            "diloco_outer_gradient_norm",
+            "L2 norm of the latest merged outer gradient",
+            ["fragment"],
+            registry=self.registry,
+        )
+        self._agreement = Gauge(
+            "diloco_agreement_ratio",
+            "Length of the mean of the learners' directions in the latest merge: 1 if they agree",
+            ["fragment"],
+            registry=self.registry,
+        )
         self.loop_lag = Gauge(
             "diloco_event_loop_lag_seconds", "How late the event loop is, in seconds", registry=self.registry
         )
@@ -86,6 +99,11 @@ class SyncerMetrics:
             if quorum_at is None:
                 self._quorum.observe(now - opened)
             self._grace.observe(0.0 if quorum_at is None else now - quorum_at)
+
+    def observe_curve(self, fragment: int, curve: FragmentCurve) -> None:
+        """Record a merge's figures."""
+        self._gradient_norm.labels(fragment).set(curve.gradient_norm)
+        self._agreement.labels(fragment).set(curve.agreement)
 
     def page(self, status: SyncerStatus) -> bytes:
         """The page in Prometheus' text format, with the job's state as in ``status``."""

@@ -252,6 +252,8 @@ class StepReport(_message.Message):
     SPENT_FIELD_NUMBER: _builtins.int
     RECEIVING_SECONDS_FIELD_NUMBER: _builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    GRADIENT_NORM_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     step: _builtins.int
     tokens: _builtins.int
@@ -263,6 +265,10 @@ class StepReport(_message.Message):
     in which any of them received bytes
     """
     received_bytes: _builtins.int
+    gradient_norm: _builtins.float
+    """global, before clipping"""
+    learning_rate: _builtins.float
+    """AdamW's"""
     @_builtins.property
     def spent(self) -> Global___TimeSpent: ...
     def __init__(
@@ -277,10 +283,12 @@ class StepReport(_message.Message):
         spent: Global___TimeSpent | None = ...,
         receiving_seconds: _builtins.float = ...,
         received_bytes: _builtins.int = ...,
+        gradient_norm: _builtins.float = ...,
+        learning_rate: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spent", b"spent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "incarnation", b"incarnation", "loss", b"loss", "received_bytes", b"received_bytes", "receiving_seconds", b"receiving_seconds", "spent", b"spent", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "gradient_norm", b"gradient_norm", "incarnation", b"incarnation", "learning_rate", b"learning_rate", "loss", b"loss", "received_bytes", b"received_bytes", "receiving_seconds", b"receiving_seconds", "spent", b"spent", "step", b"step", "step_seconds", b"step_seconds", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,82 @@
+import logging
+from pathlib import Path
+
+import pytest
+
+from diloco.core.account.time_spent import TimeSpent
+from diloco.core.engine.engine import Engine
+from diloco.local.curves import CurveReader, points
+from diloco.spec.status.curves import CurveRow, FragmentCurve
+from diloco.spec.status.syncer import CheckpointStatus, StoredStatus, SyncerStatus
+from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFile, Curves
+from diloco.syncer.reporting.status_builder import Reporter
+from diloco.wire.messages import StepReport
+from tests.support.job_engine import engine_of
+from tests.support.status_of_a_job import changed
+from tests.support.syncer_process import SmallJob
+
+STORED = StoredStatus(checkpoint=CheckpointStatus(newest="", age_seconds=None, failures=0, problem=""), tape_problem="")
+ROW = CurveRow(epoch=1, unix_seconds=5.0, merged_tokens=64, inner_steps=2, tokens_per_second=3.5, eval_loss=None)
+
+
+@pytest.fixture
+def status(tmp_path: Path) -> SyncerStatus:
+    engine: Engine = engine_of(SmallJob(tmp_path), (2.0, 3.0), TimeSpent(training=0.5))
+    return Reporter("small", 4).status(engine.view(1.0), STORED)
+
+
+def test_a_row_has_what_learners_reported_and_merges_found(status: SyncerStatus) -> None:
+    curves = Curves()
+    curves.reported("here/cpu/0", StepReport(1, 1, 64, 0.5, 2.0, 4, gradient_norm=1.5, learning_rate=0.01))
+    curves.fragments[1] = FragmentCurve(version=3, gradient_norm=0.5, agreement=0.75)
+    row = curves.row(status)
+    assert list(row.learners) == ["here/cpu/0"]
+    learner = row.learners["here/cpu/0"]
+    assert (learner.loss, learner.gradient_norm, learner.learning_rate) == (2.0, 1.5, 0.01)
+    assert ("fragments/1/agreement", 0.75) in points(row)
+    assert ("learners/here/cpu/0/loss", 2.0) in points(row)
+
+
+def test_a_job_has_a_thousand_rows_and_one_at_its_end(status: SyncerStatus) -> None:
+    curves, written = Curves(), []
+    for tokens in range(0, 100_001, 10):
+        now = changed(
+            status, merged_tokens=tokens, budget_tokens=100_000, phase="Complete" if tokens == 100_000 else "Training"
+        )
+        if curves.due(now):
+            written.append(curves.row(now).merged_tokens)
+    assert len(written) in (1000, 1001)
+    assert written[-1] == 100_000
+
+
+def test_learners_of_a_large_job_have_no_curves_of_their_own(status: SyncerStatus) -> None:
+    curves = Curves()
+    many = [status.learners[0].model_copy(update={"id": f"here/cpu/{n}"}) for n in range(MOST_LEARNERS + 1)]
+    for one in many:
+        curves.reported(one.id, StepReport(1, 1, 64, 0.5, 2.0, 4))
+    assert curves.row(changed(status, learners=many)).learners == {}
+    assert len(curves.row(changed(status, learners=many[1:])).learners) == MOST_LEARNERS
+
+
+def test_rows_are_read_once_and_a_cut_one_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "curves.jsonl"
+    reader, file = CurveReader(path), CurveFile(path)
+    assert list(reader.rows()) == []
+    file.append(ROW)
+    with path.open("a") as cut:
+        cut.write('{"epoch": 1, "unix')
+    assert list(reader.rows()) == [ROW]
+    later = ROW.model_copy(update={"epoch": 2})
+    file.append(later)
+    assert list(reader.rows()) == [later]
+    assert list(reader.rows()) == []
+
+
+def test_a_disk_that_takes_no_row_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = CurveFile(tmp_path / "none" / "curves.jsonl")
+    with caplog.at_level(logging.WARNING):
+        file.append(ROW)
+        file.append(ROW)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/none/curves.jsonl: cannot be written (No such file or directory); rows are left out"
+    ]

@@ -1,0 +1,55 @@
+"""A row of a job's curves: what people plot. A file of them has one JSON object a line."""
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+FILE: Final = "curves.jsonl"
+"""In the syncer's directory."""
+
+
+class _Values(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class LearnerCurve(_Values):
+    """A learner's latest inner step."""
+
+    steps: int
+    """Inner steps so far, over all its processes."""
+    tokens_per_second: float
+    """Over the last half minute."""
+    loss: float | None
+    """Nats per token; None if it was not a number."""
+    gradient_norm: float
+    """Global norm of the gradient before clipping."""
+    learning_rate: float
+    """AdamW's."""
+
+
+class FragmentCurve(_Values):
+    """A fragment's latest merge."""
+
+    version: int
+    gradient_norm: float
+    """L2 norm of the merged outer gradient."""
+    agreement: float
+    """Length of the mean of the learners' directions, 0 to 1: 1 if they agree."""
+
+
+class CurveRow(_Values):
+    """All curves at one time."""
+
+    epoch: int
+    """Number of the syncer's start that wrote it; a later one may write the same tokens again."""
+    unix_seconds: float
+    merged_tokens: float
+    inner_steps: int
+    """Of all learners."""
+    tokens_per_second: float
+    """Merged tokens, over the last half minute."""
+    eval_loss: float | None
+    """Of the latest credible evaluation, nats per token."""
+    learners: dict[str, LearnerCurve] = {}
+    """By id; empty if the job has too many for a file."""
+    fragments: dict[int, FragmentCurve] = {}

@@ -1,0 +1,93 @@
+"""Writes the job's curves: a row at each thousandth of the token budget, so that the file stays small.
+
+A syncer that restarts goes on with the file; what it merges again, it writes again, with its own epoch.
+"""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from diloco.spec.status.curves import CurveRow, FragmentCurve, LearnerCurve
+from diloco.spec.status.syncer import EngineStatus, SyncerStatus
+from diloco.wire.messages import StepReport
+
+_log = logging.getLogger(__name__)
+
+ROWS: Final = 1000
+"""Rows of a whole job (ours): as many as a plot has pixels for."""
+MOST_LEARNERS: Final = 64
+"""Most learners of a job whose curves are written one by one (ours)."""
+
+
+class Curves:
+    """The latest values of each learner and fragment, and the rows made of them. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, StepReport] = {}
+        self._due, self._ended = 1.0, False
+        self.fragments: dict[int, FragmentCurve] = {}
+
+    def reported(self, learner: str, report: StepReport) -> None:
+        """Keep a learner's latest step."""
+        self._reports[learner] = report
+
+    def due(self, view: EngineStatus) -> bool:
+        """Whether the job has advanced by a row since the last one, or has just ended."""
+        return view.merged_tokens >= self._due or (view.finished and not self._ended)
+
+    def row(self, status: SyncerStatus) -> CurveRow:
+        """The next row."""
+        self._due, self._ended = status.merged_tokens + status.budget_tokens / ROWS, status.finished
+        known = status.learners if len(status.learners) <= MOST_LEARNERS else ()
+        return CurveRow(
+            epoch=status.epoch,
+            unix_seconds=time.time(),
+            merged_tokens=status.merged_tokens,
+            inner_steps=status.inner_steps,
+            tokens_per_second=status.tokens_per_second,
+            eval_loss=status.eval_loss,
+            learners={
+                learner.id: LearnerCurve(
+                    steps=learner.steps,
+                    tokens_per_second=learner.tokens_per_second,
+                    loss=learner.loss,
+                    gradient_norm=report.gradient_norm,
+                    learning_rate=report.learning_rate,
+                )
+                for learner in known
+                if (report := self._reports.get(learner.id)) is not None
+            },
+            fragments=dict(sorted(self.fragments.items())),
+        )
+
+
+class CurveFile:
+    """Appends rows. Those that the disk does not take are left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failed = False
+
+    def append(self, row: CurveRow) -> None:
+        """Write a row. Called in one thread, which may wait for the disk."""
+        try:
+            self._write(row.model_dump_json().encode() + b"\n")
+        except OSError as error:
+            if not self._failed:
+                _log.warning("%s: cannot be written (%s); rows are left out", self._path, error.strerror or error)
+            self._failed = True
+        else:
+            self._failed = False
+
+    def _write(self, line: bytes) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            end = os.fstat(descriptor).st_size
+            if end and os.pread(descriptor, 1, end - 1) != b"\n":  # a crash has cut the last row
+                line = b"\n" + line
+            if os.write(descriptor, line) < len(line):  # the disk is full
+                os.ftruncate(descriptor, end)
+        finally:
+            os.close(descriptor)
