@@ -1,5 +1,6 @@
 """``diloco run`` with real processes: through failures to a report, interrupted, killed, and with wrong input."""
 
+import importlib
 import json
 import math
 import os
@@ -68,9 +69,9 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
 
 
 def _curve(boards: Path, name: str) -> list[float]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    read = EventAccumulator(str(boards))
+    # It loads for seconds.
+    accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    read = accumulator.EventAccumulator(str(boards))
     read.Reload()
     return [point.value for point in read.Scalars(name)]
 

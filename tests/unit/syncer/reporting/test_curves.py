@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.core.engine.engine import Engine
 from diloco.local.curves import CurveReader, points
 from diloco.spec.status.curves import CurveRow, FragmentCurve
 from diloco.spec.status.syncer import CheckpointStatus, StoredStatus, SyncerStatus
@@ -21,7 +20,7 @@ ROW = CurveRow(epoch=1, unix_seconds=5.0, merged_tokens=64, inner_steps=2, token
 
 @pytest.fixture
 def status(tmp_path: Path) -> SyncerStatus:
-    engine: Engine = engine_of(SmallJob(tmp_path), (2.0, 3.0), TimeSpent(training=0.5))
+    engine = engine_of(SmallJob(tmp_path), (2.0, 3.0), TimeSpent(training=0.5))
     return Reporter("small", 4).status(engine.view(1.0), STORED)
 
 
