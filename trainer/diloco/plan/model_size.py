@@ -1,9 +1,8 @@
 """Computes the sizes of a job's fragments from shapes alone, before a model is built and without torch."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diloco.core.fragments import TensorSpec, partition
+from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.plan import PlanError
 from diloco.spec import JobSpec
 from diloco.spec.training import BuiltinModel
@@ -43,8 +42,7 @@ def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
             raise PlanError(
                 f"--parameters: {parameters} is not needed: the size of the built-in model is known; remove it"
             )
-        layout = partition(list(gpt_tensors(spec.model.builtin)), count)
-        return ModelSize(tuple(fragment.numel for fragment in layout.fragments))
+        return ModelSize(gpt_layout(spec.model.builtin, count).numels)
     if parameters is None:
         raise PlanError(
             f"--parameters: is missing, and the size of a model from the entrypoint {spec.model.entrypoint} is not "
@@ -60,7 +58,7 @@ def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
     return ModelSize(numels, "fragments of equal size; a large embedding makes one of them larger")
 
 
-def gpt_tensors(builtin: BuiltinModel) -> Iterator[TensorSpec]:
-    """The built-in GPT's parameter tensors, in the order in which the module registers them."""
-    for name, shape in builtin.shapes():
-        yield TensorSpec(name, shape, embedding=name == "embedding.weight")
+def gpt_layout(builtin: BuiltinModel, count: int) -> Layout:
+    """The layout of the built-in GPT, by its shapes."""
+    tensors = [TensorSpec(name, shape, embedding=name == "embedding.weight") for name, shape in builtin.shapes()]
+    return partition(tensors, count, output="output.weight")

@@ -42,7 +42,7 @@ class SyncSpec(SpecModel):
     """Synchronization. The defaults are the paper's; where the paper has none, the description says 'ours'."""
 
     fragments: int = Field(default=24, ge=1, le=4096)
-    """P: number of fragments of the model. Each has whole tensors; sizes are balanced."""
+    """P: number of fragments of the model. Balanced by size: large embeddings are split by rows."""
     interval: int = Field(default=24, ge=1, le=1_000_000)
     """H: inner steps between two synchronizations of a fragment."""
     overlap: Overlap = AUTO
