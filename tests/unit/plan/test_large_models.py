@@ -1,13 +1,25 @@
 """Known models, by their published dimensions, without memory for them."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
-from torch import nn
 
-from diloco.model import layout_of
+from diloco.model import layout_of_folder
+from diloco.plan.plan import make_plan
+from diloco.plan.world import RegionLink, World
+from diloco.simulate import Link, Profile, Scenario, simulate_course
+from diloco.spec import JobSpec
+from tests.support.small_job import named_job, small_job
+
+STEP_SECONDS = 2.0
+ARCHITECTURES = {
+    "gemma3_text": "Gemma3ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+}
 
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma-3-1b": (
@@ -72,16 +84,48 @@ PARAMETERS = {
 }
 
 
-def on_meta(name: str) -> nn.Module:
-    kind, dimensions = SIZES[name]
-    config = transformers.AutoConfig.for_model(kind, **dimensions)
-    with torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, dtype="float32")
+def in_steps(spec: JobSpec, steps: int) -> JobSpec:
+    """The job, until each of its two learners has made about so many steps."""
+    training = spec.training.model_copy(update={"tokens": steps * 2 * 64})
+    return spec.model_copy(update={"training": training})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config.json for each model."""
+    root = tmp_path_factory.mktemp("models")
+    for name, (kind, dimensions) in SIZES.items():
+        config = {"model_type": kind, "architectures": [ARCHITECTURES[kind]], **dimensions}
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(json.dumps(config))
+    return root
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_no_fragment_is_much_larger_than_the_mean(name: str) -> None:
-    layout = layout_of(on_meta(name), 24)
-    print(name, layout.numel, max(layout.shares) * 24, sum(len(f.slots) for f in layout.fragments))
+def test_fragments_are_even_and_as_much_is_merged_as_planned(name: str, folders: Path) -> None:
+    layout = layout_of_folder(folders / name, 24, "--hf")
     assert layout.numel == PARAMETERS[name]
     assert max(layout.shares) <= 1.4 / 24
+    link_rate = 4 * layout.numel / (24 * STEP_SECONDS) / 0.6  # used to 60 % on the way down
+    regions = [{"name": name, "connections": 64, "pools": [{"name": "a"}]} for name in ("east", "west")]
+    spec = small_job(model={"entrypoint": "mine:make"}, regions=regions, sync={"interval": 24})
+    world = World(
+        {one.name: RegionLink(link_rate, 0.02) for one in spec.regions},
+        step_seconds=dict.fromkeys(spec.pools, STEP_SECONDS),
+    )
+    made = make_plan(named_job("planned", spec), world, layout.numels)
+    profile = Profile(STEP_SECONDS, link=Link(0.01, link_rate))
+    scenario = Scenario(
+        dict.fromkeys(spec.learner_ids, profile), merge_seconds=made.situation.merge_seconds, deadline_seconds=1e6
+    )
+    # What the longer run adds has neither a beginning nor an end.
+    short, long = (
+        simulate_course(named_job("planned", in_steps(spec, steps)), scenario, layout).view for steps in (72, 168)
+    )
+    trained = [sum(learner.tokens for learner in view.learners) for view in (short, long)]
+    simulated = (long.merged_tokens - short.merged_tokens) / (trained[1] - trained[0])
+    assert made.fit.fits
+    assert made.fit.merged_share == pytest.approx(simulated, abs=0.05)
+    beside = made.data_parallel
+    assert beside is not None
+    assert beside.all_reduce_seconds == pytest.approx(4 * layout.numel / link_rate)  # 2 (M - 1) / M is 1

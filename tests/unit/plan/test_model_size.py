@@ -60,14 +60,14 @@ def test_a_model_of_ones_own_is_taken_for_equal_fragments_and_that_is_said() -> 
 @pytest.mark.parametrize(
     ("builtin", "parameters", "told"),
     [
-        (None, None, "--parameters: is missing, and the size of a model from the entrypoint mine:make"),
         (None, 23, "--parameters: 23 is not from 24, one for each fragment"),
         (None, 10**15 + 1, "--parameters: 1000000000000001 is not from 24"),
         ({"preset": "pico"}, 100, "--parameters: 100 is not needed"),
+        ({"preset": "pico"}, [100], "--hf: is not needed"),
     ],
 )
 def test_a_size_that_is_missing_wrong_or_not_needed_is_refused(
-    builtin: dict[str, Any] | None, parameters: int | None, told: str
+    builtin: dict[str, Any] | None, parameters: int | list[int], told: str
 ) -> None:
     with pytest.raises(PlanError) as caught:
         model_size(job(builtin=builtin), parameters)

@@ -1,11 +1,12 @@
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diloco.cli.plan_view import needs_table
+from diloco.cli.plan_view import needs_table, plan_view
 from diloco.plan.document import document
 from diloco.plan.fit.fit import FitKind
 from diloco.plan.needs import CONNECTION_BYTES
@@ -27,9 +28,9 @@ def job(**changes: Any) -> DiLoCoJob:
     return named_job("planned", spec)
 
 
-def plan(links: list[str], steps: list[str], parameters: int | None = None, **changes: Any) -> Plan:
+def plan(links: list[str], steps: list[str], model_size: int | Sequence[int] | None = None, **changes: Any) -> Plan:
     made = job(**changes)
-    return make_plan(made, read_world(made.spec, links, steps), parameters)
+    return make_plan(made, read_world(made.spec, links, steps), model_size)
 
 
 def test_pools_with_learners_are_groups_behind_their_regions_link() -> None:
@@ -55,7 +56,7 @@ def test_what_was_not_given_is_named() -> None:
     )
     assert plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"]).assumed == ()
     own = plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"], 10**6, model={"entrypoint": "mine:make"})
-    assert own.assumed == ("fragments of equal size; a large embedding makes one of them larger",)
+    assert own.assumed == ("fragments of equal size (--parameters)",)
 
 
 def test_a_regions_bandwidth_and_connections_bound_what_its_link_carries() -> None:
@@ -82,6 +83,38 @@ def test_it_says_which_region_needs_more_connections_than_it_has() -> None:
     assert f"{region.connections_needed} a learner (it has 1)" in drawn(needs_table(made.needs), 200)
 
 
+WEST = [{"name": "west", "pools": [{"name": "a", "learners": 2}]}]
+OWN = {"entrypoint": "mine:make"}
+
+
+def over_5_gbits(step: float, round_trip_ms: int = 94) -> Plan:
+    """Two learners with eight connections each, which over 94 ms carry 2.86 Gbit/s."""
+    return plan([f"west=5Gbit/s,{round_trip_ms}ms"], [f"*={step}"], 10**9, regions=WEST, model=OWN)
+
+
+def test_what_connections_limit_more_connections_mend_and_nothing_else() -> None:
+    made = over_5_gbits(0.7)
+    assert "2.86 Gbit/s that 8 connections of each learner carry of its 5 Gbit/s" in made.fit.reason
+    assert [str(remedy) for remedy in made.remedies] == ["regions[west].connections: 12"]
+    (remedy,) = made.remedies
+    assert remedy.fit.fits
+    assert remedy.situation.groups[0].link.up_bytes_per_second == pytest.approx(12 / 8 * 2.86e9 / 8, rel=0.01)
+    (link, _) = document(made)["links"]
+    assert (link["link_bytes_per_second"], link["bytes_per_second"]) == (625e6, pytest.approx(357e6, rel=0.01))
+    assert "2.86 Gbit/s of 5 Gbit/s" in drawn(plan_view(made), 200)
+
+
+def test_where_the_link_is_too_thin_as_well_the_rest_is_advised_on_top() -> None:
+    made = over_5_gbits(0.4)
+    assert [remedy.kind for remedy in made.remedies] == ["Encoding", "Interval", "Rate", "StepTime"]
+    assert all(str(remedy).startswith("regions[west].connections: 15") for remedy in made.remedies)
+    assert "Gbit/s on the link west" in str(made.remedies[2])
+
+
+def test_more_connections_than_a_job_may_have_are_not_advised() -> None:
+    assert "regions[west].connections: 64" in str(over_5_gbits(0.7, 1000).remedies[-1])
+
+
 def test_a_region_named_as_the_syncer_keeps_a_link_of_its_own() -> None:
     made = plan(["*=100kbit/s"], ["*=1"], regions=[{"name": "syncer", "pools": [{"name": "a", "learners": 2}]}])
     assert [use.too_thin for use in made.fit.links] == [True, False]
@@ -102,10 +135,13 @@ def test_data_parallel_is_reckoned_for_links_between_regions_alone() -> None:
     beside = made.data_parallel
     assert beside is not None
     parameters = made.model.parameters
-    assert beside.step_bytes == pytest.approx(2 * 3 / 4 * parameters * 2)
+    assert beside.step_bytes == pytest.approx(2 * 3 / 4 * parameters * 4)
     assert beside.all_reduce_seconds == pytest.approx(beside.step_bytes / 1e6)
     assert beside.slowdown == pytest.approx(max(1.0, beside.all_reduce_seconds / 0.5))
     assert beside.decoupled_step_bytes == pytest.approx(parameters * 2 / 24)
+    far = plan(["east=1Gbit/s", "west=8Mbit/s,60s"], ["*=0.5"]).data_parallel
+    assert far is not None
+    assert far.all_reduce_seconds == beside.all_reduce_seconds  # our connections do not limit it
     assert plan([], [], regions=REGIONS[:1]).data_parallel is None
     unknown = plan(["west=8Mbit/s"], []).data_parallel
     assert unknown is not None
@@ -136,8 +172,6 @@ def test_the_document_says_what_is_unknown_by_null() -> None:
 
 
 def test_a_fragment_far_above_the_others_is_worth_a_word() -> None:
-    model = {"builtin": {"preset": "gpt2", "vocabularySize": 50_257}}
-    data = {"tokens": {"path": "corpus.tokens"}}
-    made = plan(["*=10Gbit/s"], ["*=1"], model=model, data=data)
-    assert made.caution.startswith("one fragment has 31 % of the parameters, 7.5 times the mean: ")
+    made = plan(["*=10Gbit/s"], ["*=1"], [10_000] + [1000] * 23, model={"entrypoint": "mine:make"})
+    assert made.caution.startswith("one fragment has 30 % of the parameters, 7.27 times the mean: ")
     assert plan(["*=10Gbit/s"], ["*=1"]).caution == ""

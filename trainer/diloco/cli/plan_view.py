@@ -11,8 +11,8 @@ from rich.text import Text
 from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text, short_duration_text
 from diloco.plan.advice import Advice
 from diloco.plan.fit.fit import Fit, FitKind, GroupFit, LinkUse
-from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS, rate_text
-from diloco.plan.fit.situation import LearnerGroup, Link
+from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS
+from diloco.plan.fit.situation import LearnerGroup, Link, rate_text
 from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
 from diloco.plan.plan import Plan
 from diloco.spec.outer_choice import OuterChoice
@@ -74,6 +74,8 @@ def _links(plan: Plan) -> Table:
     uses = {use.name: use for use in plan.fit.links}
     for link, learners in plan.situation.links:
         rate = "unlimited" if math.isinf(link.up_bytes_per_second) else rate_text(link.up_bytes_per_second)
+        if link.limited:
+            rate += f" of {rate_text(link.link_bytes_per_second)}"
         table.add_row(link.name, str(learners), rate, _round_trip(link), *_use(uses.get(link.name)))
     return table
 
@@ -212,7 +214,7 @@ def _data_parallel(plan: Plan) -> str:
         f", {short_duration_text(beside.all_reduce_seconds)} over the slowest link" if beside.all_reduce_seconds else ""
     )
     return (
-        f"Data-parallel would move {bytes_text(beside.step_bytes)} a step each way (bf16 gradients, a ring){seconds}"
+        f"Data-parallel would move {bytes_text(beside.step_bytes)} a step each way (f32 gradients, a ring){seconds}"
         f"{slower}. Decoupled, a learner pushes {bytes_text(beside.decoupled_step_bytes)} a step, 1/{times:.0f} of it."
     )
 

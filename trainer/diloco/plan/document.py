@@ -84,11 +84,16 @@ def _links(plan: Plan) -> list[dict[str, Any]]:
             **uses.get(link.name, unknown),
             "name": link.name,
             "learners": learners,
-            "bytes_per_second": link.up_bytes_per_second if math.isfinite(link.up_bytes_per_second) else None,
+            "bytes_per_second": _finite(link.up_bytes_per_second),
+            "link_bytes_per_second": _finite(link.link_bytes_per_second),
             "round_trip_seconds": link.round_trip_seconds,
         }
         for link, learners in plan.situation.links
     ]
+
+
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None
 
 
 def _learners(plan: Plan) -> list[dict[str, Any]]:

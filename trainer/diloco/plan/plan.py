@@ -1,7 +1,7 @@
 """Plans a job for given links and step times, and says whether they fit. It trains nothing and needs no torch."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, isinf, log10
 from typing import Final
@@ -78,14 +78,14 @@ class Plan:
         )
 
 
-def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Plan:
-    """Compute how ``job`` goes in ``world``. ``parameters``: of a model that is not the built-in one.
+def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = None) -> Plan:
+    """Compute how ``job`` goes in ``world``. ``size``: of a model that is not the built-in one, see ``model_size``.
 
     Raises:
-        PlanError: the model's size is not known, or given although it is.
+        PlanError: the model's size is given although it is known, or is wrong.
         LayoutError: the model cannot be cut into as many fragments.
     """
-    model = model_size(job.spec, parameters)
+    model = model_size(job.spec, size)
     situation = situation_of(job.spec, world, model)
     unknown = not world.step_seconds
     smallest = smallest_step_seconds(situation) if unknown else None
@@ -121,9 +121,7 @@ def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
 
 def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
     for region in spec.regions:
-        given = world.link(region.name)
-        rate = _rate(region, given)
-        link = Link(region.name, rate, rate, given.round_trip_seconds)
+        link = _link(region, world.link(region.name))
         for pool in region.pools:
             if pool.size:
                 name = f"{region.name}/{pool.name}"
@@ -131,12 +129,14 @@ def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
                 yield LearnerGroup(name, pool.size, link, world.step_seconds.get(name), tokens)
 
 
-def _rate(region: Region, given: RegionLink) -> float:
-    """Of what a region's link carries, what its learners together may and can use."""
+def _link(region: Region, given: RegionLink) -> Link:
+    """A region's link, with what its learners together may and can use of it."""
     allowed = math.inf if region.bandwidth is None else parse_rate(f"{region.name}: bandwidth", region.bandwidth)
     learners = sum(pool.size for pool in region.pools)
     used = learners * bytes_per_second_of(region.connections, given.round_trip_seconds) if learners else math.inf
-    return min(given.bytes_per_second, allowed, used)
+    carried = min(given.bytes_per_second, allowed)
+    rate, connections = min(carried, used), region.connections if used < carried else None
+    return Link(region.name, rate, rate, given.round_trip_seconds, connections, carried)
 
 
 def _step_times(situation: Situation, smallest: float | None) -> Iterator[StepTime]:
