@@ -103,6 +103,14 @@ def test_a_model_of_ones_own_is_planned_by_its_shapes_or_its_size(
     assert ("fragments of equal size (--parameters)" in told["assumed"]) == bool(arguments)
 
 
+def test_a_device_that_is_too_small_has_the_exit_code_of_what_does_not_fit(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan", job, "--link", "*=100Mbit/s,80ms", "--step", "*=0.5", "--json", "--device-memory"]
+    assert [execute([*arguments, size]) for size in ("1GiB", "1MiB")] == [0, 5]
+    assert '"fits": false' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

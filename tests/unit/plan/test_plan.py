@@ -1,6 +1,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from diloco.cli.plan_view import needs_table, plan_view
 from diloco.plan.document import document
 from diloco.plan.fit.fit import FitKind
+from diloco.plan.memory import Memory
 from diloco.plan.needs import CONNECTION_BYTES
 from diloco.plan.plan import Plan, make_plan
 from diloco.plan.world import read_world
@@ -85,6 +87,7 @@ def test_it_says_which_region_needs_more_connections_than_it_has() -> None:
 
 WEST = [{"name": "west", "pools": [{"name": "a", "learners": 2}]}]
 OWN = {"entrypoint": "mine:make"}
+MUON = {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4, "optimizer": {"type": "Muon"}}
 
 
 def over_5_gbits(step: float, round_trip_ms: int = 94) -> Plan:
@@ -146,6 +149,31 @@ def test_data_parallel_is_reckoned_for_links_between_regions_alone() -> None:
     unknown = plan(["west=8Mbit/s"], []).data_parallel
     assert unknown is not None
     assert unknown.slowdown is None
+
+
+def test_a_model_that_a_device_cannot_hold_is_told_before_it_is_tried() -> None:
+    made = plan(["west=10Gbit/s,1ms"], ["*=500"], 70 * 10**9, regions=WEST, model=OWN)
+    assert made.fits
+    assert made.memory.device_bytes == 5 * 4 * 70 * 10**9
+    small = replace(made, device_bytes=80 * 2**30)
+    assert not small.fits
+    assert document(small)["fits"] is False
+    assert document(small)["memory"]["device_bytes"] == 1.4e12
+    told = " ".join(drawn(plan_view(small), 200).split())
+    assert "planned does not fit: DeviceTooSmall" in told
+    assert "a learner needs at least 1.40 TB of its device, which has 85.9 GB" in told
+
+
+def test_memory_is_counted_by_what_the_job_keeps() -> None:
+    def memory(**sync: Any) -> Memory:
+        return plan([], [], 10**9, regions=WEST, model=OWN, sync={"fragments": 10, "interval": 24} | sync).memory
+
+    assert memory() == Memory(20 * 10**9, 20 * 10**9, 16 * 10**9 + 2 * 200 * 10**6, 8 * 10**9)
+    encoded = memory(compression="Int8", downlink="Int8")
+    assert encoded.host_bytes == 28 * 10**9
+    assert encoded.checkpoint_bytes == 12 * 10**9
+    muon = plan([], [], 10**9, regions=WEST, model=OWN, training=MUON).memory
+    assert muon.device_bytes == 16 * 10**9
 
 
 def test_the_document_is_json_and_holds_the_verdict_and_the_remedies() -> None:

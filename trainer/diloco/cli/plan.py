@@ -1,6 +1,7 @@
 """``diloco plan``: whether the links carry the job, computed in closed form before anything runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from diloco.plan.world import read_world
 from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_OK
 from diloco.spec import JobSpec, load_job
-from diloco.spec.quantities import parse_count
+from diloco.spec.quantities import parse_bytes, parse_count
 
 
 def plan(
@@ -54,6 +55,10 @@ def plan(
             "built as the manifest says, without values.",
         ),
     ] = None,
+    device_memory: Annotated[
+        str | None,
+        typer.Option("--device-memory", metavar="SIZE", help="Memory of each learner's device, such as 80GiB."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON.")] = False,
 ) -> None:
     """Check whether the links carry a job's schedule, and suggest remedies. Quick; nothing is trained.
@@ -78,11 +83,13 @@ def plan(
     manifest = load_job(job)
     world = read_world(manifest.spec, link or (), step or ())
     made = make_plan(manifest, world, _size(manifest.spec, parameters, hf))
+    if device_memory is not None:
+        made = replace(made, device_bytes=parse_bytes("--device-memory", device_memory))
     if as_json:
         typer.echo(json.dumps(document(made), indent=2))
     else:
         new_console().print(plan_view(made))
-    raise typer.Exit(EXIT_OK if made.fit.fits else EXIT_DOES_NOT_FIT)
+    raise typer.Exit(EXIT_OK if made.fits else EXIT_DOES_NOT_FIT)
 
 
 def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> int | tuple[int, ...] | None:

@@ -13,6 +13,7 @@ from diloco.plan.advice import Advice
 from diloco.plan.fit.fit import Fit, FitKind, GroupFit, LinkUse
 from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS
 from diloco.plan.fit.situation import LearnerGroup, Link, rate_text
+from diloco.plan.memory import Memory
 from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
 from diloco.plan.plan import Plan
 from diloco.spec.outer_choice import OuterChoice
@@ -32,6 +33,8 @@ def plan_view(plan: Plan) -> RenderableType:
 
 def _parts(plan: Plan) -> Iterator[RenderableType]:
     verdict, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
+    if plan.fit.fits and not plan.fits:
+        verdict, style = "does not fit: DeviceTooSmall", "bold red"
     yield Text.assemble((plan.job.metadata.name, "bold"), "  ", (verdict, style))
     yield from _indented([plan.fit.reason, _exchange(plan), f"Outer optimizer: {OuterChoice.of(plan.job.spec)}"])
     yield Text()
@@ -40,6 +43,9 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield _learners(plan)
     yield Text(f"\n{_needs_words(plan.needs)}")
     yield needs_table(plan.needs)
+    yield Text(f"\n{_memory(plan.memory)}")
+    if plan.device_too_small:
+        yield Text(f"{_too_small(plan)}", style="bold red")
     if plan.remedies:
         yield Text("\nRemedies, each enough alone:")
         yield _remedies(plan)
@@ -47,6 +53,8 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         yield from _step_times(plan)
     if plan.advice is not None:
         yield Text(f"\n{_advice(plan.advice)}")
+    if plan.not_measured:
+        yield Text(f"\nWhich settings train best was not measured for {plan.not_measured}.")
     if plan.data_parallel is not None:
         yield Text(f"\n{_data_parallel(plan)}")
     if plan.caution:
@@ -155,6 +163,19 @@ def _connections(needed: int, given: int | None) -> str:
 
 def _times(fragments: tuple[FragmentTimes, ...], seconds: list[float]) -> str:
     return f"{short_duration_text(sum(seconds) / len(fragments))}, {short_duration_text(max(seconds))}"
+
+
+def _memory(memory: Memory) -> str:
+    return (
+        f"Memory, at least: {bytes_text(memory.device_bytes)} of a learner's device without activations, "
+        f"{bytes_text(memory.host_bytes)} of its host, {bytes_text(memory.syncer_bytes)} of the syncer; "
+        f"{bytes_text(memory.checkpoint_bytes)} on its disk for each checkpoint."
+    )
+
+
+def _too_small(plan: Plan) -> str:
+    needed, given = bytes_text(plan.memory.device_bytes), bytes_text(plan.device_bytes or 0)
+    return f"a learner needs at least {needed} of its device, which has {given}: use a smaller model or larger devices"
 
 
 def _remedies(plan: Plan) -> Table:

@@ -18,7 +18,7 @@ def document(plan: Plan) -> dict[str, Any]:
     advice, beside = plan.advice, plan.data_parallel
     return {
         "job": plan.job.metadata.name,
-        "fits": fit.fits,
+        "fits": plan.fits,
         "kind": fit.kind.value,
         "reason": fit.reason,
         "model": {
@@ -38,6 +38,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "links": _links(plan),
         "learners": _learners(plan),
         "needs": {**asdict(needs), "regions": [_region(one) for one in needs.regions]},
+        "memory": {**asdict(plan.memory), "device_bytes_given": plan.device_bytes},
         "remedies": [
             {
                 "kind": remedy.kind.value,
@@ -61,6 +62,7 @@ def document(plan: Plan) -> dict[str, Any]:
             "merged_share": advice.fit.merged_share,
             "measured": asdict(advice.row),
         },
+        "not_measured": plan.not_measured or None,
         "assumed": list(plan.assumed),
         "caution": plan.caution or None,
     }

@@ -7,11 +7,12 @@ from math import floor, isinf, log10
 from typing import Final
 
 from diloco.core.sizes import F32
-from diloco.plan.advice import Advice, advice
+from diloco.plan.advice import Advice, advice, not_measured
 from diloco.plan.data_parallel import DataParallel, data_parallel
 from diloco.plan.fit.fit import Fit, fit
 from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
 from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
+from diloco.plan.memory import Memory, memory
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.needs import Needs, bytes_per_second_of, needs
 from diloco.plan.world import RegionLink, World
@@ -48,11 +49,26 @@ class Plan:
     needs: Needs
     unlimited: tuple[str, ...]
     """Regions without a given link."""
+    memory: Memory
     data_parallel: DataParallel | None
     advice: Advice | None
+    not_measured: str
+    """Why there is no advice, as text, if the job is unlike all that was measured."""
     smallest_step_seconds: float | None = None
     """If no step time was given: the shortest that fits, the same for all learners; None: there is none."""
     step_times: tuple[StepTime, ...] = ()
+    device_bytes: int | None = None
+    """Memory of each learner's device; None: not known."""
+
+    @property
+    def device_too_small(self) -> bool:
+        """Whether a learner cannot fit its device, whatever the batch."""
+        return self.device_bytes is not None and self.memory.device_bytes > self.device_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the links carry the job, and devices hold it as far as is known."""
+        return self.fit.fits and not self.device_too_small
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -103,8 +119,10 @@ def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = N
         unlimited=tuple(
             region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
         ),
+        memory=memory(job.spec, situation.exchange, situation.learners),
         data_parallel=data_parallel(situation),
         advice=advice(job.spec, situation),
+        not_measured=not_measured(job.spec, situation),
         smallest_step_seconds=smallest,
         step_times=tuple(_step_times(situation, smallest)) if unknown else (),
     )
