@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> str:
 FITS = (
     "planned  fits",
     "  Outer optimizer: learning rate 1, momentum 0 (Auto: expected merges of each fragment: 5, fewer",
-    "820 k parameters in 24 fragments, one every 1 step(s)",
+    "820 k parameters in 24 fragments, the largest ",
     "100 Mbit/s",
     "the syncer's own link is unlimited (--link syncer=RATE)",
     "these links carry it",

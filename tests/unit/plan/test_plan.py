@@ -199,7 +199,10 @@ def test_the_document_says_what_is_unknown_by_null() -> None:
     assert told["learners"][0]["merged_share"] is None
 
 
-def test_a_fragment_far_above_the_others_is_worth_a_word() -> None:
-    made = plan(["*=10Gbit/s"], ["*=1"], [10_000] + [1000] * 23, model={"entrypoint": "mine:make"})
-    assert made.caution.startswith("one fragment has 30 % of the parameters, 7.27 times the mean: ")
-    assert plan(["*=10Gbit/s"], ["*=1"]).caution == ""
+def test_how_uneven_the_fragments_are_is_told_and_counted() -> None:
+    model = {"entrypoint": "mine:make"}
+    uneven, even = (
+        plan(["*=1Mbit/s"], ["*=1"], numels, model=model) for numels in ([10_000] + [1000] * 23, [1375] * 24)
+    )
+    assert "in 24 fragments, the largest 7.27 times the mean, one every" in drawn(plan_view(uneven), 300)
+    assert (uneven.fit.merged_share or 1) < (even.fit.merged_share or 0)

@@ -57,8 +57,6 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         yield Text(f"\nWhich settings train best was not measured for {plan.not_measured}.")
     if plan.data_parallel is not None:
         yield Text(f"\n{_data_parallel(plan)}")
-    if plan.caution:
-        yield Text(f"\nCaution: {plan.caution}.", style="yellow")
     if plan.assumed:
         yield Text(f"\nAssumed: {'; '.join(plan.assumed)}.", style="dim")
 
@@ -71,7 +69,8 @@ def _exchange(plan: Plan) -> str:
     if exchange.overlap is None and fit.overlap is not None:
         overlap += f" ({fit.overlap})"
     return (
-        f"{count_text(plan.model.parameters)} parameters in {len(exchange.numels)} fragments, one every "
+        f"{count_text(plan.model.parameters)} parameters in {len(exchange.numels)} fragments, the largest "
+        f"{plan.model.unevenness:.3g} times the mean, one every "
         f"{every:.3g} step(s): {bytes_text(up)} up ({exchange.compression}), {bytes_text(down)} down "
         f"({exchange.downlink}) on average; overlap {overlap}"
     )

@@ -64,7 +64,6 @@ def document(plan: Plan) -> dict[str, Any]:
         },
         "not_measured": plan.not_measured or None,
         "assumed": list(plan.assumed),
-        "caution": plan.caution or None,
     }
 
 

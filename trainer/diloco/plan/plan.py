@@ -23,7 +23,6 @@ from diloco.spec.words import listed
 
 MERGE_BYTES_PER_SECOND: Final = 5e9
 """f32 bytes per second, over all learners, of a merge on two cores, measured (`benchmarks/merge.py`)."""
-UNEVEN: Final = 4.0
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""
 
@@ -81,17 +80,6 @@ class Plan:
         if self.model.assumed:
             words.append(self.model.assumed)
         return tuple(words)
-
-    @property
-    def caution(self) -> str:
-        """What the formulas do not cover, as text; empty: nothing known."""
-        if self.model.unevenness < UNEVEN:
-            return ""
-        share = self.model.unevenness / len(self.model.numels)
-        return (
-            f"one fragment has {100 * share:.0f} % of the parameters, {self.model.unevenness:.3g} times the mean: it "
-            "takes as much longer on every link, and the fragments behind it wait"
-        )
 
 
 def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = None) -> Plan:

@@ -54,7 +54,8 @@ class SyncSpec(SpecModel):
     grace: Grace = Grace()
     """How long to wait for late learners after the quorum is reached."""
     merge: Literal["RDA", "Mean"] = "RDA"
-    """RDA: radial-directional averaging, tensor by tensor (embeddings by the mean). Mean: the weighted mean."""
+    """RDA: radial-directional averaging, tensor by tensor (embeddings and split output layers by the mean). Mean: the
+    weighted mean."""
     token_weights: bool = True
     """true: weigh a learner by tokens x tokens per step (paper). false: weigh all alike."""
     anchor: Literal["Received", "Current"] = "Received"
