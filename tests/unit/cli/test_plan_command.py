@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> str:
 FITS = (
     "planned  fits",
     "  Outer optimizer: learning rate 1, momentum 0 (Auto: expected merges of each fragment: 5, fewer",
-    "820 k parameters in 24 fragments, one every 1 step(s)",
+    "820 k parameters in 24 fragments, the largest ",
     "100 Mbit/s",
     "the syncer's own link is unlimited (--link syncer=RATE)",
     "these links carry it",
@@ -48,7 +48,7 @@ DOES_NOT_FIT = (
     "Remedies, each enough alone:",
     "sync.interval: ",
     "Mbit/s on the link west",
-    "Data-parallel would move 2.46 MB a step each way",
+    "Data-parallel would move 4.92 MB a step each way",
 )
 WITHOUT_STEPS = ("planned  needs step times (--step)", "It fits with inner steps of ", "LinkTooThin", "Fits")
 
@@ -72,3 +72,58 @@ def test_the_verdict_is_told_to_people_and_programs_with_its_exit_code(
     assert execute(["plan", job, *arguments, "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert (document["kind"], document["fits"]) == (kind, code == 0)
+
+
+OWN = JOB.replace("builtin: {preset: nano}", "entrypoint: ENTRYPOINT").replace(
+    "regions:", "sync: {fragments: 2}\n  regions:"
+)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "arguments", "parameters", "largest"),
+    [
+        ("tests.support.entrypoints:tiny_model", [], 257 * 8 + 8 * 8 + 8, 257 * 8),
+        ("mine:make", ["--parameters", "1000"], 1000, 500),
+    ],
+)
+def test_a_model_of_ones_own_is_planned_by_its_shapes_or_its_size(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    entrypoint: str,
+    arguments: list[str],
+    *,
+    parameters: int,
+    largest: int,
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN.replace("ENTRYPOINT", entrypoint))
+    execute(["plan", str(path), "--json", *arguments])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["model"]["parameters"], told["model"]["largest_fragment"]) == (parameters, largest)
+    assert ("fragments of equal size (--parameters)" in told["assumed"]) == bool(arguments)
+
+
+def test_a_device_that_is_too_small_has_the_exit_code_of_what_does_not_fit(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan", job, "--link", "*=100Mbit/s,80ms", "--step", "*=0.5", "--json", "--device-memory"]
+    assert [execute([*arguments, size]) for size in ("1GiB", "1MiB")] == [0, 5]
+    assert '"fits": false' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "diloco: --parameters: is missing, and model.entrypoint: cannot import mine ("),
+        (["--hf", "x", "--parameters", "1B"], "diloco: --parameters: 1B is not needed with --hf; remove it"),
+        (["--hf", "nowhere"], "diloco: --hf: nowhere has no config.json"),
+    ],
+)
+def test_a_size_that_cannot_be_found_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN.replace("ENTRYPOINT", "mine:make"))
+    assert execute(["plan", str(path), *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(told)

@@ -1,6 +1,15 @@
 import pytest
 
-from diloco.core.fragments import FragmentTable, Layout, LayoutError, Match, TensorSpec, layout_from_table, partition
+from diloco.core.fragments import (
+    SMALLEST_PIECE,
+    FragmentTable,
+    Layout,
+    LayoutError,
+    Match,
+    TensorSpec,
+    layout_from_table,
+    partition,
+)
 
 
 def tensors(*sizes: int) -> list[TensorSpec]:
@@ -34,6 +43,57 @@ def test_a_name_twice_is_refused() -> None:
         partition([*tensors(1), *tensors(2)], 1)
 
 
+def words(rows: int, *, embedding: bool = True) -> TensorSpec:
+    """A table of vectors of as many elements as a piece may always have."""
+    return TensorSpec("words", (rows, SMALLEST_PIECE), embedding)
+
+
+def others(*rows: int) -> list[TensorSpec]:
+    """Tensors of as many elements as tables of these numbers of rows."""
+    return tensors(*(SMALLEST_PIECE * count for count in rows))
+
+
+def pieces(layout: Layout) -> list[tuple[int, int, bool]]:
+    """First row, rows and kind of each piece of the table, by rows."""
+    specs = [slot.tensor for fragment in layout.fragments for slot in fragment.slots if slot.tensor.name == "words"]
+    return sorted((spec.first_row, spec.shape[0], spec.embedding) for spec in specs)
+
+
+def test_a_table_that_outweighs_the_fragments_is_split_by_rows() -> None:
+    layout = partition([words(41), *others(5, 6, 8)], 4)
+    assert pieces(layout) == [(0, 13, True), (13, 14, True), (27, 14, True)]
+    assert max(fragment.numel for fragment in layout.fragments) <= 1.4 * layout.numel / 4
+    assert layout_from_table(layout.table) == layout
+
+
+@pytest.mark.parametrize(
+    ("specs", "count"),
+    [
+        ([words(41), *others(5, 6, 8)], 1),
+        ([words(14), *others(10, 5, 11)], 4),  # 1.4 times the mean
+        ([words(28), *others(20, 1, 1)], 4),  # another tensor is as large
+        ([TensorSpec("words", (3, 100), embedding=True), *tensors(1, 1)], 3),
+        ([words(41, embedding=False), *others(5, 6, 8)], 4),
+    ],
+    ids=["one fragment", "balanced", "beside a tensor as large", "small", "averaged by its direction"],
+)
+def test_a_table_is_whole_where_a_split_helps_little_or_is_wrong(specs: list[TensorSpec], count: int) -> None:
+    (whole,) = (spec for spec in specs if spec.name == "words")
+    assert pieces(partition(specs, count)) == [(0, whole.shape[0], whole.embedding)]
+
+
+def test_an_output_layer_is_merged_by_the_mean_only_if_it_is_split() -> None:
+    output = words(41, embedding=False)
+    split = pieces(partition([output, *others(5, 6, 8)], 4, output="words"))
+    assert split == [(0, 13, True), (13, 14, True), (27, 14, True)]
+    assert pieces(partition([output, *others(50, 6, 8)], 4, output="words")) == [(0, 41, False)]
+
+
+def test_a_table_has_at_most_one_piece_for_each_row() -> None:
+    specs = [TensorSpec("words", (2, 8 * SMALLEST_PIECE), embedding=True), *tensors(*[1] * 7)]
+    assert pieces(partition(specs, 8)) == [(0, 1, True), (1, 1, True)]
+
+
 def test_a_tensor_without_elements_is_refused() -> None:
     with pytest.raises(LayoutError, match="parameter t1 has no elements"):
         partition(tensors(1, 0), 1)
@@ -45,6 +105,7 @@ def test_the_digest_tells_layouts_apart_by_everything_that_matters() -> None:
         [TensorSpec("c", (2, 3), embedding=False), base[1]],
         [TensorSpec("a", (3, 2), embedding=False), base[1]],
         [TensorSpec("a", (2, 3), embedding=True), base[1]],
+        [TensorSpec("a", (2, 3), embedding=False, first_row=2), base[1]],
         [base[1], base[0]],
     ]
     digests = {partition(specs, 1).digest for specs in [base, *others]} | {partition(base, 2).digest}
@@ -93,6 +154,8 @@ def test_a_layout_is_made_of_its_table_again(table: tuple[FragmentTable, ...], n
         (((),), "a fragment without tensors"),
         ((one(1), ()), "a fragment without tensors"),
         ((one(1), one(2)), "two tensors of one name"),
+        (((("a", (1,), True, 3),), (("a", (2,), True, 3),)), "two tensors of one name"),
+        (((("a", (1,), True, -1),),), "tensor 'a' has a shape"),
         ((one(*[1] * 65),), "tensor 'a' has a shape"),
         ((one(3, 0),), "tensor 'a' has a shape"),
         ((one(3, -1),), "tensor 'a' has a shape"),

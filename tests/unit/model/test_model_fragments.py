@@ -1,7 +1,11 @@
+from collections import Counter
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from diloco.model import build_model, layout_of, read_fragment, write_fragment
+from diloco.model.fragments import slot_values, whole_tensors
 from tests.support.entrypoints import TinyModel, tiny_model
 from tests.support.small_job import small_job
 
@@ -34,6 +38,47 @@ def test_writing_one_fragment_leaves_the_others() -> None:
     written = {slot.tensor.name for slot in layout.fragments[2].slots}
     changed = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
     assert changed == written
+
+
+class Untied(nn.Module):
+    """A model whose embedding and output layer outweigh the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20_011, 8)
+        self.positions = nn.Embedding(16, 8)
+        self.gate = nn.Linear(8, 16)
+        self.middle = nn.Linear(16, 8)
+        self.output = nn.Linear(8, 20_011)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        logits: Tensor = self.output(self.middle(torch.tanh(self.gate(hidden))))
+        return logits
+
+
+def test_an_embedding_and_an_output_layer_are_split_by_rows() -> None:
+    layout = layout_of(Untied(), 6)
+    slots = [slot.tensor for fragment in layout.fragments for slot in fragment.slots]
+    split = {name for name, number in Counter(tensor.name for tensor in slots).items() if number > 1}
+    assert split == {"embedding.weight", "output.weight"}
+    assert {tensor.name for tensor in slots if tensor.embedding} == split | {"positions.weight"}
+    assert max(layout.shares) <= 1.4 / 6
+    with torch.device("meta"):
+        assert layout_of(Untied(), 6).cut == layout.cut
+
+
+def test_pieces_are_read_written_and_put_together_again() -> None:
+    module, other = Untied(), Untied()
+    layout = layout_of(module, 6)
+    flats = [torch.empty(fragment.numel) for fragment in layout.fragments]
+    for fragment, flat in zip(layout.fragments, flats, strict=True):
+        read_fragment(module, fragment, flat)
+        assert torch.equal(torch.cat([part.reshape(-1) for part in slot_values(module, fragment)]), flat)
+        write_fragment(other, fragment, flat)
+    expected = dict(module.named_parameters())
+    for found in (dict(other.named_parameters()), whole_tensors(layout, flats)):
+        assert {name for name, tensor in expected.items() if torch.equal(found[name], tensor)} == set(expected)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(2120, dtype=torch.float64)])

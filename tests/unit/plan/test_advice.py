@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diloco.plan.advice import Advice, advice
+from diloco.plan.advice import Advice, advice, not_measured
 from diloco.plan.model_size import model_size
 from diloco.plan.plan import situation_of
 from diloco.plan.world import read_world
@@ -84,6 +84,23 @@ def test_steps_are_those_of_the_learner_that_the_schedule_counts_by() -> None:
     assert found is not None
     # The slower learner trains half a batch in a step of the faster: 1.5 batches of 64 tokens, of 100,000.
     assert found.steps == round(100_000 / 96)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tokens": 33_000 * 128}, "of about 33000 steps a learner (measured: 400 to 400)"),
+        ({"preset": "micro"}, "of 4.79M parameters (measured: 0.1M)"),
+    ],
+)
+def test_what_is_far_from_all_that_was_measured_is_said_to_be(changes: dict[str, Any], told: str) -> None:
+    model = {"builtin": {"preset": changes.get("preset", "pico")}}
+    training = {"sequenceLength": 16, "batchSize": 4, "tokens": changes.get("tokens", 100_000)}
+    spec = small_job(Path("text"), model=model, training=training, sync={"fragments": 24, "interval": 24})
+    world = read_world(spec, ["*=1Gbit/s,5ms"], ["*=0.5"])
+    situation = situation_of(spec, world, model_size(spec, None))
+    assert advice(spec, situation) is None
+    assert not_measured(spec, situation).endswith(told)
 
 
 def test_without_step_times_nothing_is_recommended() -> None:

@@ -1,13 +1,16 @@
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diloco.cli.plan_view import needs_table
+from diloco.cli.plan_view import needs_table, plan_view
 from diloco.plan.document import document
 from diloco.plan.fit.fit import FitKind
+from diloco.plan.memory import Memory
 from diloco.plan.needs import CONNECTION_BYTES
 from diloco.plan.plan import Plan, make_plan
 from diloco.plan.world import read_world
@@ -27,9 +30,9 @@ def job(**changes: Any) -> DiLoCoJob:
     return named_job("planned", spec)
 
 
-def plan(links: list[str], steps: list[str], parameters: int | None = None, **changes: Any) -> Plan:
+def plan(links: list[str], steps: list[str], model_size: int | Sequence[int] | None = None, **changes: Any) -> Plan:
     made = job(**changes)
-    return make_plan(made, read_world(made.spec, links, steps), parameters)
+    return make_plan(made, read_world(made.spec, links, steps), model_size)
 
 
 def test_pools_with_learners_are_groups_behind_their_regions_link() -> None:
@@ -55,7 +58,7 @@ def test_what_was_not_given_is_named() -> None:
     )
     assert plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"]).assumed == ()
     own = plan(["*=1Gbit/s", "syncer=1Gbit/s"], ["*=1"], 10**6, model={"entrypoint": "mine:make"})
-    assert own.assumed == ("fragments of equal size; a large embedding makes one of them larger",)
+    assert own.assumed == ("fragments of equal size (--parameters)",)
 
 
 def test_a_regions_bandwidth_and_connections_bound_what_its_link_carries() -> None:
@@ -82,6 +85,39 @@ def test_it_says_which_region_needs_more_connections_than_it_has() -> None:
     assert f"{region.connections_needed} a learner (it has 1)" in drawn(needs_table(made.needs), 200)
 
 
+WEST = [{"name": "west", "pools": [{"name": "a", "learners": 2}]}]
+OWN = {"entrypoint": "mine:make"}
+MUON = {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4, "optimizer": {"type": "Muon"}}
+
+
+def over_5_gbits(step: float, round_trip_ms: int = 94) -> Plan:
+    """Two learners with eight connections each, which over 94 ms carry 2.86 Gbit/s."""
+    return plan([f"west=5Gbit/s,{round_trip_ms}ms"], [f"*={step}"], 10**9, regions=WEST, model=OWN)
+
+
+def test_what_connections_limit_more_connections_mend_and_nothing_else() -> None:
+    made = over_5_gbits(0.7)
+    assert "2.86 Gbit/s that 8 connections of each learner carry of its 5 Gbit/s" in made.fit.reason
+    assert [str(remedy) for remedy in made.remedies] == ["regions[west].connections: 12"]
+    (remedy,) = made.remedies
+    assert remedy.fit.fits
+    assert remedy.situation.groups[0].link.up_bytes_per_second == pytest.approx(12 / 8 * 2.86e9 / 8, rel=0.01)
+    (link, _) = document(made)["links"]
+    assert (link["link_bytes_per_second"], link["bytes_per_second"]) == (625e6, pytest.approx(357e6, rel=0.01))
+    assert "2.86 Gbit/s of 5 Gbit/s" in drawn(plan_view(made), 200)
+
+
+def test_where_the_link_is_too_thin_as_well_the_rest_is_advised_on_top() -> None:
+    made = over_5_gbits(0.4)
+    assert [remedy.kind for remedy in made.remedies] == ["Encoding", "Interval", "Rate", "StepTime"]
+    assert all(str(remedy).startswith("regions[west].connections: 15") for remedy in made.remedies)
+    assert "Gbit/s on the link west" in str(made.remedies[2])
+
+
+def test_more_connections_than_a_job_may_have_are_not_advised() -> None:
+    assert "regions[west].connections: 64" in str(over_5_gbits(0.7, 1000).remedies[-1])
+
+
 def test_a_region_named_as_the_syncer_keeps_a_link_of_its_own() -> None:
     made = plan(["*=100kbit/s"], ["*=1"], regions=[{"name": "syncer", "pools": [{"name": "a", "learners": 2}]}])
     assert [use.too_thin for use in made.fit.links] == [True, False]
@@ -102,14 +138,42 @@ def test_data_parallel_is_reckoned_for_links_between_regions_alone() -> None:
     beside = made.data_parallel
     assert beside is not None
     parameters = made.model.parameters
-    assert beside.step_bytes == pytest.approx(2 * 3 / 4 * parameters * 2)
+    assert beside.step_bytes == pytest.approx(2 * 3 / 4 * parameters * 4)
     assert beside.all_reduce_seconds == pytest.approx(beside.step_bytes / 1e6)
     assert beside.slowdown == pytest.approx(max(1.0, beside.all_reduce_seconds / 0.5))
     assert beside.decoupled_step_bytes == pytest.approx(parameters * 2 / 24)
+    far = plan(["east=1Gbit/s", "west=8Mbit/s,60s"], ["*=0.5"]).data_parallel
+    assert far is not None
+    assert far.all_reduce_seconds == beside.all_reduce_seconds  # our connections do not limit it
     assert plan([], [], regions=REGIONS[:1]).data_parallel is None
     unknown = plan(["west=8Mbit/s"], []).data_parallel
     assert unknown is not None
     assert unknown.slowdown is None
+
+
+def test_a_model_that_a_device_cannot_hold_is_told_before_it_is_tried() -> None:
+    made = plan(["west=10Gbit/s,1ms"], ["*=500"], 70 * 10**9, regions=WEST, model=OWN)
+    assert made.fits
+    assert made.memory.device_bytes == 5 * 4 * 70 * 10**9
+    small = replace(made, device_bytes=80 * 2**30)
+    assert not small.fits
+    assert document(small)["fits"] is False
+    assert document(small)["memory"]["device_bytes"] == 1.4e12
+    told = " ".join(drawn(plan_view(small), 200).split())
+    assert "planned does not fit: DeviceTooSmall" in told
+    assert "a learner needs at least 1.40 TB of its device, which has 85.9 GB" in told
+
+
+def test_memory_is_counted_by_what_the_job_keeps() -> None:
+    def memory(**sync: Any) -> Memory:
+        return plan([], [], 10**9, regions=WEST, model=OWN, sync={"fragments": 10, "interval": 24} | sync).memory
+
+    assert memory() == Memory(20 * 10**9, 20 * 10**9, 16 * 10**9 + 2 * 200 * 10**6, 8 * 10**9)
+    encoded = memory(compression="Int8", downlink="Int8")
+    assert encoded.host_bytes == 28 * 10**9
+    assert encoded.checkpoint_bytes == 12 * 10**9
+    muon = plan([], [], 10**9, regions=WEST, model=OWN, training=MUON).memory
+    assert muon.device_bytes == 16 * 10**9
 
 
 def test_the_document_is_json_and_holds_the_verdict_and_the_remedies() -> None:
@@ -135,9 +199,10 @@ def test_the_document_says_what_is_unknown_by_null() -> None:
     assert told["learners"][0]["merged_share"] is None
 
 
-def test_a_fragment_far_above_the_others_is_worth_a_word() -> None:
-    model = {"builtin": {"preset": "gpt2", "vocabularySize": 50_257}}
-    data = {"tokens": {"path": "corpus.tokens"}}
-    made = plan(["*=10Gbit/s"], ["*=1"], model=model, data=data)
-    assert made.caution.startswith("one fragment has 31 % of the parameters, 7.5 times the mean: ")
-    assert plan(["*=10Gbit/s"], ["*=1"]).caution == ""
+def test_how_uneven_the_fragments_are_is_told_and_counted() -> None:
+    model = {"entrypoint": "mine:make"}
+    uneven, even = (
+        plan(["*=1Mbit/s"], ["*=1"], numels, model=model) for numels in ([10_000] + [1000] * 23, [1375] * 24)
+    )
+    assert "in 24 fragments, the largest 7.27 times the mean, one every" in drawn(plan_view(uneven), 300)
+    assert (uneven.fit.merged_share or 1) < (even.fit.merged_share or 0)

@@ -50,6 +50,21 @@ def test_the_exported_model_has_the_loss_of_the_final_evaluation(name: str, tmp_
     assert found.loss == pytest.approx(outcome.loss, rel=1e-6)
 
 
+def test_a_model_with_split_embeddings_trains_and_is_exported_whole(tmp_path: Path) -> None:
+    model = {"builtin": {"preset": "pico", "vocabularySize": 8192, "tieEmbeddings": False}}
+    training = {"tokens": 24 * 64, "sequenceLength": 16, "batchSize": 4, "evaluation": {"sequences": 6}}
+    spec = small_job(write_text(tmp_path), model=model, training=training)
+    layout = layout_of(build_model(spec), 6)
+    slots = [slot.tensor for fragment in layout.fragments for slot in fragment.slots]
+    assert {tensor.name for tensor in slots if tensor.first_row} == {"embedding.weight", "output.weight"}
+    job = named_job("split", spec)
+    outcome = simulate(job, Scenario())
+    assert outcome.loss < outcome.loss_start
+    path = tmp_path / "model.safetensors"
+    export(job, layout, outcome.parameters, 1, path)
+    assert exported_loss(spec, path, torch.device("cpu")).loss == pytest.approx(outcome.loss, rel=1e-6)
+
+
 def test_a_change_that_only_shows_later_ends_the_training_by_name(tmp_path: Path) -> None:
     spec = spec_of("average", tmp_path, manner="data")
     module = build_model(spec)  # the average is as yet of equal values

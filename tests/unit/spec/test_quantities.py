@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from diloco.spec.quantities import QuantityError, parse_count, parse_duration, parse_rate
+from diloco.spec.quantities import QuantityError, parse_bytes, parse_count, parse_duration, parse_rate
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,14 @@ def test_counts_are_read(text: str, millions: int) -> None:
 def test_a_count_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(QuantityError, match=r"^--parameters: "):
         parse_count("--parameters", text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("80GiB", 80 * 2**30), ("1.5 GB", 1_500_000_000), ("512MiB", 2**29)])
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert parse_bytes("--device-memory", text) == size
+
+
+@pytest.mark.parametrize("text", ["80", "80G", "0GiB", "much"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(QuantityError, match=r"^--device-memory: .* such as 80GiB$"):
+        parse_bytes("--device-memory", text)

@@ -73,6 +73,14 @@ def test_sizes_that_are_no_model_are_refused(tmp_path: Path, table: tuple[Fragme
     assert message in str(problem)
 
 
+def test_the_tape_of_a_model_with_a_split_embedding_replays(tmp_path: Path) -> None:
+    layout = partition([TensorSpec("words", (500, 1000), embedding=True), TensorSpec("a", (9,), embedding=False)], 2)
+    assert len(layout.table) < sum(len(part) for part in layout.table)
+    write_tape(tmp_path, job_of("nobody.has:this", fragments=2), layout, layout.table)
+    report = replay(tmp_path)
+    assert report.ok, report.problems
+
+
 def test_a_tape_of_twelve_billion_parameters_replays_in_little_memory(tmp_path: Path) -> None:
     layout = partition([TensorSpec(f"part.{index}", (500, 1_000_000), embedding=False) for index in range(24)], 24)
     assert layout.numel == 12_000_000_000

@@ -1,19 +1,21 @@
 """``diloco plan``: whether the links carry the job, computed in closed form before anything runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from diloco.cli.plan_view import plan_view
+from diloco.plan import PlanError
 from diloco.plan.document import document
 from diloco.plan.plan import make_plan
 from diloco.plan.world import read_world
 from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_OK
-from diloco.spec import load_job
-from diloco.spec.quantities import parse_count
+from diloco.spec import JobSpec, load_job
+from diloco.spec.quantities import parse_bytes, parse_count
 
 
 def plan(
@@ -41,8 +43,21 @@ def plan(
         typer.Option(
             "--parameters",
             metavar="NUMBER",
-            help="Trained parameters of a model from an entrypoint, such as 1.3B. Not for the built-in model.",
+            help="Trained parameters of a model that cannot be built here, such as 1.3B. Fragments count as equal.",
         ),
+    ] = None,
+    hf: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf",
+            metavar="FOLDER",
+            help="The model's folder with a config.json, for its shapes. Without it and --parameters, the model is "
+            "built as the manifest says, without values.",
+        ),
+    ] = None,
+    device_memory: Annotated[
+        str | None,
+        typer.Option("--device-memory", metavar="SIZE", help="Memory of each learner's device, such as 80GiB."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON.")] = False,
 ) -> None:
@@ -58,6 +73,7 @@ def plan(
       diloco plan job.yaml --link us-west=200Mbit/s,80ms --step us-east=0.4 --step us-west=0.9
       diloco plan job.yaml --link us-west=25MB/s,80ms --link syncer=1Gbit/s
       diloco plan own-model.yaml --parameters 1.3B --link '*=1Gbit/s' --step '*=2.5' --json
+      diloco plan own-model.yaml --hf models/qwen3 --link '*=1Gbit/s,80ms' --step '*=2.5'
 
     \b
     Rates have a unit, of bits (kbit/s, Mbit/s, Gbit/s) or of bytes (kB/s, MB/s,
@@ -66,9 +82,29 @@ def plan(
     """
     manifest = load_job(job)
     world = read_world(manifest.spec, link or (), step or ())
-    made = make_plan(manifest, world, None if parameters is None else parse_count("--parameters", parameters))
+    made = make_plan(manifest, world, _size(manifest.spec, parameters, hf))
+    if device_memory is not None:
+        made = replace(made, device_bytes=parse_bytes("--device-memory", device_memory))
     if as_json:
         typer.echo(json.dumps(document(made), indent=2))
     else:
         new_console().print(plan_view(made))
-    raise typer.Exit(EXIT_OK if made.fit.fits else EXIT_DOES_NOT_FIT)
+    raise typer.Exit(EXIT_OK if made.fits else EXIT_DOES_NOT_FIT)
+
+
+def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> int | tuple[int, ...] | None:
+    """The model's size, unless it is the built-in one: the number given, or each fragment's."""
+    if parameters is not None:
+        if folder is not None:
+            raise PlanError(f"--parameters: {parameters} is not needed with --hf; remove it")
+        return parse_count("--parameters", parameters)
+    if folder is None and spec.model.builtin is not None:
+        return None
+    from diloco.model import ModelError, layout_of_folder, layout_of_job
+
+    if folder is not None:
+        return layout_of_folder(folder, spec.sync.fragments, "--hf").numels
+    try:
+        return layout_of_job(spec).numels
+    except ModelError as error:
+        raise PlanError(f"--parameters: is missing, and {error}; use the number of trained parameters") from error

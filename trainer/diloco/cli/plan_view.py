@@ -11,8 +11,9 @@ from rich.text import Text
 from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text, short_duration_text
 from diloco.plan.advice import Advice
 from diloco.plan.fit.fit import Fit, FitKind, GroupFit, LinkUse
-from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS, rate_text
-from diloco.plan.fit.situation import LearnerGroup, Link
+from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS
+from diloco.plan.fit.situation import LearnerGroup, Link, rate_text
+from diloco.plan.memory import Memory
 from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
 from diloco.plan.plan import Plan
 from diloco.spec.outer_choice import OuterChoice
@@ -32,6 +33,8 @@ def plan_view(plan: Plan) -> RenderableType:
 
 def _parts(plan: Plan) -> Iterator[RenderableType]:
     verdict, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
+    if plan.fit.fits and not plan.fits:
+        verdict, style = "does not fit: DeviceTooSmall", "bold red"
     yield Text.assemble((plan.job.metadata.name, "bold"), "  ", (verdict, style))
     yield from _indented([plan.fit.reason, _exchange(plan), f"Outer optimizer: {OuterChoice.of(plan.job.spec)}"])
     yield Text()
@@ -40,6 +43,9 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield _learners(plan)
     yield Text(f"\n{_needs_words(plan.needs)}")
     yield needs_table(plan.needs)
+    yield Text(f"\n{_memory(plan.memory)}")
+    if plan.device_too_small:
+        yield Text(f"{_too_small(plan)}", style="bold red")
     if plan.remedies:
         yield Text("\nRemedies, each enough alone:")
         yield _remedies(plan)
@@ -47,10 +53,10 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         yield from _step_times(plan)
     if plan.advice is not None:
         yield Text(f"\n{_advice(plan.advice)}")
+    if plan.not_measured:
+        yield Text(f"\nWhich settings train best was not measured for {plan.not_measured}.")
     if plan.data_parallel is not None:
         yield Text(f"\n{_data_parallel(plan)}")
-    if plan.caution:
-        yield Text(f"\nCaution: {plan.caution}.", style="yellow")
     if plan.assumed:
         yield Text(f"\nAssumed: {'; '.join(plan.assumed)}.", style="dim")
 
@@ -63,7 +69,8 @@ def _exchange(plan: Plan) -> str:
     if exchange.overlap is None and fit.overlap is not None:
         overlap += f" ({fit.overlap})"
     return (
-        f"{count_text(plan.model.parameters)} parameters in {len(exchange.numels)} fragments, one every "
+        f"{count_text(plan.model.parameters)} parameters in {len(exchange.numels)} fragments, the largest "
+        f"{plan.model.unevenness:.3g} times the mean, one every "
         f"{every:.3g} step(s): {bytes_text(up)} up ({exchange.compression}), {bytes_text(down)} down "
         f"({exchange.downlink}) on average; overlap {overlap}"
     )
@@ -74,6 +81,8 @@ def _links(plan: Plan) -> Table:
     uses = {use.name: use for use in plan.fit.links}
     for link, learners in plan.situation.links:
         rate = "unlimited" if math.isinf(link.up_bytes_per_second) else rate_text(link.up_bytes_per_second)
+        if link.limited:
+            rate += f" of {rate_text(link.link_bytes_per_second)}"
         table.add_row(link.name, str(learners), rate, _round_trip(link), *_use(uses.get(link.name)))
     return table
 
@@ -155,6 +164,19 @@ def _times(fragments: tuple[FragmentTimes, ...], seconds: list[float]) -> str:
     return f"{short_duration_text(sum(seconds) / len(fragments))}, {short_duration_text(max(seconds))}"
 
 
+def _memory(memory: Memory) -> str:
+    return (
+        f"Memory, at least: {bytes_text(memory.device_bytes)} of a learner's device without activations, "
+        f"{bytes_text(memory.host_bytes)} of its host, {bytes_text(memory.syncer_bytes)} of the syncer; "
+        f"{bytes_text(memory.checkpoint_bytes)} on its disk for each checkpoint."
+    )
+
+
+def _too_small(plan: Plan) -> str:
+    needed, given = bytes_text(plan.memory.device_bytes), bytes_text(plan.device_bytes or 0)
+    return f"a learner needs at least {needed} of its device, which has {given}: use a smaller model or larger devices"
+
+
 def _remedies(plan: Plan) -> Table:
     table = _table("change", "work merged then")
     for remedy in plan.remedies:
@@ -212,7 +234,7 @@ def _data_parallel(plan: Plan) -> str:
         f", {short_duration_text(beside.all_reduce_seconds)} over the slowest link" if beside.all_reduce_seconds else ""
     )
     return (
-        f"Data-parallel would move {bytes_text(beside.step_bytes)} a step each way (bf16 gradients, a ring){seconds}"
+        f"Data-parallel would move {bytes_text(beside.step_bytes)} a step each way (f32 gradients, a ring){seconds}"
         f"{slower}. Decoupled, a learner pushes {bytes_text(beside.decoupled_step_bytes)} a step, 1/{times:.0f} of it."
     )
 

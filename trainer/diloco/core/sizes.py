@@ -52,3 +52,11 @@ ENCODINGS: Final = MappingProxyType(
 
 F32: Final = ENCODINGS["None"]
 """Elements without encoding."""
+
+
+def all_reduce_bytes(parameters: int, learners: int) -> float:
+    """What each learner sends in a step of data-parallel training, and receives: a ring all-reduce of all gradients.
+
+    That is 2 (M - 1) / M of them (Patarasuk and Yuan 2009), in f32: gradients have their parameters' type.
+    """
+    return 2 * (learners - 1) / learners * F32.payload_bytes(parameters)

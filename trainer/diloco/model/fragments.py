@@ -2,9 +2,10 @@
 
 Only parameters that require a gradient are synchronized. Frozen ones and buffers are the same in every process, because
 every process builds the same model, which the layout's digest verifies. Tied weights are one parameter and appear once,
-under their first name.
+under their first name. The piece of a split parameter is some of its rows.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -29,10 +30,24 @@ def embedding_parameters(module: nn.Module) -> frozenset[int]:
     )
 
 
+def output_weight(module: nn.Module) -> str:
+    """Name of the trained weight of the output layer; empty if no layer is recognized as one.
+
+    It is the last ``nn.Linear``, in the order of registration, with one output for each row of the longest embedding.
+    """
+    parts = list(module.modules())
+    tables = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    rows = max((table.num_embeddings for table in tables), default=0)
+    layers = [part for part in parts if isinstance(part, nn.Linear) and part.out_features == rows]
+    names = {id(parameter): name for name, parameter in trained_parameters(module).items()}
+    return names.get(id(layers[-1].weight), "") if layers else ""
+
+
 def layout_of(module: nn.Module, fragments: int) -> Layout:
     """Cut a model into ``fragments`` fragments.
 
-    A parameter is an embedding if any ``nn.Embedding`` holds it, even if an output layer shares it. A model on the meta
+    A parameter is an embedding if any ``nn.Embedding`` holds it, even if an output layer shares it. Large embeddings
+    and the output layer's weight are split by rows (`diloco.core.fragments.partition`). A model on the meta
     device has sizes and no values, so its layout has no digest of constants.
 
     Raises:
@@ -44,7 +59,7 @@ def layout_of(module: nn.Module, fragments: int) -> Layout:
         TensorSpec(name, tuple(parameter.shape), id(parameter) in embeddings)
         for name, parameter in trained_parameters(module).items()
     ]
-    return replace(partition(tensors, fragments), constants=constants_digest(module))
+    return replace(partition(tensors, fragments, output_weight(module)), constants=constants_digest(module))
 
 
 def read_fragment(module: nn.Module, fragment: Fragment, out: Tensor) -> None:
@@ -73,16 +88,38 @@ def write_fragment(module: nn.Module, fragment: Fragment, values: Tensor) -> Non
             parameter.copy_(part, non_blocking=True)
 
 
-def views(fragment: Fragment, flat: Tensor) -> dict[str, Tensor]:
-    """The tensors in a fragment's flat buffer, by name, in their shapes, without a copy."""
+def slot_values(module: nn.Module, fragment: Fragment) -> list[Tensor]:
+    """The module's parameters, or their rows, at the fragment's slots, without a copy."""
+    return [_rows(module.get_parameter(slot.tensor.name), slot.tensor) for slot in fragment.slots]
+
+
+def whole_tensors(layout: Layout, flats: Iterable[Tensor]) -> dict[str, Tensor]:
+    """All parameters, by name, in their shapes, from ``flats``, each fragment's flat buffer.
+
+    Only those that are split are copied.
+    """
+    pieces: dict[str, list[tuple[int, Tensor]]] = {}
+    for fragment, flat in zip(layout.fragments, flats, strict=True):
+        for slot, part in zip(fragment.slots, _parts(fragment, flat), strict=True):
+            pieces.setdefault(slot.tensor.name, []).append((slot.tensor.first_row, part))
     return {
-        slot.tensor.name: flat[slot.offset : slot.offset + slot.tensor.numel].view(slot.tensor.shape)
-        for slot in fragment.slots
+        name: parts[0][1] if len(parts) == 1 else torch.cat([part for _, part in sorted(parts, key=lambda one: one[0])])
+        for name, parts in pieces.items()
     }
 
 
-def _pairs(module: nn.Module, fragment: Fragment, flat: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-    return [(module.get_parameter(name), part) for name, part in views(fragment, flat).items()]
+def _rows(parameter: Tensor, piece: TensorSpec) -> Tensor:
+    whole = parameter.shape == piece.shape
+    return parameter if whole else parameter.narrow(0, piece.first_row, piece.shape[0])
+
+
+def _parts(fragment: Fragment, flat: Tensor) -> list[Tensor]:
+    """What is at each slot of the flat buffer, in its shape, without a copy."""
+    return [flat[slot.offset : slot.offset + slot.tensor.numel].view(slot.tensor.shape) for slot in fragment.slots]
+
+
+def _pairs(module: nn.Module, fragment: Fragment, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(slot_values(module, fragment), _parts(fragment, flat), strict=True)
 
 
 def _check(fragment: Fragment, flat: Tensor) -> None:

@@ -7,7 +7,7 @@ from diloco.plan.fit.remedies import Setting
 from diloco.plan.fit.situation import Situation
 from diloco.spec import JobSpec
 from diloco.spec.outer_choice import OuterChoice
-from diloco.spec.recommendations import Recommendation, ranked
+from diloco.spec.recommendations import Recommendation, outside, ranked
 
 COMPARABLE_SHARE = 0.8
 """Settings are comparable if at least this much of the share merged in the measurement is merged here (ours)."""
@@ -25,12 +25,12 @@ class Advice:
 
 
 def advice(spec: JobSpec, situation: Situation) -> Advice | None:
-    """The measured settings with the lowest loss that fit; None if none do, or no step time is known.
+    """The measured settings with the lowest loss that fit; None if none do, none is alike, or no step time is known.
 
     A measured loss says little if much less of the work is merged than when it was measured. Such settings are
     recommended only if all are like that, and then those with which the links let most be merged.
     """
-    if situation.quorum_step_seconds is None:
+    if situation.quorum_step_seconds is None or not_measured(spec, situation):
         return None
     steps = _steps(spec, situation)
     ways = [(row, result) for row in ranked(steps) if (result := fit(_as_measured(situation, row))).fits]
@@ -39,6 +39,13 @@ def advice(spec: JobSpec, situation: Situation) -> Advice | None:
         return None
     row, result = alike[0] if alike else max(ways, key=_merged_as_measured)
     return Advice(row, steps, tuple(_changes(spec, row)), result)
+
+
+def not_measured(spec: JobSpec, situation: Situation) -> str:
+    """What sets the job apart from all measured runs, as text; empty: nothing does, or no step time is known."""
+    if situation.quorum_step_seconds is None:
+        return ""
+    return outside(_steps(spec, situation), sum(situation.exchange.numels))
 
 
 def _merged_as_measured(way: tuple[Recommendation, Fit]) -> float:

@@ -1,18 +1,14 @@
 """What ordinary data-parallel training would need of the same links: one all-reduce of all gradients per step.
 
-It assumes a ring that passes through the regions one after the other, which is the least that any all-reduce takes
-(Patarasuk and Yuan 2009): each member sends and receives 2 (M - 1) / M of the gradients. Only links between regions
-count.
+It assumes a ring that passes through the regions one after the other, which is the least that any all-reduce takes.
+Only links between regions count, with what they carry, whatever connections our learners have.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
+from diloco.core.sizes import all_reduce_bytes
 from diloco.plan.fit.situation import Situation
-
-GRADIENT_BYTES: Final = 2
-"""Bytes of a parameter's gradient: bf16, half of the default, in favor of data-parallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +30,9 @@ def data_parallel(situation: Situation) -> DataParallel | None:
     links = {group.link.name: group.link for group in situation.groups}
     if len(links) < 2:
         return None
-    exchange, learners = situation.exchange, situation.learners
-    step_bytes = 2 * (learners - 1) / learners * sum(exchange.numels) * GRADIENT_BYTES
-    slowest = min(min(link.up_bytes_per_second, link.down_bytes_per_second) for link in links.values())
+    exchange = situation.exchange
+    step_bytes = all_reduce_bytes(sum(exchange.numels), situation.learners)
+    slowest = min(link.link_bytes_per_second for link in links.values())
     steps = [group.step_seconds for group in situation.groups if group.step_seconds is not None]
     computing = max(steps) if len(steps) == len(situation.groups) else math.nan
     taken = step_bytes / slowest

@@ -18,7 +18,7 @@ def document(plan: Plan) -> dict[str, Any]:
     advice, beside = plan.advice, plan.data_parallel
     return {
         "job": plan.job.metadata.name,
-        "fits": fit.fits,
+        "fits": plan.fits,
         "kind": fit.kind.value,
         "reason": fit.reason,
         "model": {
@@ -38,6 +38,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "links": _links(plan),
         "learners": _learners(plan),
         "needs": {**asdict(needs), "regions": [_region(one) for one in needs.regions]},
+        "memory": {**asdict(plan.memory), "device_bytes_given": plan.device_bytes},
         "remedies": [
             {
                 "kind": remedy.kind.value,
@@ -61,8 +62,8 @@ def document(plan: Plan) -> dict[str, Any]:
             "merged_share": advice.fit.merged_share,
             "measured": asdict(advice.row),
         },
+        "not_measured": plan.not_measured or None,
         "assumed": list(plan.assumed),
-        "caution": plan.caution or None,
     }
 
 
@@ -84,11 +85,16 @@ def _links(plan: Plan) -> list[dict[str, Any]]:
             **uses.get(link.name, unknown),
             "name": link.name,
             "learners": learners,
-            "bytes_per_second": link.up_bytes_per_second if math.isfinite(link.up_bytes_per_second) else None,
+            "bytes_per_second": _finite(link.up_bytes_per_second),
+            "link_bytes_per_second": _finite(link.link_bytes_per_second),
             "round_trip_seconds": link.round_trip_seconds,
         }
         for link, learners in plan.situation.links
     ]
+
+
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None
 
 
 def _learners(plan: Plan) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """Computes the sizes of a job's fragments from shapes alone, before a model is built and without torch."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diloco.core.fragments import TensorSpec, partition
+from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.plan import PlanError
 from diloco.spec import JobSpec
 from diloco.spec.training import BuiltinModel
@@ -30,37 +30,34 @@ class ModelSize:
         return max(self.numels) * len(self.numels) / self.parameters
 
 
-def model_size(spec: JobSpec, parameters: int | None) -> ModelSize:
-    """The fragments of the job's model. ``parameters``: number of parameters of a model from an entrypoint.
+def model_size(spec: JobSpec, given: int | Sequence[int] | None) -> ModelSize:
+    """The fragments of the job's model.
+
+    ``given``, unless it is the built-in one: the parameters of each fragment, or the number of all (`--parameters`).
 
     Raises:
-        PlanError: the size is needed and not given, or given and known; or there are fewer parameters than fragments.
+        PlanError: the size is given and known, or there are fewer parameters than fragments, or too many.
         LayoutError: the built-in model has fewer tensors than fragments are wanted.
     """
     count = spec.sync.fragments
     if spec.model.builtin is not None:
-        if parameters is not None:
-            raise PlanError(
-                f"--parameters: {parameters} is not needed: the size of the built-in model is known; remove it"
-            )
-        layout = partition(list(gpt_tensors(spec.model.builtin)), count)
-        return ModelSize(tuple(fragment.numel for fragment in layout.fragments))
-    if parameters is None:
+        if given is not None:
+            flag = f"--parameters: {given}" if isinstance(given, int) else "--hf:"
+            raise PlanError(f"{flag} is not needed: the size of the built-in model is known; remove it")
+        return ModelSize(gpt_layout(spec.model.builtin, count).numels)
+    assert given is not None, "only the built-in model's size is known without a model"
+    if not isinstance(given, int):
+        return ModelSize(tuple(given))
+    if not count <= given <= MAXIMUM_PARAMETERS:
         raise PlanError(
-            f"--parameters: is missing, and the size of a model from the entrypoint {spec.model.entrypoint} is not "
-            "known; use the number of its trained parameters, such as --parameters 1.3B"
-        )
-    if not count <= parameters <= MAXIMUM_PARAMETERS:
-        raise PlanError(
-            f"--parameters: {parameters} is not from {count}, one for each fragment, to {MAXIMUM_PARAMETERS}; "
+            f"--parameters: {given} is not from {count}, one for each fragment, to {MAXIMUM_PARAMETERS}; "
             "use the number of trained parameters"
         )
-    share, more = divmod(parameters, count)
-    numels = tuple(share + (index < more) for index in range(count))
-    return ModelSize(numels, "fragments of equal size; a large embedding makes one of them larger")
+    share, more = divmod(given, count)
+    return ModelSize(tuple(share + (index < more) for index in range(count)), "fragments of equal size (--parameters)")
 
 
-def gpt_tensors(builtin: BuiltinModel) -> Iterator[TensorSpec]:
-    """The built-in GPT's parameter tensors, in the order in which the module registers them."""
-    for name, shape in builtin.shapes():
-        yield TensorSpec(name, shape, embedding=name == "embedding.weight")
+def gpt_layout(builtin: BuiltinModel, count: int) -> Layout:
+    """The layout of the built-in GPT, by its shapes."""
+    tensors = [TensorSpec(name, shape, embedding=name == "embedding.weight") for name, shape in builtin.shapes()]
+    return partition(tensors, count, output="output.weight")

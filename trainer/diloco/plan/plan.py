@@ -1,17 +1,18 @@
 """Plans a job for given links and step times, and says whether they fit. It trains nothing and needs no torch."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, isinf, log10
 from typing import Final
 
 from diloco.core.sizes import F32
-from diloco.plan.advice import Advice, advice
+from diloco.plan.advice import Advice, advice, not_measured
 from diloco.plan.data_parallel import DataParallel, data_parallel
 from diloco.plan.fit.fit import Fit, fit
 from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
 from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
+from diloco.plan.memory import Memory, memory
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.needs import Needs, bytes_per_second_of, needs
 from diloco.plan.world import RegionLink, World
@@ -22,7 +23,6 @@ from diloco.spec.words import listed
 
 MERGE_BYTES_PER_SECOND: Final = 5e9
 """f32 bytes per second, over all learners, of a merge on two cores, measured (`benchmarks/merge.py`)."""
-UNEVEN: Final = 4.0
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""
 
@@ -48,11 +48,26 @@ class Plan:
     needs: Needs
     unlimited: tuple[str, ...]
     """Regions without a given link."""
+    memory: Memory
     data_parallel: DataParallel | None
     advice: Advice | None
+    not_measured: str
+    """Why there is no advice, as text, if the job is unlike all that was measured."""
     smallest_step_seconds: float | None = None
     """If no step time was given: the shortest that fits, the same for all learners; None: there is none."""
     step_times: tuple[StepTime, ...] = ()
+    device_bytes: int | None = None
+    """Memory of each learner's device; None: not known."""
+
+    @property
+    def device_too_small(self) -> bool:
+        """Whether a learner cannot fit its device, whatever the batch."""
+        return self.device_bytes is not None and self.memory.device_bytes > self.device_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the links carry the job, and devices hold it as far as is known."""
+        return self.fit.fits and not self.device_too_small
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -66,26 +81,15 @@ class Plan:
             words.append(self.model.assumed)
         return tuple(words)
 
-    @property
-    def caution(self) -> str:
-        """What the formulas do not cover, as text; empty: nothing known."""
-        if self.model.unevenness < UNEVEN:
-            return ""
-        share = self.model.unevenness / len(self.model.numels)
-        return (
-            f"one fragment has {100 * share:.0f} % of the parameters, {self.model.unevenness:.3g} times the mean: it "
-            "takes as much longer on every link, and the fragments behind it wait"
-        )
 
-
-def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Plan:
-    """Compute how ``job`` goes in ``world``. ``parameters``: of a model that is not the built-in one.
+def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = None) -> Plan:
+    """Compute how ``job`` goes in ``world``. ``size``: of a model that is not the built-in one, see ``model_size``.
 
     Raises:
-        PlanError: the model's size is not known, or given although it is.
+        PlanError: the model's size is given although it is known, or is wrong.
         LayoutError: the model cannot be cut into as many fragments.
     """
-    model = model_size(job.spec, parameters)
+    model = model_size(job.spec, size)
     situation = situation_of(job.spec, world, model)
     unknown = not world.step_seconds
     smallest = smallest_step_seconds(situation) if unknown else None
@@ -103,8 +107,10 @@ def make_plan(job: DiLoCoJob, world: World, parameters: int | None = None) -> Pl
         unlimited=tuple(
             region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
         ),
+        memory=memory(job.spec, situation.exchange, situation.learners),
         data_parallel=data_parallel(situation),
         advice=advice(job.spec, situation),
+        not_measured=not_measured(job.spec, situation),
         smallest_step_seconds=smallest,
         step_times=tuple(_step_times(situation, smallest)) if unknown else (),
     )
@@ -121,9 +127,7 @@ def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
 
 def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
     for region in spec.regions:
-        given = world.link(region.name)
-        rate = _rate(region, given)
-        link = Link(region.name, rate, rate, given.round_trip_seconds)
+        link = _link(region, world.link(region.name))
         for pool in region.pools:
             if pool.size:
                 name = f"{region.name}/{pool.name}"
@@ -131,12 +135,14 @@ def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
                 yield LearnerGroup(name, pool.size, link, world.step_seconds.get(name), tokens)
 
 
-def _rate(region: Region, given: RegionLink) -> float:
-    """Of what a region's link carries, what its learners together may and can use."""
+def _link(region: Region, given: RegionLink) -> Link:
+    """A region's link, with what its learners together may and can use of it."""
     allowed = math.inf if region.bandwidth is None else parse_rate(f"{region.name}: bandwidth", region.bandwidth)
     learners = sum(pool.size for pool in region.pools)
     used = learners * bytes_per_second_of(region.connections, given.round_trip_seconds) if learners else math.inf
-    return min(given.bytes_per_second, allowed, used)
+    carried = min(given.bytes_per_second, allowed)
+    rate, connections = min(carried, used), region.connections if used < carried else None
+    return Link(region.name, rate, rate, given.round_trip_seconds, connections, carried)
 
 
 def _step_times(situation: Situation, smallest: float | None) -> Iterator[StepTime]:

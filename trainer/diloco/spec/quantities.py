@@ -22,6 +22,7 @@ _RATE_UNITS: Final = {
     **{f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()},
 }
 _DURATION_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_BYTE_UNITS: Final = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NUMBER: Final = re.compile(r"((?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*(.*)", re.ASCII)
 _DAY_SECONDS: Final = 86_400.0
@@ -80,6 +81,18 @@ def parse_count(field: str, text: str) -> int:
     return round(count)
 
 
+def parse_bytes(field: str, text: str) -> int:
+    """Bytes: ``80GiB``, ``80GB``, ``512MiB``.
+
+    Raises:
+        QuantityError: it is anything else.
+    """
+    number, unit = _split(field, text, "a size")
+    if unit not in _BYTE_UNITS:
+        raise QuantityError(f"{field}: {text!r} has the unit {unit!r}; use {', '.join(_BYTE_UNITS)}, such as 80GiB")
+    return round(_positive(field, text, number * _BYTE_UNITS[unit], "a size such as 80GiB", least=1))
+
+
 def _split(field: str, text: str, kind: str) -> tuple[float, str]:
     """The number and the unit that follows it."""
     found = _NUMBER.fullmatch(text.strip())
@@ -92,6 +105,7 @@ _EXAMPLES: Final = {
     "a rate": "such as 100Mbit/s or 12.5MB/s",
     "a duration": "such as 10ms or 0.5s",
     "a number": "such as 124M or 1.3B",
+    "a size": "such as 80GiB",
 }
 
 

@@ -7,7 +7,7 @@ quality` writes them from benchmarks/results/quality.json.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from diloco.spec.training import OptimizerType
 
@@ -38,6 +38,13 @@ class Recommendation:
     """Share of the trained work that was merged. If links let less be merged, the loss will be higher."""
 
 
+MEASURED_PARAMETERS: Final = 100_000
+"""Of the model that was measured, approximately."""
+ALIKE_STEPS: Final = 4
+"""A run of up to so many times the steps, or one over so many, is taken to be like a measured one (ours)."""
+ALIKE_PARAMETERS: Final = 10
+"""So is a model of up to so many times the parameters (ours)."""
+
 # `make quality` writes from here
 MEASURED: tuple[Recommendation, ...] = (
     Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.8, 5, 4.0, 0.82),
@@ -67,6 +74,16 @@ MEASURED: tuple[Recommendation, ...] = (
     Recommendation(6400, "A", "AdamW", 24, "BF16", "F32", 1.0, 0.0, 2.1, 2, 1.0, 0.96),
 )
 # to here
+
+
+def outside(steps: int, parameters: int) -> str:
+    """What sets such a run apart from all that were measured, as text; empty: nothing does."""
+    budgets = [row.steps for row in MEASURED] or [steps]
+    if not min(budgets) / ALIKE_STEPS <= steps <= max(budgets) * ALIKE_STEPS:
+        return f"runs of about {steps} steps a learner (measured: {min(budgets)} to {max(budgets)})"
+    if parameters > ALIKE_PARAMETERS * MEASURED_PARAMETERS:
+        return f"models of {parameters / 1e6:.3g}M parameters (measured: {MEASURED_PARAMETERS / 1e6:g}M)"
+    return ""
 
 
 def ranked(

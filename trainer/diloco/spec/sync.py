@@ -42,7 +42,7 @@ class SyncSpec(SpecModel):
     """Synchronization. The defaults are the paper's; where the paper has none, the description says 'ours'."""
 
     fragments: int = Field(default=24, ge=1, le=4096)
-    """P: number of fragments of the model. Each has whole tensors; sizes are balanced."""
+    """P: number of fragments of the model. Balanced by size: large embeddings are split by rows."""
     interval: int = Field(default=24, ge=1, le=1_000_000)
     """H: inner steps between two synchronizations of a fragment."""
     overlap: Overlap = AUTO
@@ -54,7 +54,8 @@ class SyncSpec(SpecModel):
     grace: Grace = Grace()
     """How long to wait for late learners after the quorum is reached."""
     merge: Literal["RDA", "Mean"] = "RDA"
-    """RDA: radial-directional averaging, tensor by tensor (embeddings by the mean). Mean: the weighted mean."""
+    """RDA: radial-directional averaging, tensor by tensor (embeddings and split output layers by the mean). Mean: the
+    weighted mean."""
     token_weights: bool = True
     """true: weigh a learner by tokens x tokens per step (paper). false: weigh all alike."""
     anchor: Literal["Received", "Current"] = "Received"

@@ -10,12 +10,11 @@ from diloco.plan.fit.remedies import (
     LONGEST_INTERVAL,
     LinkRate,
     RemedyKind,
-    rate_text,
     remedies,
     smallest_step_seconds,
     with_steps,
 )
-from diloco.plan.fit.situation import Situation
+from diloco.plan.fit.situation import Situation, rate_text
 from diloco.spec.sync import SyncSpec
 from tests.support.situations import NEEDED, between, in_steps, situation
 

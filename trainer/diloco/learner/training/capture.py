@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment
 from diloco.model import read_fragment
+from diloco.model.fragments import slot_values
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Reader:
         # The next step must not change what is being copied: gather on the device, in stream order with the steps, then
         # copy to the host on another stream.
         with torch.no_grad():
-            gathered = torch.cat([self._module.get_parameter(slot.tensor.name).reshape(-1) for slot in fragment.slots])
+            gathered = torch.cat([part.reshape(-1) for part in slot_values(self._module, fragment)])
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             host.copy_(gathered, non_blocking=True)

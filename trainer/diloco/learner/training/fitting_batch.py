@@ -16,19 +16,13 @@ from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.memory import Memory, MemoryExhaustedError
 from diloco.model import trained_parameters, vocabulary_size_of
 from diloco.model.randomness import seeded_by
+from diloco.plan.memory import IN_A_PROCESS, LATER_ON_A_DEVICE, OF_FEEDBACK
 from diloco.spec.training import TrainingSpec
 
 USED_SHARE: Final = 0.9
 """Of the memory that may be planned for (ours): allocators lose some, and steps differ."""
 GIB: Final = 2**30
 _F32_BYTES: Final = 4
-_COPIES_ON_A_DEVICE: Final = 3
-"""Of the model that come later: two moments of each parameter, and the parameters that are evaluated."""
-_COPIES_IN_A_PROCESS: Final = 7
-"""Two moments, twice while a checkpoint is written, the model as it was received, and fragments on their way in and
-out."""
-_COPIES_OF_FEEDBACK: Final = 2
-"""What encodings have lost, twice while a checkpoint is written. In host memory, whatever the device."""
 
 
 class BatchError(ValueError):
@@ -96,8 +90,8 @@ class Trial:
         """``module`` is on ``device``. ``feedback``: the learner keeps what its encodings have lost."""
         self._module, self._training, self._device = module, training, device
         self._vocabulary = vocabulary_size_of(module)
-        in_process = _COPIES_IN_A_PROCESS + (_COPIES_OF_FEEDBACK if feedback else 0)
-        copies = _COPIES_ON_A_DEVICE if device.type == "cuda" else in_process
+        in_process = IN_A_PROCESS + (OF_FEEDBACK if feedback else 0)
+        copies = LATER_ON_A_DEVICE if device.type == "cuda" else in_process
         self.gradient_bytes = _F32_BYTES * sum(parameter.numel() for parameter in trained_parameters(module).values())
         self.reserved_bytes = copies * self.gradient_bytes
 

@@ -25,7 +25,7 @@ from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, learning_rates
 from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
 from diloco.model.constants import BufferWatch, changes_in_training
-from diloco.model.fragments import views
+from diloco.model.fragments import whole_tensors
 from diloco.model.randomness import seeded_by
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerType
@@ -206,10 +206,11 @@ class InnerTrainer:
             ModelError: training has changed a buffer, so that this is not the other learners' model.
         """
         self._check_buffers(look_at_values=True)
-        parameters: dict[str, Tensor] = {}
-        for fragment, held in zip(self._layout.fragments, self._held, strict=True):
-            flat = replaced.get(fragment.index, held.anchor).to(self._device, non_blocking=True)
-            parameters |= views(fragment, flat)
+        flats = (
+            replaced.get(index, held.anchor).to(self._device, non_blocking=True)
+            for index, held in enumerate(self._held)
+        )
+        parameters = whole_tensors(self._layout, flats)
         return mean_loss(self._module, self._data.holdout.batches(), self._device, parameters)
 
     def catch_up(self, steps: int, data_position: int) -> None:

@@ -11,6 +11,7 @@ from math import fsum
 from typing import Final, Self
 
 from diloco.core.account.time_class import COMPUTING, TimeClass
+from diloco.core.sizes import all_reduce_bytes
 from diloco.local.chaos.spec import Fault
 from diloco.local.time_classes import TimeShares, goodput_of
 from diloco.spec.status.syncer import RecoveryStatus, RegionBytes
@@ -233,11 +234,11 @@ class RunHistory:
     def data_parallel_bytes(self) -> int:
         """Bytes that per-step data-parallel training of the same model would have sent for the same inner steps.
 
-        A ring all-reduce of f32 gradients in every step: each of M learners sends 2 (M - 1) / M x 4 N bytes per step.
+        See `all_reduce_bytes`.
         """
         count = len(self.learners)
         steps = sum(learner.steps for learner in self.learners)
-        return round(steps * 2 * (count - 1) / count * 4 * self.parameters) if count else 0
+        return round(steps * all_reduce_bytes(self.parameters, count)) if count else 0
 
     @property
     def loss_start(self) -> float | None:

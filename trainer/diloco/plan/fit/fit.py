@@ -14,7 +14,7 @@ from operator import itemgetter
 from statistics import median_low
 from typing import Final
 
-from diloco.plan.fit.situation import Exchange, Link, Situation
+from diloco.plan.fit.situation import Exchange, Link, Situation, rate_text
 from diloco.plan.fit.transit import Course, Transit, course, deviation, in_time, mean, transits
 from diloco.spec.words import listed
 
@@ -230,7 +230,8 @@ def _of_the_ends(situation: Situation, rounds: _Rounds, uses: tuple[LinkUse, ...
     thin = sorted((use for use in uses if use.too_thin), key=lambda use: -max(use.up_share, use.down_share))
     if thin:
         more = f", and {len(thin) - 1} more" if len(thin) > 1 else ""
-        yield FitKind.LINK_TOO_THIN, f"{_thinness(thin[0])}{more}"
+        link = next(link for link, _ in situation.links if link.name == thin[0].name)
+        yield FitKind.LINK_TOO_THIN, f"{_thinness(thin[0])}{_limit(link)}{more}"
     seconds, cycle_seconds = situation.merge_seconds * len(exchange.numels), exchange.interval * step_seconds
     if seconds > FULL * cycle_seconds:
         share = 100 * seconds / cycle_seconds
@@ -267,6 +268,13 @@ def _thinness(use: LinkUse) -> str:
         (use.up_share, "outer gradients on the way up"), (use.down_share, "merged fragments on the way down")
     )
     return f"the link {use.name} would be used to {100 * share:.0f} % by {way} of {use.learners} learner(s)"
+
+
+def _limit(link: Link) -> str:
+    if not link.limited:
+        return ""
+    rates = rate_text(link.up_bytes_per_second), rate_text(link.link_bytes_per_second)
+    return f", of the {rates[0]} that {link.connections} connections of each learner carry of its {rates[1]}"
 
 
 def _groups(situation: Situation, ways: Sequence[Transit], carried: Course) -> tuple[GroupFit, ...]:

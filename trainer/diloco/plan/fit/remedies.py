@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from diloco.core.sizes import ENCODINGS
 from diloco.plan.fit.fit import FULL, Fit, FitKind, fit
-from diloco.plan.fit.situation import DOWNLINKS, Link, Situation
+from diloco.plan.fit.situation import DOWNLINKS, Link, Situation, rate_text
 from diloco.spec.words import listed
 
 LONGEST_INTERVAL: Final = 1_000_000
+MOST_CONNECTIONS: Final = 64
+"""Of a learner, in a manifest."""
 SHORTEST_STEP_SECONDS: Final = 1e-4
 _MOST_TIMES: Final = 1e6
 """Most times by which links are made faster or steps longer."""
@@ -28,6 +30,7 @@ class RemedyKind(StrEnum):
 
     OVERLAP = "Overlap"
     STALENESS_BOUND = "StalenessBound"
+    CONNECTIONS = "Connections"
     ENCODING = "Encoding"
     INTERVAL = "Interval"
     RATE = "Rate"
@@ -83,15 +86,6 @@ class Remedy:
         return listed(self.changes, "and")
 
 
-def rate_text(bytes_per_second: float) -> str:
-    """``42.1 Mbit/s``: for links, whose rates are given in bits."""
-    bits = 8 * bytes_per_second
-    for factor, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if bits >= factor:
-            return f"{bits / factor:.3g} {unit}"
-    return f"{bits:.3g} bit/s"
-
-
 def remedies(situation: Situation) -> tuple[Remedy, ...]:
     """One of each kind that exists and is worth its cost, the cheapest first.
 
@@ -104,8 +98,13 @@ def remedies(situation: Situation) -> tuple[Remedy, ...]:
         # It costs nothing, so that costlier ones need not be mentioned.
         if (remedy := free(situation, result)) is not None:
             return (remedy,)
+    more, wide = _connections(situation, result)
+    result = fit(wide)
+    if result.fits:
+        return (Remedy(RemedyKind.CONNECTIONS, more, wide),)
     searches = (_encoding, _interval, _rate, _step_time)
-    return tuple(remedy for search in searches if (remedy := search(situation, result)) is not None)
+    found = (remedy for search in searches if (remedy := search(wide, result)) is not None)
+    return tuple(replace(remedy, changes=(*more, *remedy.changes)) for remedy in found)
 
 
 def smallest_step_seconds(situation: Situation) -> float | None:
@@ -141,6 +140,32 @@ def _staleness_bound(situation: Situation, result: Fit) -> Remedy | None:
             setting = Setting("sync.maxStalenessSteps", steps)
             return Remedy(RemedyKind.STALENESS_BOUND, (setting, *changes), change(steps))
     return None
+
+
+def _connections(situation: Situation, result: Fit) -> tuple[tuple[Setting, ...], Situation]:
+    """As many connections as make it fit, or as thin links take. None, if others are the limit."""
+    thin = {use.name for use in result.links if use.too_thin}
+
+    def change(connections: int) -> Situation:
+        groups = (
+            replace(group, link=group.link.with_connections(connections))
+            if not thin or group.link.name in thin
+            else group
+            for group in situation.groups
+        )
+        return replace(situation, groups=tuple(groups))
+
+    found = _smallest(change, 1, MOST_CONNECTIONS)
+    if found is None and not thin:
+        return (), situation
+    wide = change(found or MOST_CONNECTIONS)
+    pairs = zip(situation.links, wide.links, strict=True)
+    settings = (
+        Setting(f"regions[{link.name}].connections", link.connections)
+        for (before, _), (link, _) in pairs
+        if link.connections is not None and link != before
+    )
+    return tuple(settings), wide
 
 
 def _encoding(situation: Situation, result: Fit) -> Remedy | None:
@@ -195,7 +220,10 @@ def _interval(situation: Situation, result: Fit) -> Remedy | None:
 def _rate(situation: Situation, result: Fit) -> Remedy | None:
     """Faster links: those that are too thin, or all of those whose rate is known, until it fits."""
     short = {use.name: max(use.up_share, use.down_share) / FULL for use in result.links if use.too_thin}
-    names = short or {use.name: 1.0 for use in result.links if use.up_share > 0}
+    limited = {link.name for link, _ in situation.links if link.limited}
+    if limited & set(short):
+        return None
+    names = short or {use.name: 1.0 for use in result.links if use.up_share > 0 and use.name not in limited}
 
     def faster(factor: float) -> Situation:
         return _with_rates(situation, {name: factor * needed for name, needed in names.items()})

@@ -4,8 +4,9 @@ Values only; they are assumed (``diloco plan``) or measured (a syncer's status).
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import ceil
 from typing import Final, Self
 
 from diloco.core.engine.rounds.schedule import Schedule
@@ -19,6 +20,15 @@ SYNCER_LINK: Final = "of the syncer"
 """Name of the syncer's own link; no region can have it."""
 
 
+def rate_text(bytes_per_second: float) -> str:
+    """``42.1 Mbit/s``: for links, whose rates are given in bits."""
+    bits = 8 * bytes_per_second
+    for factor, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= factor:
+            return f"{bits / factor:.3g} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """A connection, shared by the learners behind it. An infinite rate means no limit."""
@@ -27,6 +37,25 @@ class Link:
     up_bytes_per_second: float = math.inf
     down_bytes_per_second: float = math.inf
     round_trip_seconds: float = 0.0
+    connections: int | None = None
+    """Of each learner, if they limit the rate, or did before there were more; None: they never did."""
+    link_bytes_per_second: float = math.inf
+    """What the link carries each way, with connections enough."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether connections limit its rate."""
+        return self.connections is not None and self.up_bytes_per_second < self.link_bytes_per_second
+
+    def with_connections(self, connections: int) -> Self:
+        """With at least this many, if they limit it."""
+        if self.connections is None or self.connections >= connections:
+            return self
+        rate = self.up_bytes_per_second * connections / self.connections
+        if rate >= self.link_bytes_per_second:
+            connections = ceil(connections * self.link_bytes_per_second / rate)
+            rate = self.link_bytes_per_second
+        return replace(self, up_bytes_per_second=rate, down_bytes_per_second=rate, connections=connections)
 
 
 @dataclass(frozen=True, slots=True)
