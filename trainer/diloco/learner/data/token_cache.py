@@ -1,0 +1,73 @@
+"""Keeps the tokens of documents as a token file, so that they are tokenized once on a machine, by one process.
+
+The file's name is a digest of what it is made from. A process that is killed leaves no token file and no lock.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import IO, Final
+
+from diloco.learner.data.documents import DocumentFiles, find_document_files
+from diloco.learner.data.source import unreadable
+from diloco.learner.data.token_file_maker import at_most_every, make_from_files
+from diloco.learner.data.tokenfile import TokenFile, open_token_file
+from diloco.learner.data.tokenizer import Tokenizer, tokenizer_in
+from diloco.runtime.cache import VARIABLE
+from diloco.spec.training import DocumentsData
+
+_log = logging.getLogger(__name__)
+
+_TELL_SECONDS: Final = 30.0
+_MADE_BY: Final = 1
+"""Raised when the same documents become other tokens."""
+
+
+def cached_tokens(documents: DocumentsData, folder: Path, field: str) -> TokenFile:
+    """The documents' tokens, from a file in ``folder``, which this process or another makes if it is not there.
+
+    Raises:
+        DataError: documents, tokenizer or folder cannot be used; one line that names ``field``.
+    """
+    files = find_document_files(documents, field)
+    tokenizer = tokenizer_in(documents.tokenizer, f"{field}.tokenizer")
+    path = folder / f"{_key(files, tokenizer)}.tokens"
+    try:
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.with_suffix(".lock").open("w") as lock:
+                _lock(lock)
+                if not path.exists():
+                    _make(files, path, tokenizer)
+    except OSError as error:
+        what = f"{field}: {path} cannot be written; free space, or name another folder in {VARIABLE}"
+        raise unreadable(what, error) from error
+    return open_token_file(path)
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock until it is closed, or this process ends; wait for another process that has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _log.info("waiting for the process that is tokenizing these documents")
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _make(files: DocumentFiles, path: Path, tokenizer: Tokenizer) -> None:
+    for left in path.parent.glob(f".{path.name}.*.part"):  # by a process that was killed
+        left.unlink()
+    _log.info("tokenizing %d file(s) with %s into %s", len(files.files), tokenizer.name, path)
+    info = make_from_files(files, path, tokenizer, at_most_every(_TELL_SECONDS, lambda now: _log.info("%s", now)))
+    _log.info("made %s: %d tokens", path, info.count)
+
+
+def _key(files: DocumentFiles, tokenizer: Tokenizer) -> str:
+    read = [
+        (str(file.path), signature and signature[2:])
+        for file, signature in zip(files.files, files.signatures, strict=True)
+    ]
+    made_from = [_MADE_BY, read, files.column, tokenizer.name, tokenizer.end_of_document]
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
