@@ -1,3 +1,4 @@
+import fcntl
 import logging
 import os
 import threading
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diloco.learner.data import DataError, TokenFile, open_source, token_cache
+from diloco.learner.data import DataError, DataStoppedError, TokenFile, open_source, token_cache
 from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenizer import FolderTokenizer
 from diloco.runtime.cache import VARIABLE, cache_folder
@@ -94,6 +95,19 @@ def test_one_process_makes_the_tokens_and_the_others_wait(
         thread.join(20)
     assert [len(file) for file in opened] == [3000, 3000]
     assert len(made) == 1
+
+
+def test_a_process_that_is_to_stop_stops_tokenizing_and_waiting(documents: DocumentsData, cache: Path) -> None:
+    def stopped() -> None:
+        with pytest.raises(DataStoppedError):
+            cached_tokens(documents, cache, FIELD, lambda: True)
+
+    stopped()
+    (lock,) = cache.iterdir()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        stopped()
+    assert made_in(cache) == [".lock"]
 
 
 def test_what_a_killed_process_has_left_is_removed(documents: DocumentsData, cache: Path) -> None:

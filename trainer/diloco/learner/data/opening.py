@@ -1,5 +1,6 @@
 """Opens a learner's data as the manifest describes it: source, shard and holdout, checked before the first step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,26 +59,31 @@ def open_data(
     )
 
 
-def open_source(data: DataSpec, cache: Path | None = None) -> TokenSource:
+def open_source(data: DataSpec, cache: Path | None = None, stopping: Callable[[], bool] = lambda: False) -> TokenSource:
     """The tokens that the manifest names.
 
     ``cache``: a folder for the tokens of documents, unless ``DILOCO_CACHE`` names one. Default: the user's.
 
     Raises:
         DataError: they are missing, empty or of the wrong kind; one line that names the field.
+        DataStoppedError: ``stopping`` became true before documents were tokenized.
     """
+
+    def opened(part: Sources) -> TokenSource:
+        return _open_one(part, cache_folder(cache), stopping)
+
     if data.mixture is not None:
-        return open_mixture(data.mixture, data.holdout_fraction, lambda part: _open_one(part, cache))
+        return open_mixture(data.mixture, data.holdout_fraction, opened)
     if data.entrypoint is not None:
         return _from_entrypoint(data.entrypoint, data)
-    return _open_one(data, cache)
+    return opened(data)
 
 
-def _open_one(data: Sources, cache: Path | None) -> TokenSource:
+def _open_one(data: Sources, cache: Path, stopping: Callable[[], bool]) -> TokenSource:
     if data.text is not None:
         return open_text(data.text)
     if data.documents is not None:
-        return cached_tokens(data.documents, cache_folder(cache), "data.documents")
+        return cached_tokens(data.documents, cache, "data.documents", stopping)
     assert data.tokens is not None, "exactly one is given"
     try:
         return open_token_file(Path(data.tokens.path))

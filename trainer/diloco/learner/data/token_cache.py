@@ -7,11 +7,13 @@ import fcntl
 import hashlib
 import json
 import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
 from diloco.learner.data.documents import DocumentFiles, find_document_files
-from diloco.learner.data.source import unreadable
+from diloco.learner.data.source import DataStoppedError, unreadable
 from diloco.learner.data.token_file_maker import at_most_every, make_from_files
 from diloco.learner.data.tokenfile import TokenFile, open_token_file
 from diloco.learner.data.tokenizer import Tokenizer, tokenizer_in
@@ -21,14 +23,18 @@ from diloco.spec.training import DocumentsData
 _log = logging.getLogger(__name__)
 
 _TELL_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.5
 _MADE_BY: Final = 1
 """Raised when the same documents become other tokens."""
 
 
-def cached_tokens(documents: DocumentsData, folder: Path, field: str) -> TokenFile:
+def cached_tokens(
+    documents: DocumentsData, folder: Path, field: str, stopping: Callable[[], bool] = lambda: False
+) -> TokenFile:
     """The documents' tokens, from a file in ``folder``, which this process or another makes if it is not there.
 
     Raises:
+        DataStoppedError: ``stopping`` became true before it was there.
         DataError: documents, tokenizer or folder cannot be used; one line that names ``field``.
     """
     files = find_document_files(documents, field)
@@ -38,29 +44,40 @@ def cached_tokens(documents: DocumentsData, folder: Path, field: str) -> TokenFi
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with path.with_suffix(".lock").open("w") as lock:
-                _lock(lock)
+                _lock(lock, stopping)
                 if not path.exists():
-                    _make(files, path, tokenizer)
+                    _make(files, path, tokenizer, stopping)
     except OSError as error:
         what = f"{field}: {path} cannot be written; free space, or name another folder in {VARIABLE}"
         raise unreadable(what, error) from error
     return open_token_file(path)
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(file: IO[str], stopping: Callable[[], bool]) -> None:
     """Lock until it is closed, or this process ends; wait for another process that has it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _log.info("waiting for the process that is tokenizing these documents")
-        fcntl.flock(file, fcntl.LOCK_EX)
+    told = False
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                _log.info("waiting for the process that is tokenizing these documents")
+                told = True
+        _check(stopping)
+        time.sleep(_LOOK_SECONDS)
 
 
-def _make(files: DocumentFiles, path: Path, tokenizer: Tokenizer) -> None:
+def _check(stopping: Callable[[], bool]) -> None:
+    if stopping():
+        raise DataStoppedError("stopped before the documents were tokenized")
+
+
+def _make(files: DocumentFiles, path: Path, tokenizer: Tokenizer, stopping: Callable[[], bool]) -> None:
     for left in path.parent.glob(f".{path.name}.*.part"):  # by a process that was killed
         left.unlink()
     _log.info("tokenizing %d file(s) with %s into %s", len(files.files), tokenizer.name, path)
-    info = make_from_files(files, path, tokenizer, at_most_every(_TELL_SECONDS, lambda now: _log.info("%s", now)))
+    log = at_most_every(_TELL_SECONDS, lambda now: _log.info("%s", now))
+    info = make_from_files(files, path, tokenizer, lambda now: (_check(stopping), log(now)))
     _log.info("made %s: %d tokens", path, info.count)
 
 
