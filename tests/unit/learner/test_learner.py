@@ -177,7 +177,7 @@ def test_a_full_disk_keeps_no_learner_from_beginning(scene: Scene, monkeypatch: 
     Learner(options, scene.orders, scene.wakeup)
 
 
-def test_documents_are_kept_as_tokens_in_its_directory_unless_it_is_to_stop(
+def test_documents_become_tokens_in_its_directory_unless_it_stops(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DILOCO_CACHE", raising=False)

@@ -59,7 +59,7 @@ def test_a_stretch_of_an_epoch_is_a_sample_of_the_mixture(mixture: Mixture) -> N
     assert parts_of(sampler.next_batch().inputs.numpy()) == pytest.approx(np.array(WEIGHTS) / 4.5, abs=0.1)
 
 
-def test_the_largest_part_is_there_once_and_the_others_whole_number_of_times_or_one_less(mixture: Mixture) -> None:
+def test_an_epoch_has_the_largest_part_once_and_others_evenly_often(mixture: Mixture) -> None:
     train = training_tokens(len(mixture), FRACTION)
     times = np.bincount(mixture.read(0, train), minlength=30_000)
     for first, size, weight in zip(FIRST, SIZES, WEIGHTS, strict=True):

@@ -6,7 +6,6 @@ plain files in pieces. Nothing is unpickled: a folder that `datasets` saved is r
 
 import glob
 import gzip
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +78,7 @@ class DocumentFiles:
 
 
 def find_document_files(documents: DocumentsData, field: str) -> DocumentFiles:
-    """The files that ``documents.path`` names, ordered by a hash of their relative paths.
+    """The files that ``documents.path`` names, ordered by a hash of their paths.
 
     Raises:
         DataError: nothing is there, or something cannot be read; one line that names ``field``.
@@ -90,9 +89,8 @@ def find_document_files(documents: DocumentsData, field: str) -> DocumentFiles:
 def _find(path: str, field: str) -> tuple[Document, ...]:
     place = Path(path)
     if glob.has_magic(path) and not place.exists():
-        root = Path(*(part for part in place.parts[: next(i for i, p in enumerate(place.parts) if glob.has_magic(p))]))
-        found = [Path(one) for one in glob.glob(path, recursive=True)]  # noqa: PTH207  # of a whole path
-        if files := [(os.path.relpath(one, root), one) for one in found if one.is_file()]:
+        found = glob.glob(path, recursive=True)  # noqa: PTH207  # of a whole path
+        if files := [(one, Path(one)) for one in found if Path(one).is_file()]:
             return ordered(files, field)
         raise DataError(f"{field}: {path} matches no file")
     if (place / "dataset_dict.json").is_file():

@@ -17,6 +17,8 @@ from diloco.model.entrypoint import one_line
 from diloco.spec.training import DocumentsData, TextData
 
 _PIECE_BYTES = 4 << 20
+_BATCH_BYTES = 1 << 20
+"""Of pieces that are tokenized at once, on all processors; tokens take a hundred times that meanwhile."""
 _BATCH_PIECES: Final = 4096
 _CHARACTER_BYTES = 4
 """Bytes of the longest UTF-8 character."""
@@ -105,9 +107,9 @@ def _tokens(files: DocumentFiles, tokenizer: Tokenizer, tell: Callable[[Progress
 
 
 def _batches(files: DocumentFiles) -> Iterator[tuple[int, list[_Piece]]]:
-    """Pieces of some MiB in all, each time with the bytes of the files that have been read up to there."""
+    """Pieces of a MiB or so, each time with the bytes of the files that have been read up to there."""
     batch: list[_Piece] = []
-    room = _PIECE_BYTES
+    room = _BATCH_BYTES
     before = 0
     for index, file in enumerate(files.files):
         for text in files.texts(index):
@@ -116,7 +118,7 @@ def _batches(files: DocumentFiles) -> Iterator[tuple[int, list[_Piece]]]:
                 room -= len(piece.content)
                 if room <= 0 or len(batch) == _BATCH_PIECES:
                     yield before + min(file.size_bytes, max(text.position, at)), batch
-                    batch, room = [], _PIECE_BYTES
+                    batch, room = [], _BATCH_BYTES
         before += file.size_bytes
     if batch:
         yield before, batch

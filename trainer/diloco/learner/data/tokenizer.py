@@ -114,15 +114,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def tokenizer_in(folder: str | None, field: str) -> Tokenizer:
-    """The tokenizer of a folder with ``tokenizer.json``, or, without one, of bytes.
-
-    Raises:
-        DataError: it cannot be used; one line that names ``field``.
-    """
-    return ByteTokenizer() if folder is None else FolderTokenizer(Path(folder), field)
-
-
 def open_tokenizer(named: str) -> Tokenizer:
     """The tokenizer of a folder, or what ``package.module:factory`` returns, called without arguments.
 
