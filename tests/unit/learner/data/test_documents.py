@@ -182,5 +182,5 @@ def test_progress_grows_with_the_files_and_ends_with_all_of_them(
     assert done[0] < done[-1] <= told[0].all_bytes
     assert told[-1].tokens == 8 * 20
     assert str(told[-1]._replace(done_bytes=50, all_bytes=100, tokens=30, seconds=10.0)) == (
-        "tokenized 50% of 0.0 MB, 3 tokens/s, 10 s left"
+        "tokenized 50% of 0.0 MB, 3 tokens/s, 0:00:10 left"
     )

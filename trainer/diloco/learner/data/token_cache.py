@@ -14,7 +14,7 @@ from typing import IO, Final
 
 from diloco.learner.data.documents import DocumentFiles, find_document_files
 from diloco.learner.data.source import DataStoppedError, unreadable
-from diloco.learner.data.token_file_maker import at_most_every, make_from_files
+from diloco.learner.data.token_file_maker import Progress, at_most_every, make_from_files
 from diloco.learner.data.tokenfile import TokenFile, open_token_file
 from diloco.learner.data.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer
 from diloco.runtime.cache import VARIABLE
@@ -44,7 +44,7 @@ def cached_tokens(
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            with path.with_suffix(".lock").open("w") as lock:
+            with (folder / "lock").open("w") as lock:
                 _lock(lock, stopping)
                 if not path.exists():
                     _make(files, path, tokenizer, stopping)
@@ -57,15 +57,20 @@ def cached_tokens(
 def _lock(file: IO[str], stopping: Callable[[], bool]) -> None:
     """Lock until it is closed, or this process ends; wait for another process that has it."""
     told = False
-    while True:
-        try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not told:
-                _log.info("waiting for the process that is tokenizing these documents")
-                told = True
+    while not _has_locked(file):
+        if not told:
+            _log.info("waiting for another process that is tokenizing documents")
+            told = True
         _check(stopping)
         time.sleep(_LOOK_SECONDS)
+
+
+def _has_locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _check(stopping: Callable[[], bool]) -> None:
@@ -74,11 +79,16 @@ def _check(stopping: Callable[[], bool]) -> None:
 
 
 def _make(files: DocumentFiles, path: Path, tokenizer: Tokenizer, stopping: Callable[[], bool]) -> None:
-    for left in path.parent.glob(f".{path.name}.*.part"):  # by a process that was killed
+    for left in path.parent.glob(".*.part"):  # by a process that was killed, as only one has the lock
         left.unlink()
     _log.info("tokenizing %d file(s) with %s into %s", len(files.files), tokenizer.name, path)
     log = at_most_every(_TELL_SECONDS, lambda now: _log.info("%s", now))
-    info = make_from_files(files, path, tokenizer, lambda now: (_check(stopping), log(now)))
+
+    def tell(now: Progress) -> None:
+        _check(stopping)
+        log(now)
+
+    info = make_from_files(files, path, tokenizer, tell)
     _log.info("made %s: %d tokens", path, info.count)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,7 +38,7 @@ class Progress(NamedTuple):
 
     def __str__(self) -> str:
         seconds, share = max(self.seconds, 1e-9), self.done_bytes / max(1, self.all_bytes)
-        left = f", {seconds / share - seconds:,.0f} s left" if share else ""
+        left = f", {timedelta(seconds=round(seconds / share - seconds))} left" if share else ""
         return f"tokenized {share:.0%} of {self.all_bytes / 1e6:,.1f} MB, {self.tokens / seconds:,.0f} tokens/s{left}"
 
 

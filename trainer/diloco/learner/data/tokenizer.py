@@ -77,7 +77,7 @@ class FolderTokenizer:
         # A file may say to cut each document after some hundred tokens, or to pad it.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self.name = f"{folder.resolve().name} {hashlib.sha256(content).hexdigest()[:16]}"
+        self.name = f"tokenizer.json {hashlib.sha256(content).hexdigest()[:16]}"
         self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
         self.end_of_document = self._end_of_document(folder, field)
 
