@@ -43,6 +43,19 @@ def test_a_folder_and_a_pattern_give_all_documents(tmp_path: Path, tokenizer: Pa
         assert sorted(tokens_of(path, tokenizer)) == [1, 2, 3, 4, 6, *[END] * 5]
 
 
+def test_documents_are_tokenized_by_what_they_name(tmp_path: Path, tokenizer: Path) -> None:
+    path = write_documents(tmp_path / "a.parquet", ["the cat"])
+    make_token_file(DocumentsData(path=str(path), tokenizer=str(tokenizer)), tmp_path / "out")
+    assert open_token_file(tmp_path / "out").read(0, 3).tolist() == [1, 2, END]
+
+
+def test_text_that_the_tokenizer_does_not_know_is_named(tmp_path: Path, tokenizer: Path) -> None:
+    path = tokenizer / "tokenizer.json"
+    path.write_text(path.read_text().replace('"unk_token": "[UNK]"', '"unk_token": "none"'))
+    with pytest.raises(DataError, match=r"a.parquet: row 0 or later: Exception: WordLevel error: Missing"):
+        tokens_of(write_documents(tmp_path / "a.parquet", ["the dog"]), tokenizer)
+
+
 def test_a_plain_file_is_one_document(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat\nsat")
     assert tokens_of(tmp_path / "a.txt", tokenizer) == [1, 2, 3, END]

@@ -16,7 +16,7 @@ from diloco.learner.data.documents import DocumentFiles, find_document_files
 from diloco.learner.data.source import DataStoppedError, unreadable
 from diloco.learner.data.token_file_maker import Progress, at_most_every, make_from_files
 from diloco.learner.data.tokenfile import TokenFile, open_token_file
-from diloco.learner.data.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer
+from diloco.learner.data.tokenizer import Tokenizer, tokenizer_of
 from diloco.runtime.cache import VARIABLE
 from diloco.spec.training import DocumentsData
 
@@ -38,8 +38,7 @@ def cached_tokens(
         DataError: documents, tokenizer or folder cannot be used; one line that names ``field``.
     """
     files = find_document_files(documents, field)
-    folder_of = documents.tokenizer
-    tokenizer = ByteTokenizer() if folder_of is None else FolderTokenizer(Path(folder_of), f"{field}.tokenizer")
+    tokenizer = tokenizer_of(documents, field)
     path = folder / f"{_key(files, tokenizer)}.tokens"
     try:
         if not path.exists():

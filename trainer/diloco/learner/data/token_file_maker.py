@@ -13,7 +13,7 @@ from diloco.learner.data.documents import DocumentFiles, find_document_files
 from diloco.learner.data.source import DataError, Tokens, unreadable
 from diloco.learner.data.text import Document, read_bytes
 from diloco.learner.data.tokenfile import TokenFileInfo, write_token_file
-from diloco.learner.data.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer
+from diloco.learner.data.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer, tokenizer_of
 from diloco.model.entrypoint import one_line
 from diloco.spec.training import DocumentsData, TextData
 
@@ -68,19 +68,21 @@ def make_token_file(
     tokenizer: Tokenizer | None = None,
     tell: Callable[[Progress], object] = lambda _: None,
 ) -> TokenFileInfo:
-    """Write the documents of ``source`` as tokens to ``output``; by default one token per byte, as ``data.text`` does.
+    """Write the documents of ``source`` as tokens to ``output``; ``tell`` is called after every MiB or so.
 
-    ``tell`` is called after every few MiB. ``tokenizer`` is used instead of that of ``source``.
+    ``tokenizer``: default is that of ``source``, or one token per byte, as with ``data.text``.
 
     Raises:
         DataError: the documents, the tokenizer or ``output`` cannot be used; one line that names it.
     """
     if isinstance(source, DocumentsData):
         files = find_document_files(source, "data.documents")
+        chosen = tokenizer_of(source, "data.documents") if tokenizer is None else tokenizer
     else:
         files = DocumentFiles.of(open_text(source).documents, "data.text.path")
+        chosen = ByteTokenizer() if tokenizer is None else tokenizer
     try:
-        return make_from_files(files, output, ByteTokenizer() if tokenizer is None else tokenizer, tell)
+        return make_from_files(files, output, chosen, tell)
     except OSError as error:
         raise unreadable(f"{output}: cannot be written", error) from error
 
@@ -145,7 +147,11 @@ def _pieces(content: bytes | Document, where: str, field: str) -> Iterator[tuple
 
 def _encode(tokenizer: Tokenizer, batch: list[_Piece]) -> Tokens:
     if isinstance(tokenizer, FolderTokenizer):
-        encoded = tokenizer.encode_batch([_decoded(piece, tokenizer) for piece in batch])
+        texts = [_decoded(piece, tokenizer) for piece in batch]
+        try:
+            encoded = tokenizer.encode_batch(texts)
+        except Exception as error:  # a tokenizer without a token for unknown text, for instance
+            raise DataError(f"tokenizer {tokenizer.name}: {batch[0].where} or later: {one_line(error)}") from error
     else:
         encoded = [_encode_one(tokenizer, piece) for piece in batch]
     end = np.array([tokenizer.end_of_document])

@@ -14,6 +14,7 @@ from diloco.learner.data.text import END_OF_DOCUMENT, VOCABULARY_SIZE
 from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec.base import ENTRYPOINT
+from diloco.spec.training import DocumentsData
 
 
 @runtime_checkable
@@ -112,6 +113,16 @@ def _read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is none."""
     value = read_json(path) if path.exists() else None
     return value if isinstance(value, dict) else {}
+
+
+def tokenizer_of(documents: DocumentsData, field: str) -> Tokenizer:
+    """The tokenizer that ``documents``, which are at ``field``, name.
+
+    Raises:
+        DataError: it cannot be used.
+    """
+    folder = documents.tokenizer
+    return ByteTokenizer() if folder is None else FolderTokenizer(Path(folder), f"{field}.tokenizer")
 
 
 def open_tokenizer(named: str) -> Tokenizer:
