@@ -20,7 +20,7 @@ from diloco.spec.training import DocumentsData
 
 _IN_FOLDERS: Final = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json", "*.txt")
 _LINE_BYTES: Final = 64 << 20
-_BATCH_BYTES: Final = 16 << 20
+_BATCH_BYTES: Final = 4 << 20
 _ROWS: Final = 256
 
 
@@ -127,7 +127,7 @@ def _parquet(file: Document, column: str) -> Iterator[Text]:
             group = table.metadata.row_group(index)
             chunks = (group.column(number) for number in range(group.num_columns))
             size = next(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
-            rows = min(8192, max(1, group.num_rows * _BATCH_BYTES // max(1, size)))
+            rows = min(1024, max(1, group.num_rows * _BATCH_BYTES // max(1, size)))
             for batch in table.iter_batches(rows, [index], [column], use_threads=False):
                 yield from _rows(batch.column(0), first, first * file.size_bytes // all_rows, file, column)
                 first += len(batch)
