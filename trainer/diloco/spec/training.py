@@ -111,7 +111,8 @@ class DocumentsData(SpecModel):
     """
 
     path: str = Field(min_length=1, max_length=4096)
-    """A file, a pattern such as ``/corpus/*.parquet``, or a folder (searched recursively)."""
+    """A file, a pattern such as ``/corpus/*.parquet``, a folder (searched recursively), or files of one folder of a
+    bucket: ``s3://bucket/corpus/*.parquet``."""
     column: str = Field(default="text", min_length=1, max_length=255)
     """Column of a table, or key of a JSON object, that holds the text."""
     tokenizer: str | None = Field(default=None, min_length=1, max_length=4096)

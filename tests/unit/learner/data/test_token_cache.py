@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from diloco.learner.data import DataError, DataStoppedError, TokenFile, open_source, token_cache
+from diloco.learner.data import DataError, DataStoppedError, DataUnavailableError, TokenFile, open_source, token_cache
 from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenizer import FolderTokenizer
 from diloco.runtime.cache import VARIABLE, cache_folder
+from diloco.runtime.object_store import ObjectStore
 from diloco.spec.training import DataSpec, DocumentsData
 from tests.support.corpora import END, write_documents, write_tokenizer
 from tests.support.machine_limits import files_of_at_most
@@ -114,9 +115,50 @@ def test_what_a_killed_process_has_left_is_removed(documents: DocumentsData, cac
     cached_tokens(documents, cache, FIELD)
     (made,) = cache.glob("*.tokens")
     made.rename(cache / f".{made.name}.x1.part")
+    (cache / ".copy.x1.part").mkdir()
     (cache / ".of_other_documents.tokens.x1.part").touch()
     assert len(cached_tokens(documents, cache, FIELD)) == 3000
     assert made_in(cache) == ["", ".tokens"]
+
+
+@pytest.mark.parametrize("pattern", ["*.jsonl", "a.jsonl"])
+def test_files_of_a_store_are_copied_one_by_one_only_to_be_tokenized(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        write_documents(tmp_path / "bucket" / name, ["the cat"])
+    (tmp_path / "bucket" / "a.txt").touch()
+    seen: list[list[str]] = []
+    download = ObjectStore.download
+
+    def watched(self: ObjectStore, name: str, path: Path, size_bytes: int) -> str:
+        digest = download(self, name, path, size_bytes)
+        seen.append([one.name for one in cache.rglob("*.jsonl")])
+        return digest
+
+    monkeypatch.setattr(ObjectStore, "download", watched)
+    documents = DocumentsData(path=f"file://{tmp_path}/bucket/{pattern}")
+    made = cached_tokens(documents, cache, FIELD)
+    assert cached_tokens(documents, cache, FIELD).info == made.info
+    assert sorted(seen) == ([["a.jsonl"], ["b.jsonl"]] if "*" in pattern else [["a.jsonl"]])
+    assert len(made) == 8 * len(seen)
+    assert made_in(cache) == ["", ".tokens"]
+
+
+def test_what_is_wrong_with_a_store_or_its_files_is_one_line(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_documents(tmp_path / "bucket" / "a.jsonl", ["the cat"])
+    url = f"file://{tmp_path}/bucket"
+    with pytest.raises(DataError, match=f"^data.documents.path: {url}/none matches no file with content; use BUCKET"):
+        cached_tokens(DocumentsData(path=f"{url}/none"), cache, FIELD)
+    monkeypatch.setattr(ObjectStore, "size", lambda *_: path.stat().st_size + 1)
+    with pytest.raises(DataError, match=rf"^data.documents.path: a.jsonl in {url} had \d+ bytes and now has \d+$"):
+        cached_tokens(DocumentsData(path=f"{url}/*"), cache, FIELD)
+    monkeypatch.setattr(ObjectStore, "size", lambda *_: 1)
+    with pytest.raises(DataUnavailableError, match=rf"^data.documents.path: {url}: a.jsonl has \d+ bytes; at most 1 "):
+        cached_tokens(DocumentsData(path=f"{url}/*"), cache, FIELD)
+    assert made_in(cache) == [""]
 
 
 def test_a_disk_without_room_is_one_line_that_names_the_variable(

@@ -7,15 +7,19 @@ plain files in pieces. Nothing is unpickled: a folder that `datasets` saved is r
 import glob
 import gzip
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Self
 
-from diloco.learner.data.source import DataError, unreadable
+from diloco.learner.data.source import DataError, DataUnavailableError, unreadable
 from diloco.learner.data.text import Document, find_documents, ordered
 from diloco.model.entrypoint import one_line
-from diloco.runtime.files import FileSignature, UnusableFileError, open_regular, read_json, signature_of
+from diloco.runtime.files import FileSignature, UnusableFileError, open_regular, read_json, sha256_bytes, signature_of
 from diloco.runtime.json_text import JsonError, parse_json
+from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.training import DocumentsData
 
 _IN_FOLDERS: Final = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json", "*.txt")
@@ -46,6 +50,9 @@ class DocumentFiles:
     """The manifest's field, for messages."""
     column: str | None = None
     """Where the text is in tables and JSON lines. None: every file is plain text, whatever its name."""
+    store: ObjectStore | None = None
+    """Where the files are, if they are not on this machine. Each is copied while it is read, into ``copies``."""
+    copies: Path | None = None
 
     @classmethod
     def of(cls, files: tuple[Document, ...], field: str, column: str | None = None) -> Self:
@@ -58,7 +65,16 @@ class DocumentFiles:
         Raises:
             DataError: it cannot be read as what its name says, or it has changed; one line that names it.
         """
-        file = self.files[index]
+        if self.store is None:
+            yield from self._read(self.files[index])
+            if signature_of(self.files[index].path) != self.signatures[index]:
+                changed = "has changed while it was read; start again when it is complete"
+                raise DataError(f"{self.field}: {self.files[index].path}: {changed}")
+        else:
+            with _copied(self.files[index], self.store, self.copies, self.field) as copy:
+                yield from self._read(copy)
+
+    def _read(self, file: Document) -> Iterator[Text]:
         readers = () if self.column is None else _READERS.items()
         reader = next((read for ending, read in readers if file.path.name.endswith(ending)), _plain)
         try:
@@ -71,18 +87,19 @@ class DocumentFiles:
             raise unreadable(f"{self.field}: {file.path}", error) from error
         except Exception as error:  # a damaged file may raise anything: show it to the user in one line
             raise DataError(f"{self.field}: {file.path}: cannot be read ({one_line(error)})") from error
-        if signature_of(file.path) != self.signatures[index]:
-            raise DataError(
-                f"{self.field}: {file.path}: has changed while it was read; start again when it is complete"
-            )
 
 
-def find_document_files(documents: DocumentsData, field: str) -> DocumentFiles:
+def find_document_files(documents: DocumentsData, field: str, copies: Path | None = None) -> DocumentFiles:
     """The files that ``documents.path`` names, ordered by a hash of their paths.
+
+    ``copies``: a folder for copies of what is not on this machine. Default: one for temporary files.
 
     Raises:
         DataError: nothing is there, or something cannot be read; one line that names ``field``.
     """
+    if "://" in documents.path:
+        store, files = _in_store(documents.path, f"{field}.path")
+        return DocumentFiles(files, (None,) * len(files), f"{field}.path", documents.column, store, copies)
     return DocumentFiles.of(_find(documents.path, f"{field}.path"), f"{field}.path", documents.column)
 
 
@@ -98,6 +115,36 @@ def _find(path: str, field: str) -> tuple[Document, ...]:
     if (place / "state.json").is_file():
         return ordered([(name, place / name) for name in _saved_files(place, field)], field)
     return find_documents(place, _IN_FOLDERS, field)
+
+
+def _in_store(url: str, field: str) -> tuple[ObjectStore, tuple[Document, ...]]:
+    """The files of one folder that ``url`` names, a pattern or a name in its last part."""
+    folder, _, pattern = url.rpartition("/")
+    try:
+        store = open_store(folder)
+        names = sorted(name for name in store.names() if fnmatchcase(name, pattern))
+        files = [Document(Path(name), store.size(name)) for name in names]
+    except StoreError as error:
+        raise DataUnavailableError(f"{field}: {error}") from error
+    if not any(file.size_bytes for file in files):
+        raise DataError(f"{field}: {url} matches no file with content; use BUCKET/FOLDER/*.parquet, for instance")
+    return store, tuple(sorted(files, key=lambda file: sha256_bytes(str(file.path).encode())))
+
+
+@contextmanager
+def _copied(file: Document, store: ObjectStore, folder: Path | None, field: str) -> Iterator[Document]:
+    """A copy of a file, as large as it was when it was found, that is removed afterwards."""
+    with TemporaryDirectory(prefix=".copy.", suffix=".part", dir=folder) as place:
+        path = Path(place, file.path.name)
+        try:
+            store.download(file.path.name, path, file.size_bytes)
+        except StoreError as error:
+            raise DataUnavailableError(f"{field}: {error}") from error
+        except OSError as error:
+            raise unreadable(f"{field}: {path} cannot be written", error) from error
+        if (there := path.stat().st_size) != file.size_bytes:
+            raise DataError(f"{field}: {file.path} in {store.url} had {file.size_bytes} bytes and now has {there}")
+        yield Document(path, file.size_bytes)
 
 
 def _saved_files(folder: Path, field: str) -> list[str]:

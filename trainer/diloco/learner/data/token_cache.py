@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def cached_tokens(
         DataStoppedError: ``stopping`` became true before it was there.
         DataError: documents, tokenizer or folder cannot be used; one line that names ``field``.
     """
-    files = find_document_files(documents, field)
+    files = find_document_files(documents, field, folder)
     tokenizer = tokenizer_of(documents, field)
     path = folder / f"{_key(files, tokenizer)}.tokens"
     try:
@@ -79,7 +80,7 @@ def _check(stopping: Callable[[], bool]) -> None:
 
 def _make(files: DocumentFiles, path: Path, tokenizer: Tokenizer, stopping: Callable[[], bool]) -> None:
     for left in path.parent.glob(".*.part"):  # by a process that was killed, as only one has the lock
-        left.unlink()
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     _log.info("tokenizing %d file(s) with %s into %s", len(files.files), tokenizer.name, path)
     log = at_most_every(_TELL_SECONDS, lambda now: _log.info("%s", now))
 
@@ -93,8 +94,9 @@ def _make(files: DocumentFiles, path: Path, tokenizer: Tokenizer, stopping: Call
 
 def _key(files: DocumentFiles, tokenizer: Tokenizer) -> str:
     read = [
-        (str(file.path), signature and signature[2:])
+        (str(file.path), file.size_bytes, signature and signature[2:])
         for file, signature in zip(files.files, files.signatures, strict=True)
     ]
-    made_from = [_MADE_BY, read, files.column, tokenizer.name, tokenizer.end_of_document]
+    place = files.store and files.store.url
+    made_from = [_MADE_BY, place, read, files.column, tokenizer.name, tokenizer.end_of_document]
     return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
