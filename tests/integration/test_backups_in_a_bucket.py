@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.manifest import complete
-from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
 from diloco.syncer.prepare import prepare
 from testbed.kind.waiting import wait_until
 from tests.support.backups import Trained, beginning_from
@@ -76,7 +76,7 @@ def test_a_bucket_that_is_not_there_is_named(server: str, tmp_path: Path) -> Non
 
 def test_a_store_that_does_not_answer_is_named(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     del server
-    monkeypatch.setattr("diloco.syncer.backup.object_store._RETRY_SECONDS", 1)
+    monkeypatch.setattr("diloco.runtime.object_store._RETRY_SECONDS", 1)
     store: ObjectStore = open_store("s3://kept/mine", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match="s3://kept/mine: cannot be listed"):
         store.names()

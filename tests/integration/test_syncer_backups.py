@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from diloco.model import load_model
+from diloco.runtime.object_store import open_store
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
 from diloco.spec.status.syncer import BackupStatus
 from diloco.syncer.backup.manifest import complete
-from diloco.syncer.backup.object_store import open_store
 from diloco.wire.messages import Welcome
 from tests.integration.two_learners import learner, train_to_the_end
 from tests.support.machine_limits import Filler, small_disk

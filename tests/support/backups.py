@@ -8,10 +8,10 @@ import torch
 
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.options import EngineOptions
+from diloco.runtime.object_store import ObjectStore, open_store
 from diloco.spec import DiLoCoJob, Metadata
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.manifest import BackupManifest, complete
-from diloco.syncer.backup.object_store import ObjectStore, open_store
 from diloco.syncer.backup.ownership import BackupOwner, JobName
 from diloco.syncer.backup.upload import BackupSource, upload_backup
 from diloco.syncer.disk.checkpoint import (

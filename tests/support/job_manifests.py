@@ -243,5 +243,26 @@ TOKEN_FILE = changed(
         "spec.data": {"tokens": {"path": "/corpus.tokens"}},
     }
 )
-GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE)}
+_DOCUMENTS = {"path": "/corpus/*.parquet", "column": "body", "tokenizer": "/models/words"}
+DOCUMENTS = changed(
+    {
+        "metadata.name": "documents",
+        "spec.model.builtin.vocabularySize": 50_000,
+        "spec.data": {"documents": _DOCUMENTS},
+    }
+)
+MIXTURE = changed(
+    {
+        "metadata.name": "mixture",
+        "spec.model.builtin.vocabularySize": 257,
+        "spec.data": {
+            "mixture": [
+                {"weight": 0.5, "text": {"path": "/corpus", "include": ["*.txt"]}},
+                {"weight": 1, "tokens": {"path": "/corpus.tokens"}},
+                {"weight": 3, "documents": _DOCUMENTS},
+            ]
+        },
+    }
+)
+GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE)}
 """Good jobs by name; every field stands in one of them at least."""

@@ -26,8 +26,11 @@ _TEMPORARY_MIB: Final = 2048
 
 
 def checkpoints_mib(spec: JobSpec) -> int | None:
-    """Room in MiB for the checkpoints of a learner: moments and residuals in f32. None: the model's size is unknown."""
-    if spec.model.builtin is None:
+    """Room in MiB for the checkpoints of a learner: moments and residuals in f32.
+
+    None: unknown, as is the model's size, or that of documents' tokens, which are kept beside them.
+    """
+    if spec.model.builtin is None or any(part.documents for part in (spec.data, *(spec.data.mixture or ()))):
         return None
     parameters = sum(math.prod(shape) for _, shape in spec.model.builtin.shapes())
     bytes_each = 12 if spec.sync.keeps_residuals else 8

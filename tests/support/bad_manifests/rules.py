@@ -16,13 +16,21 @@ CASES: list[Bad] = [
     ),
     Bad(
         {"spec.data": {}},
-        "spec.data: needs exactly one of text, tokens and entrypoint; has none",
-        "needs exactly one of text, tokens and entrypoint",
+        "spec.data: needs exactly one of text, tokens, documents, mixture and entrypoint; has none",
+        "needs exactly one of text, tokens, documents, mixture and entrypoint",
     ),
     Bad(
         {"spec.data.tokens.path": "corpus.tokens"},
-        "spec.data: needs exactly one of text, tokens and entrypoint; has text and tokens",
-        "needs exactly one of text, tokens and entrypoint",
+        "spec.data: needs exactly one of text, tokens, documents, mixture and entrypoint; has text and tokens",
+        "needs exactly one of text, tokens, documents, mixture and entrypoint",
+    ),
+    Bad(
+        {
+            "spec.data": {"mixture": [{"weight": 1, "text": {}}, {"weight": 2}]},
+            "spec.model.builtin.vocabularySize": 257,
+        },
+        "spec.data.mixture[1]: needs exactly one of text, tokens and documents; has none",
+        "needs exactly one of text, tokens and documents",
     ),
     Bad(
         {"spec.model.arguments.layers": 3},

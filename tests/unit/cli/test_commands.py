@@ -10,6 +10,7 @@ import typer
 
 from diloco import __version__
 from diloco.cli.main import app, execute
+from tests.support.corpora import write_documents, write_tokenizer
 from tests.support.small_manifest import SMALL_MANIFEST
 
 
@@ -175,6 +176,9 @@ def test_an_odd_summary_is_one_line(
         (["chaos", "FOLDER", "--json", "."], "--json: . cannot be written"),
         (["plan", "JOB", "--parameters", "many"], "--parameters: 'many' is not a number; use digits and a unit"),
         (["tokens", "nowhere", "--output", "OUT"], "TEXT: nowhere does not exist"),
+        (["tokens", "no*.parquet", "--output", "OUT"], "data.documents.path: no*.parquet matches no file"),
+        (["tokens", "JOB", "--column", "a", "--include", "*", "-o", "OUT"], "--include: has no use with documents"),
+        (["tokens", "JOB", "--tokenizer", "FOLDER", "-o", "OUT"], "tokenizer: FOLDER has no tokenizer.json"),
         (["evaluate", "--job", "none.yaml", "--model", "JOB"], "none.yaml"),
         (["evaluate", "--job", "JOB", "--model", "none.safetensors"], "none.safetensors: cannot be read: no such file"),
         (["evaluate", "--job", "JOB", "--model", "JOB"], "job.yaml: cannot be read as safetensors"),
@@ -199,7 +203,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert execute([places.get(argument, argument) for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("diloco: ")
-    assert told in captured.err
+    assert told.replace("FOLDER", places["FOLDER"]) in captured.err
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
     assert not (job.parent / "out").exists()
@@ -219,3 +223,17 @@ def test_a_token_file_is_made_from_text(tmp_path: Path, capsys: pytest.CaptureFi
     assert execute(["tokens", str(tmp_path / "book.txt"), "--output", str(output)]) == 0
     assert output.is_file()
     assert "601 tokens of a vocabulary of 257" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [[], ["--column", "text"]])
+def test_a_token_file_is_made_from_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write_documents(tmp_path / name, ["the cat sat", "a mat"])
+    words = write_tokenizer(tmp_path / "words")
+    arguments = [str(tmp_path / "*.parquet"), "--tokenizer", str(words), "-o", str(tmp_path / "out"), *options]
+    assert execute(["tokens", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert "14 tokens of a vocabulary of 8" in captured.out
+    assert captured.err == ""

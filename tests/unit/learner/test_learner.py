@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.data import DataStoppedError
 from diloco.learner.learner import Learner
 from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.holdings import Membership
@@ -21,6 +22,7 @@ from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.options import LearnerOptions
 from tests.support.hand_clock import clock_of
 from tests.support.inner_loop import ScriptedBell
+from tests.support.small_job import write_text
 from tests.support.small_learner import learner_options
 
 NOW = Membership("1", 7)
@@ -173,6 +175,21 @@ def test_a_full_disk_keeps_no_learner_from_beginning(scene: Scene, monkeypatch: 
     options = scene.options()
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     Learner(options, scene.orders, scene.wakeup)
+
+
+def test_documents_become_tokens_in_its_directory_unless_it_stops(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DILOCO_CACHE", raising=False)
+    data = {"documents": {"path": str(write_text(tmp_path))}, "holdoutFraction": 0.1}
+    model = {"builtin": {"preset": "pico", "vocabularySize": 257}}
+    options = learner_options(tmp_path, {"data": data, "model": model})
+    Learner(options, scene.orders, scene.wakeup)
+    (made,) = (options.directory / "tokens").glob("*.tokens")
+    made.unlink()
+    scene.orders.stop("SIGTERM")
+    with pytest.raises(DataStoppedError):
+        Learner(options, scene.orders, scene.wakeup)
 
 
 @pytest.mark.parametrize(("wanted", "asked_for"), [(None, "auto"), ("cuda:1", "cuda:1")])

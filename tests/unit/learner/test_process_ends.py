@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from diloco.learner.data import DataStoppedError
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
@@ -104,6 +105,18 @@ def test_how_it_ends_is_told_and_its_exit_code_says_so(
     stays = stay and kind is EndKind.FINISHED
     assert life.calls == ["made", "run", *["stay"] * stays, "close"]
     assert [record.getMessage() for record in caplog.records] == LINES[kind]
+
+
+def test_a_stop_before_its_data_is_ready_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise DataStoppedError("stopped early")
+
+    caplog.set_level("INFO")
+    monkeypatch.setattr("diloco.learner.process.Learner", stopped)
+    assert run_learner(learner_options(tmp_path, threads=3)) == EXIT_OK
+    assert [record.getMessage() for record in caplog.records] == ["stopped early"]
 
 
 def test_its_pages_take_the_place_of_those_of_loading(tmp_path: Path, life: type[Life]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from diloco.local.child import Child
+from diloco.runtime import cache
 from diloco.runtime.last_error import VARIABLE, read_last_error, write_last_error
 from diloco.runtime.log import set_up_logging
 
@@ -23,6 +24,15 @@ def test_a_childs_error_is_told_without_the_logs_format(tmp_path: Path) -> None:
     assert child.poll() == 2
     assert child.last_line().startswith("missing.yaml: ")
     assert "diloco: missing.yaml: " in log.read_text(encoding="utf-8")
+
+
+def test_the_processes_of_a_run_share_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cache.VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = f"import os\nprint(os.environ['{cache.VARIABLE}'], flush=True)\nos._exit(0)\n"
+    (tmp_path / "sitecustomize.py").write_text(program, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ended(["--version"], tmp_path / "one.log").last_line() == str(tmp_path / ".cache" / "diloco")
 
 
 def test_an_error_of_an_earlier_start_is_not_told(tmp_path: Path) -> None:

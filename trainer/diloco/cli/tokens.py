@@ -1,17 +1,22 @@
 """``diloco tokens``: makes the memory-mapped token files that ``data.tokens`` reads."""
 
+import sys
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from diloco.spec.training import TextData
+from diloco.spec.training import DocumentsData, TextData
 
 
 def tokens(
     source: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TEXT]", help="A file or folder. Default: the standard library of this Python."),
+        str | None,
+        typer.Argument(
+            metavar="[TEXT]",
+            help="A file, folder or pattern such as '/corpus/*.parquet'. Default: the standard library of this Python.",
+        ),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Token file to write.", show_default=False)
@@ -22,13 +27,22 @@ def tokens(
             "--include", metavar="PATTERN", help="Pattern of file names to read inside a folder. May be repeated."
         ),
     ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            "--column",
+            metavar="NAME",
+            help="Read documents: the text of this column or key of Parquet, JSON lines or a folder of datasets. "
+            "Default for a pattern or such a file: text.",
+        ),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             "--tokenizer",
-            metavar="MODULE:FACTORY",
-            help="Your tokenizer: returns an object with name, vocabulary_size, end_of_document and encode. Default: "
-            "bytes.",
+            metavar="FOLDER|MODULE:FACTORY",
+            help="A folder with tokenizer.json, or your tokenizer: returns an object with name, vocabulary_size, "
+            "end_of_document and encode. Default: bytes.",
         ),
     ] = None,
 ) -> None:
@@ -38,15 +52,32 @@ def tokens(
     Examples:
       diloco tokens book.txt --output book.tokens
       diloco tokens src --include '*.py' --include '*.md' --output code.tokens
-      diloco tokens corpus --tokenizer mypackage.words:make --output corpus.tokens
+      diloco tokens '/corpus/*.parquet' --column text --tokenizer /models/qwen3 --output corpus.tokens
     """
-    from diloco.learner.data import make_token_file, open_tokenizer
+    from diloco.learner.data import at_most_every, make_token_file, open_tokenizer
+    from diloco.learner.data.documents import TABLES
 
-    if source is not None and not source.exists():
+    chosen: TextData | DocumentsData
+    if source is not None and (column is not None or has_magic(source) or source.endswith(TABLES)):
+        if include:
+            raise typer.BadParameter("--include: has no use with documents; use a pattern such as 'corpus/*.jsonl'")
+        chosen = DocumentsData(path=source, column=column or "text")
+    elif source is not None and not Path(source).exists():
         raise typer.BadParameter(f"TEXT: {source} does not exist; use a file or a folder")
-    patterns = {"include": tuple(include)} if include else {}
-    text = TextData.model_validate({"path": None if source is None else str(source), **patterns})
-    info = make_token_file(text, output, None if tokenizer is None else open_tokenizer(tokenizer))
+    else:
+        patterns = {"include": tuple(include)} if include else {}
+        chosen = TextData.model_validate({"path": source, **patterns})
+    shown = sys.stderr.isatty()
+    try:
+        info = make_token_file(
+            chosen,
+            output,
+            None if tokenizer is None else open_tokenizer(tokenizer),
+            at_most_every(1, lambda now: typer.echo(f"\r\x1b[K{now}", nl=False, err=True) if shown else None),
+        )
+    finally:
+        if shown:
+            typer.echo("\r\x1b[K", nl=False, err=True)
     typer.echo(
         f"{output}: {info.count:,} tokens of a vocabulary of {info.vocabulary_size:,}, {info.data_bytes / 1e6:.1f} MB. "
         f"Use it with data: {{tokens: {{path: {output}}}}} and model.builtin.vocabularySize: {info.vocabulary_size}"

@@ -1,5 +1,6 @@
 """``diloco validate``: checks a manifest before it runs."""
 
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated
 
@@ -41,10 +42,16 @@ def validate(
 
 def _missing_data(data: DataSpec) -> Problem | None:
     """The path that ``diloco run`` would not find. It is no error, as pods have files of their own."""
-    field, source = ("text", data.text) if data.text is not None else ("tokens", data.tokens)
-    if source is None or source.path is None or Path(source.path).exists():
-        return None
-    return Problem(f"spec.data.{field}.path", f"{source.path} does not exist here, where 'diloco run' would need it")
+    for place, one in [("data", data), *((f"data.mixture[{i}]", part) for i, part in enumerate(data.mixture or ()))]:
+        for field, source in (("text", one.text), ("tokens", one.tokens), ("documents", one.documents)):
+            if source is not None and source.path and _is_missing(source.path):
+                text = f"{source.path} does not exist here, where 'diloco run' would need it"
+                return Problem(f"spec.{place}.{field}.path", text)
+    return None
+
+
+def _is_missing(path: str) -> bool:
+    return not (has_magic(path) or "://" in path or Path(path).exists())
 
 
 def _summary(job: DiLoCoJob) -> str:

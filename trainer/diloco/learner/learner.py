@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 
 ACTIVITY_FILE = "activity.json"
 CHECKPOINTS_FOLDER = "checkpoints"
+TOKENS_FOLDER = "tokens"
+"""Where documents are kept as tokens, unless ``DILOCO_CACHE`` names a folder."""
 
 _LAST_CHECKPOINT_SECONDS = 60.0
 """Longest wait for the disk at the end."""
@@ -73,6 +75,7 @@ class Learner:
         Raises:
             ModelError, LayoutError, DataError, DeviceError, OptimizerError, BatchError: this machine lacks what the job
                 asks for.
+            DataStoppedError: ``orders`` ask to stop before documents are tokenized.
             UnusableFileError: the directory cannot be used.
             TlsFileError: a certificate cannot be read.
         """
@@ -85,7 +88,8 @@ class Learner:
         make_writable_directory(options.directory, even_if_full=True)
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
-        source = open_source(spec.data)  # before the memory is measured
+        # Before the memory is measured.
+        source = open_source(spec.data, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
         self._batch = found_batch(options, module.to(device).train(), layout.digest, device)
         data = open_data(spec, options.learner, source, batch_size=self._batch.size)
         self._trainer = InnerTrainer(spec, module, layout, data, device)

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from types import FrameType
 
 from diloco.core.fragments import LayoutError
-from diloco.learner.data import DataError, DataUnavailableError
+from diloco.learner.data import DataError, DataStoppedError, DataUnavailableError
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
@@ -66,6 +66,9 @@ def run_learner(options: LearnerOptions) -> int:
     with _signals(orders), _short_switch_interval(), ended_if_stuck(orders):
         try:
             return _run(options, orders, wakeup)
+        except DataStoppedError as error:
+            _log.info("%s", error)
+            return EXIT_OK
         except (DataUnavailableError, TrainingDivergedError) as error:
             _log.error("%s", error)  # one line, though not a user's mistake
             return EXIT_UNEXPECTED

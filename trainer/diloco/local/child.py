@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from diloco.runtime import cache
 from diloco.runtime.last_error import VARIABLE, read_last_error
 
 LOG_BYTES = 16 << 20
@@ -28,7 +29,12 @@ class Child:
         self._arguments = [*arguments, "--parent", str(os.getpid())]
         self._log = log
         self._error = log.with_suffix(".error")
-        self._environment = {**os.environ, **environment, VARIABLE: str(self._error)}
+        self._environment = {
+            **os.environ,
+            **environment,
+            VARIABLE: str(self._error),
+            cache.VARIABLE: str(cache.cache_folder()),
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 

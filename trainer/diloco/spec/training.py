@@ -92,8 +92,8 @@ class TextData(SpecModel):
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A file or a folder (searched recursively). Default: the standard library of the running Python."""
-    include: tuple[FilePattern, ...] = Field(default=("*.txt", "*.md", "*.py", "*.rst", "*.json"), max_length=64)
-    """Patterns of file names to read inside a folder. Files are read as they are: JSON lines with keys and quotes."""
+    include: tuple[FilePattern, ...] = Field(default=("*.txt", "*.md", "*.py", "*.rst"), max_length=64)
+    """Patterns of file names to read inside a folder. Files are read as they are."""
 
 
 class TokenData(SpecModel):
@@ -103,13 +103,51 @@ class TokenData(SpecModel):
     """The token file."""
 
 
-class DataSpec(SpecModel):
-    """The data: exactly one of ``text``, ``tokens`` and ``entrypoint``."""
+class DocumentsData(SpecModel):
+    """Documents, tokenized once into a token file in a cache.
+
+    By the names of the files: Parquet (``.parquet``), JSON lines (``.jsonl``, ``.jsonl.gz``, ``.json``), a folder that
+    ``datasets`` saved (``.arrow``), or plain text (any other).
+    """
+
+    path: str = Field(min_length=1, max_length=4096)
+    """A file, a pattern such as ``/corpus/*.parquet``, a folder (searched recursively), or files of one folder of a
+    bucket: ``s3://bucket/corpus/*.parquet``."""
+    column: str = Field(default="text", min_length=1, max_length=255)
+    """Column of a table, or key of a JSON object, that holds the text."""
+    tokenizer: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A folder with ``tokenizer.json``, such as a model's. Default: one token per byte."""
+
+
+class Sources(SpecModel):
+    """Kinds of data, of which one is given."""
 
     text: TextData | None = None
     """Plain files, read as bytes."""
     tokens: TokenData | None = None
     """A memory-mapped token file."""
+    documents: DocumentsData | None = None
+    """Documents in Parquet, JSON lines, Arrow or plain text."""
+
+
+class MixturePart(Sources):
+    """A part of a mixture: exactly one of ``text``, ``tokens`` and ``documents``."""
+
+    weight: float = Field(ge=0.001, le=1000)
+    """Its share of the tokens, relative to the other parts' weights."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        _check_sources({"text": self.text, "tokens": self.tokens, "documents": self.documents}, {})
+        return self
+
+
+class DataSpec(Sources):
+    """The data: exactly one of ``text``, ``tokens``, ``documents``, ``mixture`` and ``entrypoint``."""
+
+    mixture: tuple[MixturePart, ...] | None = Field(default=None, min_length=1, max_length=32)
+    """Several sources, each with its share of the tokens. An epoch takes the largest part, relative to its weight,
+    once, and the others as often as their shares need."""
     entrypoint: Entrypoint | None = None
     """Your own: ``package.module:factory``, called with ``arguments``; it returns a
     ``diloco.learner.data.TokenSource``."""
@@ -120,7 +158,8 @@ class DataSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        _check_sources({"text": self.text, "tokens": self.tokens, "entrypoint": self.entrypoint}, self.arguments)
+        names = ("text", "tokens", "documents", "mixture", "entrypoint")
+        _check_sources({name: getattr(self, name) for name in names}, self.arguments)
         return self
 
 

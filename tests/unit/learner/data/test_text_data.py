@@ -60,7 +60,7 @@ def test_what_is_wrong_with_the_path_is_said_in_one_line(tmp_path: Path) -> None
     (tmp_path / "only" / "empty.txt").touch()
     for name, message in [
         ("missing", "data.text.path: .*missing does not exist"),
-        ("nothing", r"data.text.path: no file in .*nothing matches \*.txt, \*.py; see data.text.include"),
+        ("nothing", r"data.text.path: no file in .*nothing matches \*.txt, \*.py; give a file or other patterns"),
         ("only", "data.text.path: every file there is empty"),
     ]:
         with pytest.raises(DataError, match=message):

@@ -75,6 +75,14 @@ def test_where_the_models_size_is_unknown_its_folder_has_no_limit() -> None:
     assert limits(found[DEPLOYMENT]) == {"tmp": None}
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_learner_that_keeps_documents_tokens_has_a_folder_without_limit(*, mixed: bool) -> None:
+    data: dict[str, Any] = {"documents": {"path": "/corpus"}}
+    given = {"mixture": [{"weight": 1, **data}]} if mixed else data
+    found = templates(made(job(data=given, model={"builtin": {"preset": "pico", "vocabularySize": 300}})))
+    assert limits(found[SET]) == {"state": None, "tmp": "2048Mi"}
+
+
 def test_what_code_of_the_users_writes_has_no_limit_of_ours() -> None:
     own_data = {"entrypoint": "mine:data"}
     found = templates(made(job(data=own_data, model={"builtin": {"preset": "pico", "vocabularySize": 300}})))

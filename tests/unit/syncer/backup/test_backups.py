@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from diloco.runtime.object_store import ObjectStore, StoreError
 from diloco.spec.backup import Backup
 from diloco.syncer.backup.backups import LAST_SECONDS, STUCK_SECONDS, Backups
 from diloco.syncer.backup.manifest import complete
-from diloco.syncer.backup.object_store import ObjectStore, StoreError
 from tests.support.backups import Trained, folder_store
 from tests.support.hand_clock import HandClock
 

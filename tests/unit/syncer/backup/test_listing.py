@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from diloco.runtime.object_store import StoppedError, StoreError
 from diloco.syncer.backup.listing import Manifests
 from diloco.syncer.backup.manifest import LIMIT_BYTES
-from diloco.syncer.backup.object_store import StoppedError, StoreError
 from tests.support.backups import Trained
 
 

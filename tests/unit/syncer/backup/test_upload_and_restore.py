@@ -9,11 +9,11 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 import torch
 
+from diloco.runtime.object_store import ObjectStore, StoppedError, StoreError, open_store
 from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup import restore
 from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName, _digest, complete, write_manifest
-from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.disk.checkpoint import OtherModelError
 from diloco.syncer.disk.exporter import export

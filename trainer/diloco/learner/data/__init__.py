@@ -7,9 +7,9 @@ says it was.
 from diloco.learner.data.holdout import Holdout
 from diloco.learner.data.opening import LearnerData, batch_size_of, open_data, open_source
 from diloco.learner.data.sampler import Batch, Shard, ShardSampler
-from diloco.learner.data.source import DataError, DataUnavailableError, TokenSource
+from diloco.learner.data.source import DataError, DataStoppedError, DataUnavailableError, TokenSource
 from diloco.learner.data.text import ByteText
-from diloco.learner.data.token_file_maker import make_token_file
+from diloco.learner.data.token_file_maker import Progress, at_most_every, make_token_file
 from diloco.learner.data.tokenfile import TokenFile, TokenFileInfo, open_token_file
 from diloco.learner.data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
 
@@ -18,15 +18,18 @@ __all__ = [
     "ByteText",
     "ByteTokenizer",
     "DataError",
+    "DataStoppedError",
     "DataUnavailableError",
     "Holdout",
     "LearnerData",
+    "Progress",
     "Shard",
     "ShardSampler",
     "TokenFile",
     "TokenFileInfo",
     "TokenSource",
     "Tokenizer",
+    "at_most_every",
     "batch_size_of",
     "make_token_file",
     "open_data",

@@ -1,14 +1,15 @@
-"""The default corpus: the standard library sources of the running Python, so that nothing need be downloaded.
+"""Opens plain text; by default the standard library sources of the running Python, so that nothing is downloaded.
 
-Installed packages, tests and test data are left out, so it is the same for every installation of one version of
-Python.
+Installed packages, tests and test data are left out of these, so they are the same for every installation of one
+version of Python.
 """
 
 import sysconfig
 from pathlib import Path
 
 from diloco.learner.data.source import DataError
-from diloco.learner.data.text import Document, ordered
+from diloco.learner.data.text import ByteText, Document, find_documents, ordered
+from diloco.spec.training import TextData
 
 _FIELD = "data.text"
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -29,3 +30,14 @@ def standard_library() -> tuple[Document, ...]:
     if not files:
         raise DataError(f"{_FIELD}: this Python has no standard library sources in {root}; use data.text.path")
     return ordered(files, _FIELD)
+
+
+def open_text(text: TextData) -> ByteText:
+    """Plain files, or the default corpus, as byte tokens.
+
+    Raises:
+        DataError: they are missing or empty.
+    """
+    if text.path is None:
+        return ByteText(standard_library())
+    return ByteText(find_documents(Path(text.path), text.include, "data.text.path"))

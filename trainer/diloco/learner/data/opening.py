@@ -1,17 +1,20 @@
 """Opens a learner's data as the manifest describes it: source, shard and holdout, checked before the first step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from diloco.learner.data.corpus import standard_library
+from diloco.learner.data.corpus import open_text
 from diloco.learner.data.holdout import Holdout, check_size, training_tokens
+from diloco.learner.data.mixture import open_mixture
 from diloco.learner.data.sampler import Shard, ShardSampler
 from diloco.learner.data.source import DataError, TokenSource
-from diloco.learner.data.text import ByteText, find_documents
+from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenfile import open_token_file
 from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
+from diloco.runtime.cache import cache_folder
 from diloco.spec import JobSpec
-from diloco.spec.training import DataSpec, TextData
+from diloco.spec.training import DataSpec, Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +59,45 @@ def open_data(
     )
 
 
-def open_source(data: DataSpec) -> TokenSource:
+def open_source(data: DataSpec, cache: Path | None = None, stopping: Callable[[], bool] = lambda: False) -> TokenSource:
     """The tokens that the manifest names.
+
+    ``cache``: a folder for the tokens of documents, unless ``DILOCO_CACHE`` names one. Default: the user's.
 
     Raises:
         DataError: they are missing, empty or of the wrong kind; one line that names the field.
+        DataStoppedError: ``stopping`` became true before documents were tokenized.
     """
+
+    def opened(part: Sources) -> TokenSource:
+        return _open_one(part, cache_folder(cache), stopping)
+
+    if data.mixture is not None:
+        return open_mixture(data.mixture, data.holdout_fraction, opened)
+    if data.entrypoint is not None:
+        return _from_entrypoint(data.entrypoint, data)
+    return opened(data)
+
+
+def _open_one(data: Sources, cache: Path, stopping: Callable[[], bool]) -> TokenSource:
     if data.text is not None:
         return open_text(data.text)
-    if data.tokens is not None:
-        try:
-            return open_token_file(Path(data.tokens.path))
-        except DataError as error:
-            raise DataError(f"data.tokens.path: {error}") from error
-    assert data.entrypoint is not None, "DataSpec holds exactly one of the three"
-    return _from_entrypoint(data.entrypoint, data)
-
-
-def open_text(text: TextData) -> ByteText:
-    """Plain files, or the default corpus, as byte tokens.
-
-    Raises:
-        DataError: they are missing or empty.
-    """
-    if text.path is None:
-        return ByteText(standard_library())
-    return ByteText(find_documents(Path(text.path), text.include, "data.text.path"))
+    if data.documents is not None:
+        return cached_tokens(data.documents, cache, "data.documents", stopping)
+    assert data.tokens is not None, "exactly one is given"
+    try:
+        return open_token_file(Path(data.tokens.path))
+    except DataError as error:
+        raise DataError(f"data.tokens.path: {error}") from error
 
 
 def field_of(data: DataSpec) -> str:
     """The manifest field that names the data."""
     if data.text is not None:
         return "data.text.path" if data.text.path else "data.text"
-    return "data.tokens.path" if data.tokens is not None else "data.entrypoint"
+    given = (name for name in ("tokens", "documents", "mixture", "entrypoint") if getattr(data, name) is not None)
+    kind = next(given)
+    return f"data.{kind}.path" if kind in ("tokens", "documents") else f"data.{kind}"
 
 
 def batch_size_of(job: JobSpec, learner: str) -> int:

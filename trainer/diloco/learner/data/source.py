@@ -18,6 +18,10 @@ class DataUnavailableError(DataError):
     """The data cannot be read at the moment, for instance because of an I/O error: trying again may help."""
 
 
+class DataStoppedError(RuntimeError):
+    """This process was asked to stop before its data was ready."""
+
+
 def unreadable(what: str, error: OSError) -> DataError:
     """The error to raise when the system cannot read the data; ``what`` names the field and the file."""
     kind = DataUnavailableError if is_machine_error(error) else DataError

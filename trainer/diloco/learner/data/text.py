@@ -85,7 +85,7 @@ def find_documents(path: Path, include: tuple[str, ...], field: str) -> tuple[Do
     elif path.is_dir():
         found = [(relative, file) for relative, file in _walk(path, field) if _matches(file.name, include)]
         if not found:
-            raise DataError(f"{field}: no file in {path} matches {', '.join(include)}; see data.text.include")
+            raise DataError(f"{field}: no file in {path} matches {', '.join(include)}; give a file or other patterns")
     else:
         raise DataError(f"{field}: {path} is neither a file nor a folder")
     return ordered(found, field)
@@ -108,8 +108,8 @@ def ordered(files: Iterable[tuple[str, Path]], field: str) -> tuple[Document, ..
     return tuple(documents)
 
 
-def read_bytes(document: Document, start: int, count: int) -> NDArray[np.uint8]:
-    """``count`` bytes of a document from byte ``start`` on.
+def read_bytes(document: Document, start: int, count: int, field: str = "data.text.path") -> NDArray[np.uint8]:
+    """``count`` bytes of a document from byte ``start`` on; ``field`` is named in messages.
 
     Raises:
         DataError: it cannot be read or is shorter than it was.
@@ -118,10 +118,10 @@ def read_bytes(document: Document, start: int, count: int) -> NDArray[np.uint8]:
         with document.path.open("rb", buffering=0) as file:
             content = os.pread(file.fileno(), count, start)
     except OSError as error:
-        raise unreadable(f"data.text.path: {document.path}", error) from error
+        raise unreadable(f"{field}: {document.path}", error) from error
     if len(content) != count:
         raise DataError(
-            f"data.text.path: {document.path} had {document.size_bytes} bytes when this learner started and is now "
+            f"{field}: {document.path} had {document.size_bytes} bytes when this learner started and is now "
             "shorter; restore it: data must not change while a job runs"
         )
     return np.frombuffer(content, dtype=np.uint8)

@@ -1,70 +1,189 @@
-"""Makes a token file from plain files, for ``diloco tokens``, in bounded memory whatever the length of a document."""
+"""Makes a token file from documents, in bounded memory whatever the length of a document."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from diloco.learner.data.opening import open_text
-from diloco.learner.data.source import DataError, Tokens
+from diloco.learner.data.corpus import open_text
+from diloco.learner.data.documents import DocumentFiles, find_document_files
+from diloco.learner.data.source import DataError, Tokens, unreadable
 from diloco.learner.data.text import Document, read_bytes
 from diloco.learner.data.tokenfile import TokenFileInfo, write_token_file
-from diloco.learner.data.tokenizer import ByteTokenizer, Tokenizer
+from diloco.learner.data.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer, tokenizer_of
 from diloco.model.entrypoint import one_line
-from diloco.spec.training import TextData
+from diloco.spec.training import DocumentsData, TextData
 
 _PIECE_BYTES = 4 << 20
+_BATCH_BYTES = 1 << 20
+"""Of pieces that are tokenized at once, on all processors; tokens take a hundred times that meanwhile."""
+_BATCH_PIECES: Final = 4096
 _CHARACTER_BYTES = 4
 """Bytes of the longest UTF-8 character."""
 _FIRST_BYTES = ((4, 0xF0), (3, 0xE0), (2, 0xC0))
 """Length in bytes of a character, and the lowest value of its first byte."""
 
 
-def make_token_file(text: TextData, output: Path, tokenizer: Tokenizer | None = None) -> TokenFileInfo:
-    """Write the documents of ``text`` as tokens to ``output``; by default one token per byte, as ``data.text`` does.
+class Progress(NamedTuple):
+    """How far the making of a token file is."""
+
+    done_bytes: int
+    """Of the files that are read."""
+    all_bytes: int
+    tokens: int
+    seconds: float
+
+    def __str__(self) -> str:
+        seconds, share = max(self.seconds, 1e-9), self.done_bytes / max(1, self.all_bytes)
+        left = f", {timedelta(seconds=round(seconds / share - seconds))} left" if share else ""
+        return f"tokenized {share:.0%} of {self.all_bytes / 1e6:,.1f} MB, {self.tokens / seconds:,.0f} tokens/s{left}"
+
+
+def at_most_every(seconds: float, tell: Callable[[Progress], object]) -> Callable[[Progress], None]:
+    """``tell``, but only for calls with so many seconds of progress since the last one that it had."""
+    told = 0.0
+
+    def sometimes(now: Progress) -> None:
+        nonlocal told
+        if now.seconds >= told + seconds:
+            told = now.seconds
+            tell(now)
+
+    return sometimes
+
+
+class _Piece(NamedTuple):
+    content: bytes
+    where: str
+    last: bool
+    """Of its document."""
+
+
+def make_token_file(
+    source: TextData | DocumentsData,
+    output: Path,
+    tokenizer: Tokenizer | None = None,
+    tell: Callable[[Progress], object] = lambda _: None,
+) -> TokenFileInfo:
+    """Write the documents of ``source`` as tokens to ``output``; ``tell`` is called after every MiB or so.
+
+    ``tokenizer``: default is that of ``source``, or one token per byte, as with ``data.text``.
 
     Raises:
-        DataError: the text, the tokenizer or ``output`` cannot be used; one line that names it.
+        DataError: the documents, the tokenizer or ``output`` cannot be used; one line that names it.
     """
-    chosen = ByteTokenizer() if tokenizer is None else tokenizer
-    documents = open_text(text).documents
+    if isinstance(source, DocumentsData):
+        files = find_document_files(source, "data.documents")
+        chosen = tokenizer_of(source, "data.documents") if tokenizer is None else tokenizer
+    else:
+        files = DocumentFiles.of(open_text(source).documents, "data.text.path")
+        chosen = ByteTokenizer() if tokenizer is None else tokenizer
     try:
-        return write_token_file(output, _tokens(documents, chosen), chosen.vocabulary_size, chosen.name)
+        return make_from_files(files, output, chosen, tell)
     except OSError as error:
-        raise DataError(f"{output}: cannot be written ({error.strerror or error})") from error
+        raise unreadable(f"{output}: cannot be written", error) from error
 
 
-def _tokens(documents: tuple[Document, ...], tokenizer: Tokenizer) -> Iterator[Tokens]:
-    for document in documents:
-        for piece in _pieces(document):
-            yield _encode(tokenizer, piece, document)
-        yield np.array([tokenizer.end_of_document])
+def make_from_files(
+    files: DocumentFiles, output: Path, tokenizer: Tokenizer, tell: Callable[[Progress], object]
+) -> TokenFileInfo:
+    """``make_token_file`` of files that were found already.
+
+    Raises:
+        DataError: they or the tokenizer cannot be used.
+        OSError: ``output`` cannot be written; nothing is left of it.
+    """
+    return write_token_file(output, _tokens(files, tokenizer, tell), tokenizer.vocabulary_size, tokenizer.name)
 
 
-def _encode(tokenizer: Tokenizer, piece: bytes, document: Document) -> Tokens:
+def _tokens(files: DocumentFiles, tokenizer: Tokenizer, tell: Callable[[Progress], object]) -> Iterator[Tokens]:
+    began, tokens = time.monotonic(), 0
+    all_bytes = sum(file.size_bytes for file in files.files)
+    for done_bytes, batch in _batches(files):
+        encoded = _encode(tokenizer, batch)
+        tokens += len(encoded)
+        yield encoded
+        tell(Progress(done_bytes, all_bytes, tokens, time.monotonic() - began))
+
+
+def _batches(files: DocumentFiles) -> Iterator[tuple[int, list[_Piece]]]:
+    """Pieces of a MiB or so, each time with the bytes of the files that have been read up to there."""
+    batch: list[_Piece] = []
+    room = _BATCH_BYTES
+    before = 0
+    for index, file in enumerate(files.files):
+        for text in files.texts(index):
+            for at, piece in _pieces(text.content, text.where, files.field):
+                batch.append(piece)
+                room -= len(piece.content)
+                if room <= 0 or len(batch) == _BATCH_PIECES:
+                    yield before + min(file.size_bytes, max(text.position, at)), batch
+                    batch, room = [], _BATCH_BYTES
+        before += file.size_bytes
+    if batch:
+        yield before, batch
+
+
+def _pieces(content: bytes | Document, where: str, field: str) -> Iterator[tuple[int, _Piece]]:
+    """A document in pieces of some MiB, cut between lines or words where possible, each with its end if it is a file.
+
+    A document without text has none.
+    """
+    start = 0
+    size = len(content) if isinstance(content, bytes) else content.size_bytes
+    while start < size:
+        if isinstance(content, bytes):
+            piece = content[start : start + _PIECE_BYTES]
+        else:
+            piece = read_bytes(content, start, min(_PIECE_BYTES, size - start), field).tobytes()
+        if start + len(piece) < size:
+            piece = piece[: _cut(piece)]
+        start += len(piece)
+        yield (0 if isinstance(content, bytes) else start), _Piece(piece, where, start == size)
+
+
+def _encode(tokenizer: Tokenizer, batch: list[_Piece]) -> Tokens:
+    if isinstance(tokenizer, FolderTokenizer):
+        texts = [_decoded(piece, tokenizer) for piece in batch]
+        try:
+            encoded = tokenizer.encode_batch(texts)
+        except Exception as error:  # a tokenizer without a token for unknown text, for instance
+            raise DataError(f"tokenizer {tokenizer.name}: {batch[0].where} or later: {one_line(error)}") from error
+    else:
+        encoded = [_encode_one(tokenizer, piece) for piece in batch]
+    end = np.array([tokenizer.end_of_document])
+    return np.concatenate(
+        [
+            part
+            for piece, tokens in zip(batch, encoded, strict=True)
+            for part in ((tokens, end) if piece.last else (tokens,))
+        ]
+    )
+
+
+def _decoded(piece: _Piece, tokenizer: Tokenizer) -> str:
     try:
-        encoded = tokenizer.encode(piece)
+        return piece.content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"tokenizer {tokenizer.name}: {piece.where}: {one_line(error)}; use UTF-8") from error
+
+
+def _encode_one(tokenizer: Tokenizer, piece: _Piece) -> Tokens:
+    try:
+        encoded = tokenizer.encode(piece.content)
         tokens = np.asarray(encoded)
     except (Exception, SystemExit) as error:
         # A user's tokenizer may raise anything, most likely because a document is not UTF-8: show it to the user.
-        raise DataError(f"tokenizer {tokenizer.name}: {document.path}: {one_line(error)}") from error
+        raise DataError(f"tokenizer {tokenizer.name}: {piece.where}: {one_line(error)}") from error
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         kind = type(encoded).__name__
         raise DataError(
-            f"tokenizer {tokenizer.name}: {document.path}: encode returned a {kind} that is not a list of token ids"
+            f"tokenizer {tokenizer.name}: {piece.where}: encode returned a {kind} that is not a list of token ids"
         )
-    return tokens
-
-
-def _pieces(document: Document) -> Iterator[bytes]:
-    """The document in pieces of some MiB, cut between lines or words where possible."""
-    start = 0
-    while start < document.size_bytes:
-        piece = read_bytes(document, start, min(_PIECE_BYTES, document.size_bytes - start)).tobytes()
-        if start + len(piece) < document.size_bytes:
-            piece = piece[: _cut(piece)]
-        start += len(piece)
-        yield piece
+    return tokens if tokens.size else tokens.astype(np.int64)
 
 
 def _cut(piece: bytes) -> int:

@@ -1,14 +1,20 @@
 """Turns a document's bytes into token ids when a token file is made. Training itself uses no tokenizer."""
 
+import hashlib
+import re
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.learner.data.source import DataError, Tokens
 from diloco.learner.data.text import END_OF_DOCUMENT, VOCABULARY_SIZE
-from diloco.model.entrypoint import EntrypointError, call_entrypoint
+from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
+from diloco.runtime.files import UnusableFileError, read_json
+from diloco.spec.base import ENTRYPOINT
+from diloco.spec.training import DocumentsData
 
 
 @runtime_checkable
@@ -47,23 +53,97 @@ class ByteTokenizer:
         return np.frombuffer(piece, dtype=np.uint8)
 
 
-def open_tokenizer(entrypoint: str) -> Tokenizer:
-    """The tokenizer that ``package.module:factory`` returns, called without arguments.
+class FolderTokenizer:
+    """The tokenizer of a folder in Hugging Face's format. It adds no special tokens but the end of each document."""
+
+    def __init__(self, folder: Path, field: str) -> None:
+        """``field`` is the folder's place, for messages.
+
+        Raises:
+            DataError: a package is missing, or the folder has no tokenizer with an end of document.
+        """
+        try:
+            import tokenizers  # noqa: PLC0415  # an optional package
+        except ImportError as error:
+            raise DataError(f"{field}: needs the package tokenizers; install decoupled-diloco[data]") from error
+        path = folder / "tokenizer.json"
+        try:
+            content = path.read_bytes()
+            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(content)
+        except FileNotFoundError as error:
+            save = "make it with transformers' AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+            raise DataError(f"{field}: {folder} has no tokenizer.json; {save}") from error
+        except Exception as error:  # the library may raise anything for a wrong file: show it to the user in one line
+            raise DataError(f"{field}: {path} is not a tokenizer ({one_line(error)})") from error
+        # A file may say to cut each document after some hundred tokens, or to pad it.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.name = f"tokenizer.json {hashlib.sha256(content).hexdigest()[:16]}"
+        self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+        self.end_of_document = self._end_of_document(folder, field)
+
+    def encode(self, piece: bytes) -> list[int]:
+        """Token ids of a piece, which is UTF-8."""
+        return [int(token) for token in self.encode_batch([piece.decode()])[0]]
+
+    def encode_batch(self, pieces: Sequence[str]) -> list[Tokens]:
+        """Token ids of each piece, by all processors."""
+        return [
+            np.array(one.ids, np.uint32) for one in self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        ]
+
+    def _end_of_document(self, folder: Path, field: str) -> int:
+        try:
+            token = _read_object(folder / "tokenizer_config.json").get("eos_token")
+            text = token.get("content") if isinstance(token, dict) else token
+            found = _read_object(folder / "config.json").get("eos_token_id") if text is None else text
+        except UnusableFileError as error:
+            raise DataError(f"{field}: {error}") from error
+        end = self._tokenizer.token_to_id(found) if isinstance(found, str) else found
+        end = end[0] if isinstance(end, list) and end else end
+        if type(end) is not int or not 0 <= end < self.vocabulary_size:
+            what = (
+                f"the end of document {found} is not in its vocabulary" if found is not None else "no end of document"
+            )
+            raise DataError(f"{field}: {folder}: {what}; name one as eos_token in tokenizer_config.json")
+        return end
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none."""
+    value = read_json(path) if path.exists() else None
+    return value if isinstance(value, dict) else {}
+
+
+def tokenizer_of(documents: DocumentsData, field: str) -> Tokenizer:
+    """The tokenizer that ``documents``, which are at ``field``, name.
+
+    Raises:
+        DataError: it cannot be used.
+    """
+    folder = documents.tokenizer
+    return ByteTokenizer() if folder is None else FolderTokenizer(Path(folder), f"{field}.tokenizer")
+
+
+def open_tokenizer(named: str) -> Tokenizer:
+    """The tokenizer of a folder, or what ``package.module:factory`` returns, called without arguments.
 
     Raises:
         DataError: it cannot be loaded, or is not a tokenizer.
     """
+    if not re.match(ENTRYPOINT, named) or Path(named).is_dir():
+        return FolderTokenizer(Path(named), "tokenizer")
     try:
-        made = call_entrypoint(entrypoint, {}, "tokenizer")
+        made = call_entrypoint(named, {}, "tokenizer")
     except EntrypointError as error:
         raise DataError(str(error)) from error
     if not isinstance(made, Tokenizer):
         raise DataError(
-            f"tokenizer: {entrypoint} returned a {type(made).__name__} without name, vocabulary_size, end_of_document "
+            f"tokenizer: {named} returned a {type(made).__name__} without name, vocabulary_size, end_of_document "
             "and encode"
         )
     for field, kind in (("name", str), ("vocabulary_size", int), ("end_of_document", int)):
         value = getattr(made, field)
         if not isinstance(value, kind):
-            raise DataError(f"tokenizer: {entrypoint}: {field} is {value!r}; use a value of type {kind.__name__}")
+            raise DataError(f"tokenizer: {named}: {field} is {value!r}; use a value of type {kind.__name__}")
     return made

@@ -37,10 +37,14 @@ class Rule:
         return {**made, "fieldPath": f".{self.field}"} if self.field else made
 
 
-def _one_of(*sources: str) -> tuple[Rule, ...]:
+def _one_of(*sources: str) -> Rule:
     given = ", ".join(f"has(self.{source})" for source in sources)
+    return Rule(f"[{given}].exists_one(given, given)", exactly_one(sources))
+
+
+def _one_of_or_entrypoint(*sources: str) -> tuple[Rule, ...]:
     return (
-        Rule(f"[{given}].exists_one(given, given)", exactly_one(sources)),
+        _one_of(*sources, "entrypoint"),
         Rule(
             # Compared with {}, because a free-form object has no size in CEL.
             "!has(self.arguments) || has(self.entrypoint) || dyn(self.arguments) == dyn({})",
@@ -216,8 +220,9 @@ _REGION = (
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "spec.model": _one_of("builtin", "entrypoint"),
-    "spec.data": _one_of("text", "tokens", "entrypoint"),
+    "spec.model": _one_of_or_entrypoint("builtin"),
+    "spec.data": _one_of_or_entrypoint("text", "tokens", "documents", "mixture"),
+    "spec.data.mixture[]": (_one_of("text", "tokens", "documents"),),
     "spec": _SPEC,
     "spec.syncer.backup": _BACKUP,
     "spec.initFrom": _INIT_FROM,

@@ -14,12 +14,12 @@ from typing import Final
 
 from diloco.core.fragments import Layout
 from diloco.runtime.files import UnusableFileError
+from diloco.runtime.object_store import ObjectStore, StoppedError, StoreError, open_store
 from diloco.spec import DiLoCoJob
 from diloco.spec.backup import Backup
 from diloco.spec.status.syncer import BackupStatus
 from diloco.syncer.backup.listing import Manifests
 from diloco.syncer.backup.manifest import MODEL, BackupError, BackupManifest
-from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, open_store
 from diloco.syncer.backup.ownership import BackupOwner, JobName, NotOursError
 from diloco.syncer.backup.upload import BackupSource, upload_backup
 from diloco.syncer.disk.checkpoint import read_checkpoint_manifest

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from diloco.core.fragments import Match, match_digests
+from diloco.runtime.object_store import ObjectStore, StoreError
 from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.listing import stored_manifest
 from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName, LaterBackupError, complete
-from diloco.syncer.backup.object_store import ObjectStore, StoreError
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.errors import SyncerError
 

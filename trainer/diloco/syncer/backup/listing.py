@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from diloco.runtime.object_store import ObjectStore, StoppedError, StoreError, TooLargeError
 from diloco.syncer.backup.manifest import (
     ENDING,
     LIMIT_BYTES,
@@ -13,7 +14,6 @@ from diloco.syncer.backup.manifest import (
     complete,
     read_manifest,
 )
-from diloco.syncer.backup.object_store import ObjectStore, StoppedError, StoreError, TooLargeError
 
 _log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from diloco.core.fragments import Layout, Match
+from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
 from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName
-from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.disk.checkpoint import OtherModelError
 from diloco.syncer.errors import SyncerError

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from diloco.runtime.files import sha256_file
+from diloco.runtime.object_store import ObjectStore, StoreError
 from diloco.syncer.backup.listing import Listing, Manifests
 from diloco.syncer.backup.manifest import (
     ENDING,
@@ -25,7 +26,6 @@ from diloco.syncer.backup.manifest import (
     complete,
     write_manifest,
 )
-from diloco.syncer.backup.object_store import ObjectStore, StoreError
 from diloco.syncer.backup.ownership import BackupOwner, Use, checked_use
 
 _log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from torch import nn
 from diloco.core.fragments import Layout
 from diloco.model import ModelError, fill_trained, read_fragment
 from diloco.runtime.files import UnusableFileError
+from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom
 from diloco.spec.checks import MODEL_ENDING
 from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
 from diloco.syncer.backup.manifest import BackupError, BackupManifest
-from diloco.syncer.backup.object_store import ObjectStore, StoreError, open_store
 from diloco.syncer.backup.restore import check_layout, check_room, fetch, opened, tensor_bytes
 from diloco.syncer.disk.checkpoint import read_tensor_file
 from diloco.syncer.errors import SyncerError

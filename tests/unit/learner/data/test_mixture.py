@@ -1,0 +1,120 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diloco.learner.data import DataError, Shard, ShardSampler, open_data, open_source
+from diloco.learner.data.holdout import Holdout, training_tokens
+from diloco.learner.data.mixture import Mixture
+from diloco.learner.data.tokenfile import write_token_file
+from diloco.spec.training import DataSpec
+from tests.support.small_job import small_job, write_text
+
+
+class Counting:
+    """Tokens ``first``, ``first + 1``, ..."""
+
+    vocabulary_size = 100_000
+
+    def __init__(self, first: int, count: int) -> None:
+        self._tokens = np.arange(first, first + count)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        assert 0 <= start < stop <= len(self)
+        return self._tokens[start:stop]
+
+
+FRACTION = 0.1
+SIZES, WEIGHTS = (9000, 1000, 30), (3, 1, 0.5)
+FIRST = (0, 10_000, 20_000)
+
+
+@pytest.fixture
+def mixture() -> Mixture:
+    return Mixture([Counting(*one) for one in zip(FIRST, SIZES, strict=True)], WEIGHTS, FRACTION)
+
+
+def parts_of(tokens: np.ndarray) -> np.ndarray:
+    """The share of each source."""
+    return np.bincount(tokens.ravel() // 10_000, minlength=3) / tokens.size
+
+
+def test_the_shares_of_an_epoch_are_the_weights_to_a_percent(mixture: Mixture) -> None:
+    train = training_tokens(len(mixture), FRACTION)
+    length = 16
+    drawn = []
+    for index in range(2):
+        sampler = ShardSampler(mixture, train, Shard(index, 2, 4, length, seed=1))
+        drawn += [sampler.next_batch().inputs.numpy() for _ in range((train - 1) // length // 8)]
+    assert parts_of(np.concatenate(drawn)) == pytest.approx(np.array(WEIGHTS) / sum(WEIGHTS), rel=0.01)
+
+
+def test_a_stretch_of_an_epoch_is_a_sample_of_the_mixture(mixture: Mixture) -> None:
+    sampler = ShardSampler(mixture, training_tokens(len(mixture), FRACTION), Shard(0, 1, 200, 8, seed=0))
+    assert parts_of(sampler.next_batch().inputs.numpy()) == pytest.approx(np.array(WEIGHTS) / 4.5, abs=0.1)
+
+
+def test_an_epoch_has_the_largest_part_once_and_others_evenly_often(mixture: Mixture) -> None:
+    train = training_tokens(len(mixture), FRACTION)
+    times = np.bincount(mixture.read(0, train), minlength=30_000)
+    for first, size, weight in zip(FIRST, SIZES, WEIGHTS, strict=True):
+        kept = training_tokens(size, FRACTION)
+        found = times[first : first + kept]
+        assert found.max() - found.min() <= 1
+        assert found.mean() == pytest.approx(9000 / 3 * weight / size, rel=0.01)
+        assert not times[first + kept : first + size].any()
+
+
+def test_no_part_is_evaluated_on_what_it_trains_on(mixture: Mixture) -> None:
+    train = training_tokens(len(mixture), FRACTION)
+    held = mixture.read(train, len(mixture))
+    assert not set(held.tolist()) & set(mixture.read(0, train).tolist())
+    assert parts_of(held) == pytest.approx(np.array(WEIGHTS) / 4.5, rel=0.01)
+    holdout = Holdout(mixture, train, Shard(0, 1, 8, 4, seed=0), 256)
+    evaluated = np.concatenate([batch.inputs.numpy() for batch in holdout.batches()])
+    assert parts_of(evaluated) == pytest.approx(np.array(WEIGHTS) / 4.5, abs=0.02)
+
+
+def test_any_stretch_of_a_mixture_reads_the_same_as_the_whole() -> None:
+    mixture = Mixture([Counting(0, 20), Counting(50, 7)], (1, 2), 0.3)
+    whole = mixture.read(0, len(mixture)).tolist()
+    for start in range(len(whole)):
+        for stop in range(start, len(whole) + 1):
+            assert mixture.read(start, stop).tolist() == whole[start:stop]
+
+
+def mixed(*parts: dict[str, Any]) -> DataSpec:
+    return DataSpec.model_validate({"mixture": [{"weight": 1, **part} for part in parts]})
+
+
+def test_a_job_trains_on_the_mixture_that_its_manifest_names(tmp_path: Path) -> None:
+    text = {"text": {"path": str(write_text(tmp_path))}}
+    write_token_file(tmp_path / "a.tokens", [np.arange(4000) % 257], 257, "bytes")
+    tokens = {"tokens": {"path": str(tmp_path / "a.tokens")}}
+    data = mixed(text, tokens).model_dump(by_alias=True) | {"holdoutFraction": 0.1}
+    opened = open_data(small_job(data=data, model={"builtin": {"preset": "pico", "vocabularySize": 257}}), "here/cpu/0")
+    assert (opened.field, opened.source.vocabulary_size, opened.holdout.sequences) == ("data.mixture", 257, 6)
+    assert opened.sampler.next_batch().inputs.shape == (4, 16)
+
+
+def test_a_part_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    write_token_file(tmp_path / "a.tokens", [np.arange(200)], 257, "words")
+    write_token_file(tmp_path / "b.tokens", [np.arange(2)], 257, "bytes")
+    text = {"text": {"path": str(write_text(tmp_path))}}
+    for part, told in (
+        (
+            {"tokens": {"path": str(tmp_path / "a.tokens")}},
+            "data.mixture[1]: has 257 ids of tokenizer words, and data.",
+        ),
+        ({"tokens": {"path": str(tmp_path / "b.tokens")}}, "data.mixture[1]: has 2 tokens, too few for a holdout of"),
+        ({"tokens": {"path": str(tmp_path / "none")}}, f"data.mixture[1].tokens.path: {tmp_path / 'none'}: No such"),
+        ({"text": {"path": str(tmp_path / "none")}}, f"data.mixture[1].text.path: {tmp_path / 'none'} does not exist"),
+        ({"documents": {"path": str(tmp_path / "none")}}, f"data.mixture[1].documents.path: {tmp_path / 'none'} does"),
+    ):
+        with pytest.raises(DataError, match=f"^{re.escape(told)}"):
+            open_source(mixed(text, part), tmp_path / "cache")
