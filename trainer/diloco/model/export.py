@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diloco.model.build import make_model
+from diloco.model.constants import saved_buffers
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
@@ -55,7 +56,7 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     Raises:
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _stored(module).items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in stored_tensors(module).items()}
     described = json.dumps(
         {
             "format": 1,
@@ -114,8 +115,8 @@ def fill_trained(path: Path, module: nn.Module) -> None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path.name}: cannot be read as safetensors ({one_line(error)})") from error
-    _check_names(path, _stored(module), tensors)
-    for name, tensor in _stored(module).items():
+    _check_names(path, stored_tensors(module), tensors)
+    for name, tensor in stored_tensors(module).items():
         if id(tensor) in trained:
             with torch.no_grad():
                 tensor.copy_(tensors[name])
@@ -154,7 +155,7 @@ def _info(path: Path, described: str | None) -> ModelInfo:
 
 
 def _fill(path: Path, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    wanted = _stored(module)
+    wanted = stored_tensors(module)
     _check_names(path, wanted, tensors)
     with torch.no_grad():
         for name, tensor in wanted.items():
@@ -173,13 +174,6 @@ def _check_names(path: Path, wanted: dict[str, Tensor], tensors: dict[str, Tenso
             )
 
 
-def _stored(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers, each once even if it has two names."""
-    kept = module.state_dict(keep_vars=True)
-    seen: set[int] = set()
-    unique: dict[str, Tensor] = {}
-    for name, tensor in kept.items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            unique[name] = tensor
-    return unique
+def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What a model's file has: parameters and saved buffers, each once. Hooks on the state dict play no part."""
+    return {**dict(module.named_parameters()), **saved_buffers(module)}
