@@ -21,6 +21,8 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
         import transformers  # noqa: PLC0415  # an optional package, which takes a second to load
     except ImportError as error:
         raise ModelError(f"{field}: needs the package transformers; install decoupled-diloco[hf]") from error
+    transformers.utils.logging.set_verbosity_error()  # what is wrong, we say
+    transformers.utils.logging.disable_progress_bar()
     if not (folder / "config.json").is_file():
         raise ModelError(f"{field}: {folder} has no config.json; use a folder that save_pretrained wrote")
     try:

@@ -12,7 +12,7 @@ from diloco.spec.automatic import AUTO, allowed
 from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
-from diloco.spec.training import BATCH_LIMIT, exactly_one
+from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, exactly_one
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,14 @@ _REGION = (
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "spec.model": _one_of("builtin", "entrypoint"),
+    "spec.model": (
+        *_one_of("builtin", "entrypoint", "huggingface"),
+        Rule(
+            "!has(self.adapter) || has(self.huggingface) && has(self.huggingface.weights) && self.huggingface.weights",
+            NEEDS_WEIGHTS,
+            "adapter",
+        ),
+    ),
     "spec.data": _one_of("text", "tokens", "entrypoint"),
     "spec": _SPEC,
     "spec.syncer.backup": _BACKUP,
