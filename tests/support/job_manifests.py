@@ -243,5 +243,14 @@ TOKEN_FILE = changed(
         "spec.data": {"tokens": {"path": "/corpus.tokens"}},
     }
 )
-GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE)}
+ADAPTERS = changed(
+    {
+        "metadata.name": "adapters",
+        "spec.model": {
+            "huggingface": {"path": "/models/base", "weights": True},
+            "adapter": {"rank": 8, "alpha": 16.0, "dropout": 0.1, "targets": ["q_proj", "v_proj"]},
+        },
+    }
+)
+GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE, ADAPTERS)}
 """Good jobs by name; every field stands in one of them at least."""

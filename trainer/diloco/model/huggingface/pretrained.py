@@ -61,7 +61,7 @@ def _with_weights(folder: Path) -> nn.Module:
     for name, *_ in sorted(found["mismatched_keys"]):
         raise ModelError(f"{_FIELD}: in {folder}, {name} has another shape than in the model of config.json")
     assert isinstance(made, nn.Module)
-    return made
+    return made.train()  # transformers hands it over in evaluation mode
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
