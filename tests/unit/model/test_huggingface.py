@@ -84,6 +84,11 @@ def without_folder(folder: Path) -> None:
     (folder / "config.json").unlink()
 
 
+def quantized(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "fp8"}}))
+
+
 def pickled_by_name(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../model.bin"}}')
@@ -103,6 +108,7 @@ def changed(folder: Path, **tensors: torch.Tensor | None) -> None:
     ("spoil", "message"),
     [
         (without_folder, r"has no config.json"),
+        (quantized, r"config.json is of a quantized model; use one of f32, bf16 or f16"),
         (without_weights, r"has no model.safetensors, whole or in parts \(pickled files, \*\.bin, are not read\)"),
         (pickled_by_name, r"index.json names '../model.bin'; use files of the same folder that end in .safetensors"),
         (damaged, r"model.safetensors cannot be read as safetensors"),
@@ -113,7 +119,7 @@ def changed(folder: Path, **tensors: torch.Tensor | None) -> None:
             r"model.norm.weight has another shape than in the model of config.json",
         ),
     ],
-    ids=["no folder", "pickle", "outside", "damaged", "missing", "unexpected", "shape"],
+    ids=["no folder", "quantized", "pickle", "outside", "damaged", "missing", "unexpected", "shape"],
 )
 def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path: Path, spoil: Any, message: str) -> None:
     spoil(write_model(tmp_path))

@@ -33,5 +33,7 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
         raise ModelError(
             f"{field}: {folder / 'config.json'} describes no causal language model ({one_line(error)})"
         ) from error
+    if hasattr(config, "quantization_config"):
+        raise ModelError(f"{field}: {folder / 'config.json'} is of a quantized model; use one of f32, bf16 or f16")
     assert isinstance(made, nn.Module)
     return made
