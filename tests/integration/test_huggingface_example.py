@@ -14,7 +14,7 @@ from tests.support.documented_commands import local_script
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/huggingface"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_examples_commands_lead_from_a_corpus_to_written_text(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "examples/huggingface")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

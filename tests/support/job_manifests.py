@@ -248,7 +248,7 @@ ADAPTERS = changed(
         "metadata.name": "adapters",
         "spec.model": {
             "huggingface": {"path": "/models/base", "weights": True},
-            "adapter": {"rank": 8, "alpha": 16.0, "dropout": 0.1, "targets": ["q_proj", "v_proj"]},
+            "adapter": {"rank": 8, "alpha": 16, "dropout": 0.1, "targets": ["q_proj", "v_proj"]},
         },
     }
 )

@@ -55,8 +55,9 @@ def _trained(run: Path, job: Path | None) -> tuple["nn.Module", "ModelSpec"]:
     manifest = None if found is None else load_job(found)
     file = run / "model.safetensors" if run.is_dir() else run
     if file.is_file():
-        loaded = load_model(file, manifest and manifest.spec.model)
-        return loaded.module, manifest.spec.model if manifest else loaded.info.model
+        given = None if manifest is None else manifest.spec.model
+        loaded = load_model(file, given)
+        return loaded.module, given or loaded.info.model
     if manifest is None:
         raise ModelError(f"RUN: {run} has no model.safetensors, and no job.yaml; use the folder of a run, or --job")
     from diloco.syncer.disk.exporter import model_of_checkpoint

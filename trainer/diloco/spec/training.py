@@ -85,7 +85,7 @@ class Adapter(SpecModel):
 
     rank: int = Field(default=16, ge=1, le=4096)
     """Rank of each update."""
-    alpha: float = Field(default=32, gt=0, le=1e6)
+    alpha: int = Field(default=32, ge=1, le=65_536)
     """Updates are scaled by ``alpha`` over ``rank``."""
     dropout: float = Field(default=0, ge=0, lt=1)
     """Dropout before each adapter."""
@@ -111,7 +111,11 @@ class ModelSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        sources = {"builtin": self.builtin, "entrypoint": self.entrypoint, "huggingface": self.huggingface}
+        sources: dict[str, object] = {
+            "builtin": self.builtin,
+            "entrypoint": self.entrypoint,
+            "huggingface": self.huggingface,
+        }
         _check_sources(sources, self.arguments)
         if self.adapter is not None and not (self.huggingface is not None and self.huggingface.weights):
             raise PartError(Problem("adapter", NEEDS_WEIGHTS))

@@ -1,6 +1,8 @@
 """Builds the causal language model that a folder's `config.json` describes, without its weights."""
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -18,7 +20,7 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
             package; one line that names ``field``.
     """
     try:
-        import transformers  # noqa: PLC0415  # an optional package, which takes a second to load
+        transformers: Any = importlib.import_module("transformers")  # optional, and takes a second to load
     except ImportError as error:
         raise ModelError(f"{field}: needs the package transformers; install decoupled-diloco[hf]") from error
     transformers.utils.logging.set_verbosity_error()  # what is wrong, we say
