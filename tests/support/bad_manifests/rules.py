@@ -6,13 +6,13 @@ CASES: list[Bad] = [
     # One of several.
     Bad(
         {"spec.model": {}},
-        "spec.model: needs exactly one of builtin, entrypoint and huggingface; has none",
-        "needs exactly one of builtin, entrypoint and huggingface",
+        "spec.model: needs exactly one of builtin, huggingface and entrypoint; has none",
+        "needs exactly one of builtin, huggingface and entrypoint",
     ),
     Bad(
         {"spec.model.entrypoint": "a.b:c"},
-        "spec.model: needs exactly one of builtin, entrypoint and huggingface; has builtin and entrypoint",
-        "needs exactly one of builtin, entrypoint and huggingface",
+        "spec.model: needs exactly one of builtin, huggingface and entrypoint; has builtin and entrypoint",
+        "needs exactly one of builtin, huggingface and entrypoint",
     ),
     Bad(
         {"spec.model.adapter.targets": ["q_proj"]},

@@ -94,7 +94,7 @@ class Adapter(SpecModel):
 
 
 class ModelSpec(SpecModel):
-    """The model: exactly one of ``builtin``, ``entrypoint`` and ``huggingface``."""
+    """The model: exactly one of ``builtin``, ``huggingface`` and ``entrypoint``."""
 
     builtin: BuiltinModel | None = None
     """The GPT that comes with diloco."""
@@ -113,8 +113,8 @@ class ModelSpec(SpecModel):
     def _one_kind(self) -> Self:
         sources: dict[str, object] = {
             "builtin": self.builtin,
-            "entrypoint": self.entrypoint,
             "huggingface": self.huggingface,
+            "entrypoint": self.entrypoint,
         }
         _check_sources(sources, self.arguments)
         if self.adapter is not None and not (self.huggingface is not None and self.huggingface.weights):

@@ -217,7 +217,7 @@ _REGION = (
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "spec.model": (
-        *_one_of("builtin", "entrypoint", "huggingface"),
+        *_one_of("builtin", "huggingface", "entrypoint"),
         Rule(
             "!has(self.adapter) || has(self.huggingface) && has(self.huggingface.weights) && self.huggingface.weights",
             NEEDS_WEIGHTS,
