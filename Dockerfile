@@ -109,7 +109,8 @@ RUN mkdir -p /dependencies/opt /dependencies/etc /own \
  && echo 'diloco:x:10001:10001::/tmp:/usr/sbin/nologin' >> /dependencies/etc/passwd \
  && echo 'diloco:x:10001:' >> /dependencies/etc/group
 COPY --from=trainer-requirements /list/ /list/
-# First, what the base has and keeps: pip fails here, naming both versions, where it does not suit diloco.
+# First, what the base has and keeps, and what asks for torch: pip fails here, naming both versions, where the base's does
+# not suit diloco.
 RUN /opt/diloco/bin/pip install --quiet --no-deps \
       --constraint /list/image-constraints.txt --requirement /list/image-kept.txt \
  && /opt/diloco/bin/pip install --quiet --no-compile \

@@ -1,7 +1,7 @@
 """Writes what pip is to install into an image, and at which versions: the Dockerfile's one decision.
 
 python scripts/image_requirements.py operator DIRECTORY    # the operator's own dependencies, as tested
-python scripts/image_requirements.py trainer DIRECTORY     # all, without what the base image has
+python scripts/image_requirements.py trainer DIRECTORY     # all but development's, without what the base image has
 
 Three files appear in DIRECTORY: image-kept.txt, image-requirements.txt and image-constraints.txt. Runs in a bare base
 image, before anything is installed, so it needs nothing but Python; run by the Python that the packages are for, it
@@ -21,6 +21,9 @@ FOLDER = Path(__file__).resolve().parent.parent
 
 KEPT = frozenset({"torch", "numpy"})
 """Built for each other and for the machine's accelerators: never replaced where the base image has them."""
+ON_TORCH = frozenset({"accelerate", "peft"})
+"""They ask for torch, so beside a base's torch they come without their dependencies, which are all in other lists."""
+EXTRAS = ("data", "hf", "operator")
 
 
 def canonical(name: str) -> str:
@@ -38,7 +41,7 @@ class Wanted:
     """Lines for pip, each as in a requirements file."""
 
     kept: list[str]
-    """Requirements that the base image's own packages must meet; nothing is installed for them."""
+    """Requirements that are met without a look at dependencies, by the base image's own packages where it has them."""
     installed: list[str]
     """Requirements that are to be installed."""
     constraints: list[str]
@@ -52,13 +55,15 @@ def wanted(project: Mapping[str, Any], tested: Iterable[str], base: Mapping[str,
     the operator's image, of which only the list `operator` is used. What the base has of ``KEPT`` is not left to
     pip's resolver, which would also put other versions of what torch itself asks for beside the base's.
     """
-    requirements: set[str] = set(project["optional-dependencies"]["operator"])
+    extras = EXTRAS if everything else ("operator",)
+    requirements = {line for extra in extras for line in project["optional-dependencies"][extra]}
     if everything:
         requirements |= set(project["dependencies"])
     pinned = {name: f"{name}=={base[name]}" for name in sorted(KEPT & base.keys())}
+    kept = pinned.keys() | (ON_TORCH if "torch" in pinned else ())
     return Wanted(
-        kept=sorted(line for line in requirements if named(line) in pinned),
-        installed=sorted(line for line in requirements if named(line) not in pinned),
+        kept=sorted(line for line in requirements if named(line) in kept),
+        installed=sorted(line for line in requirements if named(line) not in kept),
         constraints=[*pinned.values(), *(line for line in tested if named(line) not in pinned)],
     )
 

@@ -30,6 +30,19 @@ def tiny_model(vocabulary: int = 257, width: int = 8) -> nn.Module:
     return TinyModel(vocabulary, width)
 
 
+def hooked_model() -> nn.Module:
+    """Its state dict lacks one parameter and has copies of the others as they were at first."""
+    model = TinyModel(257, 8)
+    first = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    def hook(_module: nn.Module, state: dict[str, Tensor], _prefix: str, _metadata: object) -> None:
+        state.update(first)
+        del state["middle.bias"]
+
+    model.register_state_dict_post_hook(hook)
+    return model
+
+
 def raising_model() -> nn.Module:
     raise RuntimeError("no weights here\nand a second line")
 

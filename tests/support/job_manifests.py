@@ -264,5 +264,15 @@ MIXTURE = changed(
         },
     }
 )
-GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE)}
+ADAPTERS = changed(
+    {
+        "metadata.name": "adapters",
+        "spec.model": {
+            "huggingface": {"path": "/models/base", "weights": True},
+            "adapter": {"rank": 8, "alpha": 16, "dropout": 0.1, "targets": ["q_proj", "v_proj"]},
+        },
+    }
+)
+_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS)
+GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, *_FURTHER)}
 """Good jobs by name; every field stands in one of them at least."""

@@ -6,13 +6,23 @@ CASES: list[Bad] = [
     # One of several.
     Bad(
         {"spec.model": {}},
-        "spec.model: needs exactly one of builtin and entrypoint; has none",
-        "needs exactly one of builtin and entrypoint",
+        "spec.model: needs exactly one of builtin, huggingface and entrypoint; has none",
+        "needs exactly one of builtin, huggingface and entrypoint",
     ),
     Bad(
         {"spec.model.entrypoint": "a.b:c"},
-        "spec.model: needs exactly one of builtin and entrypoint; has builtin and entrypoint",
-        "needs exactly one of builtin and entrypoint",
+        "spec.model: needs exactly one of builtin, huggingface and entrypoint; has builtin and entrypoint",
+        "needs exactly one of builtin, huggingface and entrypoint",
+    ),
+    Bad(
+        {"spec.model.adapter.targets": ["q_proj"]},
+        "spec.model.adapter: needs huggingface with weights: true; add that or remove it",
+        "needs huggingface with weights: true; add that or remove it",
+    ),
+    Bad(
+        {"spec.model": {"huggingface": {"path": "m"}, "adapter": {"targets": ["q_proj"]}}},
+        "spec.model.adapter: needs huggingface with weights: true; add that or remove it",
+        SAME,
     ),
     Bad(
         {"spec.data": {}},

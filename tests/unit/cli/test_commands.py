@@ -93,6 +93,16 @@ def test_what_only_the_operator_refuses_has_its_line(job: Path, capsys: pytest.C
     assert told in capsys.readouterr().err
 
 
+def test_a_models_folder_that_is_not_on_this_machine_is_a_warning(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.write_text(SMALL_MANIFEST.replace("{builtin: {preset: pico}}", "{huggingface: {path: nowhere}}"))
+    assert execute(["validate", str(job)]) == 0
+    seen = capsys.readouterr()
+    assert f"diloco: {job}:6: spec.model.huggingface.path: nowhere does not exist here" in seen.err
+    assert "model nowhere" in seen.out
+
+
 @pytest.mark.parametrize("source", ["text", "tokens"])
 def test_data_that_is_not_on_this_machine_is_a_warning(
     job: Path, source: str, capsys: pytest.CaptureFixture[str]

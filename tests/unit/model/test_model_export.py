@@ -7,7 +7,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from diloco.model import ModelError, ModelInfo, build_model, export_model, load_model
+from diloco.model import (
+    ModelError,
+    ModelInfo,
+    build_model,
+    export_model,
+    fill_trained,
+    load_model,
+    trained_parameters,
+)
 from diloco.spec import JobSpec
 from tests.support.small_job import small_job
 
@@ -38,6 +46,19 @@ def test_an_entrypoint_model_needs_the_manifest_and_keeps_frozen_weights(tmp_pat
     with pytest.raises(ModelError, match=r"its model comes from the entrypoint tests.support.entrypoints:tiny_model"):
         load_model(path)
     assert load_model(path, job.model).module.get_parameter("scale").tolist() == [7.0] * 8
+
+
+def test_hooks_on_the_state_dict_change_neither_export_nor_load(tmp_path: Path) -> None:
+    job = small_job(model={"entrypoint": "tests.support.entrypoints:hooked_model"})
+    model, path = build_model(job), tmp_path / "model.safetensors"
+    with torch.no_grad():
+        for parameter in trained_parameters(model).values():
+            parameter.fill_(0.5)
+    export_model(model, path, info(job))
+    again = build_model(job)
+    fill_trained(path, again)
+    for read in (load_model(path, job.model).module, again):
+        assert all(bool((parameter == 0.5).all()) for parameter in trained_parameters(read).values())
 
 
 def described(text: str) -> Callable[[Path], object]:

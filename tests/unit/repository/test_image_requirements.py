@@ -3,6 +3,7 @@
 import sys
 import tomllib
 from importlib import util
+from importlib.metadata import requires
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,12 @@ SCRIPT = REPOSITORY / "scripts/image_requirements.py"
 TESTED = ["numpy==2.4.6", "psutil==7.2.2", "PyYAML==6.0.3", "torch==2.15.0"]
 PROJECT: dict[str, Any] = {
     "dependencies": ["numpy>=2.0,<3", "psutil>=7,<8", "PyYAML>=6.0.2,<7", "torch>=2.6,<3"],
-    "optional-dependencies": {"operator": ["kopf>=1.45,<1.46", "PyYAML>=6.0.2,<7"]},
+    "optional-dependencies": {
+        "operator": ["kopf>=1.45,<1.46", "PyYAML>=6.0.2,<7"],
+        "hf": ["accelerate>=1,<2", "peft>=0.19,<1", "transformers>=5,<6"],
+        "data": ["pyarrow>=21,<27"],
+        "docs": ["mkdocs>=1.6,<2"],
+    },
 }
 
 
@@ -38,14 +44,15 @@ def test_the_operator_gets_its_own_list_and_no_torch(script: ModuleType) -> None
 def test_a_bases_torch_and_numpy_stay_as_they_are(script: ModuleType) -> None:
     base = {"torch": "2.9.0a0+vendor", "numpy": "2.2.4", "psutil": "6.0"}
     lines = script.wanted(PROJECT, TESTED, base, everything=True)
-    assert lines.kept == ["numpy>=2.0,<3", "torch>=2.6,<3"]
-    assert {script.named(line) for line in lines.installed} == {"kopf", "psutil", "pyyaml"}
+    # What asks for torch comes without what it asks for, as pip would install other versions of torch's own needs.
+    assert lines.kept == ["accelerate>=1,<2", "numpy>=2.0,<3", "peft>=0.19,<1", "torch>=2.6,<3"]
+    assert {script.named(line) for line in lines.installed} == {"kopf", "psutil", "pyarrow", "pyyaml", "transformers"}
     assert lines.constraints == ["numpy==2.2.4", "torch==2.9.0a0+vendor", "psutil==7.2.2", "PyYAML==6.0.3"]
 
 
 def test_without_a_bases_torch_the_tested_one_is_installed(script: ModuleType) -> None:
     lines = script.wanted(PROJECT, TESTED, {"pip": "25"}, everything=True)
-    assert "torch>=2.6,<3" in lines.installed
+    assert {"torch>=2.6,<3", "peft>=0.19,<1"} <= set(lines.installed)
     assert (lines.kept, lines.constraints) == ([], TESTED)
 
 
@@ -54,6 +61,21 @@ def test_the_operators_list_agrees_with_the_dependencies_it_shares() -> None:
     shared = {line.partition(">")[0]: line for line in project["dependencies"]}
     operator = project["optional-dependencies"]["operator"]
     assert [line for line in operator if shared.get(line.partition(">")[0], line) != line] == []
+
+
+def test_what_asks_for_torch_has_its_other_needs_from_other_lines(script: ModuleType) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [
+        *project["dependencies"],
+        *(line for extra in script.EXTRAS for line in project["optional-dependencies"][extra]),
+    ]
+    there = {script.named(line) for line in lines} | needs("transformers", script)
+    for name in script.ON_TORCH:
+        assert needs(name, script) - there == set()
+
+
+def needs(name: str, script: ModuleType) -> set[str]:
+    return {script.named(line) for line in requires(name) or () if "extra ==" not in line}
 
 
 def test_everything_that_the_dockerfile_copies_reaches_the_builder() -> None:

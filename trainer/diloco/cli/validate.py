@@ -12,7 +12,7 @@ from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.errors import Problem
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.reading.load import located
-from diloco.spec.training import DataSpec
+from diloco.spec.training import DataSpec, ModelSpec
 from diloco.spec.words import listed
 
 
@@ -22,7 +22,7 @@ def validate(
 ) -> None:
     """Check a manifest: every field, whether fields go together, what the operator refuses. Nothing is started.
 
-    Texts or a token file that are not on this machine are a warning.
+    Data or a model that is not on this machine is a warning.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def validate(
     """
     manifest = load_job(job)
     check_for_operator(manifest, job)
-    if missing := _missing_data(manifest.spec.data):
+    for missing in filter(None, (_missing_data(manifest.spec.data), _missing_model(manifest.spec.model))):
         typer.echo(f"diloco: {located([missing], job)}", err=True)
     if full:
         typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
@@ -54,14 +54,21 @@ def _is_missing(path: str) -> bool:
     return not (has_magic(path) or "://" in path or Path(path).exists())
 
 
+def _missing_model(model: ModelSpec) -> Problem | None:
+    folder = model.huggingface
+    if folder is None or Path(folder.path).exists():
+        return None
+    text = f"{folder.path} does not exist here, where 'diloco run' would need it"
+    return Problem("spec.model.huggingface.path", text)
+
+
 def _summary(job: DiLoCoJob) -> str:
     spec = job.spec
-    kind = spec.model.builtin.preset if spec.model.builtin else spec.model.entrypoint
     sync = spec.sync
     return (
-        f"Job {job.metadata.name}: {len(spec.learner_ids)} learner(s) in {len(spec.regions)} region(s), model {kind}, "
-        f"{spec.training.tokens:,} tokens, {sync.fragments} fragments every {sync.interval} inner steps, "
-        f"quorum {sync.quorum}{_elsewhere(job)}"
+        f"Job {job.metadata.name}: {len(spec.learner_ids)} learner(s) in {len(spec.regions)} region(s), "
+        f"model {spec.model.name}, {spec.training.tokens:,} tokens, "
+        f"{sync.fragments} fragments every {sync.interval} inner steps, quorum {sync.quorum}{_elsewhere(job)}"
     )
 
 

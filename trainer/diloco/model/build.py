@@ -18,6 +18,7 @@ from diloco.model.errors import ModelError
 from diloco.model.fragments import layout_of, write_fragment
 from diloco.model.gpt import GPT, GPTConfig
 from diloco.model.huggingface.config import model_from_config
+from diloco.model.huggingface.pretrained import huggingface_model
 from diloco.model.probe import check_model
 from diloco.model.randomness import seeded
 from diloco.spec import JobSpec
@@ -49,7 +50,8 @@ def make_model(model: ModelSpec, vocabulary_size: int, seed: int, sequence_lengt
     """
     with seeded(seed):
         module = _make(model, vocabulary_size)
-    check_model(module, sequence_length, "model.builtin" if model.builtin else "model.entrypoint")
+    kind = "builtin" if model.builtin else "entrypoint" if model.entrypoint else "huggingface"
+    check_model(module, sequence_length, f"model.{kind}")
     return module.train()
 
 
@@ -72,6 +74,7 @@ def layout_of_job(spec: JobSpec) -> Layout:
 
     That takes no memory and draws no random numbers. An entrypoint that needs values is called once more and builds the
     whole model. Only in that case, or if the model has no constants, does the layout include the digest of constants.
+    Weights of a Hugging Face folder are not read.
 
     Raises:
         ModelError: the model cannot be built, or has nothing to train.
@@ -134,7 +137,9 @@ def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tens
 def _make(model: ModelSpec, vocabulary_size: int) -> nn.Module:
     if model.builtin is not None:
         return GPT(GPTConfig(PRESETS[model.builtin.preset], vocabulary_size, model.builtin.tie_embeddings))
-    assert model.entrypoint is not None, "ModelSpec holds exactly one of the two"
+    if model.huggingface is not None:
+        return huggingface_model(model.huggingface, model.adapter)
+    assert model.entrypoint is not None, "ModelSpec holds exactly one of the three"
     field = "model.entrypoint"
     try:
         made = call_entrypoint(model.entrypoint, model.arguments, field)

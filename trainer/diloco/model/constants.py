@@ -24,7 +24,7 @@ def constants_digest(module: nn.Module) -> str | None:
     """
     # Tied parameters once; a buffer with two names under the first.
     constants: dict[str, Tensor] = {name: one for name, one in module.named_parameters() if not one.requires_grad}
-    constants |= {name: buffer for name, buffer, saved in _buffers(module) if saved}
+    constants |= saved_buffers(module)
     if not constants:
         return ""
     if any(tensor.is_meta for tensor in constants.values()):
@@ -33,6 +33,11 @@ def constants_digest(module: nn.Module) -> str | None:
     for name, tensor in constants.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor_digest(name, tensor)}\n".encode())
     return digest.hexdigest()
+
+
+def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers that belong to the model's state, by name, each once under its first name."""
+    return {name: buffer for name, buffer, saved in _buffers(module) if saved}
 
 
 def tensor_digest(name: str, tensor: Tensor) -> str:

@@ -6,6 +6,7 @@ manifest's entrypoint.
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diloco.model.build import make_model
+from diloco.model.constants import constants_digest, saved_buffers
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
@@ -52,10 +54,12 @@ class LoadedModel:
 def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     """Write a model's tensors and ``info`` to ``path``, completely or not at all. Tied weights are written once.
 
+    Of a model with adapters only these are written: the rest is in the folder of the base model.
+
     Raises:
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _stored(module).items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _in_file(module, info).items()}
     described = json.dumps(
         {
             "format": 1,
@@ -91,7 +95,7 @@ def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
         with safe_open(path, framework="pt") as file:
             info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
             module = _empty_model(path, info, model)
-            _fill(path, module, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # not a mapping
+            _fill(path, module, info, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # not a mapping
     except OSError as error:
         reason = (error.strerror or one_line(error)).lower()
         raise ModelError(f"{path}: cannot be read: {reason}") from error
@@ -110,12 +114,14 @@ def fill_trained(path: Path, module: nn.Module) -> None:
     trained = {id(parameter) for parameter in trained_parameters(module).values()}
     try:
         with safe_open(path, framework="pt") as file:
-            _info(path, (file.metadata() or {}).get(_METADATA_KEY))
+            info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path.name}: cannot be read as safetensors ({one_line(error)})") from error
-    _check_names(path, _stored(module), tensors)
-    for name, tensor in _stored(module).items():
+    wanted = _in_file(module, info)
+    _check_tensors(path, wanted, tensors)
+    _check_base(path, module, info)
+    for name, tensor in wanted.items():
         if id(tensor) in trained:
             with torch.no_grad():
                 tensor.copy_(tensors[name])
@@ -124,7 +130,7 @@ def fill_trained(path: Path, module: nn.Module) -> None:
 
 
 def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Module:
-    if info.model.builtin is None and model is None:
+    if info.model.entrypoint is not None and model is None:
         raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; use its manifest too")
     return make_model(model or info.model, info.vocabulary_size, 0, info.sequence_length)
 
@@ -153,15 +159,24 @@ def _info(path: Path, described: str | None) -> ModelInfo:
     return info
 
 
-def _fill(path: Path, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    wanted = _stored(module)
-    _check_names(path, wanted, tensors)
+def _fill(path: Path, module: nn.Module, info: ModelInfo, tensors: dict[str, Tensor]) -> None:
+    wanted = _in_file(module, info)
+    _check_tensors(path, wanted, tensors)
+    _check_base(path, module, info)
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(tensors[name])
 
 
-def _check_names(path: Path, wanted: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+def _check_base(path: Path, module: nn.Module, info: ModelInfo) -> None:
+    """The part of a model that its file lacks has to be the same as in training."""
+    if info.model.adapter is not None and constants_digest(module) != info.layout_digest.partition(".")[2]:
+        raise ModelError(
+            f"{path}: its adapters are of another base model than {info.model.name}; use the one of the job"
+        )
+
+
+def _check_tensors(path: Path, wanted: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> None:
     different = sorted(wanted.keys() ^ tensors.keys())
     if different:
         where = "the file" if different[0] in wanted else "the model"
@@ -173,13 +188,10 @@ def _check_names(path: Path, wanted: dict[str, Tensor], tensors: dict[str, Tenso
             )
 
 
-def _stored(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers, each once even if it has two names."""
-    kept = module.state_dict(keep_vars=True)
-    seen: set[int] = set()
-    unique: dict[str, Tensor] = {}
-    for name, tensor in kept.items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            unique[name] = tensor
-    return unique
+def _in_file(module: nn.Module, info: ModelInfo) -> Mapping[str, Tensor]:
+    return stored_tensors(module) if info.model.adapter is None else trained_parameters(module)
+
+
+def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers, each once. Hooks on the state dict play no part."""
+    return {**dict(module.named_parameters()), **saved_buffers(module)}

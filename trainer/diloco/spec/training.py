@@ -22,6 +22,8 @@ FilePattern = Annotated[str, Field(min_length=1, max_length=255)]
 NamePattern = Annotated[str, Field(min_length=1, max_length=255)]
 """A pattern of parameter names, as a shell has them for files: ``*`` also matches dots."""
 
+NEEDS_WEIGHTS: Final = "needs huggingface with weights: true; add that or remove it"
+
 OptimizerType = Literal["AdamW", "Muon"]
 
 
@@ -69,11 +71,37 @@ class BuiltinModel(SpecModel):
         return gpt_shapes(self.preset, vocabulary, tied=self.tie_embeddings)
 
 
+class HuggingFaceModel(SpecModel):
+    """A causal language model of the transformers package, from a folder that ``save_pretrained`` wrote."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    """The folder, with ``config.json``; every process of the job needs it."""
+    weights: bool = False
+    """true: begin with the folder's weights (safetensors). false: new parameters."""
+
+
+class Adapter(SpecModel):
+    """Low-rank adapters (LoRA): they alone are trained and synchronized."""
+
+    rank: int = Field(default=16, ge=1, le=4096)
+    """Rank of each update."""
+    alpha: int = Field(default=32, ge=1, le=65_536)
+    """Updates are scaled by ``alpha`` over ``rank``."""
+    dropout: float = Field(default=0, ge=0, lt=1)
+    """Dropout before each adapter."""
+    targets: tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] = Field(min_length=1, max_length=64)
+    """Names of the layers that get one, or the ends of their names (``q_proj``)."""
+
+
 class ModelSpec(SpecModel):
-    """The model: exactly one of ``builtin`` and ``entrypoint``."""
+    """The model: exactly one of ``builtin``, ``huggingface`` and ``entrypoint``."""
 
     builtin: BuiltinModel | None = None
     """The GPT that comes with diloco."""
+    huggingface: HuggingFaceModel | None = None
+    """A folder of Hugging Face's format."""
+    adapter: Adapter | None = None
+    """Train adapters of ``huggingface`` with ``weights``. Default: train all of the model."""
     entrypoint: Entrypoint | None = None
     """Your own: ``package.module:factory``, called with ``arguments``. It returns a ``torch.nn.Module`` that maps int64
     token ids (batch, sequence) to logits (batch, sequence, vocabulary), with f32 parameters and no buffers that
@@ -83,8 +111,22 @@ class ModelSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        _check_sources({"builtin": self.builtin, "entrypoint": self.entrypoint}, self.arguments)
+        sources: dict[str, object] = {
+            "builtin": self.builtin,
+            "huggingface": self.huggingface,
+            "entrypoint": self.entrypoint,
+        }
+        _check_sources(sources, self.arguments)
+        if self.adapter is not None and not (self.huggingface is not None and self.huggingface.weights):
+            raise PartError(Problem("adapter", NEEDS_WEIGHTS))
         return self
+
+    @property
+    def name(self) -> str:
+        """The preset, folder or entrypoint."""
+        if self.builtin is not None:
+            return self.builtin.preset
+        return self.huggingface.path if self.huggingface is not None else self.entrypoint or ""
 
 
 class TextData(SpecModel):

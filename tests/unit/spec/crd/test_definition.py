@@ -116,7 +116,8 @@ def test_defaults_inside_an_object_apply_where_the_object_is_absent() -> None:
         inner = [name for name, part in field.get("properties", {}).items() if "default" in part]
         required_in = at(schema, place.rpartition(".")[0]).get("required", ())
         absent_by_choice = {
-            "spec.model.builtin", "spec.data.text", "spec.regions[].cluster", "spec.training.optimizer.muon",
+            "spec.model.builtin", "spec.model.huggingface", "spec.model.adapter", "spec.data.text",
+            "spec.regions[].cluster", "spec.training.optimizer.muon",
             "spec.syncer.podTemplate", "spec.syncer.backup", "spec.initFrom", "spec.regions[].pools[].podTemplate",
             "spec.regions[].pools[].storage", "spec.data.documents", "spec.data.mixture[].documents",
             "spec.data.mixture[].text",

@@ -1,6 +1,8 @@
 """Builds the causal language model that a folder's `config.json` describes, without its weights."""
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -18,9 +20,11 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
             package; one line that names ``field``.
     """
     try:
-        import transformers  # noqa: PLC0415  # an optional package, which takes a second to load
+        transformers: Any = importlib.import_module("transformers")  # optional, and takes a second to load
     except ImportError as error:
         raise ModelError(f"{field}: needs the package transformers; install decoupled-diloco[hf]") from error
+    transformers.utils.logging.set_verbosity_error()  # what is wrong, we say
+    transformers.utils.logging.disable_progress_bar()
     if not (folder / "config.json").is_file():
         raise ModelError(f"{field}: {folder} has no config.json; use a folder that save_pretrained wrote")
     try:
@@ -31,5 +35,7 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
         raise ModelError(
             f"{field}: {folder / 'config.json'} describes no causal language model ({one_line(error)})"
         ) from error
+    if hasattr(config, "quantization_config"):
+        raise ModelError(f"{field}: {folder / 'config.json'} is of a quantized model; use one of f32, bf16 or f16")
     assert isinstance(made, nn.Module)
     return made

@@ -12,7 +12,7 @@ from diloco.spec.automatic import AUTO, allowed
 from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
-from diloco.spec.training import BATCH_LIMIT, exactly_one
+from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, exactly_one
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,14 @@ _REGION = (
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "spec.model": _one_of_or_entrypoint("builtin"),
+    "spec.model": (
+        *_one_of_or_entrypoint("builtin", "huggingface"),
+        Rule(
+            "!has(self.adapter) || has(self.huggingface) && has(self.huggingface.weights) && self.huggingface.weights",
+            NEEDS_WEIGHTS,
+            "adapter",
+        ),
+    ),
     "spec.data": _one_of_or_entrypoint("text", "tokens", "documents", "mixture"),
     "spec.data.mixture[]": (_one_of("text", "tokens", "documents"),),
     "spec": _SPEC,

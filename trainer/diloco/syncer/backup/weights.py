@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from diloco.core.fragments import Layout
-from diloco.model import ModelError, fill_trained, read_fragment
+from diloco.model import ModelError, fill_trained, read_fragment, stored_tensors
 from diloco.runtime.files import UnusableFileError
 from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom
@@ -147,6 +147,6 @@ def _wanted(manifest: BackupManifest, file: str) -> str:
 
 
 def _model_bytes(module: nn.Module) -> int:
-    """Most bytes of an exported model: all that its state has, in any type of number."""
-    values: int = sum(tensor.numel() for tensor in module.state_dict().values())
+    """Most bytes of an exported model: all that it stores, in any type of number."""
+    values: int = sum(tensor.numel() for tensor in stored_tensors(module).values())
     return _BYTES_A_VALUE * values + _HEADER_BYTES

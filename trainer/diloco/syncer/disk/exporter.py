@@ -1,18 +1,29 @@
-"""Writes the finished model, retrying while the disk is full. Owned by the event loop."""
+"""Writes the finished model, retrying while the disk is full. Owned by the event loop. Reads a checkpoint's model."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from diloco.core.fragments import Layout
-from diloco.model import ModelError, ModelInfo, export_model, model_from_fragments, vocabulary_size_of
+from diloco.model import (
+    ModelError,
+    ModelInfo,
+    export_model,
+    layout_of_job,
+    model_from_fragments,
+    vocabulary_size_of,
+)
 from diloco.runtime.files import fsync
 from diloco.spec import DiLoCoJob
+from diloco.syncer.disk.checkpoint import load_checkpoint, newest_checkpoint
+from diloco.syncer.errors import SyncerError
 
 _log = logging.getLogger(__name__)
 
@@ -92,3 +103,22 @@ def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], t
         tokens=tokens,
     )
     export_model(module, path, info)
+
+
+def model_of_checkpoint(job: DiLoCoJob, folder: Path) -> nn.Module:
+    """The global model of the checkpoint in ``folder``, or of the newest one of the run in ``folder``.
+
+    Raises:
+        UnusableFileError, SyncerError: there is none, or it is damaged or of another job.
+        ModelError: the model cannot be built, or differs in what is not trained.
+    """
+    layout, name = layout_of_job(job.spec), job.metadata.name
+    if (folder / "manifest.json").exists():
+        loaded = load_checkpoint(folder.absolute().parent, folder.absolute().name, layout, name)
+    else:
+        newest, broken = newest_checkpoint(folder / "syncer" / "checkpoints", layout, name, lambda *_: None)
+        if newest is None:
+            raise SyncerError(next(iter(broken.values()), f"{folder}: has no model and no checkpoint yet"))
+        loaded = newest
+    layout = replace(layout, constants=loaded.manifest.layout.partition(".")[2])
+    return model_from_fragments(job.spec, layout, loaded.parameters)

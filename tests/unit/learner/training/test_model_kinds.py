@@ -1,0 +1,149 @@
+"""What has to hold of every model: each kind is refused in one line, or four equalities hold to the bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.training.exported import exported_loss
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.model import ModelError, build_model, layout_of
+from diloco.model.fragments import read_fragment
+from diloco.spec import JobSpec
+from diloco.syncer.disk.exporter import export
+from tests.support import model_kinds
+from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED
+from tests.support.small_job import named_job, small_job, write_text
+from tests.support.small_learner import trainer_of
+
+OPTIMIZERS = ("AdamW", "Muon")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text"))
+
+
+def job_of(text: Path, factory: str, optimizer: str = "AdamW", **arguments: Any) -> JobSpec:
+    return small_job(
+        text,
+        model={"entrypoint": factory, "arguments": arguments},
+        training={
+            "tokens": 10_000,
+            "sequenceLength": 8,
+            "batchSize": 2,
+            "optimizer": {"type": optimizer, "learningRate": 3e-3, "warmupSteps": 2},
+            "evaluation": {"sequences": 4},
+        },
+        sync={"fragments": 2, "interval": 4},
+    )
+
+
+def entrypoint(factory: Callable[[], nn.Module]) -> str:
+    return f"{factory.__module__}:{factory.__name__}"
+
+
+def steps(trainer: InnerTrainer, count: int) -> None:
+    for _ in range(count):
+        assert not trainer.step(0.0).skipped
+
+
+def values(trainer: InnerTrainer) -> list[torch.Tensor]:
+    """The fragments as they are."""
+    fragments = range(len(trainer.versions))
+    return [trainer.capture(index)._values.clone() for index in fragments]
+
+
+def receive(trainer: InnerTrainer, given: list[torch.Tensor], version: int) -> None:
+    for index, flat in enumerate(given):
+        trainer.apply(index, version, flat.clone())
+
+
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def check(job: JobSpec, folder: Path) -> None:
+    """The four equalities. ``later`` is a model as the syncer may send it: that of another learner after some steps."""
+    first, second = trainer_of(job, 0), trainer_of(job, 1)
+    initial = values(first)
+    first.evaluate()
+    steps(first, 2)
+    steps(second, 3)
+    assert not equal(values(first), initial)
+    later = values(second)
+
+    # Evaluating, in the middle of training, changes nothing of it.
+    untouched = trainer_of(job, 0)
+    steps(untouched, 2)
+    before = values(first)
+    first.evaluate()
+    assert equal(values(first), before)
+    assert equal(values(untouched), before)
+    for one in (first, untouched):
+        receive(one, later, 1)
+    steps(first, 3)
+    steps(untouched, 3)
+    assert equal(values(first), values(untouched))
+
+    # Learners that have trained apart evaluate what they received alike.
+    receive(second, later, 1)
+    steps(second, 1)
+    loss = first.evaluate()
+    assert second.evaluate() == loss
+
+    # The exported model is what was evaluated.
+    path = folder / "model.safetensors"
+    export(named_job("kinds", job), layout_of(build_model(job), job.sync.fragments), later, 1000, path)
+    assert exported_loss(job, path, torch.device("cpu")).loss == loss
+
+    # A process that goes on from the checkpoint, and receives the model, trains as the first one would have.
+    store = CheckpointStore(folder / "checkpoints", CheckpointIdentity("kinds", "a/b/0", "cut", "optimizer"))
+    store.save(LearnerCheckpoint(first.state(), {}, "training"))
+    loaded = store.load()
+    assert loaded is not None
+    resumed = trainer_of(job, 0)
+    resumed.load_state(loaded.state)
+    for one in (first, resumed):
+        receive(one, later, 2)
+        steps(one, 3)
+    assert equal(values(first), values(resumed))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("factory", KINDS, ids=lambda factory: factory.__name__)
+def test_a_model_is_trained_evaluated_and_exported_alike(
+    tmp_path: Path, text: Path, factory: Callable[[], nn.Module], optimizer: str
+) -> None:
+    check(job_of(text, entrypoint(factory), optimizer), tmp_path)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", HUGGING_FACE)
+def test_a_model_of_transformers_is_trained_and_exported_alike(
+    tmp_path: Path, text: Path, kind: str, optimizer: str
+) -> None:
+    job = job_of(text, "tests.support.model_kinds:hugging_face", optimizer, kind=kind, **HUGGING_FACE[kind])
+    check(job, tmp_path)
+
+
+@pytest.mark.parametrize("factory", REFUSED, ids=lambda factory: factory.__name__)
+def test_a_model_that_cannot_be_trained_well_is_refused(
+    text: Path, factory: Callable[[], nn.Module]
+) -> None:
+    def train() -> None:
+        trainer = trainer_of(job_of(text, entrypoint(factory)))
+        for _ in range(2):
+            trainer.evaluate()
+            steps(trainer, 4)
+        trainer.evaluate()
+
+    with pytest.raises(ModelError) as raised:
+        train()
+    text_of_it = str(raised.value)
+    assert REFUSED[factory] in text_of_it
+    assert "\n" not in text_of_it
