@@ -88,10 +88,11 @@ def test_muon_keeps_one_moment_of_a_matrix_and_adamw_two_of_the_rest() -> None:
     hidden = {name for name in names if "blocks" in name and "norm" not in name}
     rest = names.keys() - hidden
     wanted = {f"momentum_buffer.{name}" for name in hidden}
-    wanted |= {f"{moment}.{name}" for name in rest for moment in ("exp_avg", "exp_avg_sq")}
+    wanted |= {f"{kind}.{name}" for name in rest for kind in ("exp_avg", "exp_avg_sq", "step")}
     assert state.keys() == wanted
     for key, tensor in state.items():
-        assert (tensor.shape, tensor.dtype) == (names[key.partition(".")[2]].shape, torch.float32)
+        kind, _, name = key.partition(".")
+        assert (tensor.shape, tensor.dtype) == (() if kind == "step" else names[name].shape, torch.float32)
 
 
 def test_the_state_is_nobody_elses() -> None:
@@ -102,6 +103,52 @@ def test_the_state_is_nobody_elses() -> None:
     kept = {name: tensor.clone() for name, tensor in state.items()}
     train(module, optimizer, MUON, range(2, 4))
     assert same_bits(state.values(), kept.values())
+
+
+class Uneven(nn.Module):
+    """Parameters in another order in memory than by rows, and one that only even steps give a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding = nn.Embedding(257, 6)
+        self.kernel = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+        self.turned = nn.Linear(8, 6)
+        self.turned.weight = nn.Parameter(torch.randn(8, 6, generator=generator).t())
+        self.sometimes = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 257)
+        for parameter in self.parameters():
+            with torch.no_grad():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.turned(torch.cat((x, x[..., :2]), -1).tanh())
+        if tokens.sum() % 2 == 0:
+            x = x + self.sometimes(x)
+        x = x + self.kernel(x.reshape(-1, 3, 2, 1).expand(-1, -1, -1, 2)).sum()
+        logits: Tensor = self.out(x)
+        return logits
+
+
+@BOTH
+def test_a_restart_changes_no_bit_whatever_the_order_in_memory(options: InnerOptimizer) -> None:
+    module, again = Uneven(), Uneven()
+    assert not module.turned.weight.is_contiguous()
+    optimizer = NamedOptimizer(module, options)
+    train(module, optimizer, options, range(1, 8))
+    state = optimizer.state()
+    assert all(tensor.is_contiguous() for tensor in state.values())
+    assert 0 < state["step.sometimes.bias"] < state["step.out.bias"] == 7
+    with torch.no_grad():
+        for here, there in zip(again.parameters(), module.parameters(), strict=True):
+            here.copy_(there)
+    restarted = NamedOptimizer(again, options)
+    restarted.load_state(state, optimizer.steps)
+    for one, of_it in ((module, optimizer), (again, restarted)):
+        train(one, of_it, options, range(8, 14))
+    assert same_bits(parameters(module), parameters(again))
+    assert same_bits(optimizer.state().values(), restarted.state().values())
 
 
 @pytest.mark.parametrize(("there", "here"), [(ADAMW, MUON), (MUON, ADAMW)], ids=["AdamW-Muon", "Muon-AdamW"])

@@ -54,7 +54,7 @@ def _leave_the_compiler_out(kind: type[torch.optim.Optimizer]) -> None:
     At its first call each of these methods loads the compiler, to mark itself as not to be compiled, unless it has that
     mark. Nothing here compiles them. The mark is torch's own: with another torch this may change nothing.
     """
-    for method in (kind.add_param_group, kind.zero_grad, kind.state_dict, kind.load_state_dict):
+    for method in (kind.add_param_group, kind.zero_grad):
         plain = getattr(method, "__wrapped__", None)
         if plain is not None:
             plain.__dynamo_disable = plain  # noqa: SLF001  # see above
@@ -77,10 +77,9 @@ class _Part:
     """One of torch's optimizers."""
 
     optimizer: torch.optim.Optimizer
-    names: tuple[str, ...]
-    """Its parameters, in its own order."""
-    moments: tuple[str, ...]
-    """The moments it keeps for each parameter, by torch's names."""
+    parameters: Mapping[str, nn.Parameter]
+    state: tuple[str, ...]
+    """What it keeps of each parameter, by torch's names."""
 
 
 class NamedOptimizer:
@@ -131,36 +130,44 @@ class NamedOptimizer:
         self.steps = 0
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the moments in host memory, by ``MOMENT.NAME``, each with its parameter's shape, f32.
+        """A copy of the optimizer's state in host memory, contiguous f32, by ``KIND.NAME`` of each parameter.
 
-        The moments are ``exp_avg`` and ``exp_avg_sq`` of AdamW's parameters, ``momentum_buffer`` of Muon's. Parameters
-        that have had no gradient yet have none.
+        The kinds are AdamW's moments ``exp_avg`` and ``exp_avg_sq`` and count ``step``, and Muon's ``momentum_buffer``.
+        A moment has its parameter's shape, a count none. Parameters that have had no gradient yet have no state.
         """
         tensors: dict[str, Tensor] = {}
         for part in self._parts.values():
-            kept = part.optimizer.state_dict()["state"]
-            tensors |= {
-                f"{moment}.{name}": kept[index][moment].to("cpu", copy=True)
-                for index, name in enumerate(part.names)
-                if index in kept
-                for moment in part.moments
-            }
+            for name, parameter in part.parameters.items():
+                kept = part.optimizer.state.get(parameter, {})
+                tensors |= {
+                    f"{kind}.{name}": kept[kind].to("cpu", copy=True, memory_format=torch.contiguous_format)
+                    for kind in part.state
+                    if kept
+                }
         return tensors
 
     def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Restore what ``state`` returned after ``steps`` steps, before the first step.
 
         Raises:
-            KeyError: a moment is missing, or belongs to a parameter or an optimizer that does not exist.
+            KeyError: a part of the state is missing, or of a parameter or an optimizer that does not exist.
             ValueError: a moment has another shape than its parameter.
         """
-        known = {f"{moment}.{name}" for part in self._parts.values() for name in part.names for moment in part.moments}
-        if unknown := tensors.keys() - known:
-            raise KeyError(min(unknown))
-        for part in self._parts.values():
-            _check_shapes(part, tensors)
-        for kind, part in self._parts.items():
-            _load(part, tensors, steps if kind == "AdamW" else None)
+        left = dict(tensors)
+        found = [
+            (
+                part.optimizer.state,
+                parameter,
+                {kind: _laid_out(left.pop(f"{kind}.{name}"), kind, name, parameter) for kind in part.state},
+            )
+            for part in self._parts.values()
+            for name, parameter in part.parameters.items()
+            if f"{part.state[0]}.{name}" in tensors
+        ]
+        if left:
+            raise KeyError(min(left))
+        for of_part, parameter, state in found:
+            of_part[parameter] = state
         self.steps = steps
 
 
@@ -199,7 +206,7 @@ def _muon(parameters: Mapping[str, nn.Parameter], options: MuonOptions) -> _Part
         # One learning rate then suits matrices of all shapes (arXiv 2502.16982, section 2.2).
         adjust_lr_fn="match_rms_adamw",
     )
-    return _Part(optimizer, tuple(parameters), ("momentum_buffer",))
+    return _Part(optimizer, parameters, ("momentum_buffer",))
 
 
 def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
@@ -216,30 +223,15 @@ def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _
         eps=options.epsilon,
         fused=True,
     )
-    return _Part(optimizer, (*matrices, *others), ("exp_avg", "exp_avg_sq"))
+    return _Part(optimizer, parameters, ("exp_avg", "exp_avg_sq", "step"))
 
 
-def _check_shapes(part: _Part, tensors: Mapping[str, Tensor]) -> None:
-    """Check what torch does not."""
-    parameters = [parameter for group in part.optimizer.param_groups for parameter in group["params"]]
-    for name, parameter in zip(part.names, parameters, strict=True):
-        for moment in part.moments:
-            found = tensors.get(f"{moment}.{name}")
-            if found is not None and found.shape != parameter.shape:
-                raise ValueError(f"{moment}.{name} has the shape {tuple(found.shape)}, not {tuple(parameter.shape)}")
-
-
-def _load(part: _Part, tensors: Mapping[str, Tensor], steps: int | None) -> None:
-    """Restore a part's moments, and the ``steps`` that torch's AdamW counts for each parameter."""
-    whole = part.optimizer.state_dict()
-    whole["state"] = {
-        index: ({} if steps is None else {"step": torch.tensor(float(steps))})
-        | {moment: tensors[f"{moment}.{name}"] for moment in part.moments}
-        for index, name in enumerate(part.names)
-        if f"{part.moments[0]}.{name}" in tensors
-    }
-    if whole["state"]:
-        part.optimizer.load_state_dict(whole)
+def _laid_out(saved: Tensor, kind: str, name: str, parameter: nn.Parameter) -> Tensor:
+    """A part of a parameter's state on its device; a moment in its order in memory, as fused AdamW pairs by that."""
+    like = torch.empty((), device=parameter.device) if kind == "step" else torch.empty_like(parameter.detach())
+    if saved.shape != like.shape:
+        raise ValueError(f"{kind}.{name} has the shape {tuple(saved.shape)}, not {tuple(like.shape)}")
+    return like.copy_(saved)
 
 
 def _identity(matrices: Sequence[str]) -> str:
