@@ -125,7 +125,7 @@ class DataSpec(SpecModel):
 
 
 class MuonOptions(SpecModel):
-    """Muon for the hidden matrices: torch's own, with Nesterov momentum and updates scaled to the size of AdamW's."""
+    """Muon for the hidden matrices, with Nesterov momentum and updates scaled to the size of AdamW's."""
 
     learning_rate: float = Field(default=0.016, gt=0, le=10)
     """Peak learning rate of the hidden matrices (ours: best for nano; for pico 0.032, four times AdamW's best)."""
@@ -152,8 +152,8 @@ class InnerOptimizer(SpecModel):
     """The optimizer of every learner, with warm-up by the learner's own steps and decay by the job's progress."""
 
     type: OptimizerType = "AdamW"
-    """AdamW: trains all parameters. Muon: trains the hidden matrices, AdamW the rest; needs torch 2.9. Muon keeps one
-    f32 value for each parameter, AdamW two."""
+    """AdamW: trains all parameters. Muon: trains the hidden matrices, AdamW the rest. Muon keeps one f32 value for each
+    parameter, AdamW two."""
     muon: MuonOptions | None = None
     """Options of type Muon. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` beside it are AdamW's; the
     rest is for both. Default: Muon's defaults."""

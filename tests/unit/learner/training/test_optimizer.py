@@ -172,22 +172,67 @@ def test_its_identity_tells_kind_and_matrices() -> None:
     assert NamedOptimizer(model(), other_rates).identity == named[1]
 
 
+class Mixture(nn.Module):
+    """Three experts in a stack, or as three parameters."""
+
+    def __init__(self, *, stacked: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(257, 6)
+        self.out = nn.Linear(6, 257)
+        generator = torch.Generator().manual_seed(0)
+        values = [torch.randn(shape, generator=generator) / 4 for shape in ((257, 6), (257, 6), (257,), (3, 4, 6))]
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters(), values, strict=False):
+                parameter.copy_(value)
+        self.experts = nn.Parameter(values[3]) if stacked else nn.ModuleList(nn.Linear(6, 4, bias=False) for _ in "123")
+        if isinstance(self.experts, nn.ModuleList):
+            for expert, value in zip(self.experts, values[3], strict=True):
+                expert.weight = nn.Parameter(value.clone())
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        if isinstance(self.experts, nn.ModuleList):
+            return [expert.weight.detach() for expert in self.experts]
+        return list(self.experts.detach())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        single = isinstance(self.experts, nn.ModuleList)
+        for index in range(3):
+            matrix = self.experts[index].weight if single else self.experts[index]
+            x = x + functional.linear(functional.linear(x, matrix).tanh(), matrix.T)
+        logits: Tensor = self.out(x)
+        return logits
+
+
+def test_muon_trains_a_stack_as_it_trains_its_matrices_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    stack, single = Mixture(stacked=True), Mixture(stacked=False)
+    for module in (stack, single):
+        optimizer = NamedOptimizer(module, MUON)
+        train(module, optimizer, MUON, range(1, 6))
+    assert not same_bits(stack.matrices, Mixture(stacked=True).matrices)
+    for one, other in zip(stack.matrices, single.matrices, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    assert caplog.messages == ["Muon trains 3 matrices, 2 % of the parameters"] * 2
+
+
 def test_a_model_of_hidden_matrices_alone_needs_no_adamw() -> None:
     class OneHot(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first = nn.Linear(257, 8, bias=False)
-            self.last = nn.Parameter(torch.full((8, 257), 0.1))
+            self.weight = nn.Parameter(torch.full((8, 257), 0.1))
 
         def forward(self, tokens: Tensor) -> Tensor:
-            logits: Tensor = self.first(functional.one_hot(tokens, 257).float()) @ self.last
+            logits: Tensor = self.first(functional.one_hot(tokens, 257).float()) @ self.weight
             return logits
 
     module = OneHot()
     optimizer = NamedOptimizer(module, MUON)
     before = parameters(module)
     train(module, optimizer, MUON, range(1, 3))
-    assert optimizer.state().keys() == {"momentum_buffer.first.weight", "momentum_buffer.last"}
+    assert optimizer.state().keys() == {"momentum_buffer.first.weight", "momentum_buffer.weight"}
     assert not any(torch.equal(one, other) for one, other in zip(before, parameters(module), strict=True))
 
 
@@ -198,21 +243,12 @@ class TestRefusals:
         assert "\n" not in str(raised.value)
         return str(raised.value)
 
-    def test_a_torch_without_muon_is_named_with_the_field(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delattr(torch.optim, "Muon")
-        monkeypatch.setattr(torch, "__version__", "2.6.0")
-        line = self._line(model(), MUON)
-        assert line == (
-            "training.optimizer.type: Muon is not in torch 2.6.0; use AdamW, or an image with torch 2.9 or later"
-        )
-        NamedOptimizer(model(), ADAMW)
-
     def test_a_model_without_a_hidden_matrix(self) -> None:
         module = nn.Sequential(nn.Embedding(257, 8), nn.Linear(8, 257))
         line = self._line(module, MUON)
         assert line == (
-            "training.optimizer.type: Muon trains hidden matrices, and the model has none (two dimensions, neither "
-            "embedding nor output layer); use AdamW"
+            "training.optimizer.type: Muon trains hidden matrices, and the model has none (weights that map "
+            "features to features, neither embedding nor output layer); use AdamW"
         )
 
     def test_a_model_of_which_nothing_is_left(self) -> None:

@@ -8,16 +8,20 @@ joins. It falls with the job's progress, so that learners of different speed, an
 
 import hashlib
 import inspect
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from diloco.learner.training.muon import Muon
 from diloco.model import hidden_matrices, trained_parameters
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerType
+
+_log = logging.getLogger(__name__)
 
 LearningRates = Mapping[OptimizerType, float]
 """Learning rates of one step: AdamW's, and Muon's if the job uses it."""
@@ -92,12 +96,13 @@ class NamedOptimizer:
         """``module`` is already on its device, and is not moved afterwards.
 
         Raises:
-            OptimizerError: Muon is configured and this torch has none, the model has no hidden matrix for it, or a
-                pattern of ``exclude`` matches no parameter.
+            OptimizerError: Muon is configured and the model has no hidden matrix for it, or a pattern of ``exclude``
+                matches no parameter.
         """
         _leave_the_compiler_out(torch.optim.Optimizer)
         parameters = trained_parameters(module)
         matrices = () if options.muon_options is None else _for_muon(module, options.muon_options)
+        whole = sum(parameter.numel() for parameter in parameters.values())
         of_muon = {name: parameters.pop(name) for name in matrices}
         self._parts: dict[OptimizerType, _Part] = {}
         if parameters:
@@ -106,8 +111,11 @@ class NamedOptimizer:
             self._parts["Muon"] = _muon(of_muon, options.muon_options)
         self.steps = 0
         """Steps made, including those before a restart."""
-        self.identity = _identity(matrices) if matrices else "AdamW"
+        self.identity = _identity(of_muon) if of_muon else "AdamW"
         """A description of what the state belongs to: for one model, states of equal identity are interchangeable."""
+        if of_muon:
+            share = sum(parameter.numel() for parameter in of_muon.values()) / whole
+            _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), 100 * share)
 
     def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
@@ -184,29 +192,15 @@ def _for_muon(module: nn.Module, options: MuonOptions) -> tuple[str, ...]:
     if not chosen:
         left = "with training.optimizer.muon.exclude the model has" if hidden else "the model has"
         raise OptimizerError(
-            f"training.optimizer.type: Muon trains hidden matrices, and {left} none (two dimensions, neither "
-            "embedding nor output layer); use AdamW"
+            f"training.optimizer.type: Muon trains hidden matrices, and {left} none (weights that map "
+            "features to features, neither embedding nor output layer); use AdamW"
         )
     return chosen
 
 
 def _muon(parameters: Mapping[str, nn.Parameter], options: MuonOptions) -> _Part:
-    made = getattr(torch.optim, "Muon", None)
-    if made is None:
-        raise OptimizerError(
-            f"training.optimizer.type: Muon is not in torch {torch.__version__}; "
-            "use AdamW, or an image with torch 2.9 or later"
-        )
-    optimizer = made(
-        parameters.values(),
-        lr=options.learning_rate,
-        weight_decay=options.weight_decay,
-        momentum=options.momentum,
-        nesterov=True,
-        # One learning rate then suits matrices of all shapes (arXiv 2502.16982, section 2.2).
-        adjust_lr_fn="match_rms_adamw",
-    )
-    return _Part(optimizer, parameters, ("momentum_buffer",))
+    groups = [{"params": list(parameters.values()), "weight_decay": options.weight_decay}]
+    return _Part(Muon(groups, options.momentum), parameters, ("momentum_buffer",))
 
 
 def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
@@ -234,6 +228,11 @@ def _laid_out(saved: Tensor, kind: str, name: str, parameter: nn.Parameter) -> T
     return like.copy_(saved)
 
 
-def _identity(matrices: Sequence[str]) -> str:
-    digest = hashlib.sha256("\n".join(matrices).encode()).hexdigest()
-    return f"Muon on {len(matrices)} matrices ({digest[:12]})"
+def _matrices(parameters: Mapping[str, nn.Parameter]) -> int:
+    """How many matrices these are: a stack counts as many as it has."""
+    return sum(math.prod(parameter.shape[:-2]) for parameter in parameters.values())
+
+
+def _identity(parameters: Mapping[str, nn.Parameter]) -> str:
+    digest = hashlib.sha256("\n".join(parameters).encode()).hexdigest()
+    return f"Muon on {_matrices(parameters)} matrices ({digest[:12]})"
