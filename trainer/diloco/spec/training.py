@@ -169,8 +169,11 @@ class InnerOptimizer(SpecModel):
     """Decoupled weight decay of AdamW, for tensors of two and more dimensions only."""
     warmup_steps: int = Field(default=20, ge=0, le=10**9)
     """Inner steps of warm-up of the learning rates, counted by each learner's optimizer."""
-    decay: Literal["Cosine", "Constant"] = "Cosine"
-    """How the learning rates decay with the job's progress (merged tokens over ``training.tokens``)."""
+    decay: Literal["Cosine", "Linear", "WSD", "Constant"] = "Cosine"
+    """How the learning rates decay with the job's progress (merged tokens over ``training.tokens``). WSD: constant
+    until the last part of it (``decayFraction``), then by 1 less the root (arXiv 2405.18392)."""
+    decay_fraction: float = Field(default=0.2, gt=0, le=1)
+    """WSD: the last part of the progress, in which the learning rates decay."""
     final_fraction: float = Field(default=0.1, ge=0, le=1)
     """Final learning rates, as a fraction of their peaks."""
     clip_norm: float = Field(default=1.0, ge=0)

@@ -42,10 +42,17 @@ def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: floa
 
 def _decay(options: InnerOptimizer, progress: float) -> float:
     """Share of the peak that is left at this progress of the job."""
-    if options.decay == "Constant":
-        return 1.0
-    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
-    return options.final_fraction + (1.0 - options.final_fraction) * cosine
+    over = min(1.0, max(0.0, progress))
+    match options.decay:
+        case "Constant":
+            return 1.0
+        case "Cosine":
+            left = 0.5 * (1.0 + math.cos(math.pi * over))
+        case "Linear":
+            left = 1.0 - over
+        case "WSD":
+            left = 1.0 - math.sqrt(max(0.0, 1.0 - (1.0 - over) / options.decay_fraction))
+    return options.final_fraction + (1.0 - options.final_fraction) * left
 
 
 class OptimizerError(ValueError):
