@@ -104,8 +104,10 @@ EVERY_FIELD: dict[str, Any] = {
                     "learningRate": 0.02,
                     "momentum": 0.9,
                     "weightDecay": 0.05,
-                    "exclude": ["*.query.*"],
                 },
+                "groups": [
+                    {"match": ["*.query.*"], "optimizer": "AdamW", "learningRateScale": 0.5, "weightDecay": 0.0}
+                ],
                 "learningRate": 1e-3,
                 "beta1": 0.8,
                 "beta2": 0.95,

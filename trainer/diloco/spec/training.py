@@ -133,19 +133,20 @@ class MuonOptions(SpecModel):
     """Decay of the momentum; 0.95 is torch's."""
     weight_decay: float = Field(default=0.1, ge=0, le=10)
     """Decoupled weight decay of the hidden matrices; 0.1 is torch's."""
-    exclude: tuple[NamePattern, ...] = Field(default=(), max_length=64)
-    """Patterns of names of matrices that AdamW trains instead (``router.*``): embeddings other than ``nn.Embedding``,
-    output layers other than the last ``nn.Linear``. Each must match a parameter."""
 
-    def excludes(self, name: str) -> bool:
-        """Whether a pattern of ``exclude`` matches the name of a parameter."""
-        return any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
-    def idle_excludes(self, names: Collection[str]) -> Iterator[tuple[int, str]]:
-        """The patterns of ``exclude`` that match none of the parameters, each with its place."""
-        for index, pattern in enumerate(self.exclude):
-            if not any(fnmatchcase(name, pattern) for name in names):
-                yield index, pattern
+class ParameterGroup(SpecModel):
+    """Parameters that are trained unlike the rest."""
+
+    match: tuple[NamePattern, ...] = Field(min_length=1, max_length=64)
+    """Patterns of parameter names (``*.norm.*``). Each must match a parameter."""
+    optimizer: OptimizerType | None = None
+    """With type Muon: what trains them, such as AdamW for embeddings other than ``nn.Embedding``, or Muon for bare
+    matrices. Default: Muon for hidden matrices, AdamW for the rest."""
+    learning_rate_scale: float = Field(default=1, gt=0, le=1000)
+    """Factor of their optimizer's learning rate."""
+    weight_decay: float | None = Field(default=None, ge=0, le=10)
+    """Decoupled weight decay, whatever their dimensions. Default: their optimizer's."""
 
 
 class InnerOptimizer(SpecModel):
@@ -157,6 +158,8 @@ class InnerOptimizer(SpecModel):
     muon: MuonOptions | None = None
     """Options of type Muon. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` beside it are AdamW's; the
     rest is for both. Default: Muon's defaults."""
+    groups: tuple[ParameterGroup, ...] = Field(default=(), max_length=32)
+    """Parameters that are trained unlike the rest; the first group that matches a name has it."""
     learning_rate: float = Field(default=2e-3, gt=0, le=10)
     """Peak learning rate of AdamW."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -183,6 +186,17 @@ class InnerOptimizer(SpecModel):
     def muon_options(self) -> MuonOptions | None:
         """``muon`` or its defaults where ``type`` is Muon; None where it is AdamW."""
         return (self.muon or MuonOptions()) if self.type == "Muon" else None
+
+    def group_of(self, name: str) -> ParameterGroup | None:
+        """The first group that matches the name of a parameter."""
+        return next((one for one in self.groups if any(fnmatchcase(name, pattern) for pattern in one.match)), None)
+
+    def idle_patterns(self, names: Collection[str]) -> Iterator[tuple[str, str]]:
+        """The patterns of ``groups`` that match none of the parameters, each with its path."""
+        for i, group in enumerate(self.groups):
+            for j, pattern in enumerate(group.match):
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    yield f"training.optimizer.groups[{i}].match[{j}]", pattern
 
 
 class Evaluation(SpecModel):

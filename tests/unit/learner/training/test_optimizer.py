@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, OptimizerError
 from diloco.model import build_model
-from diloco.spec.training import InnerOptimizer
+from diloco.spec.training import InnerOptimizer, ParameterGroup
 from tests.support.entrypoints import tiny_model
 from tests.support.small_job import small_job
 
@@ -163,12 +163,12 @@ def test_the_state_of_another_kind_is_refused_and_changes_nothing(there: InnerOp
 
 
 def test_its_identity_tells_kind_and_matrices() -> None:
-    fewer = MUON.model_copy(update={"muon": muon(exclude=["*.query.*"]).muon})
+    fewer = muon(groups=[{"match": ["*.query.*"], "optimizer": "AdamW"}])
     named = [NamedOptimizer(model(), options).identity for options in (ADAMW, MUON, fewer)]
     assert named[0] == "AdamW"
     assert named[1].startswith("Muon on 18 matrices (")
     assert named[2].startswith("Muon on 15 matrices (")
-    other_rates = muon(learningRate=0.5)
+    other_rates = muon(muon={"learningRate": 0.5}, groups=[{"match": ["*.key.*"], "learningRateScale": 2}])
     assert NamedOptimizer(model(), other_rates).identity == named[1]
 
 
@@ -236,6 +236,30 @@ def test_a_model_of_hidden_matrices_alone_needs_no_adamw() -> None:
     assert not any(torch.equal(one, other) for one, other in zip(before, parameters(module), strict=True))
 
 
+@BOTH
+def test_a_group_has_its_own_rate_decay_and_optimizer(options: InnerOptimizer) -> None:
+    module, whole = Uneven(), Uneven()
+    first = {"match": ["out.*"], "learningRateScale": 0.5, "weightDecay": 0}
+    # The first that matches counts: nothing here is the output layer's.
+    second = {"match": ["out.weight", "embedding.*"], "learningRateScale": 4, "weightDecay": 0.9}
+    third = {"match": ["turned.weight"]} | ({"optimizer": "AdamW"} if options.type == "Muon" else {})
+    groups = [ParameterGroup.model_validate(one) for one in (first, second, third)]
+    grouped = options.model_copy(update={"groups": tuple(groups)})
+    before = dict(zip(dict(module.named_parameters()), parameters(module), strict=True))
+    for one, chosen in ((module, grouped), (whole, options)):
+        train(one, NamedOptimizer(one, chosen), chosen, [2])
+    rate, alike = 0.01 / 2, dict(whole.named_parameters())
+    for name, parameter in module.named_parameters():
+        sign = (before[name] * (1 - rate * (0.2 if parameter.dim() > 1 else 0)) - alike[name]) / rate
+        scale, decay = {"out": (0.5, 0.0), "embedding": (4.0, 0.9)}.get(name.partition(".")[0], (None, None))
+        if scale is None:
+            same = torch.equal(parameter, alike[name])
+            assert same == (options.type == "AdamW" or name != "turned.weight"), name
+        else:
+            wanted = before[name] * (1 - rate * scale * decay) - rate * scale * sign
+            torch.testing.assert_close(parameter.detach(), wanted, rtol=0, atol=1e-6)
+
+
 class TestRefusals:
     def _line(self, module: nn.Module, options: InnerOptimizer) -> str:
         with pytest.raises(OptimizerError) as raised:
@@ -252,16 +276,24 @@ class TestRefusals:
         )
 
     def test_a_model_of_which_nothing_is_left(self) -> None:
-        line = self._line(tiny_model(), muon(exclude=["middle.*"]))
-        assert "and with training.optimizer.muon.exclude the model has none" in line
+        line = self._line(tiny_model(), muon(groups=[{"match": ["middle.*"], "optimizer": "AdamW"}]))
+        assert "and with training.optimizer.groups the model has none" in line
+
+    def test_a_group_of_muons_with_a_vector(self) -> None:
+        line = self._line(tiny_model(), muon(groups=[{"match": ["middle.*"], "optimizer": "Muon"}]))
+        assert line == (
+            "training.optimizer.groups: Muon trains matrices and stacks of them, and middle.bias has 1 dimensions; "
+            "match it in an earlier group, or use AdamW"
+        )
 
     def test_a_pattern_that_matches_nothing(self) -> None:
-        line = self._line(tiny_model(), muon(exclude=["middle.bias", "midle.*"]))
+        groups = [{"match": ["middle.bias"]}, {"match": ["*.bias", "midle.*"]}]
+        line = self._line(tiny_model(), InnerOptimizer.model_validate({"groups": groups}))
         assert line == (
-            "training.optimizer.muon.exclude[1]: midle.* matches none of the model's 3 trained parameters, "
+            "training.optimizer.groups[1].match[1]: midle.* matches none of the model's 3 trained parameters, "
             "embedding.weight among them; correct or remove it"
         )
 
 
 def muon(**options: Any) -> InnerOptimizer:
-    return InnerOptimizer.model_validate({"type": "Muon", "muon": options})
+    return InnerOptimizer.model_validate({"type": "Muon", **options})

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,32 +103,30 @@ class NamedOptimizer:
         """``module`` is already on its device, and is not moved afterwards.
 
         Raises:
-            OptimizerError: Muon is configured and the model has no hidden matrix for it, or a pattern of ``exclude``
-                matches no parameter.
+            OptimizerError: a pattern of ``groups`` matches no parameter, or Muon is configured and there is no
+                parameter for it, or one that is no matrix.
         """
         _leave_the_compiler_out(torch.optim.Optimizer)
-        parameters = trained_parameters(module)
-        matrices = () if options.muon_options is None else _for_muon(module, options.muon_options)
-        whole = sum(parameter.numel() for parameter in parameters.values())
-        of_muon = {name: parameters.pop(name) for name in matrices}
-        self._parts: dict[OptimizerType, _Part] = {}
-        if parameters:
-            self._parts["AdamW"] = _adamw(parameters, options)
-        if options.muon_options is not None:
-            self._parts["Muon"] = _muon(of_muon, options.muon_options)
+        trained = _by_optimizer(module, options)
+        makers = {"AdamW": _adamw, "Muon": _muon}
+        self._parts: dict[OptimizerType, _Part] = {
+            kind: makers[kind](parameters, options) for kind, parameters in trained.items() if parameters
+        }
         self.steps = 0
         """Steps made, including those before a restart."""
+        of_muon = trained["Muon"]
         self.identity = _identity(of_muon) if of_muon else "AdamW"
         """A description of what the state belongs to: for one model, states of equal identity are interchangeable."""
         if of_muon:
-            share = sum(parameter.numel() for parameter in of_muon.values()) / whole
+            sizes = {kind: sum(one.numel() for one in parameters.values()) for kind, parameters in trained.items()}
+            share = sizes["Muon"] / sum(sizes.values())
             _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), 100 * share)
 
     def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
         for kind, part in self._parts.items():
             for group in part.optimizer.param_groups:
-                group["lr"] = rates[kind]
+                group["lr"] = rates[kind] * group["scale"]
             part.optimizer.step()
         self.zero_grad()
         self.steps += 1
@@ -186,45 +184,63 @@ class NamedOptimizer:
         self.steps = steps
 
 
-def _for_muon(module: nn.Module, options: MuonOptions) -> tuple[str, ...]:
-    """Names of the parameters that Muon trains: hidden matrices that no pattern of ``exclude`` matches."""
-    names = trained_parameters(module)
-    for index, pattern in options.idle_excludes(names):
+def _by_optimizer(module: nn.Module, options: InnerOptimizer) -> dict[OptimizerType, dict[str, nn.Parameter]]:
+    """The trained parameters of each optimizer."""
+    parameters = trained_parameters(module)
+    for path, pattern in options.idle_patterns(parameters):
         raise OptimizerError(
-            f"training.optimizer.muon.exclude[{index}]: {pattern} matches none of the model's {len(names)} trained "
-            f"parameters, {min(names)} among them; correct or remove it"
+            f"{path}: {pattern} matches none of the model's {len(parameters)} trained parameters, "
+            f"{min(parameters)} among them; correct or remove it"
         )
-    hidden = hidden_matrices(module)
-    chosen = tuple(name for name in hidden if not options.excludes(name))
-    if not chosen:
-        left = "with training.optimizer.muon.exclude the model has" if hidden else "the model has"
+    if options.type == "AdamW":
+        return {"AdamW": parameters, "Muon": {}}
+    hidden = frozenset(hidden_matrices(module))
+    found: dict[OptimizerType, dict[str, nn.Parameter]] = {"AdamW": {}, "Muon": {}}
+    for name, parameter in parameters.items():
+        group = options.group_of(name)
+        kind = (None if group is None else group.optimizer) or ("Muon" if name in hidden else "AdamW")
+        if kind == "Muon" and parameter.dim() not in (2, 3):
+            raise OptimizerError(
+                f"training.optimizer.groups: Muon trains matrices and stacks of them, and {name} has "
+                f"{parameter.dim()} dimensions; match it in an earlier group, or use AdamW"
+            )
+        found[kind][name] = parameter
+    if not found["Muon"]:
+        left = "with training.optimizer.groups the model has" if hidden else "the model has"
         raise OptimizerError(
             f"training.optimizer.type: Muon trains hidden matrices, and {left} none (weights that map "
             "features to features, neither embedding nor output layer); use AdamW"
         )
-    return chosen
+    return found
 
 
-def _muon(parameters: Mapping[str, nn.Parameter], options: MuonOptions) -> _Part:
-    groups = [{"params": list(parameters.values()), "weight_decay": options.weight_decay}]
-    return _Part(Muon(groups, options.momentum), parameters, ("momentum_buffer",))
+def _muon(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
+    muon = options.muon_options or MuonOptions()
+    groups = _groups(parameters, options, lambda _: muon.weight_decay)
+    return _Part(Muon(groups, muon.momentum), parameters, ("momentum_buffer",))
 
 
 def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
-    matrices = {name: tensor for name, tensor in parameters.items() if tensor.dim() >= 2}
-    others = {name: tensor for name, tensor in parameters.items() if tensor.dim() < 2}
-    groups: list[dict[str, Any]] = [
-        {"params": list(matrices.values()), "weight_decay": options.weight_decay},
-        {"params": list(others.values()), "weight_decay": 0.0},
-    ]
     optimizer = _AdamW(
-        [group for group in groups if group["params"]],
-        lr=options.learning_rate,
+        _groups(parameters, options, lambda parameter: options.weight_decay if parameter.dim() >= 2 else 0.0),
         betas=(options.beta1, options.beta2),
         eps=options.epsilon,
         fused=True,
     )
     return _Part(optimizer, parameters, ("exp_avg", "exp_avg_sq", "step"))
+
+
+def _groups(
+    parameters: Mapping[str, nn.Parameter], options: InnerOptimizer, decay_of: Callable[[nn.Parameter], float]
+) -> list[dict[str, Any]]:
+    """Groups for torch: the parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``)."""
+    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        group = options.group_of(name)
+        decay = decay_of(parameter) if group is None or group.weight_decay is None else group.weight_decay
+        scale = 1.0 if group is None else group.learning_rate_scale
+        alike.setdefault((scale, decay), []).append(parameter)
+    return [{"params": those, "scale": scale, "weight_decay": decay} for (scale, decay), those in alike.items()]
 
 
 def _laid_out(saved: Tensor, kind: str, name: str, parameter: nn.Parameter) -> Tensor:
