@@ -98,6 +98,7 @@ EVERY_FIELD: dict[str, Any] = {
             "tokens": 10_000_000,
             "sequenceLength": 256,
             "batchSize": 32,
+            "microBatchSize": 8,
             "optimizer": {
                 "type": "Muon",
                 "muon": {
