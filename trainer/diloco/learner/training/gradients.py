@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
-from diloco.learner.training.evaluate import cross_entropy
+from diloco.learner.training.cross_entropy import cross_entropy
 from diloco.model.logits import logits_of
 from diloco.spec.training import TrainingSpec
 
@@ -18,7 +18,7 @@ def backpropagate(module: nn.Module, inputs: Tensor, targets: Tensor, training: 
     def loss(part: Batch) -> tuple[Tensor, int]:
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=training.precision == "BF16"):
             logits = logits_of(module, part["inputs"])
-        return cross_entropy(logits, part["targets"], "sum"), part["targets"].numel()
+        return cross_entropy(logits, part["targets"]), part["targets"].numel()
 
     parts = parts_of({"inputs": inputs, "targets": targets}, training.micro_batch_size)
     return accumulate(loss, parts, module.parameters())[0]
