@@ -213,7 +213,8 @@ class TrainingSpec(SpecModel):
     """Budget, batch, inner optimizer and evaluation."""
 
     tokens: int = Field(ge=1, le=10**15)
-    """Budget (tokens): the job is complete when this many are merged into the global model."""
+    """Budget (tokens): the job is complete when this many are merged into the global model. It can be changed while
+    the job is suspended."""
     sequence_length: int = Field(default=128, ge=2, le=1_048_576)
     """Tokens in a sequence."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
