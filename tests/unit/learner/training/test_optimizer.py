@@ -184,22 +184,18 @@ class Mixture(nn.Module):
         with torch.no_grad():
             for parameter, value in zip(self.parameters(), values, strict=False):
                 parameter.copy_(value)
-        self.experts = nn.Parameter(values[3]) if stacked else nn.ModuleList(nn.Linear(6, 4, bias=False) for _ in "123")
-        if isinstance(self.experts, nn.ModuleList):
-            for expert, value in zip(self.experts, values[3], strict=True):
-                expert.weight = nn.Parameter(value.clone())
+        self.stack = nn.Parameter(values[3]) if stacked else None
+        self.single = nn.ModuleList() if stacked else nn.ModuleList(nn.Linear(6, 4, bias=False) for _ in "123")
+        for expert, value in zip(self.single, values[3], strict=False):
+            expert.get_parameter("weight").data = value.clone()
 
     @property
     def matrices(self) -> list[Tensor]:
-        if isinstance(self.experts, nn.ModuleList):
-            return [expert.weight.detach() for expert in self.experts]
-        return list(self.experts.detach())
+        return [one.get_parameter("weight") for one in self.single] if self.stack is None else list(self.stack)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        single = isinstance(self.experts, nn.ModuleList)
-        for index in range(3):
-            matrix = self.experts[index].weight if single else self.experts[index]
+        for matrix in self.matrices:
             x = x + functional.linear(functional.linear(x, matrix).tanh(), matrix.T)
         logits: Tensor = self.out(x)
         return logits
@@ -251,11 +247,12 @@ def test_a_group_has_its_own_rate_decay_and_optimizer(options: InnerOptimizer) -
     rate, alike = 0.01 / 2, dict(whole.named_parameters())
     for name, parameter in module.named_parameters():
         sign = (before[name] * (1 - rate * (0.2 if parameter.dim() > 1 else 0)) - alike[name]) / rate
-        scale, decay = {"out": (0.5, 0.0), "embedding": (4.0, 0.9)}.get(name.partition(".")[0], (None, None))
-        if scale is None:
+        own = {"out": (0.5, 0.0), "embedding": (4.0, 0.9)}.get(name.partition(".")[0])
+        if own is None:
             same = torch.equal(parameter, alike[name])
             assert same == (options.type == "AdamW" or name != "turned.weight"), name
         else:
+            scale, decay = own
             wanted = before[name] * (1 - rate * scale * decay) - rate * scale * sign
             torch.testing.assert_close(parameter.detach(), wanted, rtol=0, atol=1e-6)
 

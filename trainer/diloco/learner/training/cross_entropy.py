@@ -14,7 +14,7 @@ _CHUNK_ELEMENTS: Final = 2**24
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Summed cross-entropy in nats of logits (batch, sequence, vocabulary) against ids (batch, sequence), in f32."""
-    total: Tensor = _CrossEntropy.apply(logits.flatten(0, 1), targets.flatten())  # type: ignore[no-untyped-call]
+    total: Tensor = _CrossEntropy.apply(logits.flatten(0, 1), targets.flatten())
     return total
 
 
