@@ -7,13 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
-
-from diloco.learner.data.tokenfile import write_token_file
 
 END = "<|end|>"
 VOCABULARY = 1024
@@ -37,7 +34,6 @@ def main(folder: Path) -> None:
         vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    end = tokenizer.token_to_id(END)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END).save_pretrained(model)
     LlamaConfig(
         vocab_size=VOCABULARY,
@@ -47,12 +43,9 @@ def main(folder: Path) -> None:
         num_attention_heads=2,
         max_position_embeddings=256,
         bos_token_id=None,
-        eos_token_id=end,
+        eos_token_id=tokenizer.token_to_id(END),
         tie_word_embeddings=True,
     ).save_pretrained(model)
-    # Not needed with data.documents in job.yaml.
-    tokens = (np.array([*tokenizer.encode(text).ids, end], np.uint32) for text in texts)
-    write_token_file(folder / "corpus.tokens", tokens, VOCABULARY, "example")
 
 
 if __name__ == "__main__":

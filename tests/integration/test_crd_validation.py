@@ -35,7 +35,7 @@ KNOWN_ONLY_TO_DILOCO = {
     # Has no form in JSON.
     "spec.training.optimizer.learningRate: Infinity",
     # The model's parameters have names that only its code knows.
-    "spec.training.optimizer.muon.exclude[1]: ",
+    "spec.training.optimizer.groups[0].match[1]: ",
 }
 
 

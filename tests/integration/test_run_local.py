@@ -66,6 +66,14 @@ def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> 
     # A run that is complete is not run again.
     with LocalRun(job, "--resume") as again:
         assert "is complete" in again.ended().stdout
+    # With a larger budget it goes on from there.
+    write_job(tmp_path, 44_000)
+    with LocalRun(job, "--resume") as more:
+        assert more.ended().returncode == 0
+    longer = more.summary()
+    assert 44_000 <= longer["tokens"] < 40_000 + summary["tokens"]
+    assert longer["eval_loss_start"] == summary["eval_loss_start"]
+    assert load_model(run.output / "model.safetensors").info.tokens == longer["tokens"]
 
 
 def _curve(boards: Path, name: str) -> list[float]:

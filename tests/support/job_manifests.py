@@ -98,21 +98,25 @@ EVERY_FIELD: dict[str, Any] = {
             "tokens": 10_000_000,
             "sequenceLength": 256,
             "batchSize": 32,
+            "microBatchSize": 8,
             "optimizer": {
                 "type": "Muon",
                 "muon": {
                     "learningRate": 0.02,
                     "momentum": 0.9,
                     "weightDecay": 0.05,
-                    "exclude": ["*.query.*"],
                 },
+                "groups": [
+                    {"match": ["*.query.*"], "optimizer": "AdamW", "learningRateScale": 0.5, "weightDecay": 0.0}
+                ],
                 "learningRate": 1e-3,
                 "beta1": 0.8,
                 "beta2": 0.95,
                 "epsilon": 1e-6,
                 "weightDecay": 0.01,
                 "warmupSteps": 10,
-                "decay": "Constant",
+                "decay": "WSD",
+                "decayFraction": 0.1,
                 "finalFraction": 0.2,
                 "clipNorm": 0.5,
             },

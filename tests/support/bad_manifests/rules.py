@@ -63,9 +63,15 @@ CASES: list[Bad] = [
         SAME,
     ),
     Bad(
-        {"spec.training.optimizer": {"type": "Muon", "muon": {"exclude": ["*.up.*", "router.*"]}}},
+        {"spec.training.optimizer": {"groups": [{"match": ["*.up.*"], "optimizer": "AdamW"}]}},
+        "spec.training.optimizer.groups[0].optimizer: has no use without type Muon; remove it or use type Muon",
+        SAME,
+        at="spec.training.optimizer.groups",
+    ),
+    Bad(
+        {"spec.training.optimizer": {"groups": [{"match": ["*.up.*", "router.*"]}]}},
         (
-            "spec.training.optimizer.muon.exclude[1]: router.* matches no parameter of the built-in model, such as "
+            "spec.training.optimizer.groups[0].match[1]: router.* matches no parameter of the built-in model, such as "
             "blocks.0.attention.query.weight; remove it"
         ),
     ),

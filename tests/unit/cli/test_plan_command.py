@@ -116,7 +116,7 @@ def test_a_device_that_is_too_small_has_the_exit_code_of_what_does_not_fit(
     [
         ([], "diloco: --parameters: is missing, and model.entrypoint: cannot import mine ("),
         (["--hf", "x", "--parameters", "1B"], "diloco: --parameters: 1B is not needed with --hf; remove it"),
-        (["--hf", "nowhere"], "diloco: --hf: nowhere has no config.json"),
+        (["--hf", "nowhere"], "diloco: --hf: model.huggingface.path: nowhere has no config.json"),
     ],
 )
 def test_a_size_that_cannot_be_found_is_one_line(

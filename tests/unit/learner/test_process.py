@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from diloco.core.account.time_spent import TimeSpent
 from diloco.learner.learner import Learner
@@ -80,20 +79,26 @@ class TestMistakes:
             ({}, {"directory": Path("/dev/null")}, "/dev/null: "),
             ({}, {"device": "cuda:99"}, "cuda:99"),
             ({}, {"http_address": "192.0.2.1:1"}, "cannot serve HTTP at 192.0.2.1:1: "),
-            ({"training": TRAINING | {"optimizer": {"type": "Muon"}}}, {}, "training.optimizer.type: Muon"),
+            (
+                {
+                    "model": {"entrypoint": "tests.support.entrypoints:dropping_model"},
+                    "training": TRAINING | {"optimizer": {"type": "Muon"}},
+                    "sync": {"fragments": 1, "interval": 6},
+                },
+                {},
+                "training.optimizer.type: Muon",
+            ),
         ],
     )
     def test_it_is_one_line(
         self,
         tmp_path: Path,
         caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
         *,
         spec: dict[str, Any],
         changes: dict[str, Any],
         says: str,
     ) -> None:
-        monkeypatch.delattr(torch.optim, "Muon", raising=False)  # as where torch is older
         assert run_learner(learner_options(tmp_path, spec, **changes)) == 2
         assert says in self._last_line(caplog)
 

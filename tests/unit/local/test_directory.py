@@ -58,8 +58,8 @@ def test_a_run_is_resumed_with_a_manifest_that_fits(tmp_path: Path) -> None:
         ("batchSize: 2", "batchSize: 2, optimizer: {type: Muon}", "spec.training.optimizer.type"),
         (
             "batchSize: 2",
-            "batchSize: 2, optimizer: {type: Muon, muon: {exclude: ['*.up.*']}}",
-            "spec.training.optimizer.type, spec.training.optimizer.muon.exclude",
+            "batchSize: 2, optimizer: {type: Muon, groups: [{match: ['*.up.*']}]}",
+            r"spec.training.optimizer.type, spec.training.optimizer.groups \(match, optimizer\)",
         ),
     ],
 )

@@ -39,6 +39,20 @@ class Kernel(nn.Module):
         return mixed + self.positions[: x.shape[1]]
 
 
+class Experts(nn.Module):
+    """A stack of matrices, their biases, and a vector with two dimensions more than it needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.zeros(3, WIDTH, WIDTH))
+        self.up_bias = nn.Parameter(torch.zeros(3, WIDTH))
+        self.first = nn.Parameter(torch.zeros(1, 1, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = (torch.einsum("bsi,eoi->bseo", x, self.up) + self.up_bias).sum(2)
+        return mixed + self.first
+
+
 class HeadFirst(nn.Module):
     """Its output layer is registered before the others, and used last."""
 
@@ -68,9 +82,14 @@ def test_biases_frozen_parameters_and_tied_embeddings_are_not_hidden() -> None:
     assert hidden_matrices(tiny_model()) == ("middle.weight",)
 
 
-def test_kernels_and_norms_are_not_hidden_and_bare_tables_are() -> None:
+def test_kernels_norms_and_bare_tables_are_not_hidden() -> None:
     module = Custom(nn.Embedding(WORDS, WIDTH), Kernel(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS))
-    assert hidden_matrices(module) == ("parts.1.positions",)
+    assert hidden_matrices(module) == ()
+
+
+def test_a_stack_of_matrices_is_hidden_and_a_token_of_one_row_is_not() -> None:
+    module = Custom(nn.Embedding(WORDS, WIDTH), Experts(), nn.Linear(WIDTH, WORDS))
+    assert hidden_matrices(module) == ("parts.1.up",)
 
 
 @pytest.mark.parametrize(

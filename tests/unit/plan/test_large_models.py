@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diloco.model import layout_of_folder
+from diloco.model import layout_of_job
 from diloco.plan.plan import make_plan
 from diloco.plan.world import RegionLink, World
 from diloco.simulate import Link, Profile, Scenario, simulate_course
@@ -103,7 +103,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_fragments_are_even_and_as_much_is_merged_as_planned(name: str, folders: Path) -> None:
-    layout = layout_of_folder(folders / name, 24, "--hf")
+    given = {"huggingface": {"path": str(folders / name)}}
+    layout = layout_of_job(small_job(model=given, sync={"fragments": 24}))
     assert layout.numel == PARAMETERS[name]
     assert max(layout.shares) <= 1.4 / 24
     link_rate = 4 * layout.numel / (24 * STEP_SECONDS) / 0.6  # used to 60 % on the way down

@@ -16,6 +16,7 @@ from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_OK
 from diloco.spec import JobSpec, load_job
 from diloco.spec.quantities import parse_bytes, parse_count
+from diloco.spec.training import HuggingFaceModel, ModelSpec
 
 
 def plan(
@@ -100,11 +101,12 @@ def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> int | t
         return parse_count("--parameters", parameters)
     if folder is None and spec.model.builtin is not None:
         return None
-    from diloco.model import ModelError, layout_of_folder, layout_of_job
+    from diloco.model import ModelError, layout_of_job
 
     if folder is not None:
-        return layout_of_folder(folder, spec.sync.fragments, "--hf").numels
+        spec = spec.model_copy(update={"model": ModelSpec(huggingface=HuggingFaceModel(path=str(folder)))})
     try:
         return layout_of_job(spec).numels
     except ModelError as error:
-        raise PlanError(f"--parameters: is missing, and {error}; use the number of trained parameters") from error
+        flag = "--parameters: is missing, and" if folder is None else "--hf:"
+        raise PlanError(f"{flag} {error}; use the number of trained parameters") from error

@@ -196,15 +196,17 @@ def frozen_differences(before: DiLoCoJob, after: DiLoCoJob) -> tuple[str, ...]:
 
 def _frozen(job: DiLoCoJob) -> dict[str, Any]:
     spec = job.spec
-    muon = spec.training.optimizer.muon_options
+    optimizer = spec.training.optimizer
     return {
         "metadata.name": job.metadata.name,
         "spec.model": spec.model,
         "spec.data": spec.data,
         "spec.training.sequenceLength": spec.training.sequence_length,
         "spec.training.seed": spec.training.seed,
-        "spec.training.optimizer.type": spec.training.optimizer.type,
-        "spec.training.optimizer.muon.exclude": () if muon is None else muon.exclude,
+        "spec.training.optimizer.type": optimizer.type,
+        "spec.training.optimizer.groups (match, optimizer)": [
+            (group.match, group.optimizer) for group in optimizer.groups if optimizer.type == "Muon"
+        ],
         "spec.sync.fragments": spec.sync.fragments,
         "spec.regions (names, pools, learners)": spec.learner_ids,
     }

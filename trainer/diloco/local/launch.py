@@ -43,8 +43,9 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     """
     job, text = manifest(request.job, request.seed)
     before = RunDirectory(request.output.absolute())
-    if request.resume and is_complete(before):
-        return _already_complete(request, before, job, console)
+    if request.resume and is_complete(before) and job.spec.training.tokens <= _budget(before):
+        say(console, f"the run in {request.output} is complete; its report is {before.report}")
+        return EXIT_OK
     plan = make_plan(request, job, text)
     claim = DirectoryClaim(plan.directory)
     if elsewhere := [region.name for region in job.spec.regions if region.cluster is not None]:
@@ -60,15 +61,8 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
         claim.release()
 
 
-def _already_complete(request: RunRequest, directory: RunDirectory, job: DiLoCoJob, console: Console) -> int:
-    trained = load_job(directory.job).spec.training.tokens
-    if job.spec.training.tokens > trained:
-        raise RequestError(
-            f"--resume: the run in {request.output} is complete: it has merged its spec.training.tokens of {trained}; "
-            "for a larger budget, start a new run in another directory"
-        )
-    say(console, f"the run in {request.output} is complete; its report is {directory.report}")
-    return EXIT_OK
+def _budget(directory: RunDirectory) -> int:
+    return load_job(directory.job).spec.training.tokens
 
 
 def manifest(path: Path, seed: int | None) -> tuple[DiLoCoJob, str]:

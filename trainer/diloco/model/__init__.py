@@ -3,7 +3,7 @@
 Learner and syncer both build the model here, so both get the same layout.
 """
 
-from diloco.model.build import build_model, layout_of_folder, layout_of_job, model_from_fragments
+from diloco.model.build import build_model, layout_of_job, model_from_fragments
 from diloco.model.entrypoint import EntrypointError, load_entrypoint
 from diloco.model.errors import ModelError
 from diloco.model.export import LoadedModel, ModelInfo, export_model, fill_trained, load_model, stored_tensors
@@ -22,7 +22,6 @@ __all__ = [
     "fill_trained",
     "hidden_matrices",
     "layout_of",
-    "layout_of_folder",
     "layout_of_job",
     "load_entrypoint",
     "load_model",

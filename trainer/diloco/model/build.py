@@ -17,7 +17,6 @@ from diloco.model.entrypoint import EntrypointError, call_entrypoint
 from diloco.model.errors import ModelError
 from diloco.model.fragments import layout_of, write_fragment
 from diloco.model.gpt import GPT, GPTConfig
-from diloco.model.huggingface.config import model_from_config
 from diloco.model.huggingface.pretrained import huggingface_model
 from diloco.model.probe import check_model
 from diloco.model.randomness import seeded
@@ -86,17 +85,6 @@ def layout_of_job(spec: JobSpec) -> Layout:
             return layout_of(_make(spec.model, vocabulary), spec.sync.fragments)
     except ModelError:
         return layout_of(build_model(spec), spec.sync.fragments)
-
-
-def layout_of_folder(folder: Path, fragments: int, field: str) -> Layout:
-    """The layout of the model that ``folder``'s config.json describes, for sizes; see ``model_from_config``.
-
-    Raises:
-        ModelError: the folder describes no causal language model, or transformers is missing.
-        LayoutError: more fragments than parameter tensors.
-    """
-    with torch.device("meta"):
-        return layout_of(model_from_config(folder, field), fragments)
 
 
 class _WithoutInitialValues(TorchFunctionMode):

@@ -42,7 +42,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
     return (
         _vocabulary,
         _training,
-        _muon,
+        _optimizer,
         _schedule,
         _quorum,
         _exposed,
@@ -98,17 +98,18 @@ def _training(spec: "JobSpec") -> Iterator[Problem]:
         )
 
 
-def _muon(spec: "JobSpec") -> Iterator[Problem]:
+def _optimizer(spec: "JobSpec") -> Iterator[Problem]:
     optimizer = spec.training.optimizer
-    if optimizer.muon is not None and optimizer.type != "Muon":
-        yield Problem("training.optimizer.muon", "has no use without type Muon; remove it or use type Muon")
-    builtin, options = spec.model.builtin, optimizer.muon_options
-    if options is None or builtin is None:
-        return
-    names = [name for name, _ in builtin.shapes()]
-    for index, pattern in options.idle_excludes(names):
-        path = f"training.optimizer.muon.exclude[{index}]"
-        yield Problem(path, f"{pattern} matches no parameter of the built-in model, such as {names[2]}; remove it")
+    if optimizer.type != "Muon":
+        of_groups = ((f".groups[{i}].optimizer", group.optimizer) for i, group in enumerate(optimizer.groups))
+        for name, value in ((".muon", optimizer.muon), *of_groups):
+            if value is not None:
+                path = f"training.optimizer{name}"
+                yield Problem(path, "has no use without type Muon; remove it or use type Muon")
+    if spec.model.builtin is not None:
+        names = [name for name, _ in spec.model.builtin.shapes()]
+        for path, pattern in optimizer.idle_patterns(names):
+            yield Problem(path, f"{pattern} matches no parameter of the built-in model, such as {names[2]}; remove it")
 
 
 def _schedule(spec: "JobSpec") -> Iterator[Problem]:

@@ -206,7 +206,7 @@ class DataSpec(Sources):
 
 
 class MuonOptions(SpecModel):
-    """Muon for the hidden matrices: torch's own, with Nesterov momentum and updates scaled to the size of AdamW's."""
+    """Muon for the hidden matrices, with Nesterov momentum and updates scaled to the size of AdamW's."""
 
     learning_rate: float = Field(default=0.016, gt=0, le=10)
     """Peak learning rate of the hidden matrices (ours: best for nano; for pico 0.032, four times AdamW's best)."""
@@ -214,30 +214,33 @@ class MuonOptions(SpecModel):
     """Decay of the momentum; 0.95 is torch's."""
     weight_decay: float = Field(default=0.1, ge=0, le=10)
     """Decoupled weight decay of the hidden matrices; 0.1 is torch's."""
-    exclude: tuple[NamePattern, ...] = Field(default=(), max_length=64)
-    """Patterns of names of matrices that AdamW trains instead (``router.*``): embeddings other than ``nn.Embedding``,
-    output layers other than the last ``nn.Linear``. Each must match a parameter."""
 
-    def excludes(self, name: str) -> bool:
-        """Whether a pattern of ``exclude`` matches the name of a parameter."""
-        return any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
-    def idle_excludes(self, names: Collection[str]) -> Iterator[tuple[int, str]]:
-        """The patterns of ``exclude`` that match none of the parameters, each with its place."""
-        for index, pattern in enumerate(self.exclude):
-            if not any(fnmatchcase(name, pattern) for name in names):
-                yield index, pattern
+class ParameterGroup(SpecModel):
+    """Parameters that are trained unlike the rest."""
+
+    match: tuple[NamePattern, ...] = Field(min_length=1, max_length=64)
+    """Patterns of parameter names (``*.norm.*``). Each must match a parameter."""
+    optimizer: OptimizerType | None = None
+    """With type Muon: what trains them, such as AdamW for embeddings other than ``nn.Embedding``, or Muon for bare
+    matrices. Default: Muon for hidden matrices, AdamW for the rest."""
+    learning_rate_scale: float = Field(default=1, gt=0, le=1000)
+    """Factor of their optimizer's learning rate."""
+    weight_decay: float | None = Field(default=None, ge=0, le=10)
+    """Decoupled weight decay, whatever their dimensions. Default: their optimizer's."""
 
 
 class InnerOptimizer(SpecModel):
     """The optimizer of every learner, with warm-up by the learner's own steps and decay by the job's progress."""
 
     type: OptimizerType = "AdamW"
-    """AdamW: trains all parameters. Muon: trains the hidden matrices, AdamW the rest; needs torch 2.9. Muon keeps one
-    f32 value for each parameter, AdamW two."""
+    """AdamW: trains all parameters. Muon: trains the hidden matrices, AdamW the rest. Muon keeps one f32 value for each
+    parameter, AdamW two."""
     muon: MuonOptions | None = None
     """Options of type Muon. ``learningRate``, the betas, ``epsilon`` and ``weightDecay`` beside it are AdamW's; the
     rest is for both. Default: Muon's defaults."""
+    groups: tuple[ParameterGroup, ...] = Field(default=(), max_length=32)
+    """Parameters that are trained unlike the rest; the first group that matches a name has it."""
     learning_rate: float = Field(default=2e-3, gt=0, le=10)
     """Peak learning rate of AdamW."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -250,8 +253,11 @@ class InnerOptimizer(SpecModel):
     """Decoupled weight decay of AdamW, for tensors of two and more dimensions only."""
     warmup_steps: int = Field(default=20, ge=0, le=10**9)
     """Inner steps of warm-up of the learning rates, counted by each learner's optimizer."""
-    decay: Literal["Cosine", "Constant"] = "Cosine"
-    """How the learning rates decay with the job's progress (merged tokens over ``training.tokens``)."""
+    decay: Literal["Cosine", "Linear", "WSD", "Constant"] = "Cosine"
+    """How the learning rates decay with the job's progress (merged tokens over ``training.tokens``). WSD: constant
+    until the last part of it (``decayFraction``), then by 1 less the root (arXiv 2405.18392)."""
+    decay_fraction: float = Field(default=0.2, gt=0, le=1)
+    """WSD: the last part of the progress, in which the learning rates decay."""
     final_fraction: float = Field(default=0.1, ge=0, le=1)
     """Final learning rates, as a fraction of their peaks."""
     clip_norm: float = Field(default=1.0, ge=0)
@@ -261,6 +267,17 @@ class InnerOptimizer(SpecModel):
     def muon_options(self) -> MuonOptions | None:
         """``muon`` or its defaults where ``type`` is Muon; None where it is AdamW."""
         return (self.muon or MuonOptions()) if self.type == "Muon" else None
+
+    def group_of(self, name: str) -> ParameterGroup | None:
+        """The first group that matches the name of a parameter."""
+        return next((one for one in self.groups if any(fnmatchcase(name, pattern) for pattern in one.match)), None)
+
+    def idle_patterns(self, names: Collection[str]) -> Iterator[tuple[str, str]]:
+        """The patterns of ``groups`` that match none of the parameters, each with its path."""
+        for i, group in enumerate(self.groups):
+            for j, pattern in enumerate(group.match):
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    yield f"training.optimizer.groups[{i}].match[{j}]", pattern
 
 
 class Evaluation(SpecModel):
@@ -277,11 +294,15 @@ class TrainingSpec(SpecModel):
     """Budget, batch, inner optimizer and evaluation."""
 
     tokens: int = Field(ge=1, le=10**15)
-    """Budget (tokens): the job is complete when this many are merged into the global model."""
+    """Budget (tokens): the job is complete when this many are merged into the global model. It can be changed while
+    the job is suspended."""
     sequence_length: int = Field(default=128, ge=2, le=1_048_576)
     """Tokens in a sequence."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
     """Sequences in an inner step; a pool may set its own."""
+    micro_batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
+    """Most sequences in a forward and backward pass: a pool's batch is made in parts of so many, whose gradients add
+    up. Default: the whole batch. A pool with ``batchSize: Auto`` needs none: it takes a batch that fits whole."""
     optimizer: InnerOptimizer = InnerOptimizer()
     """The inner optimizer."""
     precision: Literal["F32", "BF16"] = "F32"

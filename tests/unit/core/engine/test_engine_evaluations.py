@@ -79,6 +79,16 @@ def test_an_evaluation_of_other_versions_counts_unless_it_is_the_final_one() -> 
 # The end ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("budget", "phase"), [(300, "Complete"), (301, "Waiting")])
+def test_a_complete_job_goes_on_only_with_a_larger_budget(budget: int, phase: str) -> None:
+    script = begun(budget_tokens=300)
+    turn(script, tokens=300)
+    script.evaluated()
+    assert script.view.phase == "Complete"
+    again = script.restarted(replace(script.options, budget_tokens=budget))
+    assert (again.view.phase, again.view.merged_tokens) == (phase, 300)
+
+
 def test_a_budget_is_merged_with_its_last_token() -> None:
     script = begun(budget_tokens=300)
     turn(script)

@@ -128,7 +128,7 @@ class TestTheStateAtRest:
 
     @pytest.mark.parametrize("phase", Phase)
     def test_a_job_that_was_over_stays_over_and_others_wait_for_learners(self, phase: Phase) -> None:
-        state = restore(options(2), 2, saved(phase=phase))
+        state = restore(options(2, budget_tokens=0), 2, saved(phase=phase))
         if phase in (Phase.COMPLETE, Phase.FAILED):
             assert (state.phase, state.phase_reason) == (phase, "too few are left")
         else:

@@ -5,6 +5,8 @@ from diloco.spec.training import InnerOptimizer, MuonOptions
 
 OPTIONS = InnerOptimizer(learning_rate=1.0, warmup_steps=4, final_fraction=0.1)
 MUON = OPTIONS.model_copy(update={"type": "Muon", "muon": MuonOptions(learning_rate=4.0)})
+LINEAR = OPTIONS.model_copy(update={"decay": "Linear"})
+WSD = OPTIONS.model_copy(update={"decay": "WSD", "decay_fraction": 0.25})
 CONSTANT = OPTIONS.model_copy(update={"warmup_steps": 0, "decay": "Constant"})
 
 
@@ -23,6 +25,14 @@ CONSTANT = OPTIONS.model_copy(update={"warmup_steps": 0, "decay": "Constant"})
         # A learner that joins late warms up to the job's rate.
         (OPTIONS, 0, 0.5, 0.55 / 4),
         (CONSTANT, 0, 0.9, 1.0),
+        (LINEAR, 100, 0.0, 1.0),
+        (LINEAR, 100, 0.25, 0.775),
+        (LINEAR, 100, 1.2, 0.1),
+        # Stable up to the last quarter, then down by the root of what is over of it.
+        (WSD, 0, 0.0, 0.25),
+        (WSD, 100, 0.75, 1.0),
+        (WSD, 100, 0.75 + 0.25 / 4, 0.55),
+        (WSD, 100, 1.2, 0.1),
     ],
 )
 def test_it_rises_with_the_optimizers_steps_and_falls_with_progress(

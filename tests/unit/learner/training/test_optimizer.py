@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, OptimizerError
 from diloco.model import build_model
-from diloco.spec.training import InnerOptimizer
+from diloco.spec.training import InnerOptimizer, ParameterGroup
 from tests.support.entrypoints import tiny_model
 from tests.support.small_job import small_job
 
@@ -88,10 +88,11 @@ def test_muon_keeps_one_moment_of_a_matrix_and_adamw_two_of_the_rest() -> None:
     hidden = {name for name in names if "blocks" in name and "norm" not in name}
     rest = names.keys() - hidden
     wanted = {f"momentum_buffer.{name}" for name in hidden}
-    wanted |= {f"{moment}.{name}" for name in rest for moment in ("exp_avg", "exp_avg_sq")}
+    wanted |= {f"{kind}.{name}" for name in rest for kind in ("exp_avg", "exp_avg_sq", "step")}
     assert state.keys() == wanted
     for key, tensor in state.items():
-        assert (tensor.shape, tensor.dtype) == (names[key.partition(".")[2]].shape, torch.float32)
+        kind, _, name = key.partition(".")
+        assert (tensor.shape, tensor.dtype) == (() if kind == "step" else names[name].shape, torch.float32)
 
 
 def test_the_state_is_nobody_elses() -> None:
@@ -102,6 +103,52 @@ def test_the_state_is_nobody_elses() -> None:
     kept = {name: tensor.clone() for name, tensor in state.items()}
     train(module, optimizer, MUON, range(2, 4))
     assert same_bits(state.values(), kept.values())
+
+
+class Uneven(nn.Module):
+    """Parameters in another order in memory than by rows, and one that only even steps give a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding = nn.Embedding(257, 6)
+        self.kernel = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+        self.turned = nn.Linear(8, 6)
+        self.turned.weight = nn.Parameter(torch.randn(8, 6, generator=generator).t())
+        self.sometimes = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 257)
+        for parameter in self.parameters():
+            with torch.no_grad():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.turned(torch.cat((x, x[..., :2]), -1).tanh())
+        if tokens.sum() % 2 == 0:
+            x = x + self.sometimes(x)
+        x = x + self.kernel(x.reshape(-1, 3, 2, 1).expand(-1, -1, -1, 2)).sum()
+        logits: Tensor = self.out(x)
+        return logits
+
+
+@BOTH
+def test_a_restart_changes_no_bit_whatever_the_order_in_memory(options: InnerOptimizer) -> None:
+    module, again = Uneven(), Uneven()
+    assert not module.turned.weight.is_contiguous()
+    optimizer = NamedOptimizer(module, options)
+    train(module, optimizer, options, range(1, 8))
+    state = optimizer.state()
+    assert all(tensor.is_contiguous() for tensor in state.values())
+    assert 0 < state["step.sometimes.bias"] < state["step.out.bias"] == 7
+    with torch.no_grad():
+        for here, there in zip(again.parameters(), module.parameters(), strict=True):
+            here.copy_(there)
+    restarted = NamedOptimizer(again, options)
+    restarted.load_state(state, optimizer.steps)
+    for one, of_it in ((module, optimizer), (again, restarted)):
+        train(one, of_it, options, range(8, 14))
+    assert same_bits(parameters(module), parameters(again))
+    assert same_bits(optimizer.state().values(), restarted.state().values())
 
 
 @pytest.mark.parametrize(("there", "here"), [(ADAMW, MUON), (MUON, ADAMW)], ids=["AdamW-Muon", "Muon-AdamW"])
@@ -116,13 +163,54 @@ def test_the_state_of_another_kind_is_refused_and_changes_nothing(there: InnerOp
 
 
 def test_its_identity_tells_kind_and_matrices() -> None:
-    fewer = MUON.model_copy(update={"muon": muon(exclude=["*.query.*"]).muon})
+    fewer = muon(groups=[{"match": ["*.query.*"], "optimizer": "AdamW"}])
     named = [NamedOptimizer(model(), options).identity for options in (ADAMW, MUON, fewer)]
     assert named[0] == "AdamW"
     assert named[1].startswith("Muon on 18 matrices (")
     assert named[2].startswith("Muon on 15 matrices (")
-    other_rates = muon(learningRate=0.5)
+    other_rates = muon(muon={"learningRate": 0.5}, groups=[{"match": ["*.key.*"], "learningRateScale": 2}])
     assert NamedOptimizer(model(), other_rates).identity == named[1]
+
+
+class Mixture(nn.Module):
+    """Three experts in a stack, or as three parameters."""
+
+    def __init__(self, *, stacked: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(257, 6)
+        self.out = nn.Linear(6, 257)
+        generator = torch.Generator().manual_seed(0)
+        values = [torch.randn(shape, generator=generator) / 4 for shape in ((257, 6), (257, 6), (257,), (3, 4, 6))]
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters(), values, strict=False):
+                parameter.copy_(value)
+        self.stack = nn.Parameter(values[3]) if stacked else None
+        self.single = nn.ModuleList() if stacked else nn.ModuleList(nn.Linear(6, 4, bias=False) for _ in "123")
+        for expert, value in zip(self.single, values[3], strict=False):
+            expert.get_parameter("weight").data = value.clone()
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        return [one.get_parameter("weight") for one in self.single] if self.stack is None else list(self.stack)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for matrix in self.matrices:
+            x = x + functional.linear(functional.linear(x, matrix).tanh(), matrix.T)
+        logits: Tensor = self.out(x)
+        return logits
+
+
+def test_muon_trains_a_stack_as_it_trains_its_matrices_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    stack, single = Mixture(stacked=True), Mixture(stacked=False)
+    for module in (stack, single):
+        optimizer = NamedOptimizer(module, MUON)
+        train(module, optimizer, MUON, range(1, 6))
+    assert not same_bits(stack.matrices, Mixture(stacked=True).matrices)
+    for one, other in zip(stack.matrices, single.matrices, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    assert caplog.messages == ["Muon trains 3 matrices, 2 % of the parameters"] * 2
 
 
 def test_a_model_of_hidden_matrices_alone_needs_no_adamw() -> None:
@@ -130,18 +218,43 @@ def test_a_model_of_hidden_matrices_alone_needs_no_adamw() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.first = nn.Linear(257, 8, bias=False)
-            self.last = nn.Parameter(torch.full((8, 257), 0.1))
+            self.weight = nn.Parameter(torch.full((8, 257), 0.1))
 
         def forward(self, tokens: Tensor) -> Tensor:
-            logits: Tensor = self.first(functional.one_hot(tokens, 257).float()) @ self.last
+            logits: Tensor = self.first(functional.one_hot(tokens, 257).float()) @ self.weight
             return logits
 
     module = OneHot()
     optimizer = NamedOptimizer(module, MUON)
     before = parameters(module)
     train(module, optimizer, MUON, range(1, 3))
-    assert optimizer.state().keys() == {"momentum_buffer.first.weight", "momentum_buffer.last"}
+    assert optimizer.state().keys() == {"momentum_buffer.first.weight", "momentum_buffer.weight"}
     assert not any(torch.equal(one, other) for one, other in zip(before, parameters(module), strict=True))
+
+
+@BOTH
+def test_a_group_has_its_own_rate_decay_and_optimizer(options: InnerOptimizer) -> None:
+    module, whole = Uneven(), Uneven()
+    first = {"match": ["out.*"], "learningRateScale": 0.5, "weightDecay": 0}
+    # The first that matches counts: nothing here is the output layer's.
+    second = {"match": ["out.weight", "embedding.*"], "learningRateScale": 4, "weightDecay": 0.9}
+    third = {"match": ["turned.weight"]} | ({"optimizer": "AdamW"} if options.type == "Muon" else {})
+    groups = [ParameterGroup.model_validate(one) for one in (first, second, third)]
+    grouped = options.model_copy(update={"groups": tuple(groups)})
+    before = dict(zip(dict(module.named_parameters()), parameters(module), strict=True))
+    for one, chosen in ((module, grouped), (whole, options)):
+        train(one, NamedOptimizer(one, chosen), chosen, [2])
+    rate, alike = 0.01 / 2, dict(whole.named_parameters())
+    for name, parameter in module.named_parameters():
+        sign = (before[name] * (1 - rate * (0.2 if parameter.dim() > 1 else 0)) - alike[name]) / rate
+        own = {"out": (0.5, 0.0), "embedding": (4.0, 0.9)}.get(name.partition(".")[0])
+        if own is None:
+            same = torch.equal(parameter, alike[name])
+            assert same == (options.type == "AdamW" or name != "turned.weight"), name
+        else:
+            scale, decay = own
+            wanted = before[name] * (1 - rate * scale * decay) - rate * scale * sign
+            torch.testing.assert_close(parameter.detach(), wanted, rtol=0, atol=1e-6)
 
 
 class TestRefusals:
@@ -151,34 +264,33 @@ class TestRefusals:
         assert "\n" not in str(raised.value)
         return str(raised.value)
 
-    def test_a_torch_without_muon_is_named_with_the_field(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delattr(torch.optim, "Muon")
-        monkeypatch.setattr(torch, "__version__", "2.6.0")
-        line = self._line(model(), MUON)
-        assert line == (
-            "training.optimizer.type: Muon is not in torch 2.6.0; use AdamW, or an image with torch 2.9 or later"
-        )
-        NamedOptimizer(model(), ADAMW)
-
     def test_a_model_without_a_hidden_matrix(self) -> None:
         module = nn.Sequential(nn.Embedding(257, 8), nn.Linear(8, 257))
         line = self._line(module, MUON)
         assert line == (
-            "training.optimizer.type: Muon trains hidden matrices, and the model has none (two dimensions, neither "
-            "embedding nor output layer); use AdamW"
+            "training.optimizer.type: Muon trains hidden matrices, and the model has none (weights that map "
+            "features to features, neither embedding nor output layer); use AdamW"
         )
 
     def test_a_model_of_which_nothing_is_left(self) -> None:
-        line = self._line(tiny_model(), muon(exclude=["middle.*"]))
-        assert "and with training.optimizer.muon.exclude the model has none" in line
+        line = self._line(tiny_model(), muon(groups=[{"match": ["middle.*"], "optimizer": "AdamW"}]))
+        assert "and with training.optimizer.groups the model has none" in line
+
+    def test_a_group_of_muons_with_a_vector(self) -> None:
+        line = self._line(tiny_model(), muon(groups=[{"match": ["middle.*"], "optimizer": "Muon"}]))
+        assert line == (
+            "training.optimizer.groups: Muon trains matrices and stacks of them, and middle.bias has 1 dimensions; "
+            "match it in an earlier group, or use AdamW"
+        )
 
     def test_a_pattern_that_matches_nothing(self) -> None:
-        line = self._line(tiny_model(), muon(exclude=["middle.bias", "midle.*"]))
+        groups = [{"match": ["middle.bias"]}, {"match": ["*.bias", "midle.*"]}]
+        line = self._line(tiny_model(), InnerOptimizer.model_validate({"groups": groups}))
         assert line == (
-            "training.optimizer.muon.exclude[1]: midle.* matches none of the model's 3 trained parameters, "
+            "training.optimizer.groups[1].match[1]: midle.* matches none of the model's 3 trained parameters, "
             "embedding.weight among them; correct or remove it"
         )
 
 
 def muon(**options: Any) -> InnerOptimizer:
-    return InnerOptimizer.model_validate({"type": "Muon", "muon": options})
+    return InnerOptimizer.model_validate({"type": "Muon", **options})

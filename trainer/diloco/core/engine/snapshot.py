@@ -19,7 +19,7 @@ from diloco.core.engine.rounds.overlap import FragmentsInFlight
 from diloco.core.engine.state import ElasticPool, EngineState, LearnerRecord
 from diloco.runtime.plain import PlainError, from_plain, shown, to_plain
 from diloco.spec.names.learner_ids import pool_of
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.syncer import LearnerState, Phase
 
 FORMAT: Final = 1
 _NOT_IN_IT: Final = frozenset(("options", "epoch"))
@@ -131,8 +131,9 @@ def restore(options: EngineOptions, epoch: int, plain: dict[str, Any]) -> Engine
         _check_numbers(f"EngineState.learners.{name}", record, _OF_LEARNERS)
     state.overlap, state.recoveries = new.overlap, new.recoveries
     state.planned, state.pools, state.elastic = new.planned, new.pools, new.elastic
-    # A learner must join again before the job goes on; a job that was over stays over.
-    if not state.finished:
+    # A learner must join again before the job goes on; a job that was over stays over, unless its budget was raised.
+    raised = state.phase == Phase.COMPLETE and state.merged_tokens < options.budget_tokens
+    if raised or not state.finished:
         state.phase, state.phase_reason = new.phase, "the syncer has restarted; no learner has joined yet"
     for name, record in state.learners.items():
         if name in new.learners or pool_of(name) in new.pools:

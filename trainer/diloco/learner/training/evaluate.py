@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from diloco.learner.data import Batch
+from diloco.learner.training.cross_entropy import cross_entropy
 
 
 def mean_loss(
@@ -28,13 +28,8 @@ def mean_loss(
                 inputs, targets = batch.inputs.to(device), batch.targets.to(device)
                 made = functional_call(module, dict(parameters or {}), (inputs,))
                 logits = getattr(made, "logits", made)
-                total += cross_entropy(logits, targets, "sum")
+                total += cross_entropy(logits, targets)
                 tokens += targets.numel()
     finally:
         module.train(training)
     return float(total) / tokens
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in nats of logits (batch, sequence, vocabulary) against ids (batch, sequence), in f32."""
-    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction=reduction)

@@ -100,7 +100,7 @@ class Trial:
         shape = (batch_size, self._training.sequence_length)
         with seeded_by("trial", self._device):
             tokens = torch.randint(self._vocabulary, shape, device=self._device)
-            backpropagate(self._module, tokens, tokens, self._training.precision)
+            backpropagate(self._module, tokens, tokens, self._training)
 
     def end(self) -> None:
         """Free the gradients."""

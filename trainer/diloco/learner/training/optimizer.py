@@ -8,16 +8,20 @@ joins. It falls with the job's progress, so that learners of different speed, an
 
 import hashlib
 import inspect
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from diloco.learner.training.muon import Muon
 from diloco.model import hidden_matrices, trained_parameters
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerType
+
+_log = logging.getLogger(__name__)
 
 LearningRates = Mapping[OptimizerType, float]
 """Learning rates of one step: AdamW's, and Muon's if the job uses it."""
@@ -38,10 +42,17 @@ def learning_rates(options: InnerOptimizer, optimizer_steps: int, progress: floa
 
 def _decay(options: InnerOptimizer, progress: float) -> float:
     """Share of the peak that is left at this progress of the job."""
-    if options.decay == "Constant":
-        return 1.0
-    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
-    return options.final_fraction + (1.0 - options.final_fraction) * cosine
+    over = min(1.0, max(0.0, progress))
+    match options.decay:
+        case "Constant":
+            return 1.0
+        case "Cosine":
+            left = 0.5 * (1.0 + math.cos(math.pi * over))
+        case "Linear":
+            left = 1.0 - over
+        case "WSD":
+            left = 1.0 - math.sqrt(max(0.0, 1.0 - (1.0 - over) / options.decay_fraction))
+    return options.final_fraction + (1.0 - options.final_fraction) * left
 
 
 class OptimizerError(ValueError):
@@ -54,7 +65,7 @@ def _leave_the_compiler_out(kind: type[torch.optim.Optimizer]) -> None:
     At its first call each of these methods loads the compiler, to mark itself as not to be compiled, unless it has that
     mark. Nothing here compiles them. The mark is torch's own: with another torch this may change nothing.
     """
-    for method in (kind.add_param_group, kind.zero_grad, kind.state_dict, kind.load_state_dict):
+    for method in (kind.add_param_group, kind.zero_grad):
         plain = getattr(method, "__wrapped__", None)
         if plain is not None:
             plain.__dynamo_disable = plain  # noqa: SLF001  # see above
@@ -77,10 +88,9 @@ class _Part:
     """One of torch's optimizers."""
 
     optimizer: torch.optim.Optimizer
-    names: tuple[str, ...]
-    """Its parameters, in its own order."""
-    moments: tuple[str, ...]
-    """The moments it keeps for each parameter, by torch's names."""
+    parameters: Mapping[str, nn.Parameter]
+    state: tuple[str, ...]
+    """What it keeps of each parameter, by torch's names."""
 
 
 class NamedOptimizer:
@@ -93,28 +103,30 @@ class NamedOptimizer:
         """``module`` is already on its device, and is not moved afterwards.
 
         Raises:
-            OptimizerError: Muon is configured and this torch has none, the model has no hidden matrix for it, or a
-                pattern of ``exclude`` matches no parameter.
+            OptimizerError: a pattern of ``groups`` matches no parameter, or Muon is configured and there is no
+                parameter for it, or one that is no matrix.
         """
         _leave_the_compiler_out(torch.optim.Optimizer)
-        parameters = trained_parameters(module)
-        matrices = () if options.muon_options is None else _for_muon(module, options.muon_options)
-        of_muon = {name: parameters.pop(name) for name in matrices}
-        self._parts: dict[OptimizerType, _Part] = {}
-        if parameters:
-            self._parts["AdamW"] = _adamw(parameters, options)
-        if options.muon_options is not None:
-            self._parts["Muon"] = _muon(of_muon, options.muon_options)
+        trained = _by_optimizer(module, options)
+        makers = {"AdamW": _adamw, "Muon": _muon}
+        self._parts: dict[OptimizerType, _Part] = {
+            kind: makers[kind](parameters, options) for kind, parameters in trained.items() if parameters
+        }
         self.steps = 0
         """Steps made, including those before a restart."""
-        self.identity = _identity(matrices) if matrices else "AdamW"
+        of_muon = trained["Muon"]
+        self.identity = _identity(of_muon) if of_muon else "AdamW"
         """A description of what the state belongs to: for one model, states of equal identity are interchangeable."""
+        if of_muon:
+            sizes = {kind: sum(one.numel() for one in parameters.values()) for kind, parameters in trained.items()}
+            share = sizes["Muon"] / sum(sizes.values())
+            _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), 100 * share)
 
     def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
         for kind, part in self._parts.items():
             for group in part.optimizer.param_groups:
-                group["lr"] = rates[kind]
+                group["lr"] = rates[kind] * group["scale"]
             part.optimizer.step()
         self.zero_grad()
         self.steps += 1
@@ -131,117 +143,119 @@ class NamedOptimizer:
         self.steps = 0
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the moments in host memory, by ``MOMENT.NAME``, each with its parameter's shape, f32.
+        """A copy of the optimizer's state in host memory, contiguous f32, by ``KIND.NAME`` of each parameter.
 
-        The moments are ``exp_avg`` and ``exp_avg_sq`` of AdamW's parameters, ``momentum_buffer`` of Muon's. Parameters
-        that have had no gradient yet have none.
+        The kinds are AdamW's moments ``exp_avg`` and ``exp_avg_sq`` and count ``step``, and Muon's ``momentum_buffer``.
+        A moment has its parameter's shape, a count none. Parameters that have had no gradient yet have no state.
         """
         tensors: dict[str, Tensor] = {}
         for part in self._parts.values():
-            kept = part.optimizer.state_dict()["state"]
-            tensors |= {
-                f"{moment}.{name}": kept[index][moment].to("cpu", copy=True)
-                for index, name in enumerate(part.names)
-                if index in kept
-                for moment in part.moments
-            }
+            for name, parameter in part.parameters.items():
+                kept = part.optimizer.state.get(parameter, {})
+                tensors |= {
+                    f"{kind}.{name}": kept[kind].to("cpu", copy=True, memory_format=torch.contiguous_format)
+                    for kind in part.state
+                    if kept
+                }
         return tensors
 
     def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Restore what ``state`` returned after ``steps`` steps, before the first step.
 
         Raises:
-            KeyError: a moment is missing, or belongs to a parameter or an optimizer that does not exist.
+            KeyError: a part of the state is missing, or of a parameter or an optimizer that does not exist.
             ValueError: a moment has another shape than its parameter.
         """
-        known = {f"{moment}.{name}" for part in self._parts.values() for name in part.names for moment in part.moments}
-        if unknown := tensors.keys() - known:
-            raise KeyError(min(unknown))
-        for part in self._parts.values():
-            _check_shapes(part, tensors)
-        for kind, part in self._parts.items():
-            _load(part, tensors, steps if kind == "AdamW" else None)
+        left = dict(tensors)
+        found = [
+            (
+                part.optimizer.state,
+                parameter,
+                {kind: _laid_out(left.pop(f"{kind}.{name}"), kind, name, parameter) for kind in part.state},
+            )
+            for part in self._parts.values()
+            for name, parameter in part.parameters.items()
+            if f"{part.state[0]}.{name}" in tensors
+        ]
+        if left:
+            raise KeyError(min(left))
+        for of_part, parameter, state in found:
+            of_part[parameter] = state
         self.steps = steps
 
 
-def _for_muon(module: nn.Module, options: MuonOptions) -> tuple[str, ...]:
-    """Names of the parameters that Muon trains: hidden matrices that no pattern of ``exclude`` matches."""
-    names = trained_parameters(module)
-    for index, pattern in options.idle_excludes(names):
+def _by_optimizer(module: nn.Module, options: InnerOptimizer) -> dict[OptimizerType, dict[str, nn.Parameter]]:
+    """The trained parameters of each optimizer."""
+    parameters = trained_parameters(module)
+    for path, pattern in options.idle_patterns(parameters):
         raise OptimizerError(
-            f"training.optimizer.muon.exclude[{index}]: {pattern} matches none of the model's {len(names)} trained "
-            f"parameters, {min(names)} among them; correct or remove it"
+            f"{path}: {pattern} matches none of the model's {len(parameters)} trained parameters, "
+            f"{min(parameters)} among them; correct or remove it"
         )
-    hidden = hidden_matrices(module)
-    chosen = tuple(name for name in hidden if not options.excludes(name))
-    if not chosen:
-        left = "with training.optimizer.muon.exclude the model has" if hidden else "the model has"
+    if options.type == "AdamW":
+        return {"AdamW": parameters, "Muon": {}}
+    hidden = frozenset(hidden_matrices(module))
+    found: dict[OptimizerType, dict[str, nn.Parameter]] = {"AdamW": {}, "Muon": {}}
+    for name, parameter in parameters.items():
+        group = options.group_of(name)
+        kind = (None if group is None else group.optimizer) or ("Muon" if name in hidden else "AdamW")
+        if kind == "Muon" and parameter.dim() not in (2, 3):
+            raise OptimizerError(
+                f"training.optimizer.groups: Muon trains matrices and stacks of them, and {name} has "
+                f"{parameter.dim()} dimensions; match it in an earlier group, or use AdamW"
+            )
+        found[kind][name] = parameter
+    if not found["Muon"]:
+        left = "with training.optimizer.groups the model has" if hidden else "the model has"
         raise OptimizerError(
-            f"training.optimizer.type: Muon trains hidden matrices, and {left} none (two dimensions, neither "
-            "embedding nor output layer); use AdamW"
+            f"training.optimizer.type: Muon trains hidden matrices, and {left} none (weights that map "
+            "features to features, neither embedding nor output layer); use AdamW"
         )
-    return chosen
+    return found
 
 
-def _muon(parameters: Mapping[str, nn.Parameter], options: MuonOptions) -> _Part:
-    made = getattr(torch.optim, "Muon", None)
-    if made is None:
-        raise OptimizerError(
-            f"training.optimizer.type: Muon is not in torch {torch.__version__}; "
-            "use AdamW, or an image with torch 2.9 or later"
-        )
-    optimizer = made(
-        parameters.values(),
-        lr=options.learning_rate,
-        weight_decay=options.weight_decay,
-        momentum=options.momentum,
-        nesterov=True,
-        # One learning rate then suits matrices of all shapes (arXiv 2502.16982, section 2.2).
-        adjust_lr_fn="match_rms_adamw",
-    )
-    return _Part(optimizer, tuple(parameters), ("momentum_buffer",))
+def _muon(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
+    muon = options.muon_options or MuonOptions()
+    groups = _groups(parameters, options, lambda _: muon.weight_decay)
+    return _Part(Muon(groups, muon.momentum), parameters, ("momentum_buffer",))
 
 
 def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
-    matrices = {name: tensor for name, tensor in parameters.items() if tensor.dim() >= 2}
-    others = {name: tensor for name, tensor in parameters.items() if tensor.dim() < 2}
-    groups: list[dict[str, Any]] = [
-        {"params": list(matrices.values()), "weight_decay": options.weight_decay},
-        {"params": list(others.values()), "weight_decay": 0.0},
-    ]
     optimizer = _AdamW(
-        [group for group in groups if group["params"]],
-        lr=options.learning_rate,
+        _groups(parameters, options, lambda parameter: options.weight_decay if parameter.dim() >= 2 else 0.0),
         betas=(options.beta1, options.beta2),
         eps=options.epsilon,
         fused=True,
     )
-    return _Part(optimizer, (*matrices, *others), ("exp_avg", "exp_avg_sq"))
+    return _Part(optimizer, parameters, ("exp_avg", "exp_avg_sq", "step"))
 
 
-def _check_shapes(part: _Part, tensors: Mapping[str, Tensor]) -> None:
-    """Check what torch does not."""
-    parameters = [parameter for group in part.optimizer.param_groups for parameter in group["params"]]
-    for name, parameter in zip(part.names, parameters, strict=True):
-        for moment in part.moments:
-            found = tensors.get(f"{moment}.{name}")
-            if found is not None and found.shape != parameter.shape:
-                raise ValueError(f"{moment}.{name} has the shape {tuple(found.shape)}, not {tuple(parameter.shape)}")
+def _groups(
+    parameters: Mapping[str, nn.Parameter], options: InnerOptimizer, decay_of: Callable[[nn.Parameter], float]
+) -> list[dict[str, Any]]:
+    """Groups for torch: the parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``)."""
+    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        group = options.group_of(name)
+        decay = decay_of(parameter) if group is None or group.weight_decay is None else group.weight_decay
+        scale = 1.0 if group is None else group.learning_rate_scale
+        alike.setdefault((scale, decay), []).append(parameter)
+    return [{"params": those, "scale": scale, "weight_decay": decay} for (scale, decay), those in alike.items()]
 
 
-def _load(part: _Part, tensors: Mapping[str, Tensor], steps: int | None) -> None:
-    """Restore a part's moments, and the ``steps`` that torch's AdamW counts for each parameter."""
-    whole = part.optimizer.state_dict()
-    whole["state"] = {
-        index: ({} if steps is None else {"step": torch.tensor(float(steps))})
-        | {moment: tensors[f"{moment}.{name}"] for moment in part.moments}
-        for index, name in enumerate(part.names)
-        if f"{part.moments[0]}.{name}" in tensors
-    }
-    if whole["state"]:
-        part.optimizer.load_state_dict(whole)
+def _laid_out(saved: Tensor, kind: str, name: str, parameter: nn.Parameter) -> Tensor:
+    """A part of a parameter's state on its device; a moment in its order in memory, as fused AdamW pairs by that."""
+    like = torch.empty((), device=parameter.device) if kind == "step" else torch.empty_like(parameter.detach())
+    if saved.shape != like.shape:
+        raise ValueError(f"{kind}.{name} has the shape {tuple(saved.shape)}, not {tuple(like.shape)}")
+    return like.copy_(saved)
 
 
-def _identity(matrices: Sequence[str]) -> str:
-    digest = hashlib.sha256("\n".join(matrices).encode()).hexdigest()
-    return f"Muon on {len(matrices)} matrices ({digest[:12]})"
+def _matrices(parameters: Mapping[str, nn.Parameter]) -> int:
+    """How many matrices these are: a stack counts as many as it has."""
+    return sum(math.prod(parameter.shape[:-2]) for parameter in parameters.values())
+
+
+def _identity(parameters: Mapping[str, nn.Parameter]) -> str:
+    digest = hashlib.sha256("\n".join(parameters).encode()).hexdigest()
+    return f"Muon on {_matrices(parameters)} matrices ({digest[:12]})"

@@ -254,7 +254,7 @@ class InnerTrainer:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(self._key(), self._device):
-            loss = backpropagate(self._module, inputs, targets, self._options.precision)
+            loss = backpropagate(self._module, inputs, targets, self._options)
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
         if self._options.optimizer.clip_norm > 0:

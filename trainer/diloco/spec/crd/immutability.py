@@ -44,6 +44,7 @@ MUTABLE_SUSPENDED = frozenset(
     {
         "spec.image",
         "spec.initFrom",
+        "spec.training.tokens",
         "spec.syncer.image",
         "spec.syncer.backup",
         "spec.regions[].pools[].image",

@@ -118,6 +118,12 @@ _SPEC = (
         "training.optimizer.muon",
     ),
     Rule(
+        """!has(self.training.optimizer.groups) || self.training.optimizer.type == 'Muon'
+            || self.training.optimizer.groups.all(g, !has(g.optimizer))""",
+        "has no use without type Muon; remove it or use type Muon",
+        "training.optimizer.groups",
+    ),
+    Rule(
         "type(self.sync.overlap) != int || self.sync.overlap < self.sync.interval",
         "%s is not below spec.sync.interval, %s; use a smaller one",
         "sync.overlap",

@@ -1,0 +1,55 @@
+"""Muon: momentum whose directions are all made equally strong, for matrices and stacks of them.
+
+torch's own is the same to the bit, but takes no stacks (the experts of a mixture) and is only in torch 2.9 and later.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
+"""Of the iteration, steepest at 0 (https://kellerjordan.github.io/posts/muon/), as are steps and epsilon."""
+_STEPS: Final = 5
+_EPSILON: Final = 1e-7
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon with Nesterov momentum and updates of AdamW's size: one rate suits all shapes (arXiv 2502.16982, 2.2)."""
+
+    def __init__(self, groups: Sequence[dict[str, Any]], momentum: float) -> None:
+        """``groups``: with a ``weight_decay`` each; parameters are matrices, or stacks (matrices, rows, columns)."""
+        super().__init__(groups, {"lr": 0.0})
+        self._momentum = momentum
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is used here
+        """Update every parameter that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                momentum = state["momentum_buffer"].lerp_(gradient, 1 - self._momentum)
+                update = orthogonal(gradient.lerp(momentum, self._momentum))
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-group["lr"] * (0.2 * math.sqrt(max(parameter.shape[-2:]))))
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """The nearest matrices with singular values of about 1, by Newton-Schulz steps in BF16; each one by itself."""
+    a, b, c = _COEFFICIENTS
+    x = matrices.to(torch.bfloat16, copy=True).view(-1, *matrices.shape[-2:])
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x.div_(x.norm(dim=(-2, -1), keepdim=True).clamp(min=_EPSILON))
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).view(matrices.shape)
