@@ -243,5 +243,14 @@ TOKEN_FILE = changed(
         "spec.data": {"tokens": {"path": "/corpus.tokens"}},
     }
 )
-GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE)}
+OWN_TASK = changed(
+    {
+        "metadata.name": "own-task",
+        "spec.model": {"entrypoint": "mine.model:make"},
+        "spec.data": REMOVED,
+        "spec.task": {"entrypoint": "mine.images:task", "arguments": {"path": "/images"}},
+        "spec.training.sequenceLength": 1,
+    }
+)
+GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, OWN_CODE, TOKEN_FILE, OWN_TASK)}
 """Good jobs by name; every field stands in one of them at least."""
