@@ -5,6 +5,7 @@ every process builds the same model, which the layout's digest verifies. Tied we
 under their first name.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -79,6 +80,11 @@ def views(fragment: Fragment, flat: Tensor) -> dict[str, Tensor]:
         slot.tensor.name: flat[slot.offset : slot.offset + slot.tensor.numel].view(slot.tensor.shape)
         for slot in fragment.slots
     }
+
+
+def whole_tensors(fragments: Iterable[tuple[Fragment, Tensor]]) -> dict[str, Tensor]:
+    """The tensors in all fragments, each with its flat buffer, by name."""
+    return {name: tensor for fragment, flat in fragments for name, tensor in views(fragment, flat).items()}
 
 
 def _pairs(module: nn.Module, fragment: Fragment, flat: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
