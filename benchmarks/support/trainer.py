@@ -12,8 +12,7 @@ from torch import nn
 
 from diloco.core.fragments import Fragment
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore
-from diloco.learner.data import LearnerData, open_data, open_source
-from diloco.learner.data.holdout import training_tokens
+from diloco.learner.data import open_data, open_task
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.simulate.baselines import AllShards
@@ -37,7 +36,8 @@ class Trained:
         spec = job.spec
         module = build_model(spec)
         layout = layout_of(module, 1)
-        data = _all_shards(spec) if member is None else open_data(spec, spec.learner_ids[member])
+        # All learners' batches as one are the same computation as data-parallel training, without a network.
+        data = AllShards.of(spec, open_task(spec)) if member is None else open_data(spec, spec.learner_ids[member])
         trainer = InnerTrainer(spec, module, layout, data, torch.device("cpu"))
         identity = CheckpointIdentity(job.metadata.name, owner, layout.digest, trainer.optimizer_identity)
         return cls(spec, module, layout.fragments[0], trainer, CheckpointStore(checkpoints, identity))
@@ -47,15 +47,6 @@ class Trained:
         values = self.trainer.buffer(0)
         read_fragment(self.module, self.whole, values)
         return self.trainer.evaluate({0: values})
-
-
-def _all_shards(spec: JobSpec) -> LearnerData:
-    """All learners' batches as one: the same computation as data-parallel training, without a network."""
-    source = open_source(spec.data)
-    shards = [open_data(spec, learner, source) for learner in spec.learner_ids]
-    train = training_tokens(len(source), spec.data.holdout_fraction)
-    sampler = AllShards(source, train, tuple(data.sampler for data in shards))
-    return LearnerData(source, shards[0].field, sampler, shards[0].holdout)
 
 
 def steps_file(out: Path, member: int) -> TextIO:

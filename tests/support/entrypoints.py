@@ -73,6 +73,35 @@ def meta_model() -> nn.Module:
     return nn.Embedding(257, 257, device="meta")
 
 
+def lazy_model() -> nn.Module:
+    return nn.Sequential(nn.Embedding(257, 8), nn.LazyLinear(257))
+
+
+def sparse_model() -> nn.Module:
+    return nn.Sequential(nn.Embedding(257, 8, sparse=True), nn.Linear(8, 257))
+
+
+def overlapping_model() -> nn.Module:
+    model = nn.Linear(8, 8)
+    model.weight = nn.Parameter(torch.ones(1, 8).expand(8, 8))
+    return model
+
+
+def two_on_one_storage() -> nn.Module:
+    model = nn.Module()
+    whole = torch.zeros(12)
+    model.a, model.b = nn.Parameter(whole[:8]), nn.Parameter(whole[7:])
+    return model
+
+
+def object_of_no_logits() -> nn.Module:
+    class Named(nn.Embedding):
+        def forward(self, tokens: Tensor) -> dict[str, Tensor]:  # type: ignore[override]  # wrong on purpose
+            return {"scores": super().forward(tokens)}
+
+    return Named(257, 257)
+
+
 class CountingSource:
     """Token i is i modulo the vocabulary, so a batch shows where it was read."""
 

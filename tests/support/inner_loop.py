@@ -168,7 +168,7 @@ class LoopBench(CountedTrainer):
         return 2.5
 
     def _known_position(self) -> Position | None:
-        if not self.steps_to_make:  # it is asked for when the model is loaded
+        if not self.steps_to_make and self.boxes.holdings.complete:  # the model is loaded
             self.boxes.orders.stop("the steps are made")
         return self.known
 

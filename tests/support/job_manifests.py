@@ -277,6 +277,15 @@ ADAPTERS = changed(
         },
     }
 )
-_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS)
+OWN_TASK = changed(
+    {
+        "metadata.name": "own-task",
+        "spec.model": {"entrypoint": "mine.model:make"},
+        "spec.data": REMOVED,
+        "spec.task": {"entrypoint": "mine.images:task", "arguments": {"path": "/images"}},
+        "spec.training.sequenceLength": 1,
+    }
+)
+_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS, OWN_TASK)
 GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, *_FURTHER)}
 """Good jobs by name; every field stands in one of them at least."""

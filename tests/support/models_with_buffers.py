@@ -1,5 +1,7 @@
 """Models with more than trained parameters: constants, and buffers that training would change."""
 
+import random
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
@@ -159,6 +161,96 @@ class _Counting(_Base):
 
 def counter() -> nn.Module:
     return _Counting()
+
+
+class _Teacher(_Base):
+    """A frozen copy of a layer, which follows it while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False)
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.teacher.weight.data.lerp_(self.middle.weight.data, 0.1)
+        taught: Tensor = self.teacher(x)
+        return x + taught
+
+
+def teacher() -> nn.Module:
+    return _Teacher()
+
+
+class _Late(_Base):
+    """Changes what it computes from its fourth pass in training on: a buffer that is not saved, or an attribute."""
+
+    def __init__(self, *, buffer: bool) -> None:
+        super().__init__()
+        self.passes = 0
+        self.shift: Tensor | float = 0.0
+        if buffer:
+            del self.shift
+            self.register_buffer("shift", torch.zeros(()), persistent=False)
+
+    def between(self, x: Tensor) -> Tensor:
+        self.passes += self.training
+        if self.training and self.passes > 3:
+            self.shift = self.shift + 0.1
+        return x + self.shift
+
+
+def late(buffer: bool) -> nn.Module:  # from a manifest
+    return _Late(buffer=buffer)
+
+
+class _Unsteady(_Base):
+    """Draws from a source that is not torch's, in evaluation too."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x + random.random()  # no secret
+
+
+def unsteady() -> nn.Module:
+    return _Unsteady()
+
+
+class _PartlyEvaluating(_Base):
+    """A base of which one part stays in evaluation mode, as its owner has set it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH).eval()
+        self.dropout = nn.Dropout(0.5)
+
+    def between(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        dropped: Tensor = self.dropout(normed)
+        return dropped
+
+
+def partly_evaluating() -> nn.Module:
+    return _PartlyEvaluating()
+
+
+def evaluating() -> nn.Module:
+    """As a loader of trained models returns it."""
+    return _PartlyEvaluating().eval()
+
+
+class _HalfBase(_Base):
+    """Part of it is frozen in bf16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(WIDTH, WIDTH).bfloat16().requires_grad_(requires_grad=False)
+
+    def between(self, x: Tensor) -> Tensor:
+        added: Tensor = x + self.frozen(x)
+        return added
+
+
+def half_base() -> nn.Module:
+    return _HalfBase()
 
 
 class _ExtraState(_Base):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from diloco.learner.data import TokenSource, open_source
+from diloco.learner.data import JobTask, open_task
 from diloco.local.time_classes import goodput_of, shares_of
 from diloco.model import build_model, layout_of
 from diloco.simulate import (
@@ -154,14 +154,14 @@ def scenario_of(setting: Setting, learners: tuple[str, ...]) -> Scenario:
             return Scenario(default=everyone, seed=setting.seed)
 
 
-_sources: list[TokenSource] = []
+_tasks: list[JobTask] = []
 """The corpus of this worker process."""
 
 
-def _source(job: DiLoCoJob) -> TokenSource:
-    if not _sources:
-        _sources.append(open_source(job.spec.data))
-    return _sources[0]
+def _task(job: DiLoCoJob) -> JobTask:
+    if not _tasks:
+        _tasks.append(open_task(job.spec))
+    return _tasks[0]
 
 
 def fingerprint(variant: str) -> str:
@@ -176,9 +176,9 @@ def fingerprint(variant: str) -> str:
     manifest["spec"]["training"] = training
     job = DiLoCoJob.model_validate(manifest)
     if setting.what.kind != "decoupled":
-        return repr(_baseline(setting.what.kind)(job, _source(job)).loss)
+        return repr(_baseline(setting.what.kind)(job, _task(job)).loss)
     digest = hashlib.sha256()
-    for values in simulate(job, scenario_of(setting, job.spec.learner_ids), _source(job)).parameters:
+    for values in simulate(job, scenario_of(setting, job.spec.learner_ids), _task(job)).parameters:
         digest.update(values.numpy().tobytes())
     return digest.hexdigest()
 
@@ -192,12 +192,12 @@ def run(setting: Setting) -> dict[str, Any]:
     torch.set_num_threads(1)
     began = time.process_time()
     job = DiLoCoJob.model_validate(setting.manifest(setting.tokens))
-    source = _source(job)
+    task = _task(job)
     if setting.what.kind == "decoupled":
         job = job_of_equal_work(setting)
-        result = _decoupled(simulate(job, scenario_of(setting, job.spec.learner_ids), source))
+        result = _decoupled(simulate(job, scenario_of(setting, job.spec.learner_ids), task))
     else:
-        done = _baseline(setting.what.kind)(job, source)
+        done = _baseline(setting.what.kind)(job, task)
         result = {
             "loss_start": done.loss_start,
             "loss": done.loss,

@@ -25,10 +25,10 @@ CASES: list[Bad] = [
         "may not be more than 63",
     ),
     Bad({"metadata.name": 7}, "metadata.name: 7 is not text; put it in quotes"),
-    Bad({"spec": REMOVED}, "spec: is missing; use a mapping with model, data, training and regions", "Required value"),
+    Bad({"spec": REMOVED}, "spec: is missing; use a mapping with model, training and regions", "Required value"),
     Bad(
         {"spec": []},
-        "spec: a list of 0 is not a mapping; its fields are suspend, image, model, data, training, sync, syncer, "
+        "spec: a list of 0 is not a mapping; its fields are suspend, image, model, data, task, training, sync, syncer, "
         "initFrom, regions, failurePolicy, activeDeadlineSeconds and ttlSecondsAfterFinished",
         "must be of type object",
     ),

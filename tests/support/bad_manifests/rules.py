@@ -1,6 +1,7 @@
 """Fields that are right by themselves and not together."""
 
 from tests.support.bad_manifests.bad import LEARNERS_POOL, SAME, Bad
+from tests.support.job_manifests import REMOVED
 
 CASES: list[Bad] = [
     # One of several.
@@ -55,6 +56,24 @@ CASES: list[Bad] = [
         {"spec.data.arguments.path": "x"},
         "spec.data.arguments: has no use without entrypoint; remove it or use entrypoint",
         "has no use without entrypoint; remove it or use",
+    ),
+    Bad(
+        {"spec.task": {"entrypoint": "a.b:c"}},
+        "spec.data.text: has no use with spec.task, which has its own examples; remove one of them",
+        SAME,
+    ),
+    Bad(
+        {
+            "spec.task": {"entrypoint": "a.b:c", "arguments": {"path": None}},
+            "spec.data": REMOVED,
+            "spec.model": {"entrypoint": "a.b:c"},
+        },
+        "spec.task.arguments.path: null cannot be passed on; leave it out",
+    ),
+    Bad(
+        {"spec.training.sequenceLength": 1},
+        "spec.training.sequenceLength: 1 has a use only with spec.task; use at least 2",
+        SAME,
     ),
     # What cannot be together.
     Bad(

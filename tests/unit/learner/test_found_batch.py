@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.data import open_data
+from diloco.learner.data import open_data, open_task
 from diloco.learner.found_batch import FILE, FoundBatch, found_batch
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training import memory
@@ -27,7 +27,7 @@ def started(options: LearnerOptions) -> FoundBatch:
     """What a process of the learner finds when it starts."""
     spec = options.job.spec
     module = build_model(spec).train()
-    return found_batch(options, module, layout_of(module, spec.sync.fragments).digest, CPU)
+    return found_batch(options, module, open_task(spec), layout_of(module, spec.sync.fragments).digest, CPU)
 
 
 def found(options: LearnerOptions) -> int:
@@ -67,7 +67,7 @@ def test_with_enough_memory_it_is_the_jobs(auto: LearnerOptions, caplog: pytest.
     assert found(auto) == auto.job.spec.training.batch_size == 4
     assert "batchSize Auto: 4 of at most 4 sequences; they need " in caplog.text
     data = open_data(auto.job.spec, auto.learner, batch_size=2)
-    assert data.sampler.next_batch().inputs.shape[0] == 2
+    assert len(data.sampler.next_numbers()) == 2
 
 
 def test_what_was_found_is_kept_for_the_next_process(auto: LearnerOptions, caplog: pytest.LogCaptureFixture) -> None:

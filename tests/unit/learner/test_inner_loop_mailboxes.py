@@ -57,6 +57,13 @@ class TestLoading:
             ("post",),
         ]
 
+    def test_a_restarted_learner_receives_at_the_step_that_the_syncer_knows(self, clock: HandClock) -> None:
+        bench = LoopBench(clock, loaded=False, steps_before=3)
+        bench.known = Position(5, 10)
+        bench.wakeup.events = [bench.later((2, 4)), bench.later((0, 3), (1, 3))]
+        bench.run()
+        assert [call[4] for call in bench.said.of("applied")] == [5, 5, 5]
+
     def test_it_takes_up_its_checkpoint_once_and_before_any_fragment(self, clock: HandClock) -> None:
         bench = LoopBench(clock, loaded=False)
         bench.membership = None

@@ -9,8 +9,9 @@ import yaml
 
 from diloco.cli.main import execute
 from diloco.learner.data import open_token_file
-from diloco.model import ModelInfo, build_model, export_model, vocabulary_size_of
+from diloco.model import ModelInfo, build_model, export_model
 from diloco.spec import parse_job
+from tests.support.small_learner import trainer_of
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/api.md"
 JOB = """
@@ -33,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a user's code and manifest are."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "mycode.py").write_text("\n".join(blocks("python")[:3]), encoding="utf-8")
+    (tmp_path / "mycode.py").write_text("\n".join(blocks("python")[:4]), encoding="utf-8")
     job = yaml.safe_load(JOB)
     job["spec"] |= yaml.safe_load(blocks("yaml")[0])["spec"]
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
@@ -54,10 +55,10 @@ def test_the_pages_model_and_data_train_and_load(folder: Path, capsys: pytest.Ca
     job = parse_job((folder / "job.yaml").read_text(encoding="utf-8"))
     module = build_model(job.spec)
     (folder / "runs/mine").mkdir(parents=True)
-    info = ModelInfo("mine", job.spec.model, vocabulary_size_of(module), 8, "", 0)
+    info = ModelInfo("mine", job.spec.model, 0, 8, "", 0)
     export_model(module, folder / "runs/mine/model.safetensors", info)
     names: dict[str, object] = {}
-    model, _, _, loading, simulating = blocks("python")
+    model, _, _, _, loading, simulating = blocks("python")
     for text in (model, loading, simulating):
         exec(compile(text, PAGE, "exec"), names)
     assert getattr(names["logits"], "shape", None) == (1, 3, 100)
@@ -65,6 +66,20 @@ def test_the_pages_model_and_data_train_and_load(folder: Path, capsys: pytest.Ca
     assert after < before
     assert seconds > 20
     assert 0 < goodput < 1
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+def test_the_pages_task_trains(folder: Path) -> None:
+    job = yaml.safe_load((folder / "job.yaml").read_text(encoding="utf-8"))
+    job["spec"] |= yaml.safe_load(blocks("yaml")[1])["spec"] | {"data": {}, "sync": {"fragments": 1}}
+    job["spec"]["model"] = {"entrypoint": "torch.nn:Linear", "arguments": {"in_features": 1, "out_features": 1}}
+    trainer = trainer_of(parse_job(yaml.safe_dump(job)).spec)
+    before = trainer.evaluate()
+    for _ in range(100):
+        trainer.step(0.0)
+    trainer.apply(0, 1, trainer.capture(0)._values)
+    assert trainer.evaluate() < before
+    assert list(trainer.metrics) == ["error"]
 
 
 def test_the_pages_tokenizer_makes_a_token_file(folder: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_exported_model_has_the_loss_of_the_final_evaluation(name: str, tmp_
     path = tmp_path / "model.safetensors"
     export(job, layout_of(build_model(spec), 2), outcome.parameters, 1, path)
     found = exported_loss(spec, path, torch.device("cpu"))
-    assert found.loss == pytest.approx(outcome.loss, rel=1e-6)
+    assert found.means.loss == pytest.approx(outcome.loss, rel=1e-6)
 
 
 def test_a_model_with_split_embeddings_trains_and_is_exported_whole(tmp_path: Path) -> None:

@@ -27,19 +27,22 @@ def evaluate(
     from diloco.learner.training.exported import exported_loss
 
     result = exported_loss(manifest.spec, model, choose_device(device))
-    finite = math.isfinite(result.loss)
+    loss, metrics = result.means
+    finite = math.isfinite(loss)
     if as_json:
         document = {
             "job": manifest.metadata.name,
             "model": str(model),
             "tokens": result.info.tokens,
             "sequences": result.sequences,
-            "loss": result.loss if finite else None,
+            "loss": loss if finite else None,
+            "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         }
         typer.echo(json.dumps(document))
         return
-    loss = f"loss {result.loss:.4f} nats per token" if finite else "no finite loss: the model has diverged"
+    means = f"loss {loss:.4f} {result.unit}" if finite else "no finite loss: the model has diverged"
+    means += "".join(f", {name} {value:.4g}" for name, value in metrics.items())
     typer.echo(
-        f"{model}: {loss}, on {result.sequences} held-out sequences of job {manifest.metadata.name}; "
+        f"{model}: {means}, on {result.sequences} held-out {result.examples} of job {manifest.metadata.name}; "
         f"trained on {result.info.tokens:,} tokens"
     )

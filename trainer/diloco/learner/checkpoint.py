@@ -114,7 +114,7 @@ class CheckpointStore:
             aside.replace(place)
             fsync(self._directory)
             self._prune(place)
-        except (OSError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise CheckpointWriteError(
                 f"cannot write the checkpoint in {self._directory} ({one_line(error)})"
             ) from error

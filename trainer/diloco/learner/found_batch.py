@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from diloco.learner.data import batch_size_of
+from diloco.learner.data import JobTask, batch_size_of
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.fitting_batch import GIB, BatchError, Fitting, Trial, candidates, fitting_batch
 from diloco.learner.training.memory import Memory, memory_of
@@ -109,7 +109,9 @@ class FoundBatch:
             self._place.write(trying=self.size, found=self.size)
 
 
-def found_batch(options: LearnerOptions, module: nn.Module, layout_digest: str, device: torch.device) -> FoundBatch:
+def found_batch(
+    options: LearnerOptions, module: nn.Module, task: JobTask, layout_digest: str, device: torch.device
+) -> FoundBatch:
     """Sequences in an inner step of this learner. ``module`` is on ``device``, and is left as it was.
 
     Raises:
@@ -117,11 +119,10 @@ def found_batch(options: LearnerOptions, module: nn.Module, layout_digest: str, 
         ValueError: the job has no pool of that learner.
     """
     spec = options.job.spec
-    most = batch_size_of(spec, options.learner)
     if spec.pool_of(options.learner).batch_size != AUTO:
-        return FoundBatch(most)
+        return FoundBatch(batch_size_of(spec, options.learner))
     try:
-        return _found(options, most, module, layout_digest, device)
+        return _found(options, module, task, layout_digest, device)
     except OSError as error:
         raise BatchError(
             f"regions[].pools[].batchSize: Auto cannot measure the memory of {device} ({error}); use a number"
@@ -129,9 +130,10 @@ def found_batch(options: LearnerOptions, module: nn.Module, layout_digest: str, 
 
 
 def _found(
-    options: LearnerOptions, most: int, module: nn.Module, layout_digest: str, device: torch.device
+    options: LearnerOptions, module: nn.Module, task: JobTask, layout_digest: str, device: torch.device
 ) -> FoundBatch:
     spec, memory = options.job.spec, memory_of(device)
+    most = batch_size_of(spec, options.learner)
     circumstances = Circumstances(
         model=layout_digest,
         sequence_length=spec.training.sequence_length,
@@ -148,7 +150,7 @@ def _found(
             return FoundBatch(before.found)
         place.write(trying=before.found, ended=before.ended + 1, found=before.found)
         return FoundBatch(before.found, place)
-    trial = Trial(module, spec.training, device, feedback=spec.sync.keeps_residuals)
+    trial = Trial(module, task, spec.training, device, feedback=spec.sync.keeps_residuals)
     found = _search(place, trial, memory, before)
     size = found.batch_size
     place.write(trying=size, ended=before.ended + 1 if size == before.trying else 0, found=size)

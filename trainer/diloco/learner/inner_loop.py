@@ -115,11 +115,6 @@ class InnerLoop:
         if ending is not None:
             return ending
         self._take_up()
-        known = self._wiring.known_position()
-        if known is not None:
-            if known.steps > self._trainer.steps and self._boxes.feedback is not None:
-                self._boxes.feedback.forget()
-            self._trainer.catch_up(known.steps, known.data_position)
         self._logged_tokens = self._trainer.tokens
         _log.info(
             "loaded the model in %.1f s; starting after step %d, data position %d",
@@ -148,6 +143,12 @@ class InnerLoop:
         if not self._took_up:
             self._took_up = True
             self._wiring.take_up()
+        # Before a fragment is swapped in: it says after which step.
+        known = self._wiring.known_position()
+        if known is not None:
+            if known.steps > self._trainer.steps and self._boxes.feedback is not None:
+                self._boxes.feedback.forget()
+            self._trainer.catch_up(known.steps, known.data_position)
 
     def _start_over(self, why: str) -> None:
         """Load the global model and drop everything that may have diverged; make no step before that."""
@@ -210,7 +211,8 @@ class InnerLoop:
         with self._activity.at(Kind.EVALUATING):
             began = time.monotonic()
             loss = self._trainer.evaluate()
-        _log.info("evaluated the global model in %.1f s: loss %.4f", time.monotonic() - began, loss)
+        metrics = "".join(f", {name} {value:.4g}" for name, value in self._trainer.metrics.items())
+        _log.info("evaluated the global model in %.1f s: loss %.4f%s", time.monotonic() - began, loss, metrics)
         boxes.control.evaluated(order.membership, order.wanted.evaluation, loss, exact=held == wanted)
         boxes.control.post()
 

@@ -15,7 +15,7 @@ from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
-from diloco.learner.data import open_data, open_source
+from diloco.learner.data import open_data, open_task
 from diloco.learner.found_batch import found_batch
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.link.puller import Puller, ReceiveOptions
@@ -89,9 +89,9 @@ class Learner:
         module = build_model(spec)
         layout = layout_of(module, spec.sync.fragments)
         # Before the memory is measured.
-        source = open_source(spec.data, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
-        self._batch = found_batch(options, module.to(device).train(), layout.digest, device)
-        data = open_data(spec, options.learner, source, batch_size=self._batch.size)
+        task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
+        self._batch = found_batch(options, module.to(device), task, layout.digest, device)
+        data = open_data(spec, options.learner, task, batch_size=self._batch.size)
         self._trainer = InnerTrainer(spec, module, layout, data, device)
         _log.info("training on %s", device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(

@@ -201,6 +201,7 @@ def _frozen(job: DiLoCoJob) -> dict[str, Any]:
         "metadata.name": job.metadata.name,
         "spec.model": spec.model,
         "spec.data": spec.data,
+        "spec.task": spec.task,
         "spec.training.sequenceLength": spec.training.sequence_length,
         "spec.training.seed": spec.training.seed,
         "spec.training.optimizer.type": optimizer.type,

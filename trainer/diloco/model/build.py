@@ -1,10 +1,9 @@
 """Builds the model that the manifest describes: the same one, to the bit, in every process that has the same torch.
 
-A model is built on the CPU, in f32; the caller that trains it moves it to its device.
+A model is built on the CPU; the caller that trains it moves it to its device.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +28,9 @@ TEXT_VOCABULARY_SIZE = 257
 
 
 def build_model(spec: JobSpec) -> nn.Module:
-    """The job's initial model, on the CPU, f32, in training mode, seeded by ``training.seed``.
+    """The job's initial model, on the CPU, in training mode, seeded by ``training.seed``. No forward pass is made.
+
+    Parts that an entrypoint has put into evaluation mode stay in it, unless the whole model is.
 
     torch's global generator is used and restored. An entrypoint that draws from another source must seed it itself;
     this matters only for frozen parameters, because learners receive the others from the syncer before they train.
@@ -38,10 +39,10 @@ def build_model(spec: JobSpec) -> nn.Module:
         ModelError: the model cannot be built or trained; the text names the field.
     """
     vocabulary = 0 if spec.model.builtin is None else vocabulary_of_builtin(spec)
-    return make_model(spec.model, vocabulary, spec.training.seed, spec.training.sequence_length)
+    return make_model(spec.model, vocabulary, spec.training.seed)
 
 
-def make_model(model: ModelSpec, vocabulary_size: int, seed: int, sequence_length: int) -> nn.Module:
+def make_model(model: ModelSpec, vocabulary_size: int, seed: int) -> nn.Module:
     """``build_model`` from the parts it needs. ``vocabulary_size`` is for the built-in model only.
 
     Raises:
@@ -50,8 +51,8 @@ def make_model(model: ModelSpec, vocabulary_size: int, seed: int, sequence_lengt
     with seeded(seed):
         module = _make(model, vocabulary_size)
     kind = "builtin" if model.builtin else "entrypoint" if model.entrypoint else "huggingface"
-    check_model(module, sequence_length, f"model.{kind}")
-    return module.train()
+    check_model(module, f"model.{kind}")
+    return module if module.training else module.train()
 
 
 def vocabulary_of_builtin(spec: JobSpec) -> int:

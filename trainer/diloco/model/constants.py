@@ -1,11 +1,10 @@
-"""Frozen parameters and buffers: lists them, computes their digest, and detects whether training changes them.
+"""Frozen parameters and buffers: lists them, and computes their digest.
 
 They are not synchronized. So learners have the same model, and the exported model is the evaluated one, only if none of
 them changes and every process has the same ones.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 import xxhash
@@ -52,65 +51,33 @@ def tensor_digest(name: str, tensor: Tensor) -> str:
     return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().data)
 
 
-@dataclass(frozen=True, slots=True)
-class _BufferState:
-    """A buffer's state at one moment."""
+def digests(module: nn.Module) -> dict[str, str]:
+    """Of each frozen parameter and each buffer, by ``frozen parameter NAME`` and ``buffer NAME``.
 
-    identity: int
-    version: int
-    """autograd's count of writes to it."""
-    digest: str
-    """Empty if it has no values."""
-
-
-class BufferWatch:
-    """Detects a buffer that has changed since the watch began.
-
-    A write counts even if it writes the same values: an average of equal values will still change later.
+    Raises:
+        ModelError: one is not a plain, strided tensor.
     """
+    found: dict[str, Tensor] = {f"buffer {name}": buffer for name, buffer, _ in _buffers(module)}
+    found |= {f"frozen parameter {name}": one for name, one in module.named_parameters() if not one.requires_grad}
+    return {name: tensor_digest(name, tensor) for name, tensor in found.items()}
 
-    def __init__(self, module: nn.Module, *, saved_only: bool) -> None:
-        """Begin to watch. ``saved_only``: watch only buffers in the state dict.
 
-        Raises:
-            ModelError: a buffer is not a plain, strided tensor.
-        """
+class SavedBuffers:
+    """Detects a write to a buffer in the state dict, which counts even if no result depends on it, as yet."""
+
+    def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._saved_only = saved_only
-        self._before = {name: _seen(name, buffer) for name, buffer in self._watched()}
+        self._before = self._now()
 
-    def changed(self, *, look_at_values: bool = True) -> str:
-        """Name of a buffer that was replaced, written to or added; empty if there is none.
+    def changed(self) -> str:
+        """``buffer NAME`` of one that was replaced, written to, added or removed; empty if there is none."""
+        now = self._now()
+        names = self._before.keys() | now.keys()
+        return min((f"buffer {name}" for name in names if self._before.get(name) != now.get(name)), default="")
 
-        ``look_at_values``: also detect writes that autograd does not count, such as through ``.data``; reads every
-        value.
-        """
-        now = dict(self._watched())
-        for name in self._before.keys() - now.keys():
-            return name
-        for name, buffer in now.items():
-            before = self._before.get(name)
-            if before is None or (id(buffer), buffer._version) != (before.identity, before.version):  # noqa: SLF001
-                return name
-            if look_at_values and before.digest and tensor_digest(name, buffer) != before.digest:
-                return name
-        return ""
-
-    def _watched(self) -> Iterator[tuple[str, Tensor]]:
-        return ((name, buffer) for name, buffer, saved in _buffers(self._module) if saved or not self._saved_only)
-
-
-def changes_in_training(name: str) -> str:
-    """The error text for a buffer that training changes."""
-    return (
-        f"training changes buffer {name}, and buffers are not synchronized; use layers without running statistics "
-        "(LayerNorm, GroupNorm), or make it a parameter"
-    )
-
-
-def _seen(name: str, buffer: Tensor) -> _BufferState:
-    # torch has no public name for the count of writes.
-    return _BufferState(id(buffer), buffer._version, "" if buffer.is_meta else tensor_digest(name, buffer))  # noqa: SLF001
+    def _now(self) -> dict[str, tuple[int, int]]:
+        # torch has no public name for the count of writes.
+        return {name: (id(one), one._version) for name, one, saved in _buffers(self._module) if saved}  # noqa: SLF001
 
 
 def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:

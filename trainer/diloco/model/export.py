@@ -37,6 +37,7 @@ class ModelInfo:
     """``metadata.name`` of the job."""
     model: ModelSpec
     vocabulary_size: int
+    """Of the built-in model; 0 for others."""
     sequence_length: int
     layout_digest: str
     tokens: int
@@ -132,7 +133,7 @@ def fill_trained(path: Path, module: nn.Module) -> None:
 def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Module:
     if info.model.entrypoint is not None and model is None:
         raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; use its manifest too")
-    return make_model(model or info.model, info.vocabulary_size, 0, info.sequence_length)
+    return make_model(model or info.model, info.vocabulary_size, 0)
 
 
 def _info(path: Path, described: str | None) -> ModelInfo:

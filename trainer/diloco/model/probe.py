@@ -1,66 +1,105 @@
-"""Checks before training that a model supports what training needs, so that an error is one line at the start."""
+"""Checks that a model supports what training needs, so that an error is one line at the start.
+
+``check_model`` looks at the model alone: every process may do so. What needs a forward pass is done by the learner, on
+its device.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from diloco.core.finite_check import problem_with
-from diloco.model.constants import BufferWatch, changes_in_training
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
 from diloco.model.logits import logits_of
 from diloco.model.randomness import seeded
 
-_PROBE_TOKENS = 8
 
-
-def check_model(module: nn.Module, sequence_length: int, field: str) -> None:
+def check_model(module: nn.Module, field: str) -> None:
     """Check that ``module`` can be trained and synchronized. ``field`` is its place in the manifest.
 
     Raises:
-        ModelError: nothing to train, a tensor without values, a parameter that is not f32 or holds values that cannot
-            be trained, a buffer that training changes (running statistics: learners would not receive each other's),
-            state that is not a tensor, or logits of a wrong shape.
+        ModelError: nothing to train, a tensor without values, a parameter that is not f32, has sparse gradients, shares
+            memory, or holds values that cannot be trained, or state that is not a tensor.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise ModelError(
+                f"{field}: {name} is lazy, without a shape; call the model once, or give its layer's sizes"
+            )
         if tensor.is_meta:
             raise ModelError(f"{field}: {name} is on the meta device, without values; build it on the CPU")
     parameters = trained_parameters(module)
     if not parameters:
         raise ModelError(f"{field}: the model has no parameter that requires a gradient")
     for name, parameter in parameters.items():
-        if parameter.dtype != torch.float32:
-            raise ModelError(f"{field}: parameter {name} is {parameter.dtype}, it must be torch.float32")
+        if problem := _problem(parameter):
+            raise ModelError(f"{field}: parameter {name}{problem}")
+    _check_memory(module, field)
     for name, part in module.named_modules():
         if type(part).get_extra_state is not nn.Module.get_extra_state:
             raise ModelError(f"{field}: {name or 'the model'} has extra state, which is not synchronized; use buffers")
-    length = min(sequence_length, _PROBE_TOKENS)
-    vocabulary_size_of(module, length, field)
-    _check_buffers(module, length, field)
-    for name, parameter in parameters.items():
-        if problem := problem_with(parameter.detach()):
-            raise ModelError(f"{field}: parameter {name}: {problem}; initialize it with smaller values")
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse and part.weight.requires_grad:
+            raise ModelError(f"{field}: {name or 'the model'} has sparse gradients; use sparse=False")
 
 
-def _check_buffers(module: nn.Module, length: int, field: str) -> None:
-    """Find a buffer that a forward pass in training changes and one in evaluation does not (so not a growing cache)."""
-    if next(module.buffers(), None) is None:
-        return
-    watch = BufferWatch(module, saved_only=False)
-    tokens = torch.zeros(2, length, dtype=torch.int64, device=next(module.parameters()).device)
-    training = module.training
-    module.train()
+def _problem(parameter: nn.Parameter) -> str:
+    """Why it cannot be trained; empty if it can."""
+    if parameter.dtype != torch.float32:
+        return f" is {parameter.dtype}, it must be torch.float32"
+    if _overlaps_itself(parameter):
+        return " has elements that share memory; make it of a copy (.clone())"
+    problem = problem_with(parameter.detach())
+    return f": {problem}; initialize it with smaller values" if problem else ""
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two of its elements may be at one place."""
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def _check_memory(module: nn.Module, field: str) -> None:
+    """Check that no trained parameter shares memory with another one; the same one may have several names."""
+    places = []
+    for name, one in module.named_parameters():
+        elements = 1 + sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
+        if one.numel():
+            places.append((one.data_ptr(), one.data_ptr() + elements * one.element_size(), name, one.requires_grad))
+    places.sort()
+    for before, after in pairwise(places):
+        if after[0] < before[1] and (before[3] or after[3]):
+            raise ModelError(
+                f"{field}: parameters {before[2]} and {after[2]} share memory; use one parameter for both, or copy"
+            )
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put ``module`` into evaluation mode inside; afterwards each part of it is in the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
     try:
-        with seeded(0), torch.no_grad():
-            module(tokens)
-    except (Exception, SystemExit) as error:
-        raise ModelError(
-            f"{field}: forward(tokens) of shape (2, {length}) in training raised {one_line(error)}"
-        ) from error
+        yield
     finally:
-        module.train(training)
-    if changed := watch.changed():
-        raise ModelError(f"{field}: {changes_in_training(changed)}")
+        module.train(modes[0][1])
+        for part, mode in modes:
+            part.training = mode
+
+
+def arithmetic(module: nn.Module, device: torch.device) -> torch.autocast:
+    """What evaluation computes in: f32, or bf16 as in training (autocast) if the model has parameters of 16 bits."""
+    halves = any(one.dtype in (torch.bfloat16, torch.float16) for one in module.parameters())
+    return torch.autocast(device.type, torch.bfloat16, enabled=halves)
 
 
 def vocabulary_size_of(module: nn.Module, length: int = 2, field: str = "model") -> int:
@@ -71,15 +110,11 @@ def vocabulary_size_of(module: nn.Module, length: int = 2, field: str = "model")
     """
     device = next(module.parameters()).device
     tokens = torch.zeros(1, length, dtype=torch.int64, device=device)
-    training = module.training
-    module.eval()
     try:
-        with seeded(0), torch.no_grad():
+        with seeded(0), torch.no_grad(), evaluating(module), arithmetic(module, device):
             logits = logits_of(module, tokens)
     except (Exception, SystemExit) as error:
         raise ModelError(f"{field}: forward(tokens) of shape (1, {length}) raised {one_line(error)}") from error
-    finally:
-        module.train(training)
     if not isinstance(logits, Tensor):
         raise ModelError(f"{field}: forward(tokens) returned a {type(logits).__name__}, not a tensor of logits")
     if logits.dim() != 3 or logits.shape[:2] != (1, length) or not logits.is_floating_point():

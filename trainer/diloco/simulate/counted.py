@@ -50,6 +50,7 @@ class CountedTrainer:
         self.steps = 0
         self.tokens = 0
         self.data_position = 0
+        self.metrics: Mapping[str, float] = {}
 
     @property
     def versions(self) -> tuple[int, ...]:

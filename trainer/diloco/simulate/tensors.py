@@ -15,7 +15,7 @@ from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget, merge_fragment
 from diloco.core.merge.outliers import UsualSizes
 from diloco.core.sizes import F32
-from diloco.learner.data import TokenSource, open_data, open_source
+from diloco.learner.data import JobTask, open_data, open_task
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer
@@ -26,8 +26,8 @@ from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.sync import SyncSpec
 
 
-def tensor_work(spec: JobSpec, source: TokenSource | None = None) -> tuple[Layout, Work]:
-    """Work with the job's own model and data. ``source``: the job's tokens, if the caller has opened them.
+def tensor_work(spec: JobSpec, task: JobTask | None = None) -> tuple[Layout, Work]:
+    """Work with the job's own model and data. ``task``: the job's, if the caller has opened it.
 
     Raises:
         ModelError, DataError: the job's model or data cannot be used.
@@ -37,10 +37,10 @@ def tensor_work(spec: JobSpec, source: TokenSource | None = None) -> tuple[Layou
     initial = [torch.empty(fragment.numel) for fragment in layout.fragments]
     for fragment, values in zip(layout.fragments, initial, strict=True):
         read_fragment(module, fragment, values)
-    tokens = open_source(spec.data) if source is None else source
+    opened = open_task(spec) if task is None else task
 
     def new_trainer(learner: str) -> InnerTrainer:
-        return InnerTrainer(spec, build_model(spec), layout, open_data(spec, learner, tokens), torch.device("cpu"))
+        return InnerTrainer(spec, build_model(spec), layout, open_data(spec, learner, opened), torch.device("cpu"))
 
     def new_encoder(residuals: Mapping[int, Tensor]) -> TensorEncoder:
         return TensorEncoder(spec.sync, residuals)

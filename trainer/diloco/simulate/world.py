@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
-from diloco.learner.data import TokenSource
+from diloco.learner.data import JobTask
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work
 from diloco.simulate.learner import Disk, SimulatedLearner
@@ -48,11 +48,11 @@ class Outcome(Course):
     """The final global model: one flat f32 buffer per fragment."""
 
 
-def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = None) -> Outcome:
+def simulate(job: DiLoCoJob, scenario: Scenario, task: JobTask | None = None) -> Outcome:
     """Train ``job`` under the conditions of ``scenario``; returns the final global model and what happened.
 
-    The result depends on its arguments alone, to the bit, for one torch and one number of torch threads. ``source``:
-    the job's tokens, if the caller has opened them.
+    The result depends on its arguments alone, to the bit, for one torch and one number of torch threads. ``task``: the
+    job's, if the caller has opened it.
 
     Raises:
         ScenarioError: the scenario names a learner that the job does not have.
@@ -60,7 +60,7 @@ def simulate(job: DiLoCoJob, scenario: Scenario, source: TokenSource | None = No
         ModelError, DataError: the job's model or data cannot be used.
     """
     scenario.check_learners(job.spec.learner_ids)
-    layout, work = tensor_work(job.spec, source)
+    layout, work = tensor_work(job.spec, task)
     course = _run(job, scenario, layout, work)
     assert isinstance(work.model, TensorModel)
     evaluations = course.view.evaluations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from diloco.spec.errors import Problem
 from diloco.spec.pods import PodSpec
 from diloco.spec.presets import TEXT_VOCABULARY
+from diloco.spec.training import not_one
 from diloco.spec.words import listed
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 MODEL_ENDING = ".safetensors"
 """Ending of an exported model's file."""
+
+LEAST_LENGTH = 2
+"""Fewest tokens in a sequence of a language model."""
 
 MAXIMUM_LEARNERS = 10_000
 """Most learners of a job (ours), as one syncer serves them all."""
@@ -40,6 +44,7 @@ def problems_of_known(spec: "JobSpec") -> list[Problem]:
 
 def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
     return (
+        _data,
         _vocabulary,
         _training,
         _optimizer,
@@ -66,9 +71,21 @@ def _at_most_learners(spec: "JobSpec", path: str, value: int) -> Iterator[Proble
         yield Problem(path, f"{value} is above the learners of spec.regions, {learners}; use at most as many")
 
 
+def _data(spec: "JobSpec") -> Iterator[Problem]:
+    if spec.task is None:
+        if problem := not_one(spec.data.sources):
+            yield Problem("data", problem)
+        if spec.training.sequence_length < LEAST_LENGTH:
+            yield Problem("training.sequenceLength", f"1 has a use only with spec.task; use at least {LEAST_LENGTH}")
+        return
+    for name, value in spec.data.sources.items():
+        if value is not None:
+            yield Problem(f"data.{name}", "has no use with spec.task, which has its own examples; remove one of them")
+
+
 def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:
     model, data = spec.model, spec.data
-    if model.builtin is None:
+    if model.builtin is None or (spec.task is None and not_one(data.sources)):
         return
     size, path = model.builtin.vocabulary_size, "model.builtin.vocabularySize"
     if data.text is None and size is None:

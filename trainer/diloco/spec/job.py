@@ -12,7 +12,7 @@ from diloco.spec.kube.values import DnsLabel, ImageName
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.placement import FailurePolicy, Pool, Region, SyncerSpec
 from diloco.spec.sync import SyncSpec
-from diloco.spec.training import DataSpec, ModelSpec, TrainingSpec
+from diloco.spec.training import DataSpec, ModelSpec, TaskSpec, TrainingSpec
 
 API_VERSION = "diloco.dev/v1alpha1"
 KIND = "DiLoCoJob"
@@ -42,8 +42,10 @@ class JobSpec(SpecModel):
     """Trainer image, unless a pool sets its own. Needed in a cluster."""
     model: ModelSpec
     """The model."""
-    data: DataSpec
+    data: DataSpec = DataSpec()
     """The data."""
+    task: TaskSpec | None = None
+    """What is trained, by code of your own. Default: a language model of the data."""
     training: TrainingSpec
     """Budget, batch, inner optimizer, evaluation."""
     sync: SyncSpec = SyncSpec()

@@ -33,10 +33,19 @@ def exactly_one(sources: Iterable[str]) -> str:
 
 
 def _check_sources(sources: dict[str, object], arguments: dict[str, Any]) -> None:
+    if problem := not_one(sources):
+        raise PartError(Problem("", problem))
+    _check_arguments(sources.get("entrypoint"), arguments)
+
+
+def not_one(sources: dict[str, object]) -> str:
+    """The problem with fields of which one must be given; empty if one is."""
     given = [name for name, value in sources.items() if value is not None]
-    if len(given) != 1:
-        raise PartError(Problem("", f"{exactly_one(sources)}; has {listed(given, 'and') or 'none'}"))
-    if arguments and given != ["entrypoint"]:
+    return "" if len(given) == 1 else f"{exactly_one(sources)}; has {listed(given, 'and') or 'none'}"
+
+
+def _check_arguments(entrypoint: object, arguments: dict[str, Any]) -> None:
+    if arguments and not entrypoint:
         raise PartError(Problem("arguments", "has no use without entrypoint; remove it or use entrypoint"))
     if nulls := list(_nulls(arguments, "arguments")):
         # `kubectl apply` removes nulls before an API server sees them.
@@ -185,7 +194,7 @@ class MixturePart(Sources):
 
 
 class DataSpec(Sources):
-    """The data: exactly one of ``text``, ``tokens``, ``documents``, ``mixture`` and ``entrypoint``."""
+    """The data: exactly one of ``text``, ``tokens``, ``documents``, ``mixture``, ``entrypoint``; with ``task`` none."""
 
     mixture: tuple[MixturePart, ...] | None = Field(default=None, min_length=1, max_length=32)
     """Several sources, each with its share of the tokens. An epoch takes the largest part, relative to its weight,
@@ -196,12 +205,33 @@ class DataSpec(Sources):
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
     holdout_fraction: float = Field(default=0.05, gt=0, le=0.5)
-    """Fraction of the tokens held out from training to evaluate the global model."""
+    """Fraction of the sequences (or the task's examples), the last ones, held out from training to evaluate the global
+    model."""
+
+    @property
+    def sources(self) -> dict[str, object]:
+        """The fields of which one is the source, with their values."""
+        names = ("text", "tokens", "documents", "mixture", "entrypoint")
+        return {name: getattr(self, name) for name in names}
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        names = ("text", "tokens", "documents", "mixture", "entrypoint")
-        _check_sources({name: getattr(self, name) for name in names}, self.arguments)
+    def _arguments_fit(self) -> Self:
+        _check_arguments("entrypoint" if self.entrypoint is not None else "", self.arguments)
+        return self
+
+
+class TaskSpec(SpecModel):
+    """What an inner step computes, by code of your own: examples, their loss and, if you like, their optimizer."""
+
+    entrypoint: Entrypoint
+    """``package.module:factory``, called with ``arguments``; it returns a ``diloco.learner.data.Task``. An example
+    counts as ``training.sequenceLength`` tokens in the budget and in every clock, whatever its loss counts."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the entrypoint."""
+
+    @model_validator(mode="after")
+    def _arguments_fit(self) -> Self:
+        _check_arguments("entrypoint", self.arguments)
         return self
 
 
@@ -296,8 +326,8 @@ class TrainingSpec(SpecModel):
     tokens: int = Field(ge=1, le=10**15)
     """Budget (tokens): the job is complete when this many are merged into the global model. It can be changed while
     the job is suspended."""
-    sequence_length: int = Field(default=128, ge=2, le=1_048_576)
-    """Tokens in a sequence."""
+    sequence_length: int = Field(default=128, ge=1, le=1_048_576)
+    """Tokens in a sequence: at least 2, or with ``task`` 1."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
     """Sequences in an inner step; a pool may set its own."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)

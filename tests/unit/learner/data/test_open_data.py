@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from diloco.learner.data import DataError, batch_size_of, open_data
@@ -15,19 +16,19 @@ def entrypoint(name: str, **arguments: object) -> dict[str, Any]:
 def test_no_training_sequence_touches_the_holdout(tmp_path: Path) -> None:
     job = small_job(write_text(tmp_path))
     data = open_data(job, "here/cpu/0")
-    tokens = len(data.source)
-    held_out_from = tokens - tokens // 10
+    total = len(data.task)
+    held_out_from = total - total // 10
     shards = [open_data(job, learner).sampler for learner in job.learner_ids]
-    last = max(int(shard.sequences(0, tokens // 16).max()) for shard in shards)
-    assert last * 16 + 16 < held_out_from
-    assert data.holdout.sequences == 6
+    assert max(int(shard.sequences(0, total).max()) for shard in shards) == held_out_from - 1
+    held = np.concatenate(list(data.holdout.batches()))
+    assert (len(held), held.min()) == (6, held_out_from)
 
 
 def test_learners_have_shards_of_their_own_and_one_holdout(tmp_path: Path) -> None:
     job = small_job(write_text(tmp_path))
     one, other = (open_data(job, learner) for learner in job.learner_ids)
     assert (one.sampler.shard.index, other.sampler.shard.index) == (0, 1)
-    assert next(iter(one.holdout.batches())).inputs.equal(next(iter(other.holdout.batches())).inputs)
+    assert all(map(np.array_equal, one.holdout.batches(), other.holdout.batches()))
 
 
 def test_a_pool_may_have_its_own_batch_size() -> None:
@@ -37,16 +38,14 @@ def test_a_pool_may_have_its_own_batch_size() -> None:
 
 
 @pytest.mark.parametrize("short_of", [1, 100])
-def test_too_short_data_says_how_many_tokens_are_there_and_needed(short_of: int) -> None:
-    enough = 2 * 4 * 16 + 1  # learners x batch x sequence, and the last target
-    needed = 170  # a tenth of it is the holdout's one sequence and its last target
-    assert needed * 0.9 > enough
-    open_data(small_job(**entrypoint("counting_source", count=needed)), "here/cpu/0")
+def test_too_short_data_says_how_many_sequences_are_there_and_needed(short_of: int) -> None:
+    enough = 10 * 16 + 1  # a tenth of the sequences is held out, 8 are trained on, and the last has a last target
+    open_data(small_job(**entrypoint("counting_source", count=enough)), "here/cpu/0")
     with pytest.raises(DataError) as raised:
-        open_data(small_job(**entrypoint("counting_source", count=needed - short_of)), "here/cpu/0")
+        open_data(small_job(**entrypoint("counting_source", count=enough - short_of)), "here/cpu/0")
     assert str(raised.value) == (
-        f"data.entrypoint: has {needed - short_of} tokens, at least 170 are needed for 2 learners x 4 sequences of 16 "
-        "and a holdout of 0.1"
+        f"data.entrypoint: has {(enough - 1 - short_of) // 16} sequences, at least 10 are needed for 2 learners x 4 "
+        "sequences and a holdout of 0.1"
     )
 
 

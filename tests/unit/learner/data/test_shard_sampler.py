@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -6,18 +7,23 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
 from diloco.learner.data.holdout import check_size
 from diloco.learner.data.source import read_into
+from diloco.learner.data.task import LanguageModel
 from tests.support.entrypoints import CountingSource
 
 HUGE = 10**9
 
 
-def sampler(index: int = 0, count: int = 1, tokens: int = 1001, batch_size: int = 4, seed: int = 0) -> ShardSampler:
-    shard = Shard(index, count, batch_size, 10, seed)
-    return ShardSampler(CountingSource(tokens, HUGE), tokens, shard)
+def sampler(index: int = 0, count: int = 1, sequences: int = 100, batch_size: int = 4, seed: int = 0) -> ShardSampler:
+    return ShardSampler(sequences, Shard(index, count, batch_size, seed))
+
+
+def batch_of(source: CountingSource, *numbers: int) -> Mapping[str, Tensor]:
+    return LanguageModel(source, 10, "data").batch(np.array(numbers))
 
 
 def size_of(sampler: ShardSampler) -> int:
@@ -28,11 +34,11 @@ def size_of(sampler: ShardSampler) -> int:
     return len(taken)
 
 
-@given(count=st.integers(1, 7), tokens=st.integers(71, 2000), seed=st.integers(0, 3))
-def test_shards_share_nothing_and_leave_nothing_out(count: int, tokens: int, seed: int) -> None:
-    shards = [sampler(index, count, tokens, 1, seed) for index in range(count)]
+@given(count=st.integers(1, 7), sequences=st.integers(7, 200), seed=st.integers(0, 3))
+def test_shards_share_nothing_and_leave_nothing_out(count: int, sequences: int, seed: int) -> None:
+    shards = [sampler(index, count, sequences, 1, seed) for index in range(count)]
     taken = np.concatenate([shard.sequences(0, size_of(shard)) for shard in shards])
-    assert np.array_equal(np.sort(taken), np.arange((tokens - 1) // 10))
+    assert np.array_equal(np.sort(taken), np.arange(sequences))
 
 
 def test_an_epoch_takes_the_same_sequences_in_another_order() -> None:
@@ -45,7 +51,7 @@ def test_an_epoch_takes_the_same_sequences_in_another_order() -> None:
 
 
 def test_any_stretch_is_a_part_of_the_whole_order() -> None:
-    shard = sampler(1, 3, tokens=161)
+    shard = sampler(1, 3, sequences=16)
     size = size_of(shard)
     whole = shard.sequences(0, 3 * size).tolist()
     assert len(whole) == 3 * size
@@ -55,25 +61,25 @@ def test_any_stretch_is_a_part_of_the_whole_order() -> None:
 
 
 def test_a_batch_is_consecutive_tokens_and_their_successors() -> None:
-    batch = sampler().next_batch()
-    assert batch.inputs.shape == batch.targets.shape == (4, 10)
-    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
-    assert torch.equal(batch.targets, batch.inputs + 1)
-    assert (batch.inputs[:, 0] % 10 == 0).all()
+    batch = batch_of(CountingSource(101, HUGE), 0, 9, 4)
+    assert batch["inputs"].shape == batch["targets"].shape == (3, 10)
+    assert batch["inputs"].dtype == batch["targets"].dtype == torch.int64
+    assert torch.equal(batch["targets"], batch["inputs"] + 1)
+    assert batch["inputs"][:, 0].tolist() == [0, 90, 40]
 
 
-def test_the_last_sequence_has_its_last_target_within_the_training_tokens() -> None:
-    shard = sampler(tokens=101, batch_size=10)
-    assert shard.next_batch().targets.max() == 100
+@pytest.mark.parametrize(("tokens", "sequences"), [(0, 0), (1, 0), (100, 9), (101, 10)])
+def test_the_last_sequence_has_its_last_target_within_the_data(tokens: int, sequences: int) -> None:
+    assert len(LanguageModel(CountingSource(tokens), 10, "data")) == sequences
 
 
 def test_a_sampler_at_a_position_goes_on_as_the_one_that_got_there() -> None:
     one, other = sampler(1, 2), sampler(1, 2)
     for _ in range(30):  # into the third epoch, with batches across its border
-        one.next_batch()
+        one.next_numbers()
     other.seek(one.position)
     assert one.position == 120
-    assert torch.equal(one.next_batch().inputs, other.next_batch().inputs)
+    assert np.array_equal(one.next_numbers(), other.next_numbers())
 
 
 def test_a_position_cannot_be_negative() -> None:
@@ -82,9 +88,9 @@ def test_a_position_cannot_be_negative() -> None:
 
 
 def test_data_too_short_for_a_batch_in_every_shard_is_refused() -> None:
-    assert size_of(sampler(0, 5, 201)) == 4
-    with pytest.raises(DataError, match="200 tokens to train on, but 201 are needed"):
-        sampler(0, 5, 200)
+    assert size_of(sampler(0, 5, 20)) == 4
+    with pytest.raises(DataError, match="19 sequences to train on, but 20 are needed"):
+        sampler(0, 5, 19)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_a_source_that_returns_too_little_is_refused() -> None:
             return super().read(start, stop - 1)
 
     with pytest.raises(DataError, match=r"returned tokens of shape \(10,\)"):
-        ShardSampler(Short(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+        batch_of(Short(1000), 3)
 
 
 @pytest.mark.parametrize("returned", ["text", [0.5] * 11, ["1"] * 11])
@@ -121,28 +127,25 @@ def test_a_source_that_returns_no_token_ids_is_refused(returned: Any) -> None:
             return returned  # type: ignore[no-any-return]
 
     with pytest.raises(DataError, match=r"read\(\d+, \d+\) returned tokens of shape .* and type "):
-        ShardSampler(Odd(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+        batch_of(Odd(1000), 3)
 
 
 def test_the_holdout_reads_the_same_sequences_spread_over_the_tail() -> None:
-    source = CountingSource(2001, HUGE)
-    holdout = Holdout(source, 1000, Shard(0, 1, 4, 10, 0), 6)
-    starts = [int(row[0]) for batch in holdout.batches() for row in batch.inputs]
-    assert starts == [int(row[0]) for batch in holdout.batches() for row in batch.inputs]
-    assert starts == [1000, 1160, 1330, 1500, 1660, 1830]
-    assert [len(batch.inputs) for batch in holdout.batches()] == [4, 2]
+    holdout = Holdout(100, 200, 4, 6)
+    batches = [numbers.tolist() for numbers in holdout.batches()]
+    assert batches == [numbers.tolist() for numbers in holdout.batches()] == [[100, 116, 133, 150], [166, 183]]
 
 
 def test_the_holdout_takes_what_there_is_where_more_is_wanted() -> None:
-    holdout = Holdout(CountingSource(1000, HUGE), 950, Shard(0, 1, 4, 10, 0), 64)
-    assert holdout.sequences == 4
-    with pytest.raises(DataError, match="10 held-out tokens, but 11 are needed"):
-        Holdout(CountingSource(1000), 990, Shard(0, 1, 4, 10, 0), 64)
+    assert Holdout(95, 99, 4, 64).sequences == 4
+    with pytest.raises(DataError, match="no held-out sequence, but 1 is needed"):
+        Holdout(99, 99, 4, 64)
 
 
-@pytest.mark.parametrize(("total", "enough"), [(160, False), (161, True)])
+@pytest.mark.parametrize(("total", "enough"), [(14, False), (15, True)])
 def test_data_must_suffice_for_every_shard_beside_the_holdout(total: int, *, enough: bool) -> None:
-    # 2 x 4 sequences of 10 tokens and the last target: 81 tokens beside the half that is held out.
-    told = f"^data.text: has {total} tokens, at least 162 are needed for 2 learners x 4"
+    # 2 x 4 sequences beside the half that is held out, which is rounded down.
+    task = LanguageModel(CountingSource(10 * total + 1), 10, "data.text")
+    told = f"^data.text: has {total} sequences, at least 16 are needed for 2 learners x 4 sequences"
     with nullcontext() if enough else pytest.raises(DataError, match=told):
-        check_size(total, Shard(0, 2, 4, 10, 0), 0.5, "data.text")
+        check_size(task, Shard(0, 2, 4, 0), 0.5)

@@ -10,7 +10,7 @@ from diloco.learner.data import DataError, open_data
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, ModelInfo, build_model, export_model, layout_of, vocabulary_size_of
+from diloco.model import ModelError, ModelInfo, build_model, export_model, layout_of
 from diloco.spec import JobSpec
 from tests.support.small_job import small_job, write_text
 
@@ -26,7 +26,7 @@ def export(job: JobSpec, path: Path, steps: int = 3) -> float:
         trainer.step(0.0)
     for fragment in layout.fragments:  # the model is what the syncer would have: what was received
         trainer.apply(fragment.index, 1, trainer.capture(fragment.index)._values)
-    info = ModelInfo("small", job.model, vocabulary_size_of(module), job.training.sequence_length, layout.digest, 192)
+    info = ModelInfo("small", job.model, 257, job.training.sequence_length, layout.digest, 192)
     export_model(module, path, info)
     return trainer.evaluate()
 
@@ -36,7 +36,7 @@ def test_it_is_the_loss_that_the_first_learner_found(tmp_path: Path, learners: i
     job = small_job(write_text(tmp_path), learners)
     loss = export(job, tmp_path / "model.safetensors")
     found = exported_loss(job, tmp_path / "model.safetensors", CPU)
-    assert found.loss == pytest.approx(loss, rel=1e-7)
+    assert found.means.loss == pytest.approx(loss, rel=1e-7)
     assert (found.sequences, found.info.tokens) == (6, 192)
 
 

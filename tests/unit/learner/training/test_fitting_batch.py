@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diloco.learner.data import open_task
 from diloco.learner.training.fitting_batch import USED_SHARE, BatchError, Trial, candidates, fitting_batch
 from diloco.learner.training.memory import MemoryExhaustedError
 from diloco.model import build_model
@@ -94,7 +95,7 @@ def test_a_trial_leaves_the_model_and_its_random_numbers_as_they_were() -> None:
     module = build_model(job).train()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     numbers = torch.get_rng_state()
-    trial = Trial(module, job.training, torch.device("cpu"))
+    trial = Trial(module, open_task(job), job.training, torch.device("cpu"))
     trial.step(3)
     assert any(parameter.grad is not None for parameter in module.parameters())
     trial.end()

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from diloco.learner.data import open_task
 from diloco.learner.training.capture import Reader
 from diloco.learner.training.fitting_batch import Trial, candidates, fitting_batch
 from diloco.learner.training.memory import DeviceMemory
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of, write_fragment
+from diloco.model import ModelError, build_model, layout_of, write_fragment
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 
@@ -79,11 +80,46 @@ def test_the_state_of_a_device_starts_another_process(tmp_path: Path) -> None:
     assert second.step(0.0).loss == pytest.approx(first.step(0.0).loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("task", ["ImagesWithMomentum", "ImagesWithAdafactor"])
+def test_a_device_trains_a_task_of_the_users_own(task: str) -> None:
+    training = {"tokens": 10_000, "sequenceLength": 1, "batchSize": 8, "evaluation": {"sequences": 20}}
+    job = small_job(
+        model={"entrypoint": "tests.support.tasks:images_model"},
+        data={"holdoutFraction": 0.1},
+        task={"entrypoint": f"tests.support.tasks:{task}"},
+        training=training,
+        sync={"fragments": 2},
+    )
+    first, second = trainer_of(job, device="cuda"), trainer_of(job, device="cuda")
+    before = first.evaluate()
+    for _ in range(40):
+        first.step(0.0)
+    for fragment in range(2):
+        whole = first._reader.read(first._layout.fragments[fragment])[0]
+        torch.cuda.synchronize()
+        for one in (first, second):
+            one.apply(fragment, 1, whole)
+    assert first.evaluate() < 0.8 * before
+    second.load_state(first.state())
+    assert second.step(0.0).loss == pytest.approx(first.step(0.0).loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_what_training_changes_is_noticed_on_a_device(tmp_path: Path, buffer: bool) -> None:  # a parameter
+    model = {"entrypoint": "tests.support.models_with_buffers:late", "arguments": {"buffer": buffer}}
+    trainer = trainer_of(small_job(write_text(tmp_path), model=model, sync={"fragments": 1}), device="cuda")
+    trainer.evaluate()
+    for _ in range(5):
+        trainer.step(0.0)
+    with pytest.raises(ModelError, match=r"^model: training changes (buffer shift|state that is neither)"):
+        trainer.evaluate()
+
+
 def test_the_memory_of_a_device_limits_the_batch(tmp_path: Path) -> None:
     job = small_job(write_text(tmp_path))
     module = build_model(job).to("cuda").train()
     memory = DeviceMemory(torch.device("cuda"))
-    trial = Trial(module, job.training, torch.device("cuda"))
+    trial = Trial(module, open_task(job), job.training, torch.device("cuda"))
     found = fitting_batch(candidates(65_536), memory, trial.step, trial.reserved_bytes, trial.gradient_bytes)
     trial.end()
     assert found.needed_bytes < memory.limit_bytes

@@ -47,7 +47,7 @@ def test_every_step_draws_anew(text: Path) -> None:
     trainer, still = seeded(text), seeded(text)
     first = trainer.step(0.0).loss
     still._data.sampler.seek(8)  # the same model
-    still._data.sampler.next_batch = seeded(text)._data.sampler.next_batch  # type: ignore[method-assign]
+    still._data.sampler.next_numbers = seeded(text)._data.sampler.next_numbers  # type: ignore[method-assign]
     assert still.step(0.0).loss != first  # the same batch at another place
 
 

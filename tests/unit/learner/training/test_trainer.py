@@ -12,7 +12,7 @@ from torch import nn
 from diloco.learner.data import DataError
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
-from diloco.model import ModelError, layout_of
+from diloco.model import layout_of
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 
@@ -298,24 +298,3 @@ def test_data_with_ids_that_the_model_does_not_know_is_refused() -> None:
         DataError, match=r"data.entrypoint: has a vocabulary of 257, but the model's is 100; .*vocabularySize"
     ):
         trainer_of(job)
-
-
-def test_a_buffer_that_no_model_is_saved_with_may_change(make: Make) -> None:
-    trainer = make()
-    module_of(trainer).register_buffer("scratch", torch.zeros(1), persistent=False)
-    trainer.evaluate()
-    trainer.state()
-
-
-def test_a_buffer_that_has_changed_ends_what_the_others_would_not_see(make: Make) -> None:
-    model = {"entrypoint": "tests.support.models_with_buffers:drawn_table"}
-    trainer = make(model=model, sync={"fragments": 1, "interval": 6})
-    (table,) = module_of(trainer).buffers()
-    trainer.evaluate()
-    table.data.add_(1.0)
-    trainer.state()  # which looks at no values: it is in the way of the steps
-    with pytest.raises(ModelError, match="table"):
-        trainer.evaluate()
-    table.add_(1.0)
-    with pytest.raises(ModelError, match="table"):
-        trainer.state()

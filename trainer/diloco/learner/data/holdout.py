@@ -4,64 +4,58 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from diloco.learner.data.sampler import Batch, Shard, read_batch, tokens_to_train
-from diloco.learner.data.source import DataError, TokenSource
+from diloco.learner.data.sampler import Shard
+from diloco.learner.data.source import DataError
+from diloco.learner.data.task import JobTask
 
 
 class Holdout:
-    """The same sequences every time and for every learner, spread evenly over the held-out tokens."""
+    """The same sequences every time and for every learner, spread evenly over those that are held out."""
 
-    def __init__(self, source: TokenSource, start: int, shard: Shard, sequences: int) -> None:
-        """``start``: first held-out token. ``sequences``: how many to read, or all of them if there are fewer.
+    def __init__(self, start: int, total: int, batch_size: int, wanted: int) -> None:
+        """Sequences ``start`` to ``total`` are held out. ``wanted``: how many to read; all, if there are fewer.
 
         Raises:
-            DataError: less than one sequence is held out.
+            DataError: none is held out.
         """
-        self._source = source
-        self._length = shard.sequence_length
-        self._batch_size = shard.batch_size
-        there = (len(source) - start - 1) // self._length
+        there = total - start
         if there < 1:
-            held = len(source) - start
-            raise DataError(f"the data has {held} held-out tokens, but {self._length + 1} are needed")
-        count = min(sequences, there)
-        self._starts = start + np.arange(count, dtype=np.int64) * there // count * self._length
+            raise DataError("the data has no held-out sequence, but 1 is needed")
+        count = min(wanted, there)
+        self._numbers = start + np.arange(count, dtype=np.int64) * there // count
+        self._batch_size = batch_size
 
     @property
     def sequences(self) -> int:
         """Sequences an evaluation reads."""
-        return len(self._starts)
+        return len(self._numbers)
 
-    def batches(self) -> Iterator[Batch]:
-        """The evaluation's batches; the last may be smaller.
-
-        Raises:
-            DataError: the data cannot be read.
-        """
-        for first in range(0, len(self._starts), self._batch_size):
-            yield read_batch(self._source, self._starts[first : first + self._batch_size], self._length)
+    def batches(self) -> Iterator[NDArray[np.int64]]:
+        """The numbers of each of the evaluation's batches; the last may be smaller."""
+        for first in range(0, len(self._numbers), self._batch_size):
+            yield self._numbers[first : first + self._batch_size]
 
 
-def training_tokens(total: int, holdout_fraction: float) -> int:
-    """How many of ``total`` tokens, from the first on, may be trained on."""
-    return total - math.floor(total * holdout_fraction)
+def training_sequences(total: int, holdout_fraction: float) -> int:
+    """How many of ``total`` sequences, from the first on, may be trained on."""
+    return total - math.ceil(total * holdout_fraction)
 
 
-def check_size(total: int, shard: Shard, holdout_fraction: float, field: str) -> None:
-    """Check that ``total`` tokens are enough for every shard and the evaluation.
+def check_size(task: JobTask, shard: Shard, holdout_fraction: float) -> None:
+    """Check that the task has enough examples for every shard and the evaluation.
 
     Raises:
-        DataError: they are not; the text names ``field``, the number available and the number needed.
+        DataError: it has not; the text names its field, the number available and the number needed.
     """
-    train = training_tokens(total, holdout_fraction)
-    if train >= tokens_to_train(shard) and total - train > shard.sequence_length:
+    total = len(task)
+    train = training_sequences(total, holdout_fraction)
+    batches = shard.count * shard.batch_size
+    if batches <= train < total:
         return
-    needed = max(
-        math.ceil(tokens_to_train(shard) / (1 - holdout_fraction)),
-        math.ceil((shard.sequence_length + 1) / holdout_fraction),
-    )
+    needed = math.ceil(batches / (1 - holdout_fraction))
     raise DataError(
-        f"{field}: has {total} tokens, at least {needed} are needed for {shard.count} learners x {shard.batch_size} "
-        f"sequences of {shard.sequence_length} and a holdout of {holdout_fraction:g}"
+        f"{task.field}: has {total} {task.examples}, at least {needed} are needed for {shard.count} learners x "
+        f"{shard.batch_size} {task.examples} and a holdout of {holdout_fraction:g}"
     )

@@ -15,10 +15,14 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.data.holdout import training_tokens
 from diloco.learner.data.source import DataError, TokenSource
 from diloco.learner.data.tokenfile import TokenFile
 from diloco.spec.training import MixturePart, Sources
+
+
+def training_tokens(total: int, holdout_fraction: float) -> int:
+    """How many of ``total`` tokens, from the first on, are not held out."""
+    return total - math.floor(total * holdout_fraction)
 
 
 @dataclass(frozen=True, slots=True)

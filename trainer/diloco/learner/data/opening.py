@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diloco.learner.data.corpus import open_text
-from diloco.learner.data.holdout import Holdout, check_size, training_tokens
+from diloco.learner.data.holdout import Holdout, check_size, training_sequences
 from diloco.learner.data.mixture import open_mixture
+from diloco.learner.data.own_task import own_task
 from diloco.learner.data.sampler import Shard, ShardSampler
 from diloco.learner.data.source import DataError, TokenSource
+from diloco.learner.data.task import JobTask, LanguageModel
 from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenfile import open_token_file
 from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
@@ -21,42 +23,42 @@ from diloco.spec.training import DataSpec, Sources
 class LearnerData:
     """Everything a trainer needs of the data."""
 
-    source: TokenSource
-    field: str
-    """The manifest field that names the data, for messages."""
+    task: JobTask
     sampler: ShardSampler
     holdout: Holdout
 
 
-def open_data(
-    job: JobSpec, learner: str, source: TokenSource | None = None, *, batch_size: int | None = None
-) -> LearnerData:
+def open_data(job: JobSpec, learner: str, task: JobTask | None = None, *, batch_size: int | None = None) -> LearnerData:
     """The shard of ``learner`` (an id of the job) and the holdout, which is the same for all learners.
 
-    ``source``: the job's tokens, if the caller has opened them; several learners of one process may share them.
+    ``task``: the job's, if the caller has opened it; several learners of one process may share it.
     ``batch_size``: sequences in an inner step; default: ``batch_size_of``.
 
     Raises:
         DataError: the data is missing, empty, too short or of the wrong kind; one line that names the field.
         ValueError: the job has no such learner.
     """
-    source = open_source(job.data) if source is None else source
-    field = field_of(job.data)
+    task = open_task(job) if task is None else task
     shard = Shard(
         index=job.learner_ids.index(learner),
         count=len(job.learner_ids),
         batch_size=batch_size or batch_size_of(job, learner),
-        sequence_length=job.training.sequence_length,
         seed=job.training.seed,
     )
-    check_size(len(source), shard, job.data.holdout_fraction, field)
-    train = training_tokens(len(source), job.data.holdout_fraction)
-    return LearnerData(
-        source=source,
-        field=field,
-        sampler=ShardSampler(source, train, shard),
-        holdout=Holdout(source, train, shard, job.training.evaluation.sequences),
-    )
+    check_size(task, shard, job.data.holdout_fraction)
+    train = training_sequences(len(task), job.data.holdout_fraction)
+    holdout = Holdout(train, len(task), shard.batch_size, job.training.evaluation.sequences)
+    return LearnerData(task, ShardSampler(train, shard), holdout)
+
+
+def open_task(job: JobSpec, cache: Path | None = None, stopping: Callable[[], bool] = lambda: False) -> JobTask:
+    """What the job trains on: the user's task, or a language model over the tokens that the manifest names.
+
+    ``cache`` and ``stopping`` as in ``open_source``, which also says what it raises.
+    """
+    if job.task is not None:
+        return own_task(job.task)
+    return LanguageModel(open_source(job.data, cache, stopping), job.training.sequence_length, field_of(job.data))
 
 
 def open_source(data: DataSpec, cache: Path | None = None, stopping: Callable[[], bool] = lambda: False) -> TokenSource:

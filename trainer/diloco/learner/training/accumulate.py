@@ -11,13 +11,14 @@ Batch = Mapping[str, Tensor]
 
 def parts_of(batch: Batch, most: int | None) -> list[Batch]:
     """The batch in parts of ``most`` examples, the last one of fewer; None: the whole."""
+    if most is None:
+        return [batch]
     count = len(next(iter(batch.values())))
-    size = most or count
-    return [{name: one[first : first + size] for name, one in batch.items()} for first in range(0, count, size)]
+    return [{name: one[first : first + most] for name, one in batch.items()} for first in range(0, count, most)]
 
 
 def accumulate(
-    loss: Callable[[Batch], tuple[Tensor, Tensor | int]], parts: Sequence[Batch], parameters: Iterable[nn.Parameter]
+    loss: Callable[[Batch], tuple[Tensor, Tensor | float]], parts: Sequence[Batch], parameters: Iterable[nn.Parameter]
 ) -> tuple[Tensor, Tensor]:
     """Set the parameters' gradients to those of the mean loss of all parts; returns the mean and its count.
 
@@ -33,4 +34,4 @@ def accumulate(
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad.div_(counted)
-    return total / counted, counted
+    return total / counted, counted.float()

@@ -1,35 +1,73 @@
-"""The loss of a model on held-out tokens. Evaluating with other parameters does not change the model itself."""
+"""The loss of a model on held-out examples. Evaluating with other parameters does not change the model itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from diloco.learner.data import Batch
-from diloco.learner.training.cross_entropy import cross_entropy
+from diloco.model.probe import arithmetic, evaluating
+
+if TYPE_CHECKING:
+    from diloco.learner.data import JobTask
+
+
+class Evaluated(NamedTuple):
+    """Means over the held-out examples."""
+
+    loss: float
+    """In the task's unit. Not finite if the model is broken."""
+    metrics: Mapping[str, float]
 
 
 def mean_loss(
-    module: nn.Module, batches: Iterable[Batch], device: torch.device, parameters: Mapping[str, Tensor] | None = None
-) -> float:
-    """Mean cross-entropy in nats per token, in f32 arithmetic whatever the training's precision.
+    module: nn.Module,
+    task: "JobTask",
+    batches: Iterable[NDArray[np.int64]],
+    device: torch.device,
+    parameters: Mapping[str, Tensor] | None = None,
+) -> Evaluated:
+    """Means of a task's losses and metrics, in f32 arithmetic (see ``arithmetic``) whatever the training's precision.
 
-    ``parameters``: used in place of the module's own of those names, on ``device``. If the model is broken the result
-    is not finite.
+    ``batches``: numbers of examples. ``parameters``: used in place of the module's own of those names, on ``device``.
+
+    Raises:
+        DataError: the examples cannot be read, or a mean is over nothing.
     """
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    tokens = 0
-    training = module.training
-    module.eval()
+    totals: dict[str, Tensor] = {}
+    with torch.no_grad(), evaluating(module), swapped(module, parameters or {}), arithmetic(module, device):
+        for numbers in batches:
+            batch = {name: tensor.to(device) for name, tensor in task.batch(numbers).items()}
+            terms = {"": task.loss(module, batch), **task.metrics(module, batch)}
+            for name, term in terms.items():
+                pair = [torch.as_tensor(one, dtype=torch.float64, device=device) for one in term]
+                totals[name] = totals.get(name, 0.0) + torch.stack(pair)
+    means: dict[str, float] = {}
+    for name, total in totals.items():
+        summed, counted = total.tolist()
+        if counted <= 0:
+            raise task.mistake(f"{name or 'its loss'} has a count of {counted:g} in an evaluation; it must be above 0")
+        means[name] = summed / counted
+    return Evaluated(means.pop(""), means)
+
+
+@contextmanager
+def swapped(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give parameters other values inside: the same parameters, so that every name and alias of one sees them.
+
+    A strided parameter gets a strided copy, so that a model computes the same to the bit wherever its values are from.
+    """
+    parameters = {name: module.get_parameter(name) for name in values}
+    before = {name: parameter.data for name, parameter in parameters.items()}
     try:
-        with torch.no_grad():
-            for batch in batches:
-                inputs, targets = batch.inputs.to(device), batch.targets.to(device)
-                made = functional_call(module, dict(parameters or {}), (inputs,))
-                logits = getattr(made, "logits", made)
-                total += cross_entropy(logits, targets)
-                tokens += targets.numel()
+        for name, parameter in parameters.items():
+            given = values[name]
+            alike = given.stride() == parameter.stride()
+            parameter.data = given if alike else torch.empty_like(parameter).copy_(given)
+        yield
     finally:
-        module.train(training)
-    return float(total) / tokens
+        for name, parameter in parameters.items():
+            parameter.data = before[name]

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from diloco.learner.data import open_data
-from diloco.learner.training.evaluate import mean_loss
-from diloco.learner.training.trainer import check_vocabulary
+from diloco.learner.training.evaluate import Evaluated, mean_loss
 from diloco.model import ModelInfo, load_model
 from diloco.spec import JobSpec
 
@@ -19,10 +18,13 @@ from diloco.spec import JobSpec
 class ExportedLoss:
     """The result of evaluating an exported model."""
 
-    loss: float
-    """Mean cross-entropy, nats per token; not finite if the model is broken."""
+    means: Evaluated
     sequences: int
     info: ModelInfo
+    unit: str
+    """Of the loss."""
+    examples: str
+    """What the held-out sequences are called."""
 
 
 def exported_loss(job: JobSpec, path: Path, device: torch.device) -> ExportedLoss:
@@ -34,6 +36,7 @@ def exported_loss(job: JobSpec, path: Path, device: torch.device) -> ExportedLos
     """
     loaded = load_model(path, job.model)
     data = open_data(job, job.learner_ids[0])
-    check_vocabulary(data, loaded.module)
-    loss = mean_loss(loaded.module.to(device), data.holdout.batches(), device)
-    return ExportedLoss(loss, data.holdout.sequences, loaded.info)
+    module = loaded.module.to(device)
+    data.task.check(module)
+    means = mean_loss(module, data.task, data.holdout.batches(), device)
+    return ExportedLoss(means, data.holdout.sequences, loaded.info, data.task.unit, data.task.examples)

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import nn
 
+from diloco.learner.data import JobTask
+from diloco.learner.data.task import on
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.memory import Memory, MemoryExhaustedError
-from diloco.model import trained_parameters, vocabulary_size_of
+from diloco.model import trained_parameters
 from diloco.model.randomness import seeded_by
 from diloco.plan.memory import IN_A_PROCESS, LATER_ON_A_DEVICE, OF_FEEDBACK
 from diloco.spec.training import TrainingSpec
@@ -82,14 +85,18 @@ def fitting_batch(
 
 
 class Trial:
-    """Steps of a model that is about to be trained, with token ids that mean nothing. They change no parameter."""
+    """Steps of a model that is about to be trained, on the first examples. They change no parameter."""
 
     def __init__(
-        self, module: nn.Module, training: TrainingSpec, device: torch.device, *, feedback: bool = False
+        self, module: nn.Module, task: JobTask, training: TrainingSpec, device: torch.device, *, feedback: bool = False
     ) -> None:
-        """``module`` is on ``device``. ``feedback``: the learner keeps what its encodings have lost."""
-        self._module, self._training, self._device = module, training, device
-        self._vocabulary = vocabulary_size_of(module)
+        """``module`` is on ``device``. ``feedback``: the learner keeps what its encodings have lost.
+
+        Raises:
+            ModelError, DataError: model and task do not go together.
+        """
+        self._module, self._task, self._training, self._device = module, task, training, device
+        task.check(module)
         in_process = IN_A_PROCESS + (OF_FEEDBACK if feedback else 0)
         copies = LATER_ON_A_DEVICE if device.type == "cuda" else in_process
         self.gradient_bytes = _F32_BYTES * sum(parameter.numel() for parameter in trained_parameters(module).values())
@@ -97,10 +104,9 @@ class Trial:
 
     def step(self, batch_size: int) -> None:
         """A forward and a backward pass."""
-        shape = (batch_size, self._training.sequence_length)
+        batch = on(self._device, self._task.batch(np.arange(batch_size) % len(self._task)))
         with seeded_by("trial", self._device):
-            tokens = torch.randint(self._vocabulary, shape, device=self._device)
-            backpropagate(self._module, tokens, tokens, self._training)
+            backpropagate(self._module, self._task, batch, self._training)
 
     def end(self) -> None:
         """Free the gradients."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from diloco.learner.data.text import END_OF_DOCUMENT, VOCABULARY_SIZE
 from diloco.model import vocabulary_size_of
 from diloco.model.logits import logits_of
+from diloco.model.probe import arithmetic, evaluating
 
 
 class SampleError(ValueError):
@@ -42,18 +43,13 @@ def sample_text(module: nn.Module, prompt: str, options: SampleOptions) -> str:
     generator = torch.Generator(device).manual_seed(options.seed)
     # In training every document follows an end of document, so the prompt does here.
     drawn = [END_OF_DOCUMENT, *prompt.encode()]
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            for _ in range(options.tokens):
-                seen = torch.tensor([drawn[-options.context :]], dtype=torch.int64, device=device)
-                token = _draw(logits_of(module, seen)[0, -1].float(), options, generator)
-                if token == END_OF_DOCUMENT:
-                    break
-                drawn.append(token)
-    finally:
-        module.train(training)
+    with torch.no_grad(), evaluating(module), arithmetic(module, device):
+        for _ in range(options.tokens):
+            seen = torch.tensor([drawn[-options.context :]], dtype=torch.int64, device=device)
+            token = _draw(logits_of(module, seen)[0, -1].float(), options, generator)
+            if token == END_OF_DOCUMENT:
+                break
+            drawn.append(token)
     return bytes(drawn[1:]).decode("utf-8", "replace")
 
 

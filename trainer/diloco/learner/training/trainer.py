@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from diloco.core.fragments import Layout
-from diloco.learner.data import DataError, LearnerData
+from diloco.learner.data import LearnerData
+from diloco.learner.data.task import on
 from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.evaluate import mean_loss
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, learning_rates
-from diloco.model import ModelError, trained_parameters, vocabulary_size_of, write_fragment
-from diloco.model.constants import BufferWatch, changes_in_training
+from diloco.learner.training.own_optimizer import OwnOptimizer
+from diloco.learner.training.state_watch import StateWatch
+from diloco.model import trained_parameters, write_fragment
 from diloco.model.fragments import whole_tensors
 from diloco.model.randomness import seeded_by
 from diloco.spec import JobSpec
@@ -47,9 +50,9 @@ class StepResult:
     """One inner step."""
 
     loss: float
-    """Mean cross-entropy in nats per token. In a skipped step either this or the gradient is not finite."""
+    """Mean, in the task's unit. In a skipped step either this or the gradient is not finite."""
     tokens: int
-    """Tokens trained on: 0 in a skipped step."""
+    """Tokens trained on, where each example counts as training.sequenceLength: 0 in a skipped step."""
     seconds: float
     grad_norm: float
     """Global norm of the gradient before clipping."""
@@ -90,20 +93,29 @@ class InnerTrainer:
         """``module`` is moved to ``device`` and belongs to the trainer from then on. Its parameters are version 0.
 
         Raises:
-            DataError: the data has token ids outside the model's vocabulary.
+            DataError: the task cannot be used, or its data has token ids outside the model's vocabulary.
             OptimizerError: the inner optimizer is not possible for this model or with this torch.
-            ModelError: a saved buffer is not a plain, strided tensor.
+            ModelError: the model cannot be used for the task, or training changes more than its trained parameters.
         """
-        check_vocabulary(data, module)
         self._options = job.training
-        self._module = module.to(device).train()
+        self._module = module.to(device)
         self._layout = layout
         self._data = data
+        self._task = task = data.task
         self._device = device
+        task.check(module)
         self._parameters = trained_parameters(module)
-        self._optimizer = NamedOptimizer(self._module, job.training.optimizer)
+        own = task.optimizer(self._parameters)
+        self._optimizer = (
+            NamedOptimizer(self._module, job.training.optimizer)
+            if own is None
+            else OwnOptimizer(own, self._parameters, job.training.optimizer, task)
+        )
         self._reader = Reader(module, device)
-        self._buffers = BufferWatch(self._module, saved_only=True)
+        few = on(device, task.batch(np.arange(min(2, self.batch_size))))
+        self._watch = StateWatch(self._module, task, few, job.training, device)
+        self.metrics: Mapping[str, float] = {}
+        """Means of the task's metrics in the latest evaluation."""
         self._skipped_in_a_row = 0
         self.steps = 0
         """Inner steps of this learner so far, without skipped ones."""
@@ -149,14 +161,14 @@ class InnerTrainer:
 
         Raises:
             TrainingDivergedError: the tenth step in a row whose loss or gradient was not finite.
-            DataError: the data cannot be read.
+            DataError, ModelError: the data cannot be read, or the loss cannot be used.
         """
         began = time.perf_counter()
         rates = learning_rates(self._options.optimizer, self._optimizer.steps, progress)
-        batch = self._data.sampler.next_batch()
-        loss, norm = self._gradients(batch.inputs.to(self._device), batch.targets.to(self._device))
+        numbers = self._data.sampler.next_numbers()
+        loss, norm = self._gradients(on(self._device, self._task.batch(numbers)))
         finite = math.isfinite(loss) and math.isfinite(norm)
-        tokens = batch.targets.numel() if finite else 0
+        tokens = len(numbers) * self._options.sequence_length if finite else 0
         if finite:
             self._optimizer.step(rates)
             self._skipped_in_a_row = 0
@@ -196,22 +208,22 @@ class InnerTrainer:
         self._held[fragment] = _Held(version, values, self.steps, self.tokens)
 
     def evaluate(self, replaced: Mapping[int, Tensor] = _NOTHING) -> float:
-        """Held-out loss, in nats per token, of the global model: of the anchors, without the steps made since.
+        """Held-out loss, in the task's unit, of the global model: of the anchors, without the steps made since.
 
         ``replaced``: by fragment, flat f32 host buffers to use in place of the anchor. Training is not affected. If the
         model is broken the result is not finite.
 
         Raises:
             DataError: the data cannot be read.
-            ModelError: training has changed a buffer, so that this is not the other learners' model.
+            ModelError: training has changed more than trained parameters, so that this is not the others' model.
         """
-        self._check_buffers(look_at_values=True)
-        flats = (
-            replaced.get(index, held.anchor).to(self._device, non_blocking=True)
-            for index, held in enumerate(self._held)
-        )
-        parameters = whole_tensors(self._layout, flats)
-        return mean_loss(self._module, self._data.holdout.batches(), self._device, parameters)
+        self._watch.check()
+        flats = [replaced.get(index, held.anchor) for index, held in enumerate(self._held)]
+        there = [flat.to(self._device, non_blocking=True) for flat in flats]
+        parameters = whole_tensors(self._layout, there)
+        batches = self._data.holdout.batches()
+        loss, self.metrics = mean_loss(self._module, self._task, batches, self._device, parameters)
+        return loss
 
     def catch_up(self, steps: int, data_position: int) -> None:
         """Continue from the syncer's record of this learner, if that is further, so that no sequence is used twice."""
@@ -233,9 +245,8 @@ class InnerTrainer:
         """A copy of what a restarted learner needs, in host memory; another thread may write it to disk.
 
         Raises:
-            ModelError: training has changed a buffer, which no other learner would receive.
+            OptimizerError: an optimizer of the user's own keeps what cannot be saved.
         """
-        self._check_buffers(look_at_values=False)
         return TrainerState(self._optimizer.state(), self._optimizer.steps, self.steps, self.tokens, self.data_position)
 
     def load_state(self, state: TrainerState) -> None:
@@ -250,17 +261,19 @@ class InnerTrainer:
             held.steps, held.tokens = state.steps, state.tokens
         self._data.sampler.seek(state.data_position)
 
-    def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+    def _gradients(self, batch: Mapping[str, Tensor]) -> tuple[float, float]:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(self._key(), self._device):
-            loss = backpropagate(self._module, inputs, targets, self._options)
+            loss, count = backpropagate(self._module, self._task, batch, self._options)
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
         if self._options.optimizer.clip_norm > 0:
             clip_grads_with_norm_(used, self._options.optimizer.clip_norm, norm)
-        # Read both values with one wait for the device.
-        loss_value, norm_value = torch.stack((loss, norm)).tolist()
+        # Read all values with one wait for the device.
+        loss_value, norm_value, counted = torch.stack((loss, norm, count)).tolist()
+        if counted <= 0:
+            raise self._task.mistake(f"its loss has a count of {counted:g} in a batch; it must be above 0")
         return loss_value, norm_value
 
     def _key(self) -> str:
@@ -278,27 +291,8 @@ class InnerTrainer:
                 f"lower {_RATES[self._options.optimizer.type]} or check the data"
             )
 
-    def _check_buffers(self, *, look_at_values: bool) -> None:
-        # The check before training finds most such buffers; those that only change later are found here.
-        if changed := self._buffers.changed(look_at_values=look_at_values):
-            raise ModelError(f"model: {changes_in_training(changed)}")
-
     def _now(self, index: int) -> Tensor:
         values, copied = self._reader.read(self._layout.fragments[index])
         if copied is not None:
             copied.synchronize()
         return values
-
-
-def check_vocabulary(data: LearnerData, module: nn.Module) -> None:
-    """Check that every token id of the data is in the model's vocabulary.
-
-    Raises:
-        DataError: one is not.
-    """
-    known = vocabulary_size_of(module)
-    if data.source.vocabulary_size > known:
-        raise DataError(
-            f"{data.field}: has a vocabulary of {data.source.vocabulary_size}, but the model's is {known}; "
-            "the model's (model.builtin.vocabularySize) must not be smaller"
-        )

@@ -5,14 +5,15 @@ against the rules before it fills in the defaults inside it, so a rule must be o
 are on ``spec`` and point to the field. CEL cannot name a position in a list, so there the message names the region.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from diloco.spec.automatic import AUTO, allowed
-from diloco.spec.checks import MAXIMUM_LEARNERS, MODEL_ENDING
+from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
-from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, exactly_one
+from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec, exactly_one
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,17 @@ class Rule:
         return {**made, "fieldPath": f".{self.field}"} if self.field else made
 
 
-def _one_of(*sources: str) -> Rule:
-    given = ", ".join(f"has(self.{source})" for source in sources)
-    return Rule(f"[{given}].exists_one(given, given)", exactly_one(sources))
+_ARGUMENTS = Rule(
+    # Compared with {}, because a free-form object has no size in CEL.
+    "!has(self.arguments) || has(self.entrypoint) || dyn(self.arguments) == dyn({})",
+    "has no use without entrypoint; remove it or use entrypoint",
+    "arguments",
+)
 
 
-def _one_of_or_entrypoint(*sources: str) -> tuple[Rule, ...]:
-    return (
-        _one_of(*sources, "entrypoint"),
-        Rule(
-            # Compared with {}, because a free-form object has no size in CEL.
-            "!has(self.arguments) || has(self.entrypoint) || dyn(self.arguments) == dyn({})",
-            "has no use without entrypoint; remove it or use entrypoint",
-            "arguments",
-        ),
-    )
+def _one_given(at: str, sources: Iterable[str]) -> str:
+    given = ", ".join(f"has({at}.{source})" for source in sources)
+    return f"[{given}].exists_one(given, given)"
 
 
 def _integer_or_auto(least: int, most: int) -> tuple[Rule, ...]:
@@ -86,6 +83,20 @@ def _at_most_learners(field: str) -> Rule:
 
 
 _SPEC = (
+    Rule(f"has(self.task) || {_one_given('self.data', DataSpec().sources)}", exactly_one(DataSpec().sources), "data"),
+    Rule(
+        f"has(self.task) || self.training.sequenceLength >= {LEAST_LENGTH}",
+        f"1 has a use only with spec.task; use at least {LEAST_LENGTH}",
+        "training.sequenceLength",
+    ),
+    *(
+        Rule(
+            f"!has(self.task) || !has(self.data.{source})",
+            "has no use with spec.task, which has its own examples; remove one of them",
+            f"data.{source}",
+        )
+        for source in DataSpec().sources
+    ),
     Rule(
         "!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",
         "is missing; without spec.data.text give the number of token ids",
@@ -225,17 +236,21 @@ _REGION = (
     ),
 )
 
+_MODELS = ("builtin", "huggingface", "entrypoint")
+_PARTS = ("text", "tokens", "documents")
+
 RULES: dict[str, tuple[Rule, ...]] = {
     "spec.model": (
-        *_one_of_or_entrypoint("builtin", "huggingface"),
+        Rule(_one_given("self", _MODELS), exactly_one(_MODELS)),
+        _ARGUMENTS,
         Rule(
             "!has(self.adapter) || has(self.huggingface) && has(self.huggingface.weights) && self.huggingface.weights",
             NEEDS_WEIGHTS,
             "adapter",
         ),
     ),
-    "spec.data": _one_of_or_entrypoint("text", "tokens", "documents", "mixture"),
-    "spec.data.mixture[]": (_one_of("text", "tokens", "documents"),),
+    "spec.data": (_ARGUMENTS,),
+    "spec.data.mixture[]": (Rule(_one_given("self", _PARTS), exactly_one(_PARTS)),),
     "spec": _SPEC,
     "spec.syncer.backup": _BACKUP,
     "spec.initFrom": _INIT_FROM,

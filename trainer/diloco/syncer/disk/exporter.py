@@ -12,14 +12,8 @@ import torch
 from torch import nn
 
 from diloco.core.fragments import Layout
-from diloco.model import (
-    ModelError,
-    ModelInfo,
-    export_model,
-    layout_of_job,
-    model_from_fragments,
-    vocabulary_size_of,
-)
+from diloco.model import ModelError, ModelInfo, export_model, layout_of_job, model_from_fragments
+from diloco.model.build import vocabulary_of_builtin
 from diloco.runtime.files import fsync
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.checkpoint import load_checkpoint, newest_checkpoint
@@ -97,7 +91,7 @@ def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], t
     info = ModelInfo(
         job=job.metadata.name,
         model=job.spec.model,
-        vocabulary_size=vocabulary_size_of(module),
+        vocabulary_size=vocabulary_of_builtin(job.spec) if job.spec.model.builtin else 0,
         sequence_length=job.spec.training.sequence_length,
         layout_digest=layout.digest,
         tokens=tokens,

@@ -1,0 +1,136 @@
+"""What an inner step computes, as training uses it: examples by number, and the loss of a batch of them.
+
+The job's own is ``diloco.learner.data.own_task``; without one it is a language model over the job's tokens.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from diloco.learner.data.source import DataError, TokenSource, read_into
+from diloco.learner.training.cross_entropy import cross_entropy
+from diloco.model import ModelError, vocabulary_size_of
+from diloco.model.logits import logits_of
+
+_PROBE_TOKENS: Final = 8
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A task of the user's own. It must be the same in every process of a job, because positions refer to examples.
+
+    It may also have ``optimizer(parameters)``, which gets the trained parameters by name and returns a
+    ``torch.optim.Optimizer``, and ``metrics(module, batch)``, which returns further sums and counts by name.
+    """
+
+    def __len__(self) -> int:
+        """Number of examples; the last ``data.holdoutFraction`` of them are held out."""
+        ...
+
+    def batch(self, numbers: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """The examples of these numbers, on the CPU."""
+        ...
+
+    def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | float]:
+        """Sum of the losses in a batch, a scalar that needs a gradient, and the number of losses in it."""
+        ...
+
+
+class Total(NamedTuple):
+    """A sum over a batch, and over how much."""
+
+    summed: Tensor | float
+    """A number or a scalar tensor."""
+    counted: Tensor | float
+
+
+class JobTask(ABC):
+    """A job's task as its learners use it."""
+
+    field: str
+    """The manifest field that names the examples, for messages."""
+    examples: str
+    """What an example is called, in the plural."""
+    unit: str
+    """What the mean loss is measured in."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of examples."""
+
+    @abstractmethod
+    def batch(self, numbers: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """These examples, on the CPU.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+
+    @abstractmethod
+    def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Total:
+        """The losses of a batch that is on the module's device; the sum is a tensor."""
+
+    def metrics(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Total]:  # noqa: ARG002  # none here
+        """What else an evaluation shows, by name."""
+        return {}
+
+    def optimizer(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | None:  # noqa: ARG002  # as above
+        """Its own optimizer of the trained parameters; None: that of the manifest."""
+        return None
+
+    def check(self, module: nn.Module) -> None:  # noqa: B027  # most tasks need none
+        """Check that the module and the examples go together, before anything else is done with them.
+
+        Raises:
+            ModelError, DataError: they do not.
+        """
+
+    def mistake(self, text: str) -> ValueError:
+        """The error to raise about its loss."""
+        return ModelError(f"model: {text}")
+
+
+def on(device: torch.device, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``batch`` on ``device``."""
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+class LanguageModel(JobTask):
+    """Next-token prediction. Example i is the tokens from i * ``length`` on; its last target begins example i + 1."""
+
+    examples = "sequences"
+    unit = "nats per token"
+
+    def __init__(self, source: TokenSource, length: int, field: str) -> None:
+        self.field = field
+        self._source, self._length = source, length
+
+    def __len__(self) -> int:
+        return max(0, len(self._source) - 1) // self._length
+
+    def batch(self, numbers: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """Token ids, int64, shape (sequences, length): ``inputs``, and ``targets``, each the token after its input."""
+        tokens = np.empty((len(numbers), self._length + 1), dtype=np.int64)
+        for row, number in zip(tokens, numbers, strict=True):
+            read_into(self._source, int(number) * self._length, row)
+        whole = torch.from_numpy(tokens)
+        return {"inputs": whole[:, :-1].contiguous(), "targets": whole[:, 1:].contiguous()}
+
+    def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Total:
+        """Cross-entropy of each target."""
+        targets = batch["targets"]
+        return Total(cross_entropy(logits_of(module, batch["inputs"]), targets), targets.numel())
+
+    def check(self, module: nn.Module) -> None:
+        """Check that the module's output is logits, and that every token id of the data is in its vocabulary."""
+        known = vocabulary_size_of(module, min(self._length, _PROBE_TOKENS))
+        if self._source.vocabulary_size > known:
+            raise DataError(
+                f"{self.field}: has a vocabulary of {self._source.vocabulary_size}, but the model's is {known}; "
+                "the model's (model.builtin.vocabularySize) must not be smaller"
+            )

@@ -1,0 +1,120 @@
+"""An inner optimizer of the user's own: any of torch's kind whose state is tensors and numbers.
+
+Its groups keep their own learning rates as peaks; warm-up and decay are those of ``training.optimizer``.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from diloco.learner.data import JobTask
+from diloco.learner.training.optimizer import LearningRates, OptimizerError
+from diloco.model.entrypoint import one_line
+from diloco.spec.training import InnerOptimizer
+
+_NUMBER: Final = "number:"
+"""Begins the key of a state that is no tensor."""
+
+
+class OwnOptimizer:
+    """``NamedOptimizer`` for an optimizer that a task has made of the parameters."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Mapping[str, nn.Parameter],
+        options: InnerOptimizer,
+        task: JobTask,
+    ) -> None:
+        """``parameters``: the trained ones, by name.
+
+        Raises:
+            DataError: it does not train exactly these, or has no learning rate.
+        """
+        self._optimizer, self._task = optimizer, task
+        self._parameters = parameters
+        self._peak = options.learning_rate
+        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        if missing := [name for name, one in parameters.items() if id(one) not in held]:
+            raise task.mistake(f"its optimizer does not hold {missing[0]}; give it every parameter, or freeze it")
+        if len(held) > len(parameters):
+            raise task.mistake("its optimizer holds more than the parameters it was given; give it only these")
+        if not all(isinstance(group.get("lr"), float | int | Tensor) for group in optimizer.param_groups):
+            raise task.mistake("its optimizer has groups without lr; give each a learning rate")
+        self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
+        self.steps = 0
+        """Steps made, including those before a restart."""
+        self.identity = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        """A description of what the state belongs to."""
+
+    def step(self, rates: LearningRates) -> None:
+        """Update every parameter by its gradient, at its group's learning rate, and clear the gradients.
+
+        Raises:
+            DataError: it raised.
+        """
+        share = rates["AdamW"] / self._peak
+        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * share
+        try:
+            self._optimizer.step()
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise self._task.mistake(f"its optimizer's step() raised {one_line(error)}") from error
+        self.zero_grad()
+        self.steps += 1
+
+    def zero_grad(self) -> None:
+        """Clear the gradients without using them."""
+        self._optimizer.zero_grad()
+
+    def start_over(self) -> None:
+        """Drop the state and the count of steps, so that the learning rate warms up again."""
+        self._optimizer.state.clear()
+        self.steps = 0
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the state in host memory, by ``KEY.NAME``; a number's key is ``number:KEY.NAME``.
+
+        Raises:
+            OptimizerError: it keeps something else than tensors and numbers.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"{key}.{name}"] = value.to("cpu", copy=True).contiguous()
+                elif isinstance(value, int | float):
+                    dtype = torch.float64 if isinstance(value, float) else None
+                    tensors[f"{_NUMBER}{key}.{name}"] = torch.tensor(value, dtype=dtype)
+                elif value is not None:
+                    raise OptimizerError(
+                        f"{self._task.field}: its optimizer keeps a {type(value).__name__} as {key} of {name}; use one "
+                        "whose state is tensors and numbers"
+                    )
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Restore what ``state`` returned after ``steps`` steps, before the first step.
+
+        Raises:
+            KeyError: a state is of a parameter that does not exist.
+        """
+        groups = {id(one): group for group in self._optimizer.param_groups for one in group["params"]}
+        found = {full: full.removeprefix(_NUMBER).partition(".")[::2] for full in tensors}
+        if unknown := [full for full, (_, name) in found.items() if name not in self._parameters]:
+            raise KeyError(min(unknown))
+        for full, (key, name) in found.items():
+            tensor, parameter = tensors[full], self._parameters[name]
+            group, kept = groups[id(parameter)], self._optimizer.state[parameter]
+            if full.startswith(_NUMBER):
+                kept[key] = tensor.item()
+            elif tensor.shape == parameter.shape:
+                kept[key] = torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor)
+            else:  # torch counts steps on the CPU, unless the device does
+                there = tensor.dim() > 0 or group.get("capturable") or group.get("fused")
+                kept[key] = tensor.to(parameter.device, copy=True) if there else tensor.clone()
+        self.steps = steps

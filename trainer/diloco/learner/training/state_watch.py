@@ -1,0 +1,119 @@
+"""Notices what training changes besides trained parameters.
+
+Nothing else is synchronized: learners would evaluate different models, and the exported one would be another again. It
+compares what the same parameters give for the same examples, whatever it is that changed. The parameters' values depend
+on their shapes alone, so neither a copy of a model has to be kept nor does it matter which model the learner received
+meanwhile. Each evaluation checks, because what an evaluation says is what a change makes wrong.
+"""
+
+import logging
+import sys
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from diloco.learner.data import DataError, JobTask
+from diloco.learner.training.evaluate import swapped
+from diloco.model import ModelError, trained_parameters
+from diloco.model.constants import SavedBuffers, digests
+from diloco.model.entrypoint import one_line
+from diloco.model.probe import arithmetic, evaluating
+from diloco.model.randomness import seeded_by
+from diloco.spec.training import TrainingSpec
+
+_log = logging.getLogger(__name__)
+_EQUAL_PROBES = 3
+"""So many in a row must agree before a difference from the first counts as a change."""
+
+
+class StateWatch:
+    """Of one module, on its device. ``batch``: a few examples, on that device."""
+
+    def __init__(
+        self, module: nn.Module, task: JobTask, batch: dict[str, Tensor], training: TrainingSpec, device: torch.device
+    ) -> None:
+        """Begin to watch, and look at what one forward pass in training changes.
+
+        Raises:
+            ModelError: it changes something; or it is not possible.
+            DataError: the task's loss cannot be computed.
+        """
+        self._module, self._task, self._batch, self._device = module, task, batch, device
+        try:
+            self._first = self._probe()
+            # Caches have grown now.
+            self._saved, self._digests = SavedBuffers(module), digests(module)
+            self._watches = self._is_steady(self._first)
+            bf16 = torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "BF16")
+            with seeded_by("probe", device), torch.no_grad(), bf16:
+                task.loss(module, batch)
+        except (DataError, ModelError, torch.OutOfMemoryError):
+            raise
+        except (Exception, SystemExit) as error:  # a user's model may raise anything: show it to the user
+            raise ModelError(f"model: its forward pass raised {one_line(error)}") from error
+        self.check()
+
+    def check(self) -> None:
+        """Check that nothing has changed since the watch began.
+
+        Raises:
+            ModelError: something has; the text names it where it can be found.
+        """
+        changed = self._saved.changed()
+        if not changed and self._watches and not torch.equal(now := self._probe(), self._first):
+            self._watches = self._is_steady(now)
+            if self._watches:
+                after = digests(self._module)
+                changed = next((name for name in after if after[name] != self._digests.get(name)), "")
+                changed = changed or "state that is neither a parameter nor a buffer"
+        if changed:
+            raise ModelError(
+                f"model: training changes {changed}, and only trained parameters are synchronized; use layers without "
+                "running statistics (LayerNorm, GroupNorm), leave it as it is, or make it a trained parameter"
+            )
+
+    def _is_steady(self, first: Tensor) -> bool:
+        """Whether the same state gives the same result."""
+        if all(torch.equal(self._probe(), first) for _ in range(_EQUAL_PROBES - 1)):
+            return True
+        _log.warning(
+            "the model gives different results for the same parameters and examples in evaluation mode; whether "
+            "training changes more than trained parameters is not checked"
+        )
+        return False
+
+    def _probe(self) -> Tensor:
+        """The sum and the count of the losses, bit by bit, as integers of 8 bytes."""
+        values = _values(trained_parameters(self._module), self._device)
+        # A compiled model may be compiled anew for other shapes, and then differ in the last bit.
+        compiled = "torch._dynamo" in sys.modules
+        eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+        with (
+            torch.no_grad(),
+            evaluating(self._module),
+            swapped(self._module, values),
+            arithmetic(self._module, self._device),
+            seeded_by("probe", self._device),
+            eager,
+        ):
+            pair = self._task.loss(self._module, self._batch)
+        return torch.stack([torch.as_tensor(one).double().cpu() for one in pair]).view(torch.int64)
+
+
+def _values(parameters: dict[str, nn.Parameter], device: torch.device) -> dict[str, Tensor]:
+    """Values by name: about 1 for norms and biases, and small enough elsewhere for the size of a layer's input.
+
+    Parameters with inputs of one size share their values, so that this takes less memory than the model.
+    """
+    inputs = {name: one.shape[1:].numel() if one.dim() > 1 else 0 for name, one in parameters.items()}
+    most: dict[int, int] = {}
+    for name, one in parameters.items():
+        most[inputs[name]] = max(one.numel(), most.get(inputs[name], 0))
+    drawn: dict[int, Tensor] = {}
+    for size, numel in most.items():
+        generator = torch.Generator(device).manual_seed(size)
+        reach = 1.7 * size**-0.5 if size else 0.5
+        drawn[size] = torch.empty(numel, device=device).uniform_(-reach, reach, generator=generator)
+        drawn[size] += 0.0 if size else 1.0
+    return {name: drawn[inputs[name]][: one.numel()].view(one.shape) for name, one in parameters.items()}
