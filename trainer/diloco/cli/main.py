@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diloco import __version__
-from diloco.cli import evaluate, plan, processes, render, replay, run, tokens, top, validate
+from diloco.cli import data, evaluate, plan, processes, render, replay, run, tokens, top, validate
 from diloco.cli.chaos import command as chaos
 from diloco.cli.live.target import KUBECTL_PROGRAM
 from diloco.cli.needs_operator import add_cluster_commands
@@ -47,6 +47,7 @@ app.command("status", rich_help_panel=_WORK)(top.status)
 app.command("top", rich_help_panel=_WORK)(top.top)
 app.command("chaos", rich_help_panel=_WORK)(chaos.chaos)
 app.command("evaluate", rich_help_panel=_WORK)(evaluate.evaluate)
+app.command("data", rich_help_panel=_WORK)(data.data)
 app.command("replay", rich_help_panel=_WORK)(replay.replay)
 app.command("tokens", rich_help_panel=_WORK)(tokens.tokens)
 add_cluster_commands(app, _WORK)

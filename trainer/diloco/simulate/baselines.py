@@ -7,16 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from diloco.learner.data import (
-    Batch,
-    LearnerData,
-    ShardSampler,
-    TokenSource,
-    batch_size_of,
-    open_data,
-    open_source,
-)
-from diloco.learner.data.holdout import training_tokens
+from diloco.learner.data import LearnerData, TokenSource, batch_size_of, open_data
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.spec import DiLoCoJob, JobSpec
@@ -32,29 +23,6 @@ class Baseline:
     trained_tokens: int
 
 
-class AllShards(ShardSampler):
-    """Every shard's next batch as one: its mean gradient is the one that data-parallel learners would average.
-
-    The shards' batches must be of one size. Its position is that of each shard.
-    """
-
-    def __init__(self, source: TokenSource, training_tokens: int, samplers: tuple[ShardSampler, ...]) -> None:
-        super().__init__(source, training_tokens, samplers[0].shard)
-        self._samplers = samplers
-
-    def seek(self, position: int) -> None:
-        """Continue as if ``position`` sequences had been taken from each shard."""
-        super().seek(position)
-        for sampler in self._samplers:
-            sampler.seek(position)
-
-    def next_batch(self) -> Batch:
-        """The next ``batch_size`` sequences of each shard."""
-        batches = [sampler.next_batch() for sampler in self._samplers]
-        super().seek(self._samplers[0].position)
-        return Batch(torch.cat([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches]))
-
-
 def data_parallel(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
     """Train with all learners' batches in every step, gradients averaged, until the budget is used.
 
@@ -63,20 +31,15 @@ def data_parallel(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline
         ValueError: pools differ in batch size.
     """
     spec = job.spec
-    tokens = open_source(spec.data) if source is None else source
-    shards = [open_data(spec, learner, tokens) for learner in spec.learner_ids]
-    sizes = {data.sampler.shard.batch_size for data in shards}
+    sizes = {batch_size_of(spec, learner) for learner in spec.learner_ids}
     if len(sizes) != 1:
         raise ValueError(f"the pools' batch sizes are {sorted(sizes)}: data-parallel training here needs one")
-    first = shards[0]
-    sampler = AllShards(
-        tokens, training_tokens(len(tokens), spec.data.holdout_fraction), tuple(data.sampler for data in shards)
-    )
-    return _train(spec, LearnerData(tokens, first.field, sampler, first.holdout))
+    batch_size = sizes.pop() * len(spec.learner_ids)
+    return _train(spec, open_data(spec, spec.learner_ids[0], source, batch_size=batch_size))
 
 
 def alone(job: DiLoCoJob, source: TokenSource | None = None) -> Baseline:
-    """Train the first learner alone, on its shard, with its share of the budget: as many steps, 1/M of the tokens.
+    """Train the first learner alone, with its share of the budget: as many steps, 1/M of the tokens.
 
     Raises:
         ModelError, DataError: the job's model or data cannot be used.

@@ -17,16 +17,15 @@ def test_no_training_sequence_touches_the_holdout(tmp_path: Path) -> None:
     data = open_data(job, "here/cpu/0")
     tokens = len(data.source)
     held_out_from = tokens - tokens // 10
-    shards = [open_data(job, learner).sampler for learner in job.learner_ids]
-    last = max(int(shard.sequences(0, tokens // 16).max()) for shard in shards)
+    last = int(data.sampler.numbers(0, tokens // 16).max())
     assert last * 16 + 16 < held_out_from
     assert data.holdout.sequences == 6
 
 
-def test_learners_have_shards_of_their_own_and_one_holdout(tmp_path: Path) -> None:
+def test_learners_have_one_order_and_one_holdout(tmp_path: Path) -> None:
     job = small_job(write_text(tmp_path))
     one, other = (open_data(job, learner) for learner in job.learner_ids)
-    assert (one.sampler.shard.index, other.sampler.shard.index) == (0, 1)
+    assert (one.sampler.numbers(0, 99) == other.sampler.numbers(0, 99)).all()
     assert next(iter(one.holdout.batches())).inputs.equal(next(iter(other.holdout.batches())).inputs)
 
 
@@ -38,14 +37,14 @@ def test_a_pool_may_have_its_own_batch_size() -> None:
 
 @pytest.mark.parametrize("short_of", [1, 100])
 def test_too_short_data_says_how_many_tokens_are_there_and_needed(short_of: int) -> None:
-    enough = 2 * 4 * 16 + 1  # learners x batch x sequence, and the last target
+    enough = 4 * 16 + 1  # batch x sequence, and the last target
     needed = 170  # a tenth of it is the holdout's one sequence and its last target
     assert needed * 0.9 > enough
     open_data(small_job(**entrypoint("counting_source", count=needed)), "here/cpu/0")
     with pytest.raises(DataError) as raised:
         open_data(small_job(**entrypoint("counting_source", count=needed - short_of)), "here/cpu/0")
     assert str(raised.value) == (
-        f"data.entrypoint: has {needed - short_of} tokens, at least 170 are needed for 2 learners x 4 sequences of 16 "
+        f"data.entrypoint: has {needed - short_of} tokens, at least 170 are needed for a batch of 4 sequences of 16 "
         "and a holdout of 0.1"
     )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 from diloco.core.dealing.ranges import Ranges
+from diloco.spec.status.syncer import DataStatus, EpochStatus
 
 _SHOWN_EPOCHS = 32
 """Epochs that are counted one by one; those before are one sum (ours)."""
@@ -217,6 +218,11 @@ class Dealer:
             held = waiting.count(start, stop)
             found.append(EpochCounts(low, high - 1, dealt, merged, max(0, dealt - merged - held), held))
         return tuple(found)
+
+    def status(self) -> DataStatus:
+        """What people are shown."""
+        epochs = tuple(EpochStatus(**one._asdict()) for one in self.counts())
+        return DataStatus(sequences=self.sequences, twice=self._twice, epochs=epochs)
 
     def state(self) -> dict[str, Any]:
         """Everything as plain JSON, for a checkpoint."""

@@ -1,12 +1,8 @@
-"""What a learner trains on: a source of tokens, its own shard of it, and the part held out for evaluation.
-
-Positions are counted in sequences taken, so a restarted learner continues exactly where its checkpoint or the syncer
-says it was.
-"""
+"""What a learner trains on: a source of tokens, the sequences of it that it is dealt, and the part held out."""
 
 from diloco.learner.data.holdout import Holdout
 from diloco.learner.data.opening import LearnerData, batch_size_of, open_data, open_source
-from diloco.learner.data.sampler import Batch, Shard, ShardSampler
+from diloco.learner.data.sampler import Batch, DealtSampler, Sampling
 from diloco.learner.data.source import DataError, DataUnavailableError, TokenSource
 from diloco.learner.data.text import ByteText
 from diloco.learner.data.token_file_maker import make_token_file
@@ -19,10 +15,10 @@ __all__ = [
     "ByteTokenizer",
     "DataError",
     "DataUnavailableError",
+    "DealtSampler",
     "Holdout",
     "LearnerData",
-    "Shard",
-    "ShardSampler",
+    "Sampling",
     "TokenFile",
     "TokenFileInfo",
     "TokenSource",

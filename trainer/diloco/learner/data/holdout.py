@@ -5,22 +5,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diloco.learner.data.sampler import Batch, Shard, read_batch, tokens_to_train
+from diloco.learner.data.sampler import Batch, Sampling, read_batch, tokens_to_train
 from diloco.learner.data.source import DataError, TokenSource
 
 
 class Holdout:
     """The same sequences every time and for every learner, spread evenly over the held-out tokens."""
 
-    def __init__(self, source: TokenSource, start: int, shard: Shard, sequences: int) -> None:
+    def __init__(self, source: TokenSource, start: int, sampling: Sampling, sequences: int) -> None:
         """``start``: first held-out token. ``sequences``: how many to read, or all of them if there are fewer.
 
         Raises:
             DataError: less than one sequence is held out.
         """
         self._source = source
-        self._length = shard.sequence_length
-        self._batch_size = shard.batch_size
+        self._length = sampling.sequence_length
+        self._batch_size = sampling.batch_size
         there = (len(source) - start - 1) // self._length
         if there < 1:
             held = len(source) - start
@@ -48,20 +48,20 @@ def training_tokens(total: int, holdout_fraction: float) -> int:
     return total - math.floor(total * holdout_fraction)
 
 
-def check_size(total: int, shard: Shard, holdout_fraction: float, field: str) -> None:
-    """Check that ``total`` tokens are enough for every shard and the evaluation.
+def check_size(total: int, sampling: Sampling, holdout_fraction: float, field: str) -> None:
+    """Check that ``total`` tokens are enough for a batch and the evaluation.
 
     Raises:
         DataError: they are not; the text names ``field``, the number available and the number needed.
     """
     train = training_tokens(total, holdout_fraction)
-    if train >= tokens_to_train(shard) and total - train > shard.sequence_length:
+    if train >= tokens_to_train(sampling) and total - train > sampling.sequence_length:
         return
     needed = max(
-        math.ceil(tokens_to_train(shard) / (1 - holdout_fraction)),
-        math.ceil((shard.sequence_length + 1) / holdout_fraction),
+        math.ceil(tokens_to_train(sampling) / (1 - holdout_fraction)),
+        math.ceil((sampling.sequence_length + 1) / holdout_fraction),
     )
     raise DataError(
-        f"{field}: has {total} tokens, at least {needed} are needed for {shard.count} learners x {shard.batch_size} "
-        f"sequences of {shard.sequence_length} and a holdout of {holdout_fraction:g}"
+        f"{field}: has {total} tokens, at least {needed} are needed for a batch of {sampling.batch_size} "
+        f"sequences of {sampling.sequence_length} and a holdout of {holdout_fraction:g}"
     )

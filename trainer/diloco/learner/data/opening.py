@@ -1,14 +1,15 @@
-"""Opens a learner's data as the manifest describes it: source, shard and holdout, checked before the first step."""
+"""Opens a learner's data as the manifest describes it: source, sampler and holdout, checked before the first step."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from diloco.learner.data.corpus import standard_library
 from diloco.learner.data.holdout import Holdout, check_size, training_tokens
-from diloco.learner.data.sampler import Shard, ShardSampler
+from diloco.learner.data.sampler import DealtSampler, Sampling
 from diloco.learner.data.source import DataError, TokenSource
 from diloco.learner.data.text import ByteText, find_documents
 from diloco.learner.data.tokenfile import open_token_file
+from diloco.learner.mailboxes.hand import Hand
 from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
 from diloco.spec import JobSpec
 from diloco.spec.training import DataSpec, TextData
@@ -21,17 +22,23 @@ class LearnerData:
     source: TokenSource
     field: str
     """The manifest field that names the data, for messages."""
-    sampler: ShardSampler
+    sampler: DealtSampler
     holdout: Holdout
 
 
 def open_data(
-    job: JobSpec, learner: str, source: TokenSource | None = None, *, batch_size: int | None = None
+    job: JobSpec,
+    learner: str,
+    source: TokenSource | None = None,
+    *,
+    batch_size: int | None = None,
+    hand: Hand | None = None,
 ) -> LearnerData:
-    """The shard of ``learner`` (an id of the job) and the holdout, which is the same for all learners.
+    """What ``learner`` (an id of the job) is dealt, and the holdout, which all learners have.
 
     ``source``: the job's tokens, if the caller has opened them; several learners of one process may share them.
     ``batch_size``: sequences in an inner step; default: ``batch_size_of``.
+    ``hand``: what the syncer deals; None: it takes all.
 
     Raises:
         DataError: the data is missing, empty, too short or of the wrong kind; one line that names the field.
@@ -39,20 +46,18 @@ def open_data(
     """
     source = open_source(job.data) if source is None else source
     field = field_of(job.data)
-    shard = Shard(
-        index=job.learner_ids.index(learner),
-        count=len(job.learner_ids),
+    sampling = Sampling(
         batch_size=batch_size or batch_size_of(job, learner),
         sequence_length=job.training.sequence_length,
         seed=job.training.seed,
     )
-    check_size(len(source), shard, job.data.holdout_fraction, field)
+    check_size(len(source), sampling, job.data.holdout_fraction, field)
     train = training_tokens(len(source), job.data.holdout_fraction)
     return LearnerData(
         source=source,
         field=field,
-        sampler=ShardSampler(source, train, shard),
-        holdout=Holdout(source, train, shard, job.training.evaluation.sequences),
+        sampler=DealtSampler(source, train, sampling, hand),
+        holdout=Holdout(source, train, sampling, job.training.evaluation.sequences),
     )
 
 

@@ -1,17 +1,11 @@
-"""A learner's shard: which sequences it takes and in which order, with its position as a single number.
+"""The job's one order of sequences, of which each learner takes what it is dealt.
 
-The training tokens are cut into sequences. One seeded permutation for the whole job distributes them over the shards,
-so shards never share a sequence however far apart their learners are; a second one, new in every epoch, gives the order
-within the shard. Both are computed, so seeking to a position takes no time.
-
-A learner reads the number of shards, and its own index, from its manifest when it starts, and keeps both until it ends.
-So when a pool is scaled while the job runs, learners that are running keep the old shards, and new ones divide the same
-sequences into more shards: some sequences are then trained on by two learners, until all have been restarted. A learner
-that restarts with another number of shards continues in its new shard at the position it had: as far into the order
-there as it was in its old one, in the same epoch or, if the new shard is smaller, a later one. For a while some
-sequences recur sooner than after an epoch, and some later; none is lost for good.
+Position p of the order is a sequence of epoch p // N, where N is the number of training sequences. A seeded
+permutation, new in every epoch, says which; as it is computed, going to a position takes no time. The syncer deals them
+(`diloco.core.dealing`). Without a syncer a sampler takes all positions, one after the other.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from diloco.core.dealing.dealer import Piece
 from diloco.learner.data.permutation import Permutation
 from diloco.learner.data.source import DataError, TokenSource, read_into
+from diloco.learner.mailboxes.hand import Hand
+
+Supply = Callable[[int, int], int]
+"""Without a syncer: from a count and a number of sequences, the first position to take."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """A learner's part of the data."""
+class Sampling:
+    """How sequences are cut and taken."""
 
-    index: int
-    count: int
-    """Number of shards: learners in the manifest as this process read it."""
     batch_size: int
     sequence_length: int
     seed: int
@@ -43,27 +39,33 @@ class Batch:
     targets: Tensor
 
 
-class ShardSampler:
-    """Endless batches of one shard: each epoch takes every sequence of the shard once."""
+class DealtSampler:
+    """Batches of the sequences that were dealt to a learner."""
 
-    def __init__(self, source: TokenSource, training_tokens: int, shard: Shard) -> None:
-        """Only the first ``training_tokens`` of ``source`` are ever read.
+    def __init__(self, source: TokenSource, training_tokens: int, sampling: Sampling, hand: Hand | None = None) -> None:
+        """Only the first ``training_tokens`` of ``source`` are ever read. ``hand``: what the syncer deals.
 
         Raises:
-            DataError: a shard would have less than one batch.
+            DataError: there is less than one batch.
         """
         self._source = source
-        self.shard = shard
+        self.sampling = sampling
         # A sequence's last target is the first token of the next one, so the last sequence needs one token more.
-        self._sequences = (training_tokens - 1) // shard.sequence_length
-        if self._sequences < shard.count * shard.batch_size:
-            needed = tokens_to_train(shard)
+        self.sequences = (training_tokens - 1) // sampling.sequence_length
+        """N."""
+        if self.sequences < sampling.batch_size:
+            needed = tokens_to_train(sampling)
             raise DataError(f"the data has {training_tokens} tokens to train on, but {needed} are needed")
-        self._dealt = Permutation(self._sequences, f"shards {shard.seed}")
-        self._size = len(range(shard.index, self._sequences, shard.count))
-        self.position = 0
-        """Sequences taken so far, over all epochs."""
+        self.hand = hand or Hand()
+        self.supply: Supply | None = None if hand else lambda first, _: first
+        self.began = 0
+        """First position of the latest batch."""
         self._epoch: tuple[int, Permutation] | None = None
+
+    @property
+    def position(self) -> int:
+        """Sequences taken so far, over all epochs: this learner's count."""
+        return self.hand.position
 
     def seek(self, position: int) -> None:
         """Continue as if ``position`` sequences had been taken.
@@ -73,40 +75,51 @@ class ShardSampler:
         """
         if position < 0:
             raise ValueError(f"position is {position}, it must not be negative")
-        self.position = position
+        self.hand.position = position
 
-    def next_batch(self) -> Batch:
-        """The next ``batch_size`` sequences; a batch may span two epochs.
+    def has(self, count: int) -> bool:
+        """Whether the next ``count`` sequences have been dealt."""
+        return self.supply is not None or self.hand.has(count)
+
+    def next_batch(self, needed: int | None = None) -> Batch:
+        """The next ``batch_size`` sequences, which were dealt; a batch may span epochs.
+
+        ``needed``: what was dealt before this count is forgotten.
 
         Raises:
             DataError: the data cannot be read.
         """
-        indices = self.sequences(self.position, self.position + self.shard.batch_size)
-        batch = read_batch(self._source, indices * self.shard.sequence_length, self.shard.sequence_length)
-        self.position += self.shard.batch_size
-        return batch
+        numbers = self.next_numbers(self.sampling.batch_size, needed)
+        return read_batch(self._source, numbers * self.sampling.sequence_length, self.sampling.sequence_length)
 
-    def sequences(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Numbers of the sequences at positions ``start`` to ``stop``; number i begins at token i * sequence_length."""
+    def next_numbers(self, count: int, needed: int | None = None) -> NDArray[np.int64]:
+        """Numbers of the next ``count`` sequences; number i begins at token i * sequence_length."""
+        at = self.hand.position
+        if self.supply is not None:
+            self.hand.put(Piece(at, self.supply(at, count), count))
+        taken = self.hand.take(count, at if needed is None else needed)
+        self.began = taken[0][0]
+        return np.concatenate([self.numbers(start, stop) for start, stop in taken])
+
+    def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the sequences at positions ``start`` to ``stop`` of the order."""
         parts = []
         while start < stop:
-            epoch, first = divmod(start, self._size)
-            last = min(self._size, first + stop - start)
-            place = self._order(epoch)(np.arange(first, last))
-            parts.append(self._dealt(place * self.shard.count + self.shard.index))
+            epoch, first = divmod(start, self.sequences)
+            last = min(self.sequences, first + stop - start)
+            parts.append(self._order(epoch)(np.arange(first, last)))
             start += last - first
         return np.concatenate(parts)
 
     def _order(self, epoch: int) -> Permutation:
         if self._epoch is None or self._epoch[0] != epoch:
-            key = f"order {self.shard.seed} {self.shard.index} {epoch}"
-            self._epoch = (epoch, Permutation(self._size, key))
+            self._epoch = (epoch, Permutation(self.sequences, f"order {self.sampling.seed} {epoch}"))
         return self._epoch[1]
 
 
-def tokens_to_train(shard: Shard) -> int:
-    """Training tokens needed to give every shard one batch."""
-    return shard.count * shard.batch_size * shard.sequence_length + 1
+def tokens_to_train(sampling: Sampling) -> int:
+    """Training tokens needed for one batch."""
+    return sampling.batch_size * sampling.sequence_length + 1
 
 
 def read_batch(source: TokenSource, starts: NDArray[np.int64], length: int) -> Batch:

@@ -1,6 +1,7 @@
 """What the syncer has dealt to this process: the link puts pieces in, the inner loop takes sequences out."""
 
 import threading
+from collections.abc import Callable
 
 from diloco.core.dealing.dealer import Piece
 
@@ -10,7 +11,9 @@ _MOST_CLAIMS = 64
 class Hand:
     """Pieces by count. A piece that begins after a gap replaces what is left of those before."""
 
-    def __init__(self) -> None:
+    def __init__(self, notify: Callable[[], object] = lambda: None) -> None:
+        """``notify`` is called for every piece."""
+        self._notify = notify
         self._lock = threading.Lock()
         self._pieces: list[Piece] = []
         self.position = 0
@@ -24,6 +27,7 @@ class Hand:
                 self._pieces.append(piece)
             if last is not None and (last.end, last.start + last.length) == piece[:2]:
                 self._pieces[-2:] = [Piece(last.first, last.start, last.length + piece.length)]
+        self._notify()
 
     def jump(self) -> bool:
         """Go on behind a gap, if there is one; then steps before it must not reach the syncer."""

@@ -4,54 +4,46 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
+from diloco.core.dealing.dealer import Piece
+from diloco.learner.data import DataError, DealtSampler, Holdout, Sampling
 from diloco.learner.data.holdout import check_size
 from diloco.learner.data.source import read_into
+from diloco.learner.mailboxes.hand import Hand
 from tests.support.entrypoints import CountingSource
 
 HUGE = 10**9
 
 
-def sampler(index: int = 0, count: int = 1, tokens: int = 1001, batch_size: int = 4, seed: int = 0) -> ShardSampler:
-    shard = Shard(index, count, batch_size, 10, seed)
-    return ShardSampler(CountingSource(tokens, HUGE), tokens, shard)
+def sampler(tokens: int = 1001, batch_size: int = 4, seed: int = 0, hand: Hand | None = None) -> DealtSampler:
+    return DealtSampler(CountingSource(tokens, HUGE), tokens, Sampling(batch_size, 10, seed), hand)
 
 
-def size_of(sampler: ShardSampler) -> int:
-    """Sequences that it takes before one repeats."""
-    taken: set[int] = set()
-    while (following := int(sampler.sequences(len(taken), len(taken) + 1)[0])) not in taken:
-        taken.add(following)
-    return len(taken)
-
-
-@given(count=st.integers(1, 7), tokens=st.integers(71, 2000), seed=st.integers(0, 3))
-def test_shards_share_nothing_and_leave_nothing_out(count: int, tokens: int, seed: int) -> None:
-    shards = [sampler(index, count, tokens, 1, seed) for index in range(count)]
-    taken = np.concatenate([shard.sequences(0, size_of(shard)) for shard in shards])
-    assert np.array_equal(np.sort(taken), np.arange((tokens - 1) // 10))
-
-
-def test_an_epoch_takes_the_same_sequences_in_another_order() -> None:
-    shard = sampler(1, 3)
-    size = size_of(shard)
-    first, second = shard.sequences(0, size), shard.sequences(size, 2 * size)
-    assert sorted(first) == sorted(second)
-    assert list(first) != list(second)
-    assert list(first) != list(sampler(1, 3, seed=1).sequences(0, size)), "the seed counts too"
+def test_an_epoch_takes_every_sequence_once_in_another_order() -> None:
+    order = sampler()
+    first, second = order.numbers(0, 100).tolist(), order.numbers(100, 200).tolist()
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != second
+    assert first != sampler(seed=1).numbers(0, 100).tolist(), "the seed counts too"
 
 
 def test_any_stretch_is_a_part_of_the_whole_order() -> None:
-    shard = sampler(1, 3, tokens=161)
-    size = size_of(shard)
-    whole = shard.sequences(0, 3 * size).tolist()
-    assert len(whole) == 3 * size
-    for start in range(3 * size):
-        for stop in range(start + 1, 3 * size + 1):
-            assert shard.sequences(start, stop).tolist() == whole[start:stop]
+    order = sampler(tokens=161)
+    whole = order.numbers(0, 48).tolist()
+    for start in range(48):
+        for stop in range(start + 1, 49):
+            assert order.numbers(start, stop).tolist() == whole[start:stop]
+
+
+def test_a_learner_takes_what_it_is_dealt_in_the_order_dealt() -> None:
+    learner = sampler(hand=Hand())
+    learner.hand.put(Piece(0, 30, 3))
+    assert not learner.has(4)
+    learner.hand.put(Piece(3, 7, 9))
+    assert learner.has(4)
+    expected = [*learner.numbers(30, 33), *learner.numbers(7, 8)]
+    assert learner.next_numbers(4).tolist() == expected
+    assert (learner.began, learner.position) == (30, 4)
 
 
 def test_a_batch_is_consecutive_tokens_and_their_successors() -> None:
@@ -63,13 +55,12 @@ def test_a_batch_is_consecutive_tokens_and_their_successors() -> None:
 
 
 def test_the_last_sequence_has_its_last_target_within_the_training_tokens() -> None:
-    shard = sampler(tokens=101, batch_size=10)
-    assert shard.next_batch().targets.max() == 100
+    assert sampler(tokens=101, batch_size=10).next_batch().targets.max() == 100
 
 
 def test_a_sampler_at_a_position_goes_on_as_the_one_that_got_there() -> None:
-    one, other = sampler(1, 2), sampler(1, 2)
-    for _ in range(30):  # into the third epoch, with batches across its border
+    one, other = sampler(), sampler()
+    for _ in range(30):  # into the second epoch, with batches across its border
         one.next_batch()
     other.seek(one.position)
     assert one.position == 120
@@ -81,10 +72,10 @@ def test_a_position_cannot_be_negative() -> None:
         sampler().seek(-1)
 
 
-def test_data_too_short_for_a_batch_in_every_shard_is_refused() -> None:
-    assert size_of(sampler(0, 5, 201)) == 4
-    with pytest.raises(DataError, match="200 tokens to train on, but 201 are needed"):
-        sampler(0, 5, 200)
+def test_data_too_short_for_a_batch_is_refused() -> None:
+    assert sampler(41).sequences == 4
+    with pytest.raises(DataError, match="40 tokens to train on, but 41 are needed"):
+        sampler(40)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +102,7 @@ def test_a_source_that_returns_too_little_is_refused() -> None:
             return super().read(start, stop - 1)
 
     with pytest.raises(DataError, match=r"returned tokens of shape \(10,\)"):
-        ShardSampler(Short(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+        DealtSampler(Short(1000), 1000, Sampling(4, 10, 0)).next_batch()
 
 
 @pytest.mark.parametrize("returned", ["text", [0.5] * 11, ["1"] * 11])
@@ -121,12 +112,12 @@ def test_a_source_that_returns_no_token_ids_is_refused(returned: Any) -> None:
             return returned  # type: ignore[no-any-return]
 
     with pytest.raises(DataError, match=r"read\(\d+, \d+\) returned tokens of shape .* and type "):
-        ShardSampler(Odd(1000), 1000, Shard(0, 1, 4, 10, 0)).next_batch()
+        DealtSampler(Odd(1000), 1000, Sampling(4, 10, 0)).next_batch()
 
 
 def test_the_holdout_reads_the_same_sequences_spread_over_the_tail() -> None:
     source = CountingSource(2001, HUGE)
-    holdout = Holdout(source, 1000, Shard(0, 1, 4, 10, 0), 6)
+    holdout = Holdout(source, 1000, Sampling(4, 10, 0), 6)
     starts = [int(row[0]) for batch in holdout.batches() for row in batch.inputs]
     assert starts == [int(row[0]) for batch in holdout.batches() for row in batch.inputs]
     assert starts == [1000, 1160, 1330, 1500, 1660, 1830]
@@ -134,15 +125,15 @@ def test_the_holdout_reads_the_same_sequences_spread_over_the_tail() -> None:
 
 
 def test_the_holdout_takes_what_there_is_where_more_is_wanted() -> None:
-    holdout = Holdout(CountingSource(1000, HUGE), 950, Shard(0, 1, 4, 10, 0), 64)
+    holdout = Holdout(CountingSource(1000, HUGE), 950, Sampling(4, 10, 0), 64)
     assert holdout.sequences == 4
     with pytest.raises(DataError, match="10 held-out tokens, but 11 are needed"):
-        Holdout(CountingSource(1000), 990, Shard(0, 1, 4, 10, 0), 64)
+        Holdout(CountingSource(1000), 990, Sampling(4, 10, 0), 64)
 
 
-@pytest.mark.parametrize(("total", "enough"), [(160, False), (161, True)])
-def test_data_must_suffice_for_every_shard_beside_the_holdout(total: int, *, enough: bool) -> None:
-    # 2 x 4 sequences of 10 tokens and the last target: 81 tokens beside the half that is held out.
-    told = f"^data.text: has {total} tokens, at least 162 are needed for 2 learners x 4"
+@pytest.mark.parametrize(("total", "enough"), [(80, False), (82, True)])
+def test_data_must_suffice_for_a_batch_beside_the_holdout(total: int, *, enough: bool) -> None:
+    # 4 sequences of 10 tokens and the last target: 41 tokens beside the half that is held out.
+    told = f"^data.text: has {total} tokens, at least 82 are needed for a batch of 4"
     with nullcontext() if enough else pytest.raises(DataError, match=told):
-        check_size(total, Shard(0, 2, 4, 10, 0), 0.5, "data.text")
+        check_size(total, Sampling(4, 10, 0), 0.5, "data.text")
