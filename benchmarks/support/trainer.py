@@ -12,10 +12,9 @@ from torch import nn
 
 from diloco.core.fragments import Fragment
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore
-from diloco.learner.data import open_data, open_task
+from diloco.learner.data import LearnerData, batch_size_of, open_data
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
-from diloco.simulate.baselines import AllShards
 from diloco.spec import JobSpec, load_job
 
 
@@ -31,13 +30,12 @@ class Trained:
 
     @classmethod
     def by(cls, member: int | None, job_file: Path, checkpoints: Path, owner: str) -> Self:
-        """By one member, on a learner's shard, or by None, on all; ``owner``: whose the checkpoints are."""
+        """By one member, on its batches, or by None, on those of all; ``owner``: whose the checkpoints are."""
         job = load_job(job_file)
         spec = job.spec
         module = build_model(spec)
         layout = layout_of(module, 1)
-        # All learners' batches as one are the same computation as data-parallel training, without a network.
-        data = AllShards.of(spec, open_task(spec)) if member is None else open_data(spec, spec.learner_ids[member])
+        data = _data_of(spec, member)
         trainer = InnerTrainer(spec, module, layout, data, torch.device("cpu"))
         identity = CheckpointIdentity(job.metadata.name, owner, layout.digest, trainer.optimizer_identity)
         return cls(spec, module, layout.fragments[0], trainer, CheckpointStore(checkpoints, identity))
@@ -47,6 +45,19 @@ class Trained:
         values = self.trainer.buffer(0)
         read_fragment(self.module, self.whole, values)
         return self.trainer.evaluate({0: values})
+
+
+def _data_of(spec: JobSpec, member: int | None) -> LearnerData:
+    """What a member takes, or the batches of all as one: the computation of data-parallel training without a network.
+
+    Members take their batches of the job's order in turn.
+    """
+    members, size = len(spec.learner_ids), batch_size_of(spec, spec.learner_ids[0])
+    if member is None:
+        return open_data(spec, spec.learner_ids[0], batch_size=members * size)
+    data = open_data(spec, spec.learner_ids[member])
+    data.sampler.supply = lambda first, count: first * members + member * count
+    return data
 
 
 def steps_file(out: Path, member: int) -> TextIO:

@@ -90,6 +90,10 @@ class LoopBench(CountedTrainer):
         self.before_step: Callable[[], None] = lambda: None
         """What happens meanwhile."""
         self.steps_to_make: list[tuple[float, bool]] = []
+        self.dealt = True
+        """The next batch has been."""
+        self.jumps = 0
+        """How often what it has is replaced."""
         self.boxes = Mailboxes(
             Orders(self.wakeup),
             Requests(self.wakeup, FRAGMENTS, 1),
@@ -141,6 +145,13 @@ class LoopBench(CountedTrainer):
         """Make these steps (seconds, and whether each is skipped), then stop."""
         self.steps_to_make = list(steps)
         return self.loop.run()
+
+    def has_data(self) -> bool:
+        return self.dealt
+
+    def jump(self) -> bool:
+        self.jumps -= 1
+        return self.jumps >= 0
 
     def make(self, steps: int) -> None:
         """Count steps that the loop does not make."""

@@ -112,7 +112,7 @@ class _Causal(nn.Module):
 
 
 def kernels() -> nn.Module:
-    return Chain(_Causal(nn.Conv1d(WIDTH, WIDTH, 2)), _Causal(nn.Conv1d(WIDTH, WIDTH, 2, groups=WIDTH)))
+    return Chain(_Causal(nn.Conv1d(WIDTH, WIDTH, 2)), _Causal(nn.Conv1d(WIDTH, WIDTH, 2, groups=WIDTH)), linear())
 
 
 class _Image(nn.Module):
@@ -121,12 +121,14 @@ class _Image(nn.Module):
         self.kernel = nn.Conv2d(2, 2, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.kernel(x.unflatten(2, (2, WIDTH // 2)).transpose(1, 2).flatten(2).unsqueeze(2)[:, :, :, : x.shape[1] * 4])
+        made: Tensor = self.kernel(
+            x.unflatten(2, (2, WIDTH // 2)).transpose(1, 2).flatten(2).unsqueeze(2)[:, :, :, : x.shape[1] * 4]
+        )
         return made.squeeze(2).unflatten(2, (x.shape[1], 4)).permute(0, 2, 1, 3).flatten(2)
 
 
 def channels_last() -> nn.Module:
-    return Chain(_Image())
+    return Chain(_Image(), linear())
 
 
 class _Scalar(nn.Module):
@@ -218,7 +220,7 @@ def state_dict_that_drops() -> nn.Module:
     return model
 
 
-def _renamed(module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+def _renamed(_module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
     state[f"{prefix}weight_of_the_part"] = state.pop(f"{prefix}parts.0.weight")
 
 
@@ -256,11 +258,11 @@ def dropout() -> nn.Module:
 
 
 def weight_norm() -> nn.Module:
-    return Chain(parametrizations.weight_norm(linear()))
+    return Chain(parametrizations.weight_norm(linear()), linear())
 
 
 def orthogonal() -> nn.Module:
-    return Chain(parametrizations.orthogonal(linear()))
+    return Chain(parametrizations.orthogonal(linear()), linear())
 
 
 def forward_hooks() -> nn.Module:

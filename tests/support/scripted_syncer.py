@@ -14,6 +14,7 @@ from diloco.model import build_model, layout_of, read_fragment
 from diloco.spec import DiLoCoJob
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import (
+    Dealt,
     FragmentReady,
     FragmentWanted,
     Join,
@@ -90,6 +91,8 @@ class ScriptedSyncer:
             training=self.training,
         )
         send(welcome)
+        if not join.dealt:
+            send(Dealt(welcome.data_position, 0, 1 << 40))
         self._send = send
         self._ended = ended = asyncio.Event()
         self._hear(join)

@@ -26,4 +26,6 @@ def trainer_of(job: JobSpec, learner: int = 0, device: str = "cpu") -> InnerTrai
     """The trainer of one of the job's learners, by number."""
     module = build_model(job).to(device)
     data = open_data(job, job.learner_ids[learner])
+    learners = len(job.learner_ids)
+    data.sampler.supply = lambda first, count: first * learners + learner * count
     return InnerTrainer(job, module, layout_of(module, job.sync.fragments), data, torch.device(device))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from diloco.core.dealing.dealer import Dealer
 from diloco.core.engine.actions import Admit
 from diloco.core.engine.events import Event
 from diloco.core.fragments import Layout, TensorSpec, partition
@@ -17,6 +18,7 @@ from diloco.core.merge.codec import codec_named
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.collaborators import Collaborators
+from diloco.syncer.peers.dealing import Ahead, Dealing
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.reporting.metrics import SyncerMetrics
@@ -70,12 +72,17 @@ class SyncerPeers:
         for fragment in layout.fragments:
             self.store.put(fragment.index, version, torch.zeros(fragment.numel))
         limits = ClaimLimits(lambda _: TOKENS_PER_STEP, BOUND_STEPS, 10**6, 16)
+        self.recorded: list[int] = []
+        """Marks that are on disk."""
+        self.disk_full = False
+        self.dealing = Dealing(Dealer(), Ahead(lambda _: TOKENS_PER_STEP // 16, BOUND_STEPS, 2), self._record)
         self.collaborators = Collaborators(
             job=JOB,
             epoch=EPOCH,
             layout=layout,
             codec=codec_named("None"),
             store=self.store,
+            dealing=self.dealing,
             claims=Claims(limits, self.metrics.claims_refused.inc, self.clock),
             admission=Admission([WHO, BESIDE]),
             metrics=self.metrics,
@@ -87,6 +94,11 @@ class SyncerPeers:
         self.loads, self.meter = self.collaborators.loads, self.collaborators.meter
         self.sessions = Sessions(self.collaborators, training=training)
         self.service = SyncService(self.collaborators, self.sessions)
+
+    def _record(self, mark: int, _: object) -> None:
+        if self.disk_full:
+            raise OSError(28, "No space left on device")
+        self.recorded.append(mark)
 
     def count(self, name: str, **labels: str) -> float:
         """The value of a metric."""

@@ -26,6 +26,34 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
     return found
 
 
+def test_a_learner_without_data_waits_until_it_is_dealt_some(clock: HandClock) -> None:
+    bench = LoopBench(clock)
+    bench.dealt = False
+
+    def deal() -> None:
+        clock.now += 5.0
+        bench.dealt = True
+
+    bench.wakeup.events = [deal]
+    assert bench.run((1.0, False)) == STOPPED
+    assert bench.steps == 1
+    assert bench.activity.spent().paused == 5.0
+
+
+def test_work_on_data_that_others_took_answers_no_request(clock: HandClock) -> None:
+    bench = LoopBench(clock)
+    bench.request(0, 1)
+    staged = []
+
+    def look() -> None:
+        staged.append(bool(bench.boxes.requests._staged))
+        bench.jumps = int(bench.steps == 2)
+
+    bench.before_step = look
+    bench.run(*[(1.0, False)] * 4)
+    assert staged == [False, True, True, False]
+
+
 def test_every_second_is_reported_as_what_it_was(clock: HandClock) -> None:
     bench = LoopBench(clock, checkpoint_every_steps=2)
     began = clock.now

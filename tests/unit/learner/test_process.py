@@ -107,7 +107,12 @@ class TestMistakes:
     ) -> None:
         model = {"entrypoint": "tests.support.entrypoints:model_that_exits_when_it_learns"}
         mine = {"model": model, "sync": {"fragments": 1, "interval": 6}}
-        monkeypatch.setattr(Learner, "run", lambda learner: learner._trainer.step(0.0))
+
+        def step(learner: Learner) -> None:
+            learner._trainer._data.sampler.supply = lambda first, _: first  # no syncer deals here
+            learner._trainer.step(0.0)
+
+        monkeypatch.setattr(Learner, "run", step)
         assert run_learner(learner_options(tmp_path, mine)) == EXIT_UNEXPECTED
         assert self._last_line(caplog) == "the job's model or data has called sys.exit(3) in training; it must return"
 

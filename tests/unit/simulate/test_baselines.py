@@ -3,9 +3,7 @@ from typing import Any
 
 import pytest
 
-from diloco.learner.data import open_data, open_task
 from diloco.simulate import alone, data_parallel
-from diloco.simulate.baselines import AllShards
 from diloco.spec import DiLoCoJob
 from tests.support.small_job import named_job, small_job, write_text
 
@@ -38,20 +36,6 @@ def test_alone_has_one_learners_share_of_the_budget(tmp_path: Path) -> None:
 def test_of_one_learner_both_are_the_same(tmp_path: Path) -> None:
     one = job(tmp_path, learners=1, steps=10)
     assert alone(one) == data_parallel(one)
-
-
-def test_a_data_parallel_batch_is_every_shards_next_batch(tmp_path: Path) -> None:
-    spec = job(tmp_path, learners=2, steps=1).spec
-    task = open_task(spec)
-    first, second = (open_data(spec, learner, task).sampler for learner in spec.learner_ids)
-    together = AllShards.of(spec, task).sampler
-    for _ in range(2):
-        numbers = together.next_numbers().tolist()
-        assert numbers == [*first.next_numbers(), *second.next_numbers()]
-    assert together.position == 8
-    together.seek(0)
-    first.seek(0)
-    assert together.next_numbers()[:4].tolist() == first.next_numbers().tolist()
 
 
 def test_pools_of_different_batch_size_are_refused(tmp_path: Path) -> None:

@@ -25,7 +25,18 @@ from diloco.wire.v1 import sync_pb2
 
 LEARNER_MESSAGES = (
     messages.Join(
-        "job", "a/b/0", "instance", "digest", "3", (1, 2, LARGEST_INTEGER), 4, 5, held_epoch="3.ab", held=(0, 2)
+        "job",
+        "a/b/0",
+        "instance",
+        "digest",
+        "3",
+        (1, 2, LARGEST_INTEGER),
+        4,
+        5,
+        held_epoch="3.ab",
+        held=(0, 2),
+        sequences=7,
+        dealt=(8, 9, 10),
     ),
     messages.Ready(1),
     messages.StepReport(1, 2, 3, 0.5, 10.5, 6, TimeSpent(1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5), 9.5, 10),
@@ -44,9 +55,10 @@ SYNCER_MESSAGES = (
     messages.Progress(1, 2, 3),
     messages.Finished(complete=True, reason="trained"),
     messages.HeldWanted(3, 9, 2),
+    messages.Dealt(4, 5, 6),
 )
 BULK_MESSAGES = (
-    messages.PushHeader("a/b/0", 1, 2, 3, 4, 5, 6, 7, "Int4", 8, "3", bytes(16)),
+    messages.PushHeader("a/b/0", 1, 2, 3, 4, 5, 6, 7, "Int4", 8, "3", bytes(16), 9, 10, 11),
     messages.PushReceipt(accepted=False, reason="late"),
     messages.PullRequest("a/b/0", 1, 2, 3, "3", 0, posted=True),
     messages.PullHeader(1, 2, 3, bytes(range(16)), "Int8", 1, bytes(range(16, 32))),

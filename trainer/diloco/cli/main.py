@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from diloco import __version__
-from diloco.cli import evaluate, export, plan, processes, render, replay, run, tokens, top, track, validate
+from diloco.cli import (
+    data,
+    evaluate,
+    export,
+    plan,
+    processes,
+    render,
+    replay,
+    run,
+    tokens,
+    top,
+    track,
+    validate,
+)
 from diloco.cli.chaos import command as chaos
 from diloco.cli.live.target import KUBECTL_PROGRAM
 from diloco.cli.needs_operator import add_cluster_commands
@@ -48,6 +61,7 @@ app.command("top", rich_help_panel=_WORK)(top.top)
 app.command("chaos", rich_help_panel=_WORK)(chaos.chaos)
 app.command("track", rich_help_panel=_WORK)(track.track)
 app.command("evaluate", rich_help_panel=_WORK)(evaluate.evaluate)
+app.command("data", rich_help_panel=_WORK)(data.data)
 app.command("export", rich_help_panel=_WORK)(export.export)
 app.command("replay", rich_help_panel=_WORK)(replay.replay)
 app.command("tokens", rich_help_panel=_WORK)(tokens.tokens)

@@ -1,1 +1,1 @@
-"""A learner: trains its own copy of the model on its own shard of the data, without waiting for the network."""
+"""A learner: trains its own copy of the model on the data it is dealt, without waiting for the network."""

@@ -92,7 +92,7 @@ class InnerLoop:
         self._activity.switch_to(Kind.LOOKING)
         while ending is None:
             self.between_steps()
-            ending = self._boxes.orders.ending() or self._pause_while_stale()
+            ending = self._boxes.orders.ending() or self._pause_while_stale() or self._wait_for_data()
             if ending is None:
                 self._step()
         return ending
@@ -242,6 +242,24 @@ class InnerLoop:
         if logged and ending is None:
             _log.info("resumed after a pause of %.1f s", time.monotonic() - began)
         return ending
+
+    def _wait_for_data(self) -> Ending | None:
+        """Wait until the next batch has been dealt: as a rule it was, long ago."""
+        ending = None
+        while ending is None and not self._has_data():
+            with self._activity.at(Kind.PAUSED):
+                notices = self._wiring.wakeup.notices
+                self.between_steps()
+                if not self._trainer.has_data():
+                    self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
+            ending = self._boxes.orders.ending()
+        return ending
+
+    def _has_data(self) -> bool:
+        if self._trainer.jump():
+            for fragment in range(len(self._trainer.versions)):
+                self._boxes.requests.received(fragment)
+        return self._trainer.has_data()
 
     def _step(self) -> None:
         with self._activity.at(Kind.TRAINING):

@@ -24,6 +24,7 @@ from diloco.learner.link.recovery_sender import RecoverySender
 from diloco.learner.link.syncer_link import Link, Mailboxes
 from diloco.learner.link.transfers import TransferContext, TransferCounts
 from diloco.learner.mailboxes.control_outbox import ControlOutbox
+from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.pull_queue import PullQueue
@@ -91,7 +92,7 @@ class Learner:
         # Before the memory is measured.
         task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
         self._batch = found_batch(options, module.to(device), task, layout.digest, device)
-        data = open_data(spec, options.learner, task, batch_size=self._batch.size)
+        data = open_data(spec, options.learner, task, batch_size=self._batch.size, hand=Hand(wakeup.notify))
         self._trainer = InnerTrainer(spec, module, layout, data, device)
         _log.info("training on %s", device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
@@ -115,6 +116,7 @@ class Learner:
             control=ControlOutbox(min(5.0, lease_seconds / 4), self._counts.received.read),
             holdings=Holdings(fragments),
             feedback=self._feedback,
+            hand=data.sampler.hand,
         )
         most = schedule.in_flight(spec.sync.greatest_overlap)
         self._workers = min(_WORKERS, max(2, most), fragments)
@@ -137,7 +139,11 @@ class Learner:
             self._activity,
         )
         who = Join(
-            options.job.metadata.name, options.learner, process_name(secrets.token_hex(8), options.pod), layout.digest
+            options.job.metadata.name,
+            options.learner,
+            process_name(secrets.token_hex(8), options.pod),
+            layout.digest,
+            sequences=data.sampler.sequences,
         )
         self._link = Link(who, self._client.open_session, self._boxes, self._resume.position, uniform)
         self._link.why_unreachable = self._client.why_unreachable

@@ -5,12 +5,9 @@ Both use the learner's own trainer, data and learning-rate schedule, without a s
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from diloco.learner.data import JobTask, LearnerData, ShardSampler, batch_size_of, open_data, open_task
-from diloco.learner.data.holdout import training_sequences
+from diloco.learner.data import JobTask, LearnerData, batch_size_of, open_data
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import build_model, layout_of, read_fragment
 from diloco.spec import DiLoCoJob, JobSpec
@@ -26,44 +23,6 @@ class Baseline:
     trained_tokens: int
 
 
-class AllShards(ShardSampler):
-    """Every shard's next batch as one: its mean gradient is the one that data-parallel learners would average.
-
-    The shards' batches must be of one size. Its position is that of each shard.
-    """
-
-    def __init__(self, sequences: int, samplers: tuple[ShardSampler, ...]) -> None:
-        super().__init__(sequences, samplers[0].shard)
-        self._samplers = samplers
-
-    @classmethod
-    def of(cls, spec: JobSpec, task: JobTask) -> LearnerData:
-        """The data of a job as one learner that has all shards.
-
-        Raises:
-            DataError: it cannot be used.
-            ValueError: pools differ in batch size.
-        """
-        shards = [open_data(spec, learner, task) for learner in spec.learner_ids]
-        sizes = {data.sampler.shard.batch_size for data in shards}
-        if len(sizes) != 1:
-            raise ValueError(f"the pools' batch sizes are {sorted(sizes)}: data-parallel training here needs one")
-        sequences = training_sequences(len(task), spec.data.holdout_fraction)
-        return LearnerData(task, cls(sequences, tuple(data.sampler for data in shards)), shards[0].holdout)
-
-    def seek(self, position: int) -> None:
-        """Continue as if ``position`` sequences had been taken from each shard."""
-        super().seek(position)
-        for sampler in self._samplers:
-            sampler.seek(position)
-
-    def next_numbers(self) -> NDArray[np.int64]:
-        """The next ``batch_size`` sequences of each shard."""
-        numbers = [sampler.next_numbers() for sampler in self._samplers]
-        super().seek(self._samplers[0].position)
-        return np.concatenate(numbers)
-
-
 def data_parallel(job: DiLoCoJob, task: JobTask | None = None) -> Baseline:
     """Train with all learners' batches in every step, gradients averaged, until the budget is used.
 
@@ -72,11 +31,15 @@ def data_parallel(job: DiLoCoJob, task: JobTask | None = None) -> Baseline:
         ValueError: pools differ in batch size.
     """
     spec = job.spec
-    return _train(spec, AllShards.of(spec, open_task(spec) if task is None else task))
+    sizes = {batch_size_of(spec, learner) for learner in spec.learner_ids}
+    if len(sizes) != 1:
+        raise ValueError(f"the pools' batch sizes are {sorted(sizes)}: data-parallel training here needs one")
+    batch_size = sizes.pop() * len(spec.learner_ids)
+    return _train(spec, open_data(spec, spec.learner_ids[0], task, batch_size=batch_size))
 
 
 def alone(job: DiLoCoJob, task: JobTask | None = None) -> Baseline:
-    """Train the first learner alone, on its shard, with its share of the budget: as many steps, 1/M of the tokens.
+    """Train the first learner alone, with its share of the budget: as many steps, 1/M of the tokens.
 
     Raises:
         ModelError, DataError: the job's model or data cannot be used.

@@ -39,8 +39,17 @@ def tensor_work(spec: JobSpec, task: JobTask | None = None) -> tuple[Layout, Wor
         read_fragment(module, fragment, values)
     opened = open_task(spec) if task is None else task
 
+    dealt = 0
+
+    def deal(_first: int, count: int) -> int:
+        nonlocal dealt
+        dealt += count
+        return dealt - count
+
     def new_trainer(learner: str) -> InnerTrainer:
-        return InnerTrainer(spec, build_model(spec), layout, open_data(spec, learner, opened), torch.device("cpu"))
+        data = open_data(spec, learner, opened)
+        data.sampler.supply = deal
+        return InnerTrainer(spec, build_model(spec), layout, data, torch.device("cpu"))
 
     def new_encoder(residuals: Mapping[int, Tensor]) -> TensorEncoder:
         return TensorEncoder(spec.sync, residuals)

@@ -75,7 +75,7 @@ class JobSpec(SpecModel):
 
     @property
     def learner_ids(self) -> tuple[str, ...]:
-        """Every learner's id, ``region/pool/index``, in the manifest's order; the position is its shard of the data."""
+        """Every learner's id, ``region/pool/index``, in the manifest's order."""
         return tuple(f"{place}/{index}" for place, pool in self.pools.items() for index in pool.indices)
 
     def pool_of(self, learner: str) -> Pool:

@@ -65,6 +65,7 @@ class ActionExecutor:
         self._engine_loop = engine_loop
         self._inbox, self._store, self._posted = collaborators.inbox, collaborators.store, collaborators.posted
         self._metrics, self._curves = collaborators.metrics, collaborators.curves
+        self._dealing = collaborators.dealing
         self._merging, self._checkpointer = work.merging, work.checkpointer
         self._payloads, self._finish = work.payloads, work.finish
         # torch keeps its number of threads per thread.
@@ -72,6 +73,8 @@ class ActionExecutor:
         self._orders: deque[actions.Merge] = deque()
         self._running = False
         self._result: MergeResult | None = None
+        self._order: actions.Merge | None = None
+        """Of the merge under way."""
         self.record_problem = ""
         """Why a payload is missing from the record; empty if none is."""
 
@@ -97,6 +100,8 @@ class ActionExecutor:
         self._store.commit(merged.fragment, merged.version, result.made, result.digest, result.update)
         self._inbox.void_version(merged.fragment, merged.version)
         self._posted.made(merged.fragment)
+        assert self._order is not None
+        self._dealing.merged(self._order, merged)
         return True
 
     def _session_over(self, learner: str, incarnation: int) -> None:
@@ -148,7 +153,7 @@ class ActionExecutor:
     def _start_merge(self) -> None:
         if self._running or not self._orders:
             return
-        order = self._orders.popleft()
+        self._order = order = self._orders.popleft()
         prepared = self._merging.prepare(order, self._store, self._inbox.payload)
         self._running = True
         self._checkpointer.merge_begins()

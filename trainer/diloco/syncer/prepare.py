@@ -5,13 +5,14 @@ loop.
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from diloco.core.dealing.dealer import Dealer
 from diloco.core.engine import snapshot
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
@@ -58,6 +59,8 @@ class StartState:
     """Number of the start that wrote the checkpoint; 0 for a new job."""
     training: str = ""
     """Id of the training that a backup has brought; empty: none was restored."""
+    data: dict[str, Any] = field(default_factory=lambda: Dealer().state())
+    """What was dealt to learners."""
     recovered: RecoveredStatus | None = None
     """What was taken from learners beyond the checkpoint that was on disk; None: nothing was missing there."""
 
@@ -102,6 +105,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
             loaded.manifest.bytes_by_region,
             loaded.manifest.epoch,
             training,
+            loaded.manifest.data,
         )
     return _begun(job, checkpoints)
 

@@ -36,6 +36,7 @@ from diloco.syncer.order_file import OrderFile
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.peers.collaborators import Collaborators
+from diloco.syncer.peers.dealing import Dealing
 from diloco.syncer.peers.link_terms import terms_of
 from diloco.syncer.peers.link_watch import LinkWatch
 from diloco.syncer.peers.service import SyncService
@@ -112,6 +113,7 @@ class Syncer:
         self._reporter, self._curve_file = Reporter(self.job, epoch), CurveFile(directory.curves)
         engine_options = EngineOptions.from_job(options.job, self._layout)
         self._engine = Engine(engine_options, epoch, start_state.engine)
+        self._dealing = Dealing.of(spec, self._pools, directory.dealt, start_state.data)
         self._checkpointer = Checkpointer(
             directory.checkpoints,
             options.job.spec.syncer.max_checkpoints,
@@ -137,6 +139,7 @@ class Syncer:
             codec=codec_named(spec.sync.compression),
             store=self._store,
             claims=Claims(ClaimLimits.of(spec, self._pools), self.metrics.claims_refused.inc, clock),
+            dealing=self._dealing,
             admission=self._admission,
             metrics=self.metrics,
             checks=self._checks,
@@ -149,8 +152,9 @@ class Syncer:
         )
         self._sessions = sessions = Sessions(collaborators, terms_of(self.regions), directory.known_training())
         merging = Merging(self._layout, spec.sync, self._outer.optimizer, self._block_threads)
-        kept = directory.payloads if options.record else None
-        work = MergeWork(merging, threads, self._checkpointer, kept, self._finish)
+        work = MergeWork(
+            merging, threads, self._checkpointer, directory.payloads if options.record else None, self._finish
+        )
         self._executor = ActionExecutor(collaborators, sessions, self._engine_loop, work)
         self.service = SyncService(collaborators, sessions)
 
@@ -177,6 +181,7 @@ class Syncer:
             bytes_by_region=self.traffic.read(),
             recovered=self._recovered,
             outer_optimizer=str(self._outer),
+            data=self._dealing.dealer.status(),
         )
         return self._reporter.status(self._view(), stored)
 
@@ -192,7 +197,9 @@ class Syncer:
                 return EXIT_UNEXPECTED
             if stopped.done():
                 self.serving = False
+                await self._dealing.stop()
                 kept = await self._checkpointer.last()
+                self._dealing.released()
                 self._engine_loop.stop()  # a later merge would be announced but lost
                 return EXIT_OK if kept else EXIT_UNEXPECTED
             ticking.result()
@@ -236,6 +243,7 @@ class Syncer:
             self._tape.flush()
             self._request_checkpoint(now)
             self._back_up()
+            self._dealing.tick()
             await self._poll_files()
             if self._sessions.admitted:
                 quiet_since = now
@@ -302,7 +310,9 @@ class Syncer:
         assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
         epoch, outer, moved = int(self.epoch), self._outer, self.traffic.read()
-        return CheckpointContent(self.job, self._layout, epoch, image, engine, outer, reason, moved)
+        return CheckpointContent(
+            self.job, self._layout, epoch, image, engine, outer, reason, moved, self._dealing.dealer.state()
+        )
 
     def _begin_tape(self, base: str, start_state: StartState) -> TapeWriter:
         limits = TapeLimits.of_size(self._options.job.spec.syncer.tape_bytes, keep_all=self._options.record)

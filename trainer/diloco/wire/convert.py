@@ -49,6 +49,7 @@ _SYNCER_BODIES: dict[str, type[SyncerMessage]] = {
     "progress": messages.Progress,
     "finished": messages.Finished,
     "held": messages.HeldWanted,
+    "dealt": messages.Dealt,
 }
 _LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}
 _SYNCER_NAMES = {cls: name for name, cls in _SYNCER_BODIES.items()}

@@ -35,7 +35,7 @@ class Join:
     steps: int = 0
     """Inner steps so far, over all processes of this learner."""
     data_position: int = 0
-    """Sequences it has taken from its shard."""
+    """Sequences it has taken."""
     held_epoch: str = ""
     """Syncer epoch that ``held`` belongs to; empty: it cannot send what it holds."""
     held: tuple[int, ...] = ()
@@ -44,6 +44,10 @@ class Join:
     """Id of the training that ``steps`` and ``data_position`` are from, if a checkpoint has them; empty: from the
     process itself, or the checkpoint names none."""
     protocol: int = PROTOCOL
+    sequences: int = 0
+    """Training sequences in its data; 0: it does not take its data as it is dealt."""
+    dealt: tuple[int, ...] = ()
+    """What it was dealt and may still push, as first count, position and length of each piece, by count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +235,22 @@ class HeldWanted:
     attempt: int
 
 
-SyncerMessage = Welcome | Refused | FragmentWanted | FragmentReady | EvaluationWanted | Progress | Finished | HeldWanted
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """The learner's sequences ``first`` .. ``first + length - 1`` are the positions from ``start`` on of the order.
+
+    If ``first`` is not where the piece before ended, the learner drops what it has not taken of that, and what it has
+    trained since it received each fragment.
+    """
+
+    first: int
+    start: int
+    length: int
+
+
+SyncerMessage = (
+    Welcome | Refused | FragmentWanted | FragmentReady | EvaluationWanted | Progress | Finished | HeldWanted | Dealt
+)
 
 
 # Bulk ---------------------------------------------------------------------------------------------------------------
@@ -271,6 +290,10 @@ class PushHeader:
     A handler always gets the digest of what was received."""
     part_bytes: int = 0
     """Size of the parts, which the wire package chooses."""
+    data_from: int = 0
+    """Sequences that the learner had taken when it received the fragment."""
+    data_to: int = 0
+    """Sequences that it has taken now."""
 
     @property
     def key(self) -> PushKey:

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diloco.learner.data import DataError, Shard, ShardSampler, open_data, open_source
-from diloco.learner.data.holdout import Holdout, training_tokens
-from diloco.learner.data.mixture import Mixture
+from diloco.learner.data import DataError, DealtSampler, Holdout, Sampling, open_data, open_source
+from diloco.learner.data.holdout import training_sequences
+from diloco.learner.data.mixture import Mixture, training_tokens
+from diloco.learner.data.task import LanguageModel
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.spec.training import DataSpec
 from tests.support.small_job import small_job, write_text
@@ -44,19 +45,30 @@ def parts_of(tokens: np.ndarray) -> np.ndarray:
     return np.bincount(tokens.ravel() // 10_000, minlength=3) / tokens.size
 
 
+def task_of(mixture: Mixture, length: int) -> tuple[LanguageModel, int]:
+    """A task, and its sequences to train on."""
+    task = LanguageModel(mixture, length, "data")
+    return task, training_sequences(len(task), FRACTION)
+
+
 def test_the_shares_of_an_epoch_are_the_weights_to_a_percent(mixture: Mixture) -> None:
-    train = training_tokens(len(mixture), FRACTION)
-    length = 16
-    drawn = []
-    for index in range(2):
-        sampler = ShardSampler(mixture, train, Shard(index, 2, 4, length, seed=1))
-        drawn += [sampler.next_batch().inputs.numpy() for _ in range((train - 1) // length // 8)]
-    assert parts_of(np.concatenate(drawn)) == pytest.approx(np.array(WEIGHTS) / sum(WEIGHTS), rel=0.01)
+    task, train = task_of(mixture, 4)
+    tokens = task.batch(DealtSampler(train, Sampling(1, 1)).numbers(0, train))["inputs"].numpy()
+    assert parts_of(tokens) == pytest.approx(np.array(WEIGHTS) / sum(WEIGHTS), rel=0.01)
 
 
 def test_a_stretch_of_an_epoch_is_a_sample_of_the_mixture(mixture: Mixture) -> None:
-    sampler = ShardSampler(mixture, training_tokens(len(mixture), FRACTION), Shard(0, 1, 200, 8, seed=0))
-    assert parts_of(sampler.next_batch().inputs.numpy()) == pytest.approx(np.array(WEIGHTS) / 4.5, abs=0.1)
+    task, train = task_of(mixture, 8)
+    tokens = task.batch(DealtSampler(train, Sampling(200, 0)).next_numbers())["inputs"].numpy()
+    assert parts_of(tokens) == pytest.approx(np.array(WEIGHTS) / 4.5, abs=0.1)
+
+
+@pytest.mark.parametrize("length", [3, 8, 17, 64])
+def test_no_token_of_the_holdout_is_in_a_training_sequence(mixture: Mixture, length: int) -> None:
+    task, train = task_of(mixture, length)
+    batch = task.batch(np.arange(train))
+    trained = set(np.concatenate([batch["inputs"].numpy().ravel(), batch["targets"].numpy().ravel()]).tolist())
+    assert not trained & set(mixture.read(training_tokens(len(mixture), FRACTION), len(mixture)).tolist())
 
 
 def test_an_epoch_has_the_largest_part_once_and_others_evenly_often(mixture: Mixture) -> None:
@@ -75,8 +87,9 @@ def test_no_part_is_evaluated_on_what_it_trains_on(mixture: Mixture) -> None:
     held = mixture.read(train, len(mixture))
     assert not set(held.tolist()) & set(mixture.read(0, train).tolist())
     assert parts_of(held) == pytest.approx(np.array(WEIGHTS) / 4.5, rel=0.01)
-    holdout = Holdout(mixture, train, Shard(0, 1, 8, 4, seed=0), 256)
-    evaluated = np.concatenate([batch.inputs.numpy() for batch in holdout.batches()])
+    task, first = task_of(mixture, 4)
+    holdout = Holdout(first, len(task), 8, 256)
+    evaluated = np.concatenate([task.batch(numbers)["inputs"].numpy() for numbers in holdout.batches()])
     assert parts_of(evaluated) == pytest.approx(np.array(WEIGHTS) / 4.5, abs=0.02)
 
 
@@ -98,8 +111,8 @@ def test_a_job_trains_on_the_mixture_that_its_manifest_names(tmp_path: Path) -> 
     tokens = {"tokens": {"path": str(tmp_path / "a.tokens")}}
     data = mixed(text, tokens).model_dump(by_alias=True) | {"holdoutFraction": 0.1}
     opened = open_data(small_job(data=data, model={"builtin": {"preset": "pico", "vocabularySize": 257}}), "here/cpu/0")
-    assert (opened.field, opened.source.vocabulary_size, opened.holdout.sequences) == ("data.mixture", 257, 6)
-    assert opened.sampler.next_batch().inputs.shape == (4, 16)
+    assert (opened.task.field, opened.holdout.sequences) == ("data.mixture", 6)
+    assert opened.task.batch(opened.sampler.next_numbers())["inputs"].shape == (4, 16)
 
 
 def test_a_part_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,17 @@ def test_no_training_sequence_touches_the_holdout(tmp_path: Path) -> None:
     job = small_job(write_text(tmp_path))
     data = open_data(job, "here/cpu/0")
     total = len(data.task)
-    held_out_from = total - total // 10
-    shards = [open_data(job, learner).sampler for learner in job.learner_ids]
-    assert max(int(shard.sequences(0, total).max()) for shard in shards) == held_out_from - 1
+    held_out_from = data.sampler.sequences
+    assert held_out_from == total - math.ceil(total / 10)
+    assert int(data.sampler.numbers(0, total).max()) == held_out_from - 1
     held = np.concatenate(list(data.holdout.batches()))
     assert (len(held), held.min()) == (6, held_out_from)
 
 
-def test_learners_have_shards_of_their_own_and_one_holdout(tmp_path: Path) -> None:
+def test_learners_have_one_order_and_one_holdout(tmp_path: Path) -> None:
     job = small_job(write_text(tmp_path))
     one, other = (open_data(job, learner) for learner in job.learner_ids)
-    assert (one.sampler.shard.index, other.sampler.shard.index) == (0, 1)
+    assert (one.sampler.numbers(0, 99) == other.sampler.numbers(0, 99)).all()
     assert all(map(np.array_equal, one.holdout.batches(), other.holdout.batches()))
 
 
@@ -37,15 +38,15 @@ def test_a_pool_may_have_its_own_batch_size() -> None:
     assert [batch_size_of(job, learner) for learner in job.learner_ids] == [2, 4, 4]
 
 
-@pytest.mark.parametrize("short_of", [1, 100])
+@pytest.mark.parametrize("short_of", [1, 70])
 def test_too_short_data_says_how_many_sequences_are_there_and_needed(short_of: int) -> None:
-    enough = 10 * 16 + 1  # a tenth of the sequences is held out, 8 are trained on, and the last has a last target
+    enough = 5 * 16 + 1  # a tenth of the sequences is held out, 4 are trained on, and the last has a last target
     open_data(small_job(**entrypoint("counting_source", count=enough)), "here/cpu/0")
     with pytest.raises(DataError) as raised:
         open_data(small_job(**entrypoint("counting_source", count=enough - short_of)), "here/cpu/0")
     assert str(raised.value) == (
-        f"data.entrypoint: has {(enough - 1 - short_of) // 16} sequences, at least 10 are needed for 2 learners x 4 "
-        "sequences and a holdout of 0.1"
+        f"data.entrypoint: has {(enough - 1 - short_of) // 16} sequences, at least 5 are needed for a batch of "
+        "4 and a holdout of 0.1"
     )
 
 

@@ -12,10 +12,8 @@ from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, Learn
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
-from diloco.model.fragments import read_fragment
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
-from tests.support import model_kinds
 from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED
 from tests.support.small_job import named_job, small_job, write_text
 from tests.support.small_learner import trainer_of
@@ -99,7 +97,7 @@ def check(job: JobSpec, folder: Path) -> None:
     # The exported model is what was evaluated.
     path = folder / "model.safetensors"
     export(named_job("kinds", job), layout_of(build_model(job), job.sync.fragments), later, 1000, path)
-    assert exported_loss(job, path, torch.device("cpu")).loss == loss
+    assert exported_loss(job, path, torch.device("cpu")).means.loss == loss
 
     # A process that goes on from the checkpoint, and receives the model, trains as the first one would have.
     store = CheckpointStore(folder / "checkpoints", CheckpointIdentity("kinds", "a/b/0", "cut", "optimizer"))
@@ -132,9 +130,7 @@ def test_a_model_of_transformers_is_trained_and_exported_alike(
 
 
 @pytest.mark.parametrize("factory", REFUSED, ids=lambda factory: factory.__name__)
-def test_a_model_that_cannot_be_trained_well_is_refused(
-    text: Path, factory: Callable[[], nn.Module]
-) -> None:
+def test_a_model_that_cannot_be_trained_well_is_refused(text: Path, factory: Callable[[], nn.Module]) -> None:
     def train() -> None:
         trainer = trainer_of(job_of(text, entrypoint(factory)))
         for _ in range(2):

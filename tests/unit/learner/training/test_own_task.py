@@ -52,7 +52,7 @@ def test_an_example_counts_as_a_sequence_whatever_its_loss_counts() -> None:
     job = job_of("Answers", model="tests.support.entrypoints:tiny_model")
     job = job.model_copy(update={"training": job.training.model_copy(update={"sequence_length": 9})})
     trainer = trainer_of(job)
-    batch = trainer._task.batch(trainer._data.sampler.sequences(0, 8))
+    batch = trainer._task.batch(trainer._data.sampler.numbers(0, 8))
     with torch.no_grad():
         total, count = trainer._task.loss(trainer._module, batch)
     assert count == batch["counts"].sum() < 8 * 4
@@ -150,7 +150,7 @@ def test_a_mistake_in_a_task_is_one_line(method: str, what: str, told: str) -> N
         ("missing", {}, "tests.support.tasks has no missing"),
         ("images_model", {}, "tests.support.tasks:images_model returned a Sequential; a task has __len__"),
         ("NoLength", {"method": "batch", "what": "empty"}, "tests.support.tasks:NoLength: __len__ raised ValueError"),
-        ("Images", {"count": 15}, "has 15 examples, at least 18 are needed for 2 learners x 8"),
+        ("Images", {"count": 15}, "has 8 examples, at least 9 are needed for a batch of 8"),
     ],
 )
 def test_what_is_no_task_or_too_small_is_one_line(name: str, arguments: dict[str, Any], told: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from diloco.core.dealing.dealer import Piece
 from diloco.learner.data import DataError
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
@@ -61,6 +62,22 @@ def test_a_step_says_what_it_did(make: Make) -> None:
     assert result.grad_norm > 0
     assert result.seconds > 0
     assert (trainer.steps, trainer.tokens, trainer.data_position) == (1, TOKENS, 4)
+
+
+def test_work_on_data_that_others_took_is_dropped(make: Make) -> None:
+    trainer = make()
+    before, sampler = parameters(trainer), trainer._data.sampler
+    sampler.supply = None
+    sampler.hand.put(Piece(0, 0, 8))
+    trainer.step(0.0)
+    assert (trainer.has_data(), trainer.jump()) == (True, False)
+    sampler.hand.put(Piece(20, 100, 8))
+    assert trainer.jump()
+    assert all(map(torch.equal, parameters(trainer), before))
+    assert (trainer.staleness, trainer.data_position) == (0, 20)
+    trainer.step(0.0)
+    capture = trainer.capture(1)
+    assert (capture.data_from, capture.data_to, sampler.began) == (20, 24, 100)
 
 
 def test_the_outer_gradient_is_anchor_minus_parameters(make: Make) -> None:

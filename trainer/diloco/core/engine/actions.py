@@ -41,7 +41,7 @@ class Admit:
     """The vector clock: current version of every fragment."""
     steps: int
     data_position: int
-    """The furthest position in its shard that the syncer knows: it must not read earlier sequences again."""
+    """The most sequences taken that the syncer knows of: the learner counts on from there."""
     reported_steps: int
     """Of its steps, those that it had reported when the syncer last heard from it."""
     tokens: int

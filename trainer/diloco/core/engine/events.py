@@ -23,7 +23,7 @@ class LearnerJoined:
     steps: int
     """Inner steps it has made over all its processes (from its own checkpoint)."""
     data_position: int
-    """Sequences it has taken from its shard."""
+    """Sequences it has taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,8 @@
-"""What a learner trains on: a task with its examples, its own shard of them, and the part held out for evaluation.
-
-Positions are counted in sequences taken, so a restarted learner continues exactly where its checkpoint or the syncer
-says it was.
-"""
+"""What a learner trains on: a task with its examples, those of them that it is dealt, and the part held out."""
 
 from diloco.learner.data.holdout import Holdout
 from diloco.learner.data.opening import LearnerData, batch_size_of, open_data, open_source, open_task
-from diloco.learner.data.sampler import Shard, ShardSampler
+from diloco.learner.data.sampler import DealtSampler, Sampling
 from diloco.learner.data.source import DataError, DataStoppedError, DataUnavailableError, TokenSource
 from diloco.learner.data.task import JobTask, Task
 from diloco.learner.data.text import ByteText
@@ -20,12 +16,12 @@ __all__ = [
     "DataError",
     "DataStoppedError",
     "DataUnavailableError",
+    "DealtSampler",
     "Holdout",
     "JobTask",
     "LearnerData",
     "Progress",
-    "Shard",
-    "ShardSampler",
+    "Sampling",
     "Task",
     "TokenFile",
     "TokenFileInfo",

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.data.sampler import Shard
 from diloco.learner.data.source import DataError
 from diloco.learner.data.task import JobTask
 
@@ -43,19 +42,18 @@ def training_sequences(total: int, holdout_fraction: float) -> int:
     return total - math.ceil(total * holdout_fraction)
 
 
-def check_size(task: JobTask, shard: Shard, holdout_fraction: float) -> None:
-    """Check that the task has enough examples for every shard and the evaluation.
+def check_size(task: JobTask, batch_size: int, holdout_fraction: float) -> None:
+    """Check that the task has enough examples for a batch and the evaluation.
 
     Raises:
         DataError: it has not; the text names its field, the number available and the number needed.
     """
     total = len(task)
     train = training_sequences(total, holdout_fraction)
-    batches = shard.count * shard.batch_size
-    if batches <= train < total:
+    if batch_size <= train < total:
         return
-    needed = math.ceil(batches / (1 - holdout_fraction))
+    needed = math.ceil(batch_size / (1 - holdout_fraction))
     raise DataError(
-        f"{task.field}: has {total} {task.examples}, at least {needed} are needed for {shard.count} learners x "
-        f"{shard.batch_size} {task.examples} and a holdout of {holdout_fraction:g}"
+        f"{task.field}: has {total} {task.examples}, at least {needed} are needed for a batch of {batch_size} and a "
+        f"holdout of {holdout_fraction:g}"
     )

@@ -1,4 +1,4 @@
-"""Opens a learner's data as the manifest describes it: source, shard and holdout, checked before the first step."""
+"""Opens a learner's data as the manifest describes it: source, sampler and holdout, checked before the first step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,11 +8,12 @@ from diloco.learner.data.corpus import open_text
 from diloco.learner.data.holdout import Holdout, check_size, training_sequences
 from diloco.learner.data.mixture import open_mixture
 from diloco.learner.data.own_task import own_task
-from diloco.learner.data.sampler import Shard, ShardSampler
+from diloco.learner.data.sampler import DealtSampler, Sampling
 from diloco.learner.data.source import DataError, TokenSource
 from diloco.learner.data.task import JobTask, LanguageModel
 from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenfile import open_token_file
+from diloco.learner.mailboxes.hand import Hand
 from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
 from diloco.runtime.cache import cache_folder
 from diloco.spec import JobSpec
@@ -24,31 +25,37 @@ class LearnerData:
     """Everything a trainer needs of the data."""
 
     task: JobTask
-    sampler: ShardSampler
+    sampler: DealtSampler
     holdout: Holdout
 
 
-def open_data(job: JobSpec, learner: str, task: JobTask | None = None, *, batch_size: int | None = None) -> LearnerData:
-    """The shard of ``learner`` (an id of the job) and the holdout, which is the same for all learners.
+def open_data(
+    job: JobSpec,
+    learner: str,
+    task: JobTask | None = None,
+    *,
+    batch_size: int | None = None,
+    hand: Hand | None = None,
+) -> LearnerData:
+    """What ``learner`` (an id of the job) is dealt, and the holdout, which all learners have.
 
     ``task``: the job's, if the caller has opened it; several learners of one process may share it.
     ``batch_size``: sequences in an inner step; default: ``batch_size_of``.
+    ``hand``: what the syncer deals; None: it takes all.
 
     Raises:
         DataError: the data is missing, empty, too short or of the wrong kind; one line that names the field.
         ValueError: the job has no such learner.
     """
     task = open_task(job) if task is None else task
-    shard = Shard(
-        index=job.learner_ids.index(learner),
-        count=len(job.learner_ids),
+    sampling = Sampling(
         batch_size=batch_size or batch_size_of(job, learner),
         seed=job.training.seed,
     )
-    check_size(task, shard, job.data.holdout_fraction)
+    check_size(task, sampling.batch_size, job.data.holdout_fraction)
     train = training_sequences(len(task), job.data.holdout_fraction)
-    holdout = Holdout(train, len(task), shard.batch_size, job.training.evaluation.sequences)
-    return LearnerData(task, ShardSampler(train, shard), holdout)
+    holdout = Holdout(train, len(task), sampling.batch_size, job.training.evaluation.sequences)
+    return LearnerData(task, DealtSampler(train, sampling, hand), holdout)
 
 
 def open_task(job: JobSpec, cache: Path | None = None, stopping: Callable[[], bool] = lambda: False) -> JobTask:

@@ -1,55 +1,59 @@
-"""A learner's shard: which sequences it takes and in which order, with its position as a single number.
+"""The job's one order of sequences, of which each learner takes what it is dealt.
 
-A sequence is one of the task's examples, by its number. One seeded permutation for the whole job distributes them over
-the shards, so shards never share a sequence however far apart their learners are; a second one, new in every epoch,
-gives the order within the shard. Both are computed, so seeking to a position takes no time.
-
-A learner reads the number of shards, and its own index, from its manifest when it starts, and keeps both until it ends.
-So when a pool is scaled while the job runs, learners that are running keep the old shards, and new ones divide the same
-sequences into more shards: some sequences are then trained on by two learners, until all have been restarted. A learner
-that restarts with another number of shards continues in its new shard at the position it had: as far into the order
-there as it was in its old one, in the same epoch or, if the new shard is smaller, a later one. For a while some
-sequences recur sooner than after an epoch, and some later; none is lost for good.
+Position p of the order is a sequence of epoch p // N, where N is the number of training sequences. A seeded
+permutation, new in every epoch, says which; as it is computed, going to a position takes no time. The syncer deals them
+(`diloco.core.dealing`). Without a syncer a sampler takes all positions, one after the other.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.core.dealing.dealer import Piece
 from diloco.learner.data.permutation import Permutation
 from diloco.learner.data.source import DataError
+from diloco.learner.mailboxes.hand import Hand
+
+Supply = Callable[[int, int], int]
+"""Without a syncer: from a count and a number of sequences, the first position to take."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """A learner's part of the data."""
+class Sampling:
+    """How sequences are taken."""
 
-    index: int
-    count: int
-    """Number of shards: learners in the manifest as this process read it."""
     batch_size: int
     seed: int
 
 
-class ShardSampler:
-    """The numbers of one shard's sequences, without end: each epoch takes every sequence of the shard once."""
+class DealtSampler:
+    """Numbers of the sequences (a task's examples) that were dealt to a learner."""
 
-    def __init__(self, sequences: int, shard: Shard) -> None:
-        """Of the first ``sequences`` of the data, which are those to train on.
+    def __init__(self, sequences: int, sampling: Sampling, hand: Hand | None = None) -> None:
+        """``sequences``: N. ``hand``: what the syncer deals.
 
         Raises:
-            DataError: a shard would have less than one batch.
+            DataError: there is less than one batch.
         """
-        self.shard = shard
-        if sequences < shard.count * shard.batch_size:
-            needed = shard.count * shard.batch_size
-            raise DataError(f"the data has {sequences} sequences to train on, but {needed} are needed")
-        self._dealt = Permutation(sequences, f"shards {shard.seed}")
-        self._size = len(range(shard.index, sequences, shard.count))
-        self.position = 0
-        """Sequences taken so far, over all epochs."""
+        self.sampling = sampling
+        self.sequences = sequences
+        """N."""
+        if sequences < sampling.batch_size:
+            raise DataError(
+                f"the data has {sequences} sequences to train on, but {sampling.batch_size} are needed for a batch"
+            )
+        self.hand = hand or Hand()
+        self.supply: Supply | None = None if hand else lambda first, _: first
+        self.began = 0
+        """First position of the latest batch."""
         self._epoch: tuple[int, Permutation] | None = None
+
+    @property
+    def position(self) -> int:
+        """Sequences taken so far, over all epochs: this learner's count."""
+        return self.hand.position
 
     def seek(self, position: int) -> None:
         """Continue as if ``position`` sequences had been taken.
@@ -59,27 +63,35 @@ class ShardSampler:
         """
         if position < 0:
             raise ValueError(f"position is {position}, it must not be negative")
-        self.position = position
+        self.hand.position = position
 
-    def next_numbers(self) -> NDArray[np.int64]:
-        """Numbers of the next ``batch_size`` sequences; a batch may span two epochs."""
-        numbers = self.sequences(self.position, self.position + self.shard.batch_size)
-        self.position += self.shard.batch_size
-        return numbers
+    def has_batch(self) -> bool:
+        """Whether the next batch has been dealt."""
+        return self.supply is not None or self.hand.has(self.sampling.batch_size)
 
-    def sequences(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Numbers of the sequences at positions ``start`` to ``stop``."""
+    def next_numbers(self, needed: int | None = None) -> NDArray[np.int64]:
+        """Numbers of the next ``batch_size`` sequences, which were dealt; a batch may span epochs.
+
+        ``needed``: what was dealt before this count is forgotten.
+        """
+        at, count = self.hand.position, self.sampling.batch_size
+        if self.supply is not None:
+            self.hand.put(Piece(at, self.supply(at, count), count))
+        taken = self.hand.take(count, at if needed is None else needed)
+        self.began = taken[0][0]
+        return np.concatenate([self.numbers(start, stop) for start, stop in taken])
+
+    def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the sequences at positions ``start`` to ``stop`` of the order."""
         parts = []
         while start < stop:
-            epoch, first = divmod(start, self._size)
-            last = min(self._size, first + stop - start)
-            place = self._order(epoch)(np.arange(first, last))
-            parts.append(self._dealt(place * self.shard.count + self.shard.index))
+            epoch, first = divmod(start, self.sequences)
+            last = min(self.sequences, first + stop - start)
+            parts.append(self._order(epoch)(np.arange(first, last)))
             start += last - first
         return np.concatenate(parts)
 
     def _order(self, epoch: int) -> Permutation:
         if self._epoch is None or self._epoch[0] != epoch:
-            key = f"order {self.shard.seed} {self.shard.index} {epoch}"
-            self._epoch = (epoch, Permutation(self._size, key))
+            self._epoch = (epoch, Permutation(self.sequences, f"order {self.sampling.seed} {epoch}"))
         return self._epoch[1]

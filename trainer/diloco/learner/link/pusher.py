@@ -86,6 +86,8 @@ class Pusher:
             codec=self._codec.name,
             payload_bytes=payload.numel(),
             payload_digest=b"",
+            data_from=gradient.capture.data_from,
+            data_to=gradient.capture.data_to,
         )
         # Before it is sent: the version may be made as soon as it arrives. Merged or not, it is to be pulled.
         self._pull_queue.post(PullOrder(request.membership, request.fragment, request.version))

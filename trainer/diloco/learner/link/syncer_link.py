@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from diloco.core.dealing.dealer import Piece
 from diloco.core.engine.actions import Refusal
 from diloco.learner.checkpoint import is_other_training
 from diloco.learner.link.transfers import reconnecting
 from diloco.learner.mailboxes.control_outbox import ControlOutbox, Sender
+from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
@@ -26,6 +28,7 @@ from diloco.runtime.backoff import Retries
 from diloco.runtime.reminders import Reminder
 from diloco.wire.errors import InvalidMessageError, UnavailableError, WireError
 from diloco.wire.messages import (
+    Dealt,
     EvaluationWanted,
     Finished,
     FragmentReady,
@@ -67,6 +70,7 @@ class Mailboxes:
     holdings: Holdings
     feedback: Residuals | None
     recovery_orders: RecoveryOrders = field(default_factory=RecoveryOrders)
+    hand: Hand = field(default_factory=Hand)
 
     def session_over(self) -> None:
         """Drop what the ended session had asked for."""
@@ -183,6 +187,7 @@ class Link:
             held_epoch=held_epoch,
             held=held,
             training=position.training,
+            dealt=tuple(number for piece in self._boxes.hand.claims() for number in piece),
         )
 
     def _broken(self, error: WireError) -> str | None:
@@ -230,6 +235,8 @@ class Link:
                 boxes.recovery_orders.put(RecoveryOrder(message, session.send))
             case _ if membership is None:
                 return self._lost(f"{type(message).__name__} arrived before Welcome")
+            case Dealt(first, start, length):
+                boxes.hand.put(Piece(first, start, length))
             case FragmentWanted():
                 self._check_fragment(message.fragment)
                 self._asked(GradientRequest(membership, message.fragment, message.version, message.attempt))

@@ -30,6 +30,9 @@ class Capture:
     _copied: torch.cuda.Event | None
     """CUDA event after which ``_values`` can be read; None: it already can."""
     _subtracted: bool = False
+    data_from: int = 0
+    """Sequences that the learner had taken when it received the fragment, and now."""
+    data_to: int = 0
 
     @property
     def delta(self) -> Tensor:

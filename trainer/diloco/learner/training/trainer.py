@@ -75,17 +75,18 @@ class TrainerState:
 
 @dataclass(slots=True)
 class _Held:
-    """A fragment as last received, and the steps and tokens since."""
+    """A fragment as last received, and the steps, tokens and sequences before."""
 
     version: int
     anchor: Tensor
     """As received, flat f32 in host memory. Never written to: captures refer to it."""
     steps: int
     tokens: int
+    position: int = 0
 
 
 class InnerTrainer:
-    """Trains a model on a learner's shard and counts steps and tokens of each fragment."""
+    """Trains a model on what a learner is dealt and counts steps and tokens of each fragment."""
 
     def __init__(
         self, job: JobSpec, module: nn.Module, layout: Layout, data: LearnerData, device: torch.device
@@ -125,13 +126,13 @@ class InnerTrainer:
 
     @property
     def data_position(self) -> int:
-        """Sequences taken from the shard."""
+        """Sequences taken."""
         return self._data.sampler.position
 
     @property
     def batch_size(self) -> int:
         """Sequences in an inner step."""
-        return self._data.sampler.shard.batch_size
+        return self._data.sampler.sampling.batch_size
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -165,7 +166,7 @@ class InnerTrainer:
         """
         began = time.perf_counter()
         rates = learning_rates(self._options.optimizer, self._optimizer.steps, progress)
-        numbers = self._data.sampler.next_numbers()
+        numbers = self._data.sampler.next_numbers(min(held.position for held in self._held))
         loss, norm = self._gradients(on(self._device, self._task.batch(numbers)))
         finite = math.isfinite(loss) and math.isfinite(norm)
         tokens = len(numbers) * self._options.sequence_length if finite else 0
@@ -190,6 +191,8 @@ class InnerTrainer:
             _anchor=held.anchor,
             _values=values,
             _copied=copied,
+            data_from=held.position,
+            data_to=self.data_position,
         )
 
     def buffer(self, fragment: int) -> Tensor:
@@ -205,7 +208,7 @@ class InnerTrainer:
             ValueError: ``values`` is of another size or type than the fragment.
         """
         write_fragment(self._module, self._layout.fragments[fragment], values)
-        self._held[fragment] = _Held(version, values, self.steps, self.tokens)
+        self._held[fragment] = _Held(version, values, self.steps, self.tokens, self.data_position)
 
     def evaluate(self, replaced: Mapping[int, Tensor] = _NOTHING) -> float:
         """Held-out loss, in the task's unit, of the global model: of the anchors, without the steps made since.
@@ -234,7 +237,24 @@ class InnerTrainer:
         for held in self._held:  # steps of an earlier process do not count as made since this one received a fragment
             held.steps += ahead_steps
             held.tokens += ahead_tokens
-        self._data.sampler.seek(max(data_position, self._data.sampler.position))
+        self._seek(max(data_position, self.data_position))
+
+    def has_data(self) -> bool:
+        """Whether the next batch has been dealt."""
+        return self._data.sampler.has_batch()
+
+    def jump(self) -> bool:
+        """Go on with what was dealt instead of the rest of what it had, if anything was; returns whether it does.
+
+        Others may have taken that rest. So what it has trained since it received each fragment is dropped.
+        """
+        if not self._data.sampler.hand.jump():
+            return False
+        for fragment, held in enumerate(self._held):
+            if self.fragment_steps(fragment):
+                self.apply(fragment, held.version, held.anchor)
+            held.position = self.data_position
+        return True
 
     def start_over(self) -> None:
         """Drop the inner optimizer's state, which may be what diverged. The model is received as usual."""
@@ -259,7 +279,12 @@ class InnerTrainer:
         self.steps, self.tokens = state.steps, state.tokens
         for held in self._held:
             held.steps, held.tokens = state.steps, state.tokens
-        self._data.sampler.seek(state.data_position)
+        self._seek(state.data_position)
+
+    def _seek(self, position: int) -> None:
+        self._data.sampler.seek(position)
+        for held in self._held:
+            held.position = position
 
     def _gradients(self, batch: Mapping[str, Tensor]) -> tuple[float, float]:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
@@ -277,9 +302,8 @@ class InnerTrainer:
         return loss_value, norm_value
 
     def _key(self) -> str:
-        """Key of a step's random numbers, from seed, shard and position: a restarted learner draws the same ones."""
-        shard = self._data.sampler.shard
-        return f"step {shard.seed} {shard.index} {self.data_position}"
+        """Key of a step's random numbers, from seed and place in the order."""
+        return f"step {self._options.seed} {self._data.sampler.began}"
 
     def _skip(self, loss: float) -> None:
         self._optimizer.zero_grad()

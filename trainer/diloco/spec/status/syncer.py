@@ -345,6 +345,28 @@ class EngineStatus(_Status):
         return self.phase == Phase.COMPLETE
 
 
+class EpochStatus(_Status):
+    """Sequences of an epoch of the data, or of several."""
+
+    first: int
+    last: int
+    dealt: int
+    merged: int
+    lost: int
+    waiting: int
+    """A learner has them, and may still push them."""
+
+
+class DataStatus(_Status):
+    """What became of the data's sequences."""
+
+    sequences: int = 0
+    """In an epoch; 0: no learner has said yet."""
+    twice: int = 0
+    """Merged from the outer gradients of two learners."""
+    epochs: tuple[EpochStatus, ...] = ()
+
+
 class StoredStatus(_Status):
     """What the syncer has on disk or measures, beside the engine's view."""
 
@@ -364,6 +386,7 @@ class StoredStatus(_Status):
     """None: nothing was merged between the checkpoint that this syncer began with and the end of the one before."""
     outer_optimizer: str = ""
     """Learning rate and momentum of the outer optimizer, and why these."""
+    data: DataStatus = DataStatus()
 
 
 class SyncerStatus(EngineStatus, StoredStatus):

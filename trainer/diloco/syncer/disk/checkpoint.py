@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from diloco.core.dealing.dealer import Dealer
 from diloco.core.fragments import Layout, Match
 from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes, sha256_file
 from diloco.spec.outer_choice import OuterChoice
@@ -63,6 +64,8 @@ class CheckpointManifest(BaseModel):
     """The outer optimizer of its merges."""
     bytes_by_region: tuple[RegionBytes, ...]
     """Between learners and syncer, since the job began."""
+    data: dict[str, Any]
+    """What was dealt to learners (`diloco.core.dealing`)."""
     written_at: float
     """Seconds since 1970."""
     reason: str
@@ -85,6 +88,7 @@ class CheckpointContent:
     outer: OuterChoice
     reason: str
     bytes_by_region: tuple[RegionBytes, ...] = ()
+    data: dict[str, Any] = field(default_factory=lambda: Dealer().state())
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +259,7 @@ def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
         engine=content.engine,
         outer=content.outer,
         bytes_by_region=content.bytes_by_region,
+        data=content.data,
         written_at=time.time(),
         reason=content.reason,
         files={path.name: _File(size_bytes=path.stat().st_size, sha256=sha256_file(path)) for path in folder.iterdir()},

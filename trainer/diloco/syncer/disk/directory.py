@@ -48,6 +48,8 @@ class SyncerDirectory:
         self.tape = root / "tape"
         self.payloads = root / "payloads"
         self.endpoint = root / "endpoint.json"
+        self.dealt = root / "dealt.json"
+        """Which sequences learners may have been dealt."""
         self.model = root / "model.safetensors"
         self.curves = root / FILE
         self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

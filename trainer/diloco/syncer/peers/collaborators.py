@@ -9,6 +9,7 @@ from diloco.core.fragments import Layout
 from diloco.core.merge.codec import Codec
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import Claims
+from diloco.syncer.peers.dealing import Dealing
 from diloco.syncer.peers.inbox import Inbox
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.loads import Loads
@@ -31,6 +32,7 @@ class Collaborators:
     store: FragmentStore
     """The global model."""
     claims: Claims
+    dealing: Dealing
     admission: Admission
     metrics: SyncerMetrics
     checks: Executor

@@ -6,7 +6,7 @@ It makes no decisions: a complete push becomes an event, and the engine's answer
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from diloco.core.engine.events import FragmentArrived, FragmentLate
+from diloco.core.engine.events import FragmentArrived, FragmentDeclined, FragmentLate
 from diloco.core.merge.codec import CodecError
 from diloco.syncer.peers.claims import ClaimError
 from diloco.syncer.peers.collaborators import Collaborators
@@ -27,6 +27,7 @@ class SyncService:
         self._layout, self._codec, self._store = collaborators.layout, collaborators.codec, collaborators.store
         self._inbox, self._posted, self._loads = collaborators.inbox, collaborators.posted, collaborators.loads
         self._claims, self._checks = collaborators.claims, collaborators.checks
+        self._dealing = collaborators.dealing
         self._meter, self._metrics, self._post = collaborators.meter, collaborators.metrics, collaborators.post
 
     async def session(self, join: Join, peer: Peer, inbound: AsyncIterator[LearnerMessage], send: Send) -> None:
@@ -81,6 +82,10 @@ class SyncService:
         if not self._sessions.current(header.learner, header.incarnation) or not self._inbox.accept(key):
             self._inbox.abandon(key)
             return self._not_accepted("it is no longer requested")
+        if not self._dealing.accept(header):
+            self._inbox.drop(key)
+            self._post(FragmentDeclined(*key))
+            return self._not_accepted("others were dealt what it was trained on")
         self._post(
             FragmentArrived(
                 header.learner,

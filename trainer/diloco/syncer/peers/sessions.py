@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from diloco.core.engine.actions import Admit, Fence, Refuse
@@ -65,6 +66,7 @@ class Sessions:
         self._layout, self._store = collaborators.layout, collaborators.store
         self._claims, self._admission = collaborators.claims, collaborators.admission
         self._meter, self._loads, self._curves = collaborators.meter, collaborators.loads, collaborators.curves
+        self._dealing = collaborators.dealing
         self._clock, self._post = collaborators.clock, collaborators.post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
@@ -89,6 +91,7 @@ class Sessions:
         if join.training and self._training and join.training != self._training:
             # Its checkpoint is of another training: how far it was there does not count here.
             join = replace(join, steps=0, data_position=0)
+        self._dealing.check(join)
         try:
             self._claims.check_join(join)
         except ClaimError as error:
@@ -146,6 +149,7 @@ class Sessions:
             counted_in=action.counted_in,
         )
         self._deliver(session, welcome)
+        self._dealing.admitted(session.join, action.data_position, partial(self._deliver, session))
 
     def refuse(self, action: Refuse) -> None:
         """Refuse a joining process."""
@@ -160,6 +164,7 @@ class Sessions:
         if session is not None and session.incarnation == action.incarnation:
             del self._admitted[action.learner]
             self._loads.ends(action.learner)
+            self._dealing.over(action.learner, for_good=False)
             self._deliver(session, messages.Refused(action.refusal.value, action.reason))
             session.over.set()
 
@@ -194,6 +199,8 @@ class Sessions:
             if session.incarnation is not None:
                 event = self._checked(session.incarnation, event)
                 self._measure(session, message)
+                if isinstance(event, StepReported) and self.current(event.learner, event.incarnation):
+                    self._dealing.reported(event.learner, event.data_position)
                 ready = isinstance(event, LearnerReady) and event.incarnation == session.incarnation
                 if ready and self._admitted.get(session.join.learner) is session:
                     self._loads.ends(session.join.learner)
@@ -206,6 +213,7 @@ class Sessions:
             assert session.incarnation is not None
             del self._admitted[session.join.learner]
             self._loads.ends(session.join.learner)
+            self._dealing.over(session.join.learner, for_good=session.left)
             self._post(LearnerLeft(session.join.learner, session.incarnation, clean=session.left))
 
     def _deliver(self, session: _Session, message: SyncerMessage) -> None:

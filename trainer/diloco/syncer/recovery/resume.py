@@ -205,7 +205,15 @@ class _Restoring:
         snapshot.check(EngineOptions.from_job(job, start.layout), json.loads(json.dumps(engine)))
         by_region, reason = self._traffic.read(), "restored from what learners hold"
         content = CheckpointContent(
-            job.metadata.name, start.layout, self._epoch, store.hold(), engine, start.outer, reason, by_region
+            job.metadata.name,
+            start.layout,
+            self._epoch,
+            store.hold(),
+            engine,
+            start.outer,
+            reason,
+            by_region,
+            start.data,
         )
         checkpoints, keep = self._directory.checkpoints, job.spec.syncer.max_checkpoints
         prune_checkpoints(checkpoints, max(2, keep - 1), recorded_bases(self._directory.tape))

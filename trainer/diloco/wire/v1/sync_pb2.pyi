@@ -114,6 +114,7 @@ class SyncerMessage(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    DEALT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -130,6 +131,8 @@ class SyncerMessage(_message.Message):
     def finished(self) -> Global___Finished: ...
     @_builtins.property
     def held(self) -> Global___HeldWanted: ...
+    @_builtins.property
+    def dealt(self) -> Global___Dealt: ...
     def __init__(
         self,
         *,
@@ -141,12 +144,13 @@ class SyncerMessage(_message.Message):
         progress: Global___Progress | None = ...,
         finished: Global___Finished | None = ...,
         held: Global___HeldWanted | None = ...,
+        dealt: Global___Dealt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "dealt", b"dealt", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "dealt", b"dealt", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "refused", "wanted", "ready", "evaluation", "progress", "finished", "held"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "refused", "wanted", "ready", "evaluation", "progress", "finished", "held", "dealt"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -170,6 +174,8 @@ class Join(_message.Message):
     HELD_EPOCH_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    DEALT_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """1"""
     job: _builtins.str
@@ -188,6 +194,8 @@ class Join(_message.Message):
     """syncer epoch that held belongs to; empty: it cannot send what it holds"""
     training: _builtins.str
     """that steps and data_position are from, if a checkpoint has them; empty: not said"""
+    sequences: _builtins.int
+    """in its data; 0: it does not take its data as it is dealt"""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """held, by fragment; empty: none"""
@@ -195,6 +203,10 @@ class Join(_message.Message):
     @_builtins.property
     def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """by fragment: one more than the version that it can send, 0: none"""
+
+    @_builtins.property
+    def dealt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """that it may still push: first, start and length of each Dealt"""
 
     def __init__(
         self,
@@ -211,10 +223,12 @@ class Join(_message.Message):
         held_epoch: _builtins.str = ...,
         held: _abc.Iterable[_builtins.int] | None = ...,
         training: _builtins.str = ...,
+        sequences: _builtins.int = ...,
+        dealt: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "epoch", b"epoch", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_position", b"data_position", "dealt", b"dealt", "epoch", b"epoch", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "sequences", b"sequences", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -707,6 +721,35 @@ class HeldWanted(_message.Message):
 Global___HeldWanted: _TypeAlias = HeldWanted  # noqa: Y015
 
 @_typing.final
+class Dealt(_message.Message):
+    """The learner's sequences from the first-th on, counted from 0, are the positions from start on of the job's order. If
+    first is not where the Dealt before ended, the learner drops the rest of that, and its work since the last merges.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    start: _builtins.int
+    length: _builtins.int
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        start: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "length", b"length", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dealt: _TypeAlias = Dealt  # noqa: Y015
+
+@_typing.final
 class PushHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -723,6 +766,8 @@ class PushHeader(_message.Message):
     PAYLOAD_DIGEST_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     PART_BYTES_FIELD_NUMBER: _builtins.int
+    DATA_FROM_FIELD_NUMBER: _builtins.int
+    DATA_TO_FIELD_NUMBER: _builtins.int
     learner: _builtins.str
     incarnation: _builtins.int
     fragment: _builtins.int
@@ -738,6 +783,10 @@ class PushHeader(_message.Message):
     """16 bytes; empty: the receiver relies on the parts' checksums"""
     epoch: _builtins.str
     part_bytes: _builtins.int
+    data_from: _builtins.int
+    """sequences that the learner had taken when it received the fragment"""
+    data_to: _builtins.int
+    """and has taken now"""
     def __init__(
         self,
         *,
@@ -754,10 +803,12 @@ class PushHeader(_message.Message):
         payload_digest: _builtins.bytes = ...,
         epoch: _builtins.str = ...,
         part_bytes: _builtins.int = ...,
+        data_from: _builtins.int = ...,
+        data_to: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "base_version", b"base_version", "codec", b"codec", "epoch", b"epoch", "fragment", b"fragment", "incarnation", b"incarnation", "learner", b"learner", "part_bytes", b"part_bytes", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "steps", b"steps", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "base_version", b"base_version", "codec", b"codec", "data_from", b"data_from", "data_to", b"data_to", "epoch", b"epoch", "fragment", b"fragment", "incarnation", b"incarnation", "learner", b"learner", "part_bytes", b"part_bytes", "payload_bytes", b"payload_bytes", "payload_digest", b"payload_digest", "steps", b"steps", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,59 +5,52 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from diloco.learner.data import DataError, Holdout, Shard, ShardSampler
+from diloco.core.dealing.dealer import Piece
+from diloco.learner.data import DataError, DealtSampler, Holdout, Sampling
 from diloco.learner.data.holdout import check_size
 from diloco.learner.data.source import read_into
 from diloco.learner.data.task import LanguageModel
+from diloco.learner.mailboxes.hand import Hand
 from tests.support.entrypoints import CountingSource
 
 HUGE = 10**9
 
 
-def sampler(index: int = 0, count: int = 1, sequences: int = 100, batch_size: int = 4, seed: int = 0) -> ShardSampler:
-    return ShardSampler(sequences, Shard(index, count, batch_size, seed))
+def sampler(sequences: int = 100, batch_size: int = 4, seed: int = 0, hand: Hand | None = None) -> DealtSampler:
+    return DealtSampler(sequences, Sampling(batch_size, seed), hand)
 
 
 def batch_of(source: CountingSource, *numbers: int) -> Mapping[str, Tensor]:
     return LanguageModel(source, 10, "data").batch(np.array(numbers))
 
 
-def size_of(sampler: ShardSampler) -> int:
-    """Sequences that it takes before one repeats."""
-    taken: set[int] = set()
-    while (following := int(sampler.sequences(len(taken), len(taken) + 1)[0])) not in taken:
-        taken.add(following)
-    return len(taken)
-
-
-@given(count=st.integers(1, 7), sequences=st.integers(7, 200), seed=st.integers(0, 3))
-def test_shards_share_nothing_and_leave_nothing_out(count: int, sequences: int, seed: int) -> None:
-    shards = [sampler(index, count, sequences, 1, seed) for index in range(count)]
-    taken = np.concatenate([shard.sequences(0, size_of(shard)) for shard in shards])
-    assert np.array_equal(np.sort(taken), np.arange(sequences))
-
-
-def test_an_epoch_takes_the_same_sequences_in_another_order() -> None:
-    shard = sampler(1, 3)
-    size = size_of(shard)
-    first, second = shard.sequences(0, size), shard.sequences(size, 2 * size)
-    assert sorted(first) == sorted(second)
-    assert list(first) != list(second)
-    assert list(first) != list(sampler(1, 3, seed=1).sequences(0, size)), "the seed counts too"
+def test_an_epoch_takes_every_sequence_once_in_another_order() -> None:
+    order = sampler()
+    first, second = order.numbers(0, 100).tolist(), order.numbers(100, 200).tolist()
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != second
+    assert first != sampler(seed=1).numbers(0, 100).tolist(), "the seed counts too"
 
 
 def test_any_stretch_is_a_part_of_the_whole_order() -> None:
-    shard = sampler(1, 3, sequences=16)
-    size = size_of(shard)
-    whole = shard.sequences(0, 3 * size).tolist()
-    assert len(whole) == 3 * size
-    for start in range(3 * size):
-        for stop in range(start + 1, 3 * size + 1):
-            assert shard.sequences(start, stop).tolist() == whole[start:stop]
+    order = sampler(16)
+    whole = order.numbers(0, 48).tolist()
+    for start in range(48):
+        for stop in range(start + 1, 49):
+            assert order.numbers(start, stop).tolist() == whole[start:stop]
+
+
+def test_a_learner_takes_what_it_is_dealt_in_the_order_dealt() -> None:
+    learner = sampler(hand=Hand())
+    learner.hand.put(Piece(0, 30, 3))
+    assert not learner.has_batch()
+    learner.hand.put(Piece(3, 7, 9))
+    assert learner.has_batch()
+    expected = [*learner.numbers(30, 33), *learner.numbers(7, 8)]
+    assert learner.next_numbers().tolist() == expected
+    assert (learner.began, learner.position) == (30, 4)
 
 
 def test_a_batch_is_consecutive_tokens_and_their_successors() -> None:
@@ -74,8 +67,8 @@ def test_the_last_sequence_has_its_last_target_within_the_data(tokens: int, sequ
 
 
 def test_a_sampler_at_a_position_goes_on_as_the_one_that_got_there() -> None:
-    one, other = sampler(1, 2), sampler(1, 2)
-    for _ in range(30):  # into the third epoch, with batches across its border
+    one, other = sampler(), sampler()
+    for _ in range(30):  # into the second epoch, with batches across its border
         one.next_numbers()
     other.seek(one.position)
     assert one.position == 120
@@ -87,10 +80,10 @@ def test_a_position_cannot_be_negative() -> None:
         sampler().seek(-1)
 
 
-def test_data_too_short_for_a_batch_in_every_shard_is_refused() -> None:
-    assert size_of(sampler(0, 5, 20)) == 4
-    with pytest.raises(DataError, match="19 sequences to train on, but 20 are needed"):
-        sampler(0, 5, 19)
+def test_data_too_short_for_a_batch_is_refused() -> None:
+    assert sampler(4).sequences == 4
+    with pytest.raises(DataError, match="3 sequences to train on, but 4 are needed for a batch"):
+        sampler(3)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +135,9 @@ def test_the_holdout_takes_what_there_is_where_more_is_wanted() -> None:
         Holdout(99, 99, 4, 64)
 
 
-@pytest.mark.parametrize(("total", "enough"), [(14, False), (15, True)])
-def test_data_must_suffice_for_every_shard_beside_the_holdout(total: int, *, enough: bool) -> None:
-    # 2 x 4 sequences beside the half that is held out, which is rounded down.
+@pytest.mark.parametrize(("total", "enough"), [(7, False), (8, True)])
+def test_data_must_suffice_for_a_batch_beside_the_holdout(total: int, *, enough: bool) -> None:
     task = LanguageModel(CountingSource(10 * total + 1), 10, "data.text")
-    told = f"^data.text: has {total} sequences, at least 16 are needed for 2 learners x 4 sequences"
+    told = f"^data.text: has {total} sequences, at least 8 are needed for a batch of 4 and a holdout of 0.5$"
     with nullcontext() if enough else pytest.raises(DataError, match=told):
-        check_size(task, Shard(0, 2, 4, 0), 0.5)
+        check_size(task, 4, 0.5)

@@ -1,0 +1,133 @@
+"""Learners are dealt sequences ahead of what they take, once it is on disk, and only such work is merged."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diloco.core.dealing.dealer import Dealer
+from diloco.core.engine.events import FragmentArrived, FragmentDeclined
+from diloco.runtime.files import UnusableFileError
+from diloco.spec import JobSpec
+from diloco.syncer.peers.dealing import Dealing
+from diloco.wire.errors import RefusedError
+from diloco.wire.messages import Dealt, Leave, PushHeader, PushKey
+from tests.support.small_job import small_job
+from tests.support.syncer_peers import ANYBODY, BESIDE, EPOCH, INCARNATION, WHO, Joined, SyncerPeers, report
+
+BATCH, BOUND, INTERVAL = 4, 6, 2
+SEQUENCES = 10_000
+FIRST = (BOUND + 2 * INTERVAL) * BATCH
+"""Sequences that a learner is dealt when it joins."""
+
+
+def dealt(joined: Joined) -> list[Dealt]:
+    found = [message for message in joined.told if isinstance(message, Dealt)]
+    joined.told.clear()
+    return found
+
+
+async def joins(peers: SyncerPeers, learner: str = WHO, incarnation: int = INCARNATION, **more: Any) -> Joined:
+    joined = await peers.join(learner, sequences=SEQUENCES, **more)
+    peers.admit(learner, more.get("instance", "process"), incarnation)
+    await peers.payloads_checked()
+    await settled(peers)
+    return joined
+
+
+async def settled(peers: SyncerPeers) -> None:
+    while peers.dealing._recording is not None:
+        await peers.payloads_checked()
+
+
+async def push(peers: SyncerPeers, first: int, end: int, incarnation: int = INCARNATION) -> bool:
+    key = PushKey(WHO, incarnation, 1, 5, 1)
+    peers.inbox.ask(key)
+    header = PushHeader(*key, 4, 2, 64, "None", 24, EPOCH, data_from=first, data_to=end)
+    peers.service.accept_push(header, ANYBODY, lambda: None)
+    return (await peers.service.pushed(replace(header, payload_digest=bytes(16)))).accepted
+
+
+async def test_a_learner_is_dealt_what_it_needs_until_its_bound(peers: SyncerPeers) -> None:
+    one = await joins(peers)
+    assert dealt(one) == [Dealt(0, 0, FIRST)]
+    assert peers.recorded[0] >= FIRST
+    await one.say(report(INTERVAL))
+    assert dealt(one) == []
+    await one.say(report(INTERVAL + 1))
+    assert [(piece.first, piece.start) for piece in dealt(one)] == [(FIRST, FIRST)]
+
+
+async def test_nothing_is_dealt_that_is_not_on_disk(peers: SyncerPeers) -> None:
+    peers.disk_full = True
+    one = await joins(peers)
+    assert dealt(one) == []
+    peers.disk_full = False
+    peers.dealing.tick()
+    await settled(peers)
+    assert dealt(one) == [Dealt(0, 0, FIRST)]
+
+
+async def test_other_data_is_refused_in_one_line(peers: SyncerPeers) -> None:
+    await joins(peers)
+    other = await peers.join(BESIDE, sequences=SEQUENCES - 1)
+    assert isinstance(other.problem, RefusedError)
+    assert "data: has 9999 training sequences, that of this job has 10000" in str(other.problem)
+
+
+async def test_work_on_what_others_were_dealt_is_declined(peers: SyncerPeers) -> None:
+    await joins(peers)
+    peers.events.clear()
+    assert not await push(peers, 0, FIRST + 1)
+    assert peers.events == [FragmentDeclined(WHO, INCARNATION, 1, 5, 1)]
+    assert peers.inbox.held_bytes == 0
+    assert await push(peers, 0, 8)
+    assert isinstance(peers.events[-1], FragmentArrived)
+
+
+async def test_what_a_learner_that_leaves_did_not_push_is_dealt_again(peers: SyncerPeers) -> None:
+    one = await joins(peers)
+    assert await push(peers, 0, 8)
+    await one.say(Leave(INCARNATION, "it is stopped"))
+    other = await joins(peers, BESIDE, INCARNATION + 1)
+    assert dealt(other) == [Dealt(0, 8, FIRST)]
+
+
+async def test_a_learner_whose_link_was_cut_keeps_what_it_has(peers: SyncerPeers) -> None:
+    one = await joins(peers)
+    (piece,) = dealt(one)
+    one.hang_up()
+    other = await joins(peers, BESIDE, INCARNATION + 1)
+    assert dealt(other) == [Dealt(0, FIRST, FIRST)]
+    again = await joins(peers, WHO, INCARNATION + 2, dealt=(piece.first, piece.start, piece.length))
+    assert dealt(again) == []
+    assert await push(peers, 0, 8, INCARNATION + 2)
+
+
+async def test_learners_that_take_their_own_data_are_left_alone(peers: SyncerPeers) -> None:
+    one = await peers.admitted()
+    assert await push(peers, 0, 0)
+    await one.say(report(100))
+    assert dealt(one) == []
+
+
+@pytest.fixture
+def spec() -> JobSpec:
+    return small_job()
+
+
+async def test_a_syncer_that_stops_leaves_what_it_did_not_deal(tmp_path: Path, spec: JobSpec) -> None:
+    path = tmp_path / "dealt.json"
+    one = Dealing.of(spec, spec.pools, path, Dealer().state())
+    one.dealer.sequences = SEQUENCES
+    one.dealer.recorded(100)
+    one.dealer.joined(WHO, "process", 0, ())
+    one.dealer.deal(WHO, 60)
+    await one.stop()
+    one.released()
+    again = Dealing.of(spec, spec.pools, path, one.dealer.state())
+    assert again.dealer.undealt() == (100, [(60, 100)])
+    path.write_text("{}")
+    with pytest.raises(UnusableFileError, match="does not say which sequences may have been dealt"):
+        Dealing.of(spec, spec.pools, path, one.dealer.state())

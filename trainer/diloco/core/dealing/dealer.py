@@ -1,0 +1,289 @@
+"""Which learner trains on which sequences, so that each is merged at most once an epoch, and what became of them.
+
+The job has one order for all epochs: position p is a sequence of epoch p // N. The dealer deals positions in this
+order, and takes back what a learner that is gone did not push. A learner counts the sequences that it takes; its count
+only grows, and pieces map counts to positions. An outer gradient covers a range of counts: it may be merged only if all
+of them are the learner's still. The smallest positions are dealt first, so those taken back come before new ones.
+
+No decision of the engine depends on this, so neither tape nor replay has it. No clock, no files: before positions are
+dealt, the caller records durably that they may be (``next_mark``, ``recorded``). What a syncer had recorded when it
+crashed is not dealt again: what no learner then claims to hold is lost.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Self
+
+from diloco.core.dealing.ranges import Ranges
+from diloco.spec.status.syncer import DataStatus, EpochStatus
+
+_SHOWN_EPOCHS = 32
+"""Epochs that are counted one by one; those before are one sum (ours)."""
+
+
+class Piece(NamedTuple):
+    """A learner's counts ``first`` .. ``first + length - 1`` are the positions from ``start`` on."""
+
+    first: int
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The count after its last."""
+        return self.first + self.length
+
+    def within(self, first: int, end: int) -> "Piece":
+        """Its part from count ``first`` to ``end``; of length 0 or less if there is none."""
+        low = max(first, self.first)
+        return Piece(low, self.start + low - self.first, min(end, self.end) - low)
+
+
+class EpochCounts(NamedTuple):
+    """What became of the sequences of an epoch, or of several."""
+
+    first: int
+    last: int
+    dealt: int
+    merged: int
+    """In an outer gradient of at least one fragment that was merged."""
+    lost: int
+    """Dealt, and never to be merged."""
+    waiting: int
+    """A learner has them, and may still push them."""
+
+
+@dataclass(slots=True)
+class _Holder:
+    """What a learner was dealt."""
+
+    instance: str
+    """Its process."""
+    pieces: list[Piece] = field(default_factory=list)
+    """By count."""
+    end: int = 0
+    """Count with which the next piece begins. A piece that begins later than the one before ended: the process drops
+    what it had left."""
+    accepted: int = 0
+    """Outer gradients of it were accepted that cover counts up to here."""
+    merged: Ranges = field(default_factory=Ranges)
+    """Counts that merged outer gradients of it cover."""
+    kept: int = 0
+    """Counts below are not dealt again: they may be merged without this syncer's knowing."""
+    present: bool = True
+    """It has a session."""
+
+    def parts(self, first: int, end: int) -> list[Piece]:
+        """Its pieces from count ``first`` to ``end``."""
+        return [part for piece in self.pieces if (part := piece.within(first, end)).length > 0]
+
+    def add(self, start: int, stop: int) -> Piece:
+        """Deal it the positions ``start`` .. ``stop - 1``."""
+        piece = Piece(self.end, start, stop - start)
+        last = self.pieces[-1] if self.pieces else piece
+        if last.end == piece.first and last.start + last.length == start:
+            self.pieces[-1] = Piece(last.first, last.start, last.length + piece.length)
+        else:
+            self.pieces.append(piece)
+        self.end = piece.end
+        return piece
+
+
+class Dealer:
+    """The positions of one job. Plain values: ``state`` and ``restored``."""
+
+    def __init__(self, sequences: int = 0) -> None:
+        """``sequences``: N, sequences in an epoch; 0: no learner has said yet."""
+        self.sequences = sequences
+        self._mark = 0
+        """Positions from here on were never recorded, so never dealt."""
+        self._left = Ranges()
+        """Positions below that an earlier syncer had not dealt when it stopped."""
+        self._pool = Ranges()
+        """Recorded positions that no learner has."""
+        self._merged = Ranges()
+        self._twice = 0
+        self._closed = 0
+        """Epochs of which only ``_closed_merged`` is known."""
+        self._closed_merged = 0
+        self._holders: dict[str, _Holder] = {}
+
+    @property
+    def twice(self) -> int:
+        """Positions that were merged from two learners' outer gradients."""
+        return self._twice
+
+    def next_mark(self, count: int) -> int | None:
+        """What to record, with nothing left below it, before ``count`` positions are dealt; None: nothing."""
+        pooled = sum(stop - start for start, stop in self._pool.pairs)
+        return None if pooled >= count else self._mark + count
+
+    def recorded(self, mark: int) -> None:
+        """Note that ``mark`` is on disk: positions below may be dealt from now on."""
+        for start, stop in (*self._left.pairs, (self._mark, mark)):
+            self._pool.add(start, stop)
+        self._left, self._mark = Ranges(), max(self._mark, mark)
+
+    def undealt(self) -> tuple[int, list[tuple[int, int]]]:
+        """The mark and what is left below it, to record when no more is dealt: a syncer that stops loses nothing."""
+        return self._mark, Ranges((*self._left.pairs, *self._pool.pairs)).pairs
+
+    def joined(self, learner: str, instance: str, count: int, claims: Sequence[Piece]) -> tuple[Piece, ...]:
+        """A process was admitted; returns the pieces that it lacks of what it was dealt.
+
+        ``count``: its first step is not before it. ``claims``: the pieces that the process says it has, by count.
+        """
+        holder = self._holders.setdefault(learner, _Holder(""))
+        if holder.instance != instance:
+            self._take_back(holder)
+            holder.instance, holder.end = instance, max(holder.accepted, claims[0].first if claims else count)
+        holder.present = True
+        if not claims:
+            return tuple(holder.parts(holder.accepted, holder.end))
+        told = claims[-1].end
+        for claim in claims:
+            part = claim.within(holder.end, told)
+            if part.length > 0:
+                if not self._is_nobodys(part):
+                    break
+                holder.end = part.first
+                holder.add(part.start, part.start + part.length)
+                holder.kept = holder.end
+        if any(piece.first <= told <= piece.end for piece in holder.pieces):
+            return tuple(holder.parts(told, holder.end))
+        holder.end = max(holder.end, told + 1)  # it drops what it has
+        return ()
+
+    def absent(self, learner: str, *, for_good: bool) -> None:
+        """Its session is over. ``for_good``: so is its process, which has said so."""
+        if (holder := self._holders.get(learner)) is not None:
+            holder.present = False
+            if for_good:
+                self._take_back(holder)
+
+    def end(self, learner: str) -> int:
+        """The count after the last that ``learner`` was dealt."""
+        return self._holders[learner].end
+
+    def deal(self, learner: str, count: int) -> tuple[Piece, ...]:
+        """Deal ``count`` positions to a learner that has joined, or as many as are recorded."""
+        if self._pool.pairs:
+            # Others take what an absent learner has once nothing else of that epoch is left to deal.
+            begun = self._pool.pairs[0][0] // self.sequences * self.sequences
+            for holder in self._holders.values():
+                rest = holder.parts(holder.accepted, holder.end)
+                if not holder.present and any(part.start < begun for part in rest):
+                    self._take_back(holder)
+        holder = self._holders[learner]
+        return tuple(holder.add(*taken) for taken in self._pool.take(count))
+
+    def accept(self, learner: str, first: int, end: int, keep: int) -> bool:
+        """Whether an outer gradient that covers the counts ``first`` .. ``end - 1`` may be merged: they are its own.
+
+        If so they are not dealt again. ``keep``: most sequences that one outer gradient covers.
+        """
+        holder = self._holders[learner]
+        if not 0 < end - first == sum(part.length for part in holder.parts(first, end)):
+            return False
+        holder.accepted = max(holder.accepted, end)
+        holder.pieces = holder.parts(holder.accepted - 2 * keep, holder.end)
+        holder.merged.remove(0, holder.accepted - 2 * keep)
+        return True
+
+    def merge(self, learner: str, first: int, end: int) -> None:
+        """An outer gradient that was accepted is merged."""
+        holder = self._holders[learner]
+        floor = self._closed * self.sequences
+        for part in holder.parts(first, end):
+            if part.start >= floor:
+                new = holder.merged.add(part.first, part.end)
+                self._twice += new - self._merged.add(part.start, part.start + part.length)
+        self._close()
+
+    def counts(self) -> tuple[EpochCounts, ...]:
+        """By epoch, the oldest first; epochs long past are one sum."""
+        if not self.sequences:
+            return ()
+        undealt = Ranges((*self._left.pairs, *self._pool.pairs))
+        waiting = self._waiting()
+        epochs = -(-self._mark // self.sequences)
+        first = max(self._closed, epochs - _SHOWN_EPOCHS)
+        found = []
+        for low, high in ((0, first), *((epoch, epoch + 1) for epoch in range(first, epochs))):
+            start, stop = low * self.sequences, min(high * self.sequences, self._mark)
+            dealt = stop - start - undealt.count(start, stop)
+            if dealt <= 0:
+                continue
+            merged = self._merged.count(start, stop) + (self._closed_merged if low == 0 else 0)
+            held = waiting.count(start, stop)
+            found.append(EpochCounts(low, high - 1, dealt, merged, max(0, dealt - merged - held), held))
+        return tuple(found)
+
+    def status(self) -> DataStatus:
+        """What people are shown."""
+        epochs = tuple(EpochStatus(**one._asdict()) for one in self.counts())
+        return DataStatus(sequences=self.sequences, twice=self._twice, epochs=epochs)
+
+    def state(self) -> dict[str, Any]:
+        """Everything as plain JSON, for a checkpoint."""
+        return {
+            "sequences": self.sequences,
+            "mark": self._mark,
+            "merged": list(self._merged.pairs),
+            "twice": self._twice,
+            "closed": self._closed,
+            "closed_merged": self._closed_merged,
+            "holders": {
+                learner: {one.name: getattr(holder, one.name) for one in fields(holder)}
+                | {"pieces": [list(piece) for piece in holder.pieces], "merged": list(holder.merged.pairs)}
+                for learner, holder in self._holders.items()
+            },
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], mark: int = 0, left: Iterable[Iterable[int]] = ()) -> Self:
+        """What goes on from ``state``; ``mark`` and ``left``: what was recorded since, if anything was."""
+        dealer = cls(state["sequences"])
+        dealer._mark, dealer._left = max(state["mark"], mark), Ranges(left)
+        dealer._merged, dealer._twice = Ranges(state["merged"]), state["twice"]
+        dealer._closed, dealer._closed_merged = state["closed"], state["closed_merged"]
+        for learner, plain in state["holders"].items():
+            pieces, merged = [Piece(*piece) for piece in plain["pieces"]], Ranges(plain["merged"])
+            holder = _Holder(**plain | {"pieces": pieces, "merged": merged, "present": False})
+            # What it pushed since may be in the model that learners have.
+            holder.kept = holder.end
+            dealer._holders[learner] = holder
+        return dealer
+
+    def _take_back(self, holder: _Holder) -> None:
+        for part in holder.parts(max(holder.accepted, holder.kept), holder.end):
+            self._pool.add(part.start, part.start + part.length)
+        holder.pieces = holder.parts(0, holder.accepted)
+
+    def _is_nobodys(self, claim: Piece) -> bool:
+        """Whether the positions that a process claims, after a restart of the syncer, can have been dealt to it."""
+        start, stop = claim.start, claim.start + claim.length
+        known = Ranges((*self._left.pairs, *self._pool.pairs, *self._merged.pairs))
+        for holder in self._holders.values():
+            for piece in holder.pieces:
+                known.add(piece.start, piece.start + piece.length)
+        return self._closed * self.sequences <= start and stop <= self._mark and not known.within(start, stop)
+
+    def _waiting(self) -> Ranges:
+        found = Ranges()
+        for holder in self._holders.values():
+            merged = holder.merged.pairs[-1][1] if holder.present and holder.merged.pairs else 0
+            for part in holder.parts(merged if holder.present else holder.accepted, holder.end):
+                found.add(part.start, part.start + part.length)
+        return found
+
+    def _close(self) -> None:
+        """Keep only the sum of epochs long past of which nothing is left."""
+        held = (piece.start for holder in self._holders.values() for piece in holder.pieces)
+        undealt = (start for start, _ in (*self._left.pairs, *self._pool.pairs))
+        lowest = min((*held, *undealt, self._mark))
+        closed = min(lowest // self.sequences, self._mark // self.sequences - _SHOWN_EPOCHS)
+        if closed > self._closed:
+            self._closed_merged += self._merged.count(0, closed * self.sequences)
+            self._merged.remove(0, closed * self.sequences)
+            self._closed = closed
