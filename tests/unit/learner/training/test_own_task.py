@@ -150,7 +150,7 @@ def test_a_mistake_in_a_task_is_one_line(method: str, what: str, told: str) -> N
         ("missing", {}, "tests.support.tasks has no missing"),
         ("images_model", {}, "tests.support.tasks:images_model returned a Sequential; a task has __len__"),
         ("NoLength", {"method": "batch", "what": "empty"}, "tests.support.tasks:NoLength: __len__ raised ValueError"),
-        ("Images", {"count": 15}, "has 8 examples, at least 9 are needed for a batch of 8"),
+        ("Images", {"count": 8}, "has 8 examples, at least 9 are needed for a batch of 8"),
     ],
 )
 def test_what_is_no_task_or_too_small_is_one_line(name: str, arguments: dict[str, Any], told: str) -> None:
