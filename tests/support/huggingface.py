@@ -25,6 +25,7 @@ CONFIGS = {
 
 def write_model(folder: Path, family: str = "llama", dtype: str = "float32", **how: Any) -> Path:
     """``folder``, into which ``save_pretrained`` has written a new model; ``how`` are its arguments."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.AutoModelForCausalLM.from_config(CONFIGS[family], dtype=dtype).save_pretrained(folder, **how)
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[family], dtype=dtype)  # type: ignore[no-untyped-call]
+    model.save_pretrained(folder, **how)
     return folder

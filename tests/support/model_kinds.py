@@ -39,7 +39,11 @@ def linear() -> nn.Module:
     return nn.Linear(WIDTH, WIDTH)
 
 
-def plain() -> nn.Module:
+def frozen(module: nn.Module) -> nn.Module:
+    return module.requires_grad_(requires_grad=False)
+
+
+def plain() -> Chain:
     return Chain(linear(), nn.LayerNorm(WIDTH))
 
 
@@ -118,13 +122,13 @@ def kernels() -> nn.Module:
 class _Image(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.kernel = nn.Conv2d(2, 2, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.kernel = nn.Conv2d(2, 2, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.kernel(
-            x.unflatten(2, (2, WIDTH // 2)).transpose(1, 2).flatten(2).unsqueeze(2)[:, :, :, : x.shape[1] * 4]
-        )
-        return made.squeeze(2).unflatten(2, (x.shape[1], 4)).permute(0, 2, 1, 3).flatten(2)
+        sequences, length, _ = x.shape
+        rows = x.view(sequences, length, 2, WIDTH // 2).transpose(1, 2).reshape(sequences, 2, 1, -1)
+        made: Tensor = self.kernel(rows).view(sequences, 2, length, WIDTH // 2)
+        return made.transpose(1, 2).flatten(2)
 
 
 def channels_last() -> nn.Module:
@@ -198,12 +202,12 @@ def never_used() -> nn.Module:
 
 
 def frozen_layer() -> nn.Module:
-    return Chain(linear().requires_grad_(requires_grad=False), linear())
+    return Chain(frozen(linear()), linear())
 
 
 def frozen_bias() -> nn.Module:
     model = plain()
-    model.get_parameter("parts.0.bias").requires_grad_(requires_grad=False)
+    model.get_parameter("parts.0.bias").requires_grad = False
     return model
 
 
@@ -216,7 +220,7 @@ def _drop(_module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any
 
 def state_dict_that_drops() -> nn.Module:
     model = plain()
-    model.register_state_dict_post_hook(_drop)
+    model.register_state_dict_post_hook(_drop)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -226,7 +230,7 @@ def _renamed(_module: nn.Module, state: dict[str, Any], prefix: str, _metadata: 
 
 def state_dict_that_renames() -> nn.Module:
     model = plain()
-    model.register_state_dict_post_hook(_renamed)
+    model.register_state_dict_post_hook(_renamed)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -274,7 +278,7 @@ def forward_hooks() -> nn.Module:
 
 def gradient_hooks() -> nn.Module:
     model = plain()
-    model.get_parameter("output.weight").register_hook(lambda gradient: gradient * 0.5)
+    model.get_parameter("output.weight").register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -330,7 +334,7 @@ def function_transform() -> nn.Module:
             self.inner = linear()
 
         def forward(self, x: Tensor) -> Tensor:
-            values = dict(self.inner.named_parameters())
+            values: dict[str, Tensor] = dict(self.inner.named_parameters())
             made: Tensor = torch.func.functional_call(self.inner, values, (x,))
             return made
 
@@ -349,7 +353,7 @@ def hugging_face(kind: str, **changes: Any) -> nn.Module:
 
     sizes = (_SMALL | changes) if kind not in ("gpt2", "mamba") else changes | {"vocab_size": VOCABULARY}
     config = transformers.AutoConfig.for_model(kind, **sizes, use_cache=False)
-    made: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+    made: nn.Module = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -409,12 +413,12 @@ class _Teacher(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.student, self.teacher = linear(), linear().requires_grad_(requires_grad=False)
+        self.student, self.teacher = linear(), frozen(linear())
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             with torch.no_grad():
-                self.teacher.weight.lerp_(self.student.weight, 0.1)
+                self.teacher.get_parameter("weight").lerp_(self.student.get_parameter("weight"), 0.1)
         made: Tensor = self.student(x) + self.teacher(x)
         return made
 
@@ -477,7 +481,7 @@ def half() -> nn.Module:
 
 
 def nothing_trained() -> nn.Module:
-    return plain().requires_grad_(requires_grad=False)
+    return frozen(plain())
 
 
 KINDS: Final[tuple[Callable[[], nn.Module], ...]] = (

@@ -50,7 +50,7 @@ class _Convolution(nn.Conv2d):
 
 
 def strided(contiguous: bool = False) -> nn.Module:  # noqa: FBT002  # from a manifest
-    layers = nn.ModuleList([_Transposed(), _Convolution(2, 3, 3, padding=1).to(memory_format=torch.channels_last)])  # type: ignore[call-overload]  # torch's types lack it
+    layers = nn.ModuleList([_Transposed(), _Convolution(2, 3, 3, padding=1).to(memory_format=torch.channels_last)])
     if contiguous:
         for parameter in layers.parameters():
             parameter.data = parameter.data.contiguous()

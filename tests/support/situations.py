@@ -57,5 +57,6 @@ def in_steps(*, steps: float = 1.0, round_trips: list[float] | float = 0.0, **ex
 def between(*uses: tuple[float, float]) -> Situation:
     """Learners with a link each, of which these shares are used up and down."""
     world = in_steps(compression="None", steps=0.5)
-    links = [Link(f"r{at}", *(math.inf if use == 0 else NEEDED / use for use in ways)) for at, ways in enumerate(uses)]
+    rates = [[math.inf if use == 0 else NEEDED / use for use in ways] for ways in uses]
+    links = [Link(f"r{at}", up, down) for at, (up, down) in enumerate(rates)]
     return replace(world, groups=tuple(replace(world.groups[at], link=link) for at, link in enumerate(links)))

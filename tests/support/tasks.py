@@ -12,7 +12,7 @@ CLASSES = 4
 
 
 def images_model() -> nn.Module:
-    convolution = nn.Conv2d(1, CLASSES, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
+    convolution = nn.Conv2d(1, CLASSES, 3).to(memory_format=torch.channels_last)
     return nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(36 * CLASSES, CLASSES))
 
 
@@ -50,8 +50,10 @@ class ImagesWithAdafactor(Images):
     """Its state has tensors of other shapes than the parameters, and 0-dim ones."""
 
     def optimizer(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        weights, others = ([p for p in parameters.values() if (p.dim() > 1) == one] for one in (True, False))
-        return torch.optim.Adafactor([{"params": weights}, {"params": others, "lr": 0.01}], lr=0.02)
+        weights = [one for one in parameters.values() if one.dim() > 1]
+        others = [one for one in parameters.values() if one.dim() <= 1]
+        groups: list[dict[str, Any]] = [{"params": weights}, {"params": others, "lr": 0.01}]
+        return torch.optim.Adafactor(groups, lr=0.02)
 
 
 class Counting(torch.optim.Optimizer):

@@ -174,7 +174,7 @@ def test_transformers_loads_what_export_writes(tmp_path: Path, family: str) -> N
     }
     again = read(tmp_path / "out")
     assert torch.equal(logits_of(module, TOKENS), again(TOKENS).logits)
-    assert again.config.use_cache
+    assert getattr(again.config, "use_cache")  # noqa: B009  # nn.Module says that it is a tensor
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == load_file(base / "model.safetensors").keys()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out", "run"]
 

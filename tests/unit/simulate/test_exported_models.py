@@ -62,7 +62,7 @@ def test_a_model_with_split_embeddings_trains_and_is_exported_whole(tmp_path: Pa
     assert outcome.loss < outcome.loss_start
     path = tmp_path / "model.safetensors"
     export(job, layout, outcome.parameters, 1, path)
-    assert exported_loss(spec, path, torch.device("cpu")).loss == pytest.approx(outcome.loss, rel=1e-6)
+    assert exported_loss(spec, path, torch.device("cpu")).means.loss == pytest.approx(outcome.loss, rel=1e-6)
 
 
 def test_a_change_that_only_shows_later_ends_the_training_by_name(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diloco.learner.data import DataError, documents, make_token_file, open_token_file
+from diloco.learner.data import DataError, Progress, documents, make_token_file, open_token_file
 from diloco.learner.data.tokenizer import FolderTokenizer
 from diloco.spec.training import DocumentsData
 from tests.support.corpora import END, write_documents, write_tokenizer
@@ -21,7 +21,7 @@ def tokens_of(path: str | Path, tokenizer: Path, column: str = "text") -> list[i
     make_token_file(made, output, FolderTokenizer(tokenizer, "tokenizer"))
     file = open_token_file(output)
     assert file.vocabulary_size == END + 1
-    return file.read(0, len(file)).tolist()
+    return [int(token) for token in file.read(0, len(file))]
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_progress_grows_with_the_files_and_ends_with_all_of_them(
     for name in ("a.parquet", "b.jsonl"):
         write_documents(tmp_path / "corpus" / name, ["the cat"] * 10)
     monkeypatch.setattr("diloco.learner.data.token_file_maker._BATCH_BYTES", 20)
-    told = []
+    told: list[Progress] = []
     make_token_file(DocumentsData(path=str(tmp_path / "corpus")), tmp_path / "out", tell=told.append)
     done = [now.done_bytes for now in told]
     assert done == sorted(done)

@@ -109,7 +109,8 @@ def test_a_part_in_evaluation_mode_stays_in_it(tmp_path: Path) -> None:
     trainer.step(0.0)
     trainer.evaluate()
     module = trainer._module
-    assert [module.training, module.dropout.training, module.norm.training] == [True, True, False]
+    parts = (module.get_submodule(name) for name in ("dropout", "norm"))
+    assert [module.training, *(part.training for part in parts)] == [True, True, False]
 
 
 def test_a_model_that_comes_in_evaluation_mode_is_trained_in_training_mode() -> None:

@@ -165,7 +165,7 @@ def _plain(file: Document, _: str) -> Iterator[Text]:
 
 
 def _parquet(file: Document, column: str) -> Iterator[Text]:
-    from pyarrow import parquet  # type: ignore[import-untyped]  # noqa: PLC0415  # an optional package
+    from pyarrow import parquet  # noqa: PLC0415  # an optional package
 
     with parquet.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as table:
         _check_column(table.schema_arrow, column, file)

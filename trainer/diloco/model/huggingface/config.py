@@ -30,7 +30,7 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config.use_cache = False
-        made = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, dtype="float32")  # type: ignore[no-untyped-call]
+        made = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, dtype="float32")
     except Exception as error:  # the library may raise anything for a wrong file: show it to the user in one line
         raise ModelError(
             f"{field}: {folder / 'config.json'} describes no causal language model ({one_line(error)})"
