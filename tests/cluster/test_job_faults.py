@@ -88,7 +88,7 @@ def comes_back(job: ClusterJob, before: SyncerStatus, learner: str, *, counted: 
     ``counted``: as a failure, which it is unless it was asked to stop.
     """
     old = of(before, learner)
-    # Its position in the data follows its steps: each takes the next sequences of its shard.
+    # Its position in the data follows its steps: each takes the next sequences that it was dealt.
     after = job.rejoins(learner, before)
     new = of(after, learner)
     assert new.restarts == old.restarts + counted
@@ -138,7 +138,7 @@ def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
 
 
 @pytest.mark.core
-def test_a_deleted_learner_pod_comes_back_with_its_shard_and_nobody_waits(job: ClusterJob) -> None:
+def test_a_deleted_learner_pod_comes_back_to_its_place_and_nobody_waits(job: ClusterJob) -> None:
     before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), job.pod(VICTIM)
     job.kubectl("delete", "pod", pod.name, "--wait=false")
     trains_without(job, WITNESS, VICTIM)
