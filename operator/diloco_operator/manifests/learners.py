@@ -1,4 +1,4 @@
-"""The learners of a pool: a StatefulSet, so that each keeps its index and with it its shard of the data.
+"""The learners of a pool: a StatefulSet, so that each keeps its index and with it its place among the learners.
 
 Without ``storage`` a learner has no volume that outlives its pod: a restarted container continues from its own
 checkpoint, and a new pod gets the model and its position in the data from the syncer. With it, each learner has a claim

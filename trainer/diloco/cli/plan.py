@@ -104,7 +104,9 @@ def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> int | t
     from diloco.model import ModelError, layout_of_job
 
     if folder is not None:
-        spec = spec.model_copy(update={"model": ModelSpec(huggingface=HuggingFaceModel(path=str(folder)))})
+        adapter = spec.model.adapter
+        model = HuggingFaceModel(path=str(folder), weights=adapter is not None)
+        spec = spec.model_copy(update={"model": ModelSpec(huggingface=model, adapter=adapter)})
     try:
         return layout_of_job(spec).numels
     except ModelError as error:

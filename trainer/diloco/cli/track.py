@@ -53,4 +53,6 @@ def track(
             if over:
                 break
             time.sleep(_POLL_SECONDS)
+    if not written:
+        raise TrackError(f"{run.syncer / FILE}: has no curves yet")
     typer.echo(f"{tensorboard}: {written} points of each curve")

@@ -39,6 +39,7 @@ class Circumstances(BaseModel):
     model: str
     """Digest of its layout."""
     sequence_length: int
+    micro_batch_size: int | None
     precision: str
     device: str
     most: int
@@ -137,6 +138,7 @@ def _found(
     circumstances = Circumstances(
         model=layout_digest,
         sequence_length=spec.training.sequence_length,
+        micro_batch_size=spec.training.micro_batch_size,
         precision=spec.training.precision,
         device=str(device),
         most=most,

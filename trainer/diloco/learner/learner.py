@@ -107,7 +107,8 @@ class Learner:
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
         in_flight = schedule.in_flight(schedule.overlap)
         lease_seconds = spec.sync.lease_seconds
-        self._counts, self._trained_parameters = TransferCounts(), layout.numel
+        trains_all = spec.task is None and all(one.requires_grad for one in module.parameters())
+        self._counts, self._flops = TransferCounts(), FLOPS_OF_PARAMETER * layout.numel if trains_all else 0
         self._boxes = Mailboxes(
             orders=orders,
             requests=Requests(wakeup, fragments, in_flight),
@@ -298,7 +299,7 @@ class Learner:
             counts=self._counts,
             batch_size=self._trainer.batch_size,
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
-            flops_of_token=FLOPS_OF_PARAMETER * self._trained_parameters,
+            flops_of_token=self._flops,
             peak_flops=peak_flops(self._device, self._options.job.spec.training.precision),
         )
 

@@ -36,7 +36,7 @@ class LearnerFigures:
     batch_size: int
     tokens_per_step: int = 0
     flops_of_token: float = 0.0
-    """Of the forward and the backward pass."""
+    """Of the forward and the backward pass; 0: not known, as with frozen parameters or a task."""
     peak_flops: float | None = None
     """A second, of the device in the job's precision; None: not known."""
 

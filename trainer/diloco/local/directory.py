@@ -153,6 +153,8 @@ def resume(root: Path, job_text: str, job: DiLoCoJob) -> RunDirectory:
             "global model with it; restore it, or replace the run with --overwrite"
         )
     DirectoryClaim(directory).release()  # fails if a run is using the directory
+    for path in (directory.summary, directory.model):  # of a complete run that goes on
+        path.unlink(missing_ok=True)
     _make_folders(directory, job_text)
     return directory
 

@@ -85,6 +85,8 @@ def layout_of_job(spec: JobSpec) -> Layout:
         with seeded(spec.training.seed), torch.device("meta"), _WithoutInitialValues():
             return layout_of(_make(spec.model, vocabulary), spec.sync.fragments)
     except ModelError:
+        if spec.model.entrypoint is None:
+            raise
         return layout_of(build_model(spec), spec.sync.fragments)
 
 

@@ -33,12 +33,11 @@ def embedding_parameters(module: nn.Module) -> frozenset[int]:
 def output_weight(module: nn.Module) -> str:
     """Name of the trained weight of the output layer; empty if no layer is recognized as one.
 
-    It is the last ``nn.Linear``, in the order of registration, with one output for each row of the longest embedding.
+    It is the last ``nn.Linear``, in the order of registration, with one output for each row of an embedding (ours).
     """
     parts = list(module.modules())
-    tables = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
-    rows = max((table.num_embeddings for table in tables), default=0)
-    layers = [part for part in parts if isinstance(part, nn.Linear) and part.out_features == rows]
+    rows = {part.num_embeddings for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
+    layers = [part for part in parts if isinstance(part, nn.Linear) and part.out_features in rows]
     names = {id(parameter): name for name, parameter in trained_parameters(module).items()}
     return names.get(id(layers[-1].weight), "") if layers else ""
 

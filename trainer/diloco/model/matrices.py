@@ -6,8 +6,7 @@ Muon trains these; embeddings, the output layer, norms, biases and kernels are n
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from diloco.model.fragments import embedding_parameters, trained_parameters
-from diloco.model.probe import vocabulary_size_of
+from diloco.model.fragments import embedding_parameters, output_weight, trained_parameters
 
 
 def hidden_matrices(module: nn.Module) -> tuple[str, ...]:
@@ -16,18 +15,16 @@ def hidden_matrices(module: nn.Module) -> tuple[str, ...]:
     These are the parameters of two dimensions that are called weights (``weight``, ``in_proj_weight``), and stacks of
     matrices (experts, heads), of whatever name: three dimensions, each of at least 2. A bare table, such as one of
     positions or Mamba's ``A_log``, has two dimensions and another name. Kernels of convolutions, embeddings and the
-    output layer are left out. An embedding is what an ``nn.Embedding`` holds, as in ``layout_of``. The output layer is
-    the last ``nn.Linear``, in the order of registration, that has as many outputs as the model has token ids (ours).
-
-    Raises:
-        ModelError: the forward pass raises or its output is not (batch, sequence, vocabulary).
+    output layer (``output_weight``) are left out. An embedding is what an ``nn.Embedding`` holds, as in ``layout_of``.
     """
-    others = embedding_parameters(module) | _output_parameters(module, vocabulary_size_of(module))
+    others, output = embedding_parameters(module), output_weight(module)
     kernels = frozenset(id(one) for part in module.modules() if isinstance(part, _ConvNd) for one in part.parameters())
     return tuple(
         name
         for name, parameter in trained_parameters(module).items()
-        if id(parameter) not in others | kernels and _maps_features(name.rpartition(".")[2], parameter)
+        if name != output
+        and id(parameter) not in others | kernels
+        and _maps_features(name.rpartition(".")[2], parameter)
     )
 
 
@@ -35,9 +32,3 @@ def _maps_features(own_name: str, parameter: nn.Parameter) -> bool:
     if parameter.dim() == 3:
         return min(parameter.shape) > 1
     return parameter.dim() == 2 and "weight" in own_name
-
-
-def _output_parameters(module: nn.Module, vocabulary_size: int) -> frozenset[int]:
-    """Identities of the output layer's parameters; none if no layer is recognized as one."""
-    layers = [part for part in module.modules() if isinstance(part, nn.Linear) and part.out_features == vocabulary_size]
-    return frozenset(id(parameter) for layer in layers[-1:] for parameter in layer.parameters())

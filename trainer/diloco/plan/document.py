@@ -19,7 +19,7 @@ def document(plan: Plan) -> dict[str, Any]:
     return {
         "job": plan.job.metadata.name,
         "fits": plan.fits,
-        "kind": fit.kind.value,
+        "kind": "DeviceTooSmall" if fit.fits and plan.device_too_small else fit.kind.value,
         "reason": fit.reason,
         "model": {
             "parameters": plan.model.parameters,

@@ -91,7 +91,7 @@ class Pool(SpecModel):
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: Resources | None = None
     """Container resources. Default requests: 100m cpu, 256Mi memory, and ephemeral-storage for logs and, of a built-in
-    model, checkpoints. With a model from an entrypoint request 24 bytes a parameter, 36 with ``sync.errorFeedback``
+    model, checkpoints. With any other model request 24 bytes a trained parameter, 36 with ``sync.errorFeedback``
     (Int8, Int4), and what your code writes."""
     env: Variables = ()
     """Additional environment variables of the learner's container."""

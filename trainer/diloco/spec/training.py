@@ -338,7 +338,7 @@ class TrainingSpec(SpecModel):
     precision: Literal["F32", "BF16"] = "F32"
     """Arithmetic of the forward and backward pass. BF16: autocast; parameters and optimizer stay f32."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seed of the initial model, of each learner's order of data, and of torch's random numbers (dropout). Other
+    """Seed of the initial model, of the order of the data, and of torch's random numbers (dropout). Other
     sources of randomness must be seeded by your code."""
     evaluation: Evaluation = Evaluation()
     """Evaluation of the global model."""

@@ -37,7 +37,12 @@ def test_a_cuda_device_must_be_one_of_those_there(
 
 @pytest.mark.parametrize(
     ("name", "precision", "peak"),
-    [("NVIDIA H100 80GB HBM3", "BF16", 989e12), ("NVIDIA H100 80GB HBM3", "F32", None), ("NVIDIA T1000", "BF16", None)],
+    [
+        ("NVIDIA H100 80GB HBM3", "BF16", 989e12),
+        ("NVIDIA H100 80GB HBM3", "F32", None),
+        ("NVIDIA A100-SXM4-80GB", "BF16", 312e12),
+        ("NVIDIA L40", "BF16", None),
+    ],
 )
 def test_the_peak_of_a_device_is_told_where_it_is_known(
     monkeypatch: pytest.MonkeyPatch, name: str, precision: str, peak: float | None

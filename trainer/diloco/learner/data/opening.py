@@ -54,7 +54,8 @@ def open_data(
     )
     check_size(task, sampling.batch_size, job.data.holdout_fraction)
     train = training_sequences(len(task), job.data.holdout_fraction)
-    holdout = Holdout(train, len(task), sampling.batch_size, job.training.evaluation.sequences)
+    at_once = min(sampling.batch_size, job.training.micro_batch_size or sampling.batch_size)
+    holdout = Holdout(train, len(task), at_once, job.training.evaluation.sequences)
     return LearnerData(task, DealtSampler(train, sampling, hand), holdout)
 
 

@@ -19,7 +19,7 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     if device.type != "cuda" or precision != "BF16":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in _PEAKS.items() if part in name), None)
+    return next((peak for part, peak in _PEAKS.items() if part in name.replace("-", " ").split()), None)
 
 
 def choose_device(name: str) -> torch.device:

@@ -106,7 +106,7 @@ class Trial:
         """A forward and a backward pass."""
         batch = on(self._device, self._task.batch(np.arange(batch_size) % len(self._task)))
         with seeded_by("trial", self._device):
-            backpropagate(self._module, self._task, batch, self._training)
+            backpropagate(self._module, self._task, batch, batch_size, self._training)
 
     def end(self) -> None:
         """Free the gradients."""

@@ -8,10 +8,12 @@ from diloco.learner.training.accumulate import Batch, accumulate, parts_of
 from diloco.spec.training import TrainingSpec
 
 
-def backpropagate(module: nn.Module, task: JobTask, batch: Batch, training: TrainingSpec) -> tuple[Tensor, Tensor]:
+def backpropagate(
+    module: nn.Module, task: JobTask, batch: Batch, examples: int, training: TrainingSpec
+) -> tuple[Tensor, Tensor]:
     """Set the parameters' gradients to those of a batch's mean loss; returns the mean and its count, on its device.
 
-    ``batch`` is on the module's device. The parameters have no gradients before.
+    ``batch``, of ``examples``, is on the module's device. The parameters have no gradients before.
 
     Raises:
         DataError, ModelError: the loss cannot be used, or the batch cannot be parted.
@@ -29,8 +31,9 @@ def backpropagate(module: nn.Module, task: JobTask, batch: Batch, training: Trai
         return total, count
 
     most = training.micro_batch_size
-    if most is not None and len({len(one) if one.dim() else 0 for one in batch.values()}) > 1:
+    if most is not None and any(one.dim() == 0 or len(one) != examples for one in batch.values()):
         raise task.mistake(
-            "its batch has tensors of different first dimensions; use the examples, or no training.microBatchSize"
+            f"a tensor of its batch has not {examples} as its first dimension, the examples; that is needed with "
+            "training.microBatchSize"
         )
     return accumulate(loss, parts_of(batch, most), module.parameters())

@@ -33,6 +33,8 @@ class OwnOptimizer:
         Raises:
             DataError: it does not train exactly these, or has no learning rate.
         """
+        if options.type != "AdamW" or options.groups:
+            raise task.mistake("it has an optimizer of its own; remove training.optimizer.type, muon and groups")
         self._optimizer, self._task = optimizer, task
         self._parameters = parameters
         self._peak = options.learning_rate

@@ -290,7 +290,7 @@ class InnerTrainer:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(self._key(), self._device):
-            loss, count = backpropagate(self._module, self._task, batch, self._options)
+            loss, count = backpropagate(self._module, self._task, batch, self.batch_size, self._options)
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in used if parameter.grad is not None])
         if self._options.optimizer.clip_norm > 0:

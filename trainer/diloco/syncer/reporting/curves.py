@@ -20,6 +20,9 @@ ROWS: Final = 1000
 MOST_LEARNERS: Final = 64
 """Most learners of a job whose curves are written one by one (ours)."""
 
+MOST_FRAGMENTS: Final = 256
+"""Fragments whose curves are written (ours): the first ones."""
+
 
 class Curves:
     """The latest values of each learner and fragment, and the rows made of them. Owned by the event loop."""
@@ -59,7 +62,7 @@ class Curves:
                 for learner in known
                 if (report := self._reports.get(learner.id)) is not None
             },
-            fragments=dict(sorted(self.fragments.items())),
+            fragments=dict(sorted(self.fragments.items())[:MOST_FRAGMENTS]),
         )
 
 
