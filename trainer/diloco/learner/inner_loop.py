@@ -245,8 +245,11 @@ class InnerLoop:
 
     def _wait_for_data(self) -> Ending | None:
         """Wait until the next batch has been dealt: as a rule it was, long ago."""
-        ending = None
+        ending, logged, began = None, False, time.monotonic()
         while ending is None and not self._has_data():
+            if not logged and time.monotonic() - began >= _LOGGED_PAUSE_SECONDS:
+                logged = True
+                _log.warning("waiting: the syncer has dealt no sequences to train on")
             with self._activity.at(Kind.PAUSED):
                 notices = self._wiring.wakeup.notices
                 self.between_steps()

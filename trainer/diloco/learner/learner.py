@@ -36,7 +36,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
-from diloco.learner.training.device import FLOPS_OF_PARAMETER, choose_device, peak_flops
+from diloco.learner.training.device import choose_device, flops_of_token, peak_flops
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
 from diloco.model import build_model, layout_of
@@ -107,8 +107,7 @@ class Learner:
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
         in_flight = schedule.in_flight(schedule.overlap)
         lease_seconds = spec.sync.lease_seconds
-        trains_all = spec.task is None and all(one.requires_grad for one in module.parameters())
-        self._counts, self._flops = TransferCounts(), FLOPS_OF_PARAMETER * layout.numel if trains_all else 0
+        self._counts, self._flops = TransferCounts(), flops_of_token(spec, module)
         self._boxes = Mailboxes(
             orders=orders,
             requests=Requests(wakeup, fragments, in_flight),

@@ -18,6 +18,7 @@ from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
 from diloco.core.fragments import Layout
 from diloco.model import build_model, layout_of, layout_of_job, read_fragment
+from diloco.model.entrypoint import one_line
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
@@ -152,6 +153,10 @@ def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointMani
         raise SyncerError(f"{folder}: {error}; use the version of diloco that wrote it or a later one") from None
     except SnapshotError as error:
         raise UnusableFileError(f"{folder}: {error}") from None
+    try:
+        Dealer.restored(manifest.data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnusableFileError(f"{folder}: what was dealt is damaged ({one_line(error)})") from None
     if tuple(manifest.engine["versions"]) != manifest.versions:
         raise UnusableFileError(f"{folder}: its engine and its fragments are at different versions")
 

@@ -113,7 +113,13 @@ class Syncer:
         self._reporter, self._curve_file = Reporter(self.job, epoch), CurveFile(directory.curves)
         engine_options = EngineOptions.from_job(options.job, self._layout)
         self._engine = Engine(engine_options, epoch, start_state.engine)
-        self._dealing = Dealing.of(spec, self._pools, directory.dealt, start_state.data)
+        self._dealing = Dealing.of(
+            spec,
+            self._pools,
+            directory.dealt,
+            start_state.data,
+            anew=not start_state.checkpoint or bool(start_state.training),
+        )
         self._checkpointer = Checkpointer(
             directory.checkpoints,
             options.job.spec.syncer.max_checkpoints,
@@ -199,7 +205,8 @@ class Syncer:
                 self.serving = False
                 await self._dealing.stop()
                 kept = await self._checkpointer.last()
-                self._dealing.released()
+                if kept:
+                    self._dealing.released()
                 self._engine_loop.stop()  # a later merge would be announced but lost
                 return EXIT_OK if kept else EXIT_UNEXPECTED
             ticking.result()

@@ -77,7 +77,7 @@ class World:
         process = self.processes.get(name)
         if process is None or not process.joined:
             return
-        wanted = AHEAD - (self.dealer.end(name) - process.hand.position)
+        wanted = AHEAD - self.dealer.left(name, process.hand.position)
         if wanted > 0 and (mark := self.dealer.next_mark(wanted)) is not None:
             self.disk = (mark + 7, [])
             self.dealer.recorded(mark + 7)
@@ -109,12 +109,17 @@ class World:
             name, fragment, began, end, work = self.pushes.pop(0)
             if discarded != 5:
                 self.dealer.merge(name, began, end)
+                self.dealer.close()
                 self.merged[fragment].update(work)
 
     def cut(self, name: str, _: int) -> None:
         if name in self.processes and self.processes[name].joined:
             self.processes[name].joined = False
             self.dealer.absent(name, for_good=False)
+
+    def lapse(self, name: str, _: int) -> None:
+        if name in self.dealer.away:
+            self.dealer.lapse(name)
 
     def leave(self, name: str, _: int) -> None:
         process = self.processes.pop(name, None)
@@ -156,6 +161,7 @@ ACTIONS: dict[str, Callable[[World, str, int], None]] = {
     "push": World.push,
     "merge": World.merge,
     "cut": World.cut,
+    "lapse": World.lapse,
     "join": World.join,
     "start": World.start,
     "leave": World.leave,
@@ -219,6 +225,7 @@ def test_others_take_what_a_learner_that_never_returns_had() -> None:
         world.start(name, 0)
     world.train("a", 5)
     world.cut("a", 0)
+    world.lapse("a", 0)
     run(world, {"b": 3}, 30)
     assert world.dealer.counts()[0] == (0, 0, SEQUENCES, SEQUENCES, 0, 0)
 
@@ -229,6 +236,7 @@ def test_a_learner_that_returns_too_late_drops_its_work_and_goes_on() -> None:
         world.start(name, 0)
     world.train("a", 5)
     world.cut("a", 0)
+    world.lapse("a", 0)
     run(world, {"b": 3}, 30)
     world.join("a", 0)
     run(world, {"a": 3, "b": 3}, 30)
@@ -327,3 +335,43 @@ def test_long_jobs_keep_a_sum_of_epochs_long_past() -> None:
     assert (len(counts), counts[0].first, sum(one.merged for one in counts)) == (33, 0, 396)
     assert sum(one.lost + one.waiting for one in counts) == 0
     assert len(str(dealer.state())) < 500
+
+
+def test_a_learner_whose_sequences_others_took_is_dealt_new_ones() -> None:
+    dealer = Dealer(SEQUENCES)
+    dealer.recorded(3 * SEQUENCES)
+    dealer.joined("a", "first", 0, ())
+    dealer.deal("a", 40)  # its session breaks before it hears of them
+    dealer.absent("a", for_good=False)
+    dealer.joined("b", "second", 0, ())
+    dealer.deal("b", SEQUENCES)
+    assert dealer.left("a", 0) == 40, "while it may come back"
+    dealer.lapse("a")
+    dealer.deal("b", 1)
+    assert dealer.joined("a", "first", 0, ()) == ()
+    assert dealer.left("a", 0) == 0
+    (piece,) = dealer.deal("a", 8)
+    assert (piece.first, piece.length) == (40, 8)
+
+
+def test_what_a_checkpoint_gives_to_a_learner_is_not_left_for_others() -> None:
+    dealer = Dealer(SEQUENCES)
+    dealer.recorded(20)
+    dealer.joined("a", "first", 0, ())
+    dealer.deal("a", 10)
+    again = Dealer.restored(dealer.state(), 20, [(5, 20)])
+    again.recorded(20)
+    again.joined("b", "second", 0, ())
+    assert [piece.start for piece in again.deal("b", 20)] == [10]
+
+
+def test_long_dealing_without_an_outer_gradient_keeps_few_pieces() -> None:
+    dealer = Dealer(SEQUENCES)
+    for name in "ab":
+        dealer.joined(name, name, 0, ())
+    for count in range(0, 4000, 8):
+        for name in "ab":
+            dealer.recorded(dealer.next_mark(8) or 0)
+            dealer.deal(name, 8)
+            dealer.trim(name, count - 64)
+    assert max(len(holder["pieces"]) for holder in dealer.state()["holders"].values()) <= 10

@@ -1,15 +1,17 @@
 """Learners are dealt sequences ahead of what they take, once it is on disk, and only such work is merged."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diloco.core.dealing.dealer import Dealer
+from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer
 from diloco.core.engine.events import FragmentArrived, FragmentDeclined
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import JobSpec
+from diloco.syncer.peers import dealing
 from diloco.syncer.peers.dealing import Dealing
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Dealt, Leave, PushHeader, PushKey
@@ -131,3 +133,39 @@ async def test_a_syncer_that_stops_leaves_what_it_did_not_deal(tmp_path: Path, s
     path.write_text("{}")
     with pytest.raises(UnusableFileError, match="does not say which sequences may have been dealt"):
         Dealing.of(spec, spec.pools, path, one.dealer.state())
+
+
+def test_a_full_disk_takes_another_record_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "dealt.json"
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dealing, "write_atomically", full)
+        with pytest.raises(OSError, match="No space"):
+            dealing._write(path, 10, ())
+    dealing._write(path, 99, [(1, 5)])
+    monkeypatch.setattr(dealing, "write_atomically", full)
+    dealing._write(path, 100_000, ())
+    assert dealing.read_record(path) == (100_000, [])
+
+
+def test_a_record_of_another_training_does_not_count(tmp_path: Path, spec: JobSpec) -> None:
+    path = tmp_path / "dealt.json"
+    dealing._write(path, 500, ())
+    assert Dealing.of(spec, spec.pools, path, Dealer().state()).dealer.undealt()[0] == 500
+    assert Dealing.of(spec, spec.pools, path, Dealer().state(), anew=True).dealer.undealt()[0] == 0
+
+
+async def test_a_position_beyond_what_was_dealt_is_not_believed(peers: SyncerPeers) -> None:
+    one = await joins(peers)
+    end = peers.dealing.dealer.end(WHO)
+    assert peers.dealing.bounded(WHO, 2**63 - 1) == end
+    assert peers.dealing.bounded("somebody", 5) == 5
+    await one.say(Leave(INCARNATION, "over"))
+
+
+async def test_a_join_that_claims_without_end_is_refused(peers: SyncerPeers) -> None:
+    joined = await peers.join(WHO, sequences=SEQUENCES, dealt=(0, 0, 1) * (MOST_CLAIMS + 1))
+    assert "says what it was dealt in" in str(joined.problem)

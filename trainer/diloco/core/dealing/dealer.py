@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Self
 from diloco.core.dealing.ranges import Ranges
 from diloco.spec.status.syncer import DataStatus, EpochStatus
 
+MOST_CLAIMS = 1024
+"""Pieces that a process may join with (ours)."""
 _SHOWN_EPOCHS = 32
 """Epochs that are counted one by one; those before are one sum (ours)."""
 
@@ -101,6 +103,10 @@ class Dealer:
         """Positions below that an earlier syncer had not dealt when it stopped."""
         self._pool = Ranges()
         """Recorded positions that no learner has."""
+        self._unknown = Ranges()
+        """Positions that an earlier syncer may have dealt without this one's knowing to whom."""
+        self._lapsed: set[str] = set()
+        """Learners that are away for so long that others may take what they have."""
         self._merged = Ranges()
         self._twice = 0
         self._closed = 0
@@ -138,21 +144,24 @@ class Dealer:
             self._take_back(holder)
             holder.instance, holder.end = instance, max(holder.accepted, claims[0].first if claims else count)
         holder.present = True
+        self._lapsed.discard(learner)
         if not claims:
             return tuple(holder.parts(holder.accepted, holder.end))
         told = claims[-1].end
         for claim in claims:
             part = claim.within(holder.end, told)
             if part.length > 0:
-                if not self._is_nobodys(part):
+                start, stop = part.start, part.start + part.length
+                if self._unknown.count(start, stop) < part.length:
                     break
+                self._unknown.remove(start, stop)
                 holder.end = part.first
-                holder.add(part.start, part.start + part.length)
+                holder.add(start, stop)
                 holder.kept = holder.end
-        if any(piece.first <= told <= piece.end for piece in holder.pieces):
-            return tuple(holder.parts(told, holder.end))
-        holder.end = max(holder.end, told + 1)  # it drops what it has
-        return ()
+        rest = holder.parts(told, holder.end)
+        if not rest and not any(piece.first <= told <= piece.end for piece in holder.pieces):
+            holder.end = max(holder.end, told + 1)  # it drops what it has
+        return tuple(rest)
 
     def absent(self, learner: str, *, for_good: bool) -> None:
         """Its session is over. ``for_good``: so is its process, which has said so."""
@@ -161,19 +170,38 @@ class Dealer:
             if for_good:
                 self._take_back(holder)
 
+    @property
+    def away(self) -> tuple[str, ...]:
+        """Learners without a session."""
+        return tuple(learner for learner, holder in self._holders.items() if not holder.present)
+
+    def lapse(self, learner: str) -> None:
+        """It has been away for long: others may take what it has, once nothing else of that epoch is left to deal."""
+        self._lapsed.add(learner)
+
+    def left(self, learner: str, position: int) -> int:
+        """Sequences that a learner has from count ``position`` on."""
+        holder = self._holders[learner]
+        return sum(part.length for part in holder.parts(position, holder.end))
+
+    def trim(self, learner: str, count: int) -> None:
+        """Forget what a learner had before ``count``: no outer gradient will cover it."""
+        holder = self._holders[learner]
+        holder.pieces = holder.parts(count, holder.end)
+
     def end(self, learner: str) -> int:
         """The count after the last that ``learner`` was dealt."""
         return self._holders[learner].end
 
     def deal(self, learner: str, count: int) -> tuple[Piece, ...]:
         """Deal ``count`` positions to a learner that has joined, or as many as are recorded."""
-        if self._pool.pairs:
-            # Others take what an absent learner has once nothing else of that epoch is left to deal.
+        if self._pool.pairs and self._lapsed:
             begun = self._pool.pairs[0][0] // self.sequences * self.sequences
-            for holder in self._holders.values():
-                rest = holder.parts(holder.accepted, holder.end)
-                if not holder.present and any(part.start < begun for part in rest):
-                    self._take_back(holder)
+            for away in tuple(self._lapsed):
+                lapsed = self._holders[away]
+                if any(part.start < begun for part in lapsed.parts(lapsed.accepted, lapsed.end)):
+                    self._take_back(lapsed)
+                    self._lapsed.remove(away)
         holder = self._holders[learner]
         return tuple(holder.add(*taken) for taken in self._pool.take(count))
 
@@ -198,7 +226,6 @@ class Dealer:
             if part.start >= floor:
                 new = holder.merged.add(part.first, part.end)
                 self._twice += new - self._merged.add(part.start, part.start + part.length)
-        self._close()
 
     def counts(self) -> tuple[EpochCounts, ...]:
         """By epoch, the oldest first; epochs long past are one sum."""
@@ -252,7 +279,13 @@ class Dealer:
             holder = _Holder(**plain | {"pieces": pieces, "merged": merged, "present": False})
             # What it pushed since may be in the model that learners have.
             holder.kept = holder.end
+            for part in holder.parts(holder.accepted, holder.end):
+                dealer._left.remove(part.start, part.start + part.length)
             dealer._holders[learner] = holder
+        dealer._unknown.add(dealer._closed * dealer.sequences, dealer._mark)
+        held = (piece for holder in dealer._holders.values() for piece in holder.pieces)
+        for start, stop in (*dealer._left.pairs, *dealer._merged.pairs, *((p.start, p.start + p.length) for p in held)):
+            dealer._unknown.remove(start, stop)
         return dealer
 
     def _take_back(self, holder: _Holder) -> None:
@@ -260,25 +293,18 @@ class Dealer:
             self._pool.add(part.start, part.start + part.length)
         holder.pieces = holder.parts(0, holder.accepted)
 
-    def _is_nobodys(self, claim: Piece) -> bool:
-        """Whether the positions that a process claims, after a restart of the syncer, can have been dealt to it."""
-        start, stop = claim.start, claim.start + claim.length
-        known = Ranges((*self._left.pairs, *self._pool.pairs, *self._merged.pairs))
-        for holder in self._holders.values():
-            for piece in holder.pieces:
-                known.add(piece.start, piece.start + piece.length)
-        return self._closed * self.sequences <= start and stop <= self._mark and not known.within(start, stop)
-
     def _waiting(self) -> Ranges:
-        found = Ranges()
+        found: list[tuple[int, int]] = []
         for holder in self._holders.values():
             merged = holder.merged.pairs[-1][1] if holder.present and holder.merged.pairs else 0
-            for part in holder.parts(merged if holder.present else holder.accepted, holder.end):
-                found.add(part.start, part.start + part.length)
-        return found
+            parts = holder.parts(merged if holder.present else holder.accepted, holder.end)
+            found += [(part.start, part.start + part.length) for part in parts]
+        return Ranges(sorted(found))
 
-    def _close(self) -> None:
-        """Keep only the sum of epochs long past of which nothing is left."""
+    def close(self) -> None:
+        """Keep only the sum of epochs long past of which nothing is left. Cheap while there are none."""
+        if not self.sequences or self._mark // self.sequences - _SHOWN_EPOCHS <= self._closed:
+            return
         held = (piece.start for holder in self._holders.values() for piece in holder.pieces)
         undealt = (start for start, _ in (*self._left.pairs, *self._pool.pairs))
         lowest = min((*held, *undealt, self._mark))

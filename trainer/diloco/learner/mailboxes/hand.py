@@ -3,9 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from diloco.core.dealing.dealer import Piece
-
-_MOST_CLAIMS = 64
+from diloco.core.dealing.dealer import MOST_CLAIMS, Piece
 
 
 class Hand:
@@ -54,7 +52,7 @@ class Hand:
     def claims(self) -> tuple[Piece, ...]:
         """The pieces to join with."""
         with self._lock:
-            return tuple(self._tail()[-_MOST_CLAIMS:])
+            return tuple(self._tail()[-MOST_CLAIMS:])
 
     def _next(self, count: int) -> list[Piece]:
         end = self.position + count

@@ -3,8 +3,11 @@
 from typing import Final
 
 import torch
+from torch import nn
 
-FLOPS_OF_PARAMETER: Final = 6
+from diloco.spec import JobSpec
+
+_FLOPS_OF_PARAMETER: Final = 6
 """Of a token's forward and backward pass, without attention (arXiv 2001.08361, section 2.1)."""
 _PEAKS: Final = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
 """Dense bf16 operations a second by a part of the device's name, from NVIDIA's data sheets (SXM)."""
@@ -12,6 +15,13 @@ _PEAKS: Final = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12
 
 class DeviceError(ValueError):
     """The requested device does not exist; the text names the flag."""
+
+
+def flops_of_token(job: JobSpec, module: nn.Module) -> int:
+    """Operations of a token's forward and backward pass; 0: not known, as with frozen parameters or a task."""
+    parameters = list(module.parameters())
+    known = job.task is None and all(one.requires_grad for one in parameters)
+    return _FLOPS_OF_PARAMETER * sum(one.numel() for one in parameters) if known else 0
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:

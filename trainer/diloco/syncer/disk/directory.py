@@ -123,7 +123,7 @@ class SyncerDirectory:
             if not last:
                 raise
             # No room for a new file. The old one already has its block, so a few bytes can be overwritten in place.
-            _overwrite(path, f"{epoch}\n".encode())
+            overwrite(path, f"{epoch}\n".encode())
         return epoch
 
     def close(self) -> None:
@@ -178,7 +178,8 @@ def _id_in(path: Path) -> str:
     return found if _ID.fullmatch(found) else ""
 
 
-def _overwrite(path: Path, content: bytes) -> None:
+def overwrite(path: Path, content: bytes) -> None:
+    """Write over a file that is not longer, in place, and to the disk: for one that has no room for a new file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(descriptor, content, 0)  # never shorter than the old content: the number grows

@@ -5,6 +5,8 @@ on with what they have, and then wait.
 """
 
 import asyncio
+import errno
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,18 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
-from diloco.core.dealing.dealer import Dealer, Piece
+from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged
-from diloco.runtime.files import UnusableFileError, read_json, write_json_atomically
+from diloco.runtime.files import UnusableFileError, read_json, write_atomically
 from diloco.spec import JobSpec
 from diloco.spec.placement import Pool
+from diloco.syncer.disk.directory import overwrite
 from diloco.syncer.peers.claims import tokens_per_step
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Dealt, Join, PushHeader, PushKey
 
 _BLOCK: Final = 2
-"""Positions that are recorded at once, as a multiple of those dealt at once (ours)."""
+"""Positions that are recorded at once, as a multiple of those that all learners take in an interval (ours)."""
+_LAPSE_TICKS: Final = 60
+"""Seconds without a session after which others may take what a learner has (ours). Nobody waits for it meanwhile."""
+_FILE_BYTES: Final = 4096
+"""Of the record, so that a later one fits into its place."""
 _log = logging.getLogger(__name__)
 
 Pairs = Sequence[tuple[int, int]]
@@ -59,6 +66,8 @@ class Ahead:
 class _Present:
     send: Deal
     position: int
+    short: bool = False
+    """It got less than it should have."""
 
 
 class Dealing:
@@ -71,17 +80,24 @@ class Dealing:
         self._record = record
         self._present: dict[str, _Present] = {}
         self._accepted: dict[PushKey, tuple[int, int]] = {}
+        self._away_ticks = dict.fromkeys(dealer.away, 0)
         self._recording: asyncio.Task[None] | None = None
         self._stopped = False
         self._failed = False
 
     @classmethod
-    def of(cls, spec: JobSpec, pools: Mapping[str, Pool], path: Path, state: dict[str, Any]) -> Self:
+    def of(
+        cls, spec: JobSpec, pools: Mapping[str, Pool], path: Path, state: dict[str, Any], *, anew: bool = False
+    ) -> Self:
         """For a job: what was dealt by ``state``, of the checkpoint, and by the file at ``path``.
+
+        ``anew``: the file, if there is one, is of another training.
 
         Raises:
             UnusableFileError: the file is damaged.
         """
+        if anew:
+            path.unlink(missing_ok=True)
         per_step, length = tokens_per_step(spec.training, pools), spec.training.sequence_length
         ahead = Ahead(lambda one: per_step(one) // length, spec.sync.staleness_bound_steps, spec.sync.interval)
         return cls(Dealer.restored(state, *read_record(path)), ahead, partial(_write, path))
@@ -94,8 +110,9 @@ class Dealing:
                 f"data: has {join.sequences} training sequences, that of this job has {known}; use the same data for "
                 "all learners, and another job for other data"
             )
-        if len(join.dealt) % 3:
+        if len(join.dealt) % 3 or len(join.dealt) > 3 * MOST_CLAIMS:
             raise RefusedError(f"{join.learner} says what it was dealt in {len(join.dealt)} numbers")
+        self.dealer.sequences = known or join.sequences
 
     def admitted(self, join: Join, position: int, send: Deal) -> None:
         """A process was admitted, and goes on from ``position`` at the earliest."""
@@ -103,7 +120,7 @@ class Dealing:
         if not join.sequences:
             self._present.pop(learner, None)
             return
-        self.dealer.sequences = join.sequences
+        self._away_ticks.pop(learner, None)
         numbers = iter(join.dealt)
         claims = [Piece(*three) for three in zip(numbers, numbers, numbers, strict=True)]
         self._present[learner] = _Present(send, max(position, join.data_position))
@@ -115,12 +132,18 @@ class Dealing:
         present = self._present.get(learner)
         if present is not None:
             present.position = min(max(position, present.position), self.dealer.end(learner))
+            self.dealer.trim(learner, present.position - 2 * self._ahead.keep(learner))
             self._deal(learner)
+
+    def bounded(self, learner: str, position: int) -> int:
+        """``position``, or the end of what the learner was dealt if that is before it."""
+        return min(position, self.dealer.end(learner)) if learner in self._present else position
 
     def over(self, learner: str, *, for_good: bool) -> None:
         """A session is over."""
         if self._present.pop(learner, None) is not None:
             self.dealer.absent(learner, for_good=for_good)
+            self._away_ticks[learner] = 0
 
     def accept(self, header: PushHeader) -> bool:
         """Whether an outer gradient that has arrived may be merged: the learner was dealt what it was trained on."""
@@ -140,12 +163,21 @@ class Dealing:
             key = PushKey(one.learner, one.incarnation, order.fragment, order.version, one.attempt)
             if key in self._accepted and one.learner not in left_out:
                 self.dealer.merge(one.learner, *self._accepted[key])
+        self.dealer.close()
         for key in [k for k in self._accepted if k.fragment == order.fragment and k.version <= order.version]:
             del self._accepted[key]
 
     def tick(self) -> None:
-        """Try again what the disk did not take."""
-        for learner in self._present:
+        """Deal again what could not be dealt, and note who has been away for long. Call it once a second."""
+        self._deal_rest()
+        for learner in self._away_ticks:
+            self._away_ticks[learner] += 1
+        for learner in [one for one, ticks in self._away_ticks.items() if ticks >= _LAPSE_TICKS]:
+            del self._away_ticks[learner]
+            self.dealer.lapse(learner)
+
+    def _deal_rest(self) -> None:
+        for learner in [one for one, present in self._present.items() if present.short]:
             self._deal(learner)
 
     async def stop(self) -> None:
@@ -164,15 +196,18 @@ class Dealing:
     def _deal(self, learner: str) -> None:
         present, chunk = self._present[learner], self._ahead.chunk(learner)
         ahead = self._ahead.keep(learner) + chunk
-        left = self.dealer.end(learner) - present.position
+        left = self.dealer.left(learner, present.position)
+        present.short = False
         if self._stopped or left >= ahead:
             return
         wanted = ahead + chunk - left
         if self.dealer.next_mark(wanted) is not None and self._recording is None:
-            mark = self.dealer.next_mark(_BLOCK * wanted)
+            mark = self.dealer.next_mark(_BLOCK * max(wanted, sum(self._ahead.chunk(one) for one in self._present)))
             assert mark is not None
             self._recording = asyncio.get_running_loop().create_task(self._recorded(mark))
-        self._send(learner, self.dealer.deal(learner, wanted))
+        pieces = self.dealer.deal(learner, wanted)
+        present.short = sum(piece.length for piece in pieces) < wanted
+        self._send(learner, pieces)
 
     async def _recorded(self, mark: int) -> None:
         try:
@@ -184,7 +219,7 @@ class Dealing:
             return
         self._failed, self._recording = False, None
         self.dealer.recorded(mark)
-        self.tick()
+        self._deal_rest()
 
     def _send(self, learner: str, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
@@ -207,5 +242,11 @@ def read_record(path: Path) -> tuple[int, Pairs]:
 
 
 def _write(path: Path, mark: int, left: Pairs) -> None:
-    """Write it for ``read_record``."""
-    write_json_atomically(path, {"mark": mark, "left": left})
+    """Write it for ``read_record``. A full disk takes no new file, but another record in place of the one there."""
+    text = json.dumps({"mark": mark, "left": left}).ljust(_FILE_BYTES)
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or len(text) > _FILE_BYTES or not path.exists():
+            raise
+        overwrite(path, text.encode())
