@@ -40,7 +40,7 @@ def test_a_manifest_that_does_not_fit_model_or_data(tmp_path: Path, spec: dict[s
 def test_data_that_is_empty_or_too_short(tmp_path: Path) -> None:
     job = write_job(tmp_path)
     (tmp_path / "text.txt").write_text("too short")
-    assert "tokens" in the_one_line(job)
+    assert "has 0 sequences" in the_one_line(job)
 
 
 def tokens_of(folder: Path) -> Path:

@@ -296,11 +296,14 @@ def test_a_pool_keeps_its_fields_when_another_takes_its_place(
 
 
 def test_what_must_stay_has_a_rule_for_each_whole_block() -> None:
-    blocks = ("spec.model", "spec.data", "spec.training", "spec.sync")
-    for block in blocks:
+    for block in ("spec.model", "spec.data", "spec.sync"):
         own = at(job_schema(), block)
         assert {"rule": "self == oldSelf", "message": MESSAGE} in own["x-kubernetes-validations"]
         assert MESSAGE not in str(own["properties"])
+    training = at(job_schema(), "spec.training")
+    rules = " ".join(one["rule"] for one in training["x-kubernetes-validations"] if one["message"] == MESSAGE)
+    free = {name for name, own in training["properties"].items() if f".{name}" not in rules and MESSAGE not in str(own)}
+    assert free == {"tokens"}
 
 
 def test_a_job_of_4096_pools_is_within_what_rules_may_cost(job_server: ApiServer) -> None:

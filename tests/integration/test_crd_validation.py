@@ -28,6 +28,7 @@ KNOWN_ONLY_TO_DILOCO = {
     "spec.training.seed: null",
     "spec.sync.compression: null",
     "spec.model.arguments.layers[1].width: null",
+    "spec.task.arguments.path: null",
     # A request is for one kind of object, at a path that names it.
     "apiVersion: ",
     "kind: ",

@@ -92,7 +92,7 @@ class ScriptedSyncer:
         )
         send(welcome)
         if not join.dealt:
-            send(Dealt(welcome.data_position, 0, 1 << 40))
+            send(Dealt(welcome.data_position, welcome.data_position, 1 << 40))
         self._send = send
         self._ended = ended = asyncio.Event()
         self._hear(join)
