@@ -291,8 +291,19 @@ def recurrent() -> nn.Module:
     return Chain(_First(WIDTH, WIDTH, batch_first=True))
 
 
-def attention() -> nn.Module:
+def looking_ahead() -> nn.Module:
     return Chain(nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True))
+
+
+class _Masked(nn.TransformerEncoderLayer):
+    def forward(self, src: Tensor, *_: Any, **__: Any) -> Tensor:
+        """With a causal mask."""
+        mask = nn.Transformer.generate_square_subsequent_mask(src.shape[1])
+        return super().forward(src, mask, is_causal=True)
+
+
+def attention() -> nn.Module:
+    return Chain(_Masked(WIDTH, 2, 16, batch_first=True))
 
 
 class _Evaluating(Chain):

@@ -123,3 +123,16 @@ def vocabulary_size_of(module: nn.Module, length: int = 2, field: str = "model")
             f"it must return floating-point logits of shape (1, {length}, vocabulary)"
         )
     return int(logits.shape[2])
+
+
+def looks_ahead(module: nn.Module, length: int) -> bool:
+    """Whether the logits of one token depend on the tokens after it, as in a model that is no causal one.
+
+    ``module`` maps ``length`` token ids, two or more, to logits.
+    """
+    device = next(module.parameters()).device
+    tokens = torch.zeros(2, length, dtype=torch.int64, device=device)
+    tokens[1, -1] = 1
+    with seeded(0), torch.no_grad(), evaluating(module), arithmetic(module, device):
+        first, other = logits_of(module, tokens).float()[:, :-1]
+    return not torch.allclose(first, other, rtol=1e-2, atol=1e-3)

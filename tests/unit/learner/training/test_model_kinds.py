@@ -14,6 +14,7 @@ from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
+from tests.support import model_kinds
 from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED
 from tests.support.small_job import named_job, small_job, write_text
 from tests.support.small_learner import trainer_of
@@ -143,3 +144,11 @@ def test_a_model_that_cannot_be_trained_well_is_refused(text: Path, factory: Cal
     text_of_it = str(raised.value)
     assert REFUSED[factory] in text_of_it
     assert "\n" not in text_of_it
+
+
+@pytest.mark.parametrize(("factory", "told"), [(model_kinds.looking_ahead, 1), (model_kinds.attention, 0)])
+def test_a_model_that_sees_what_it_is_to_predict_is_told_of(
+    text: Path, caplog: pytest.LogCaptureFixture, factory: Callable[[], nn.Module], told: int
+) -> None:
+    trainer_of(job_of(text, entrypoint(factory)))
+    assert sum("sees the tokens that it is to predict" in record.getMessage() for record in caplog.records) == told

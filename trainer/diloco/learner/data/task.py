@@ -3,6 +3,7 @@
 The job's own is ``diloco.learner.data.own_task``; without one it is a language model over the job's tokens.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -16,6 +17,9 @@ from diloco.learner.data.source import DataError, TokenSource, read_into
 from diloco.learner.training.cross_entropy import cross_entropy
 from diloco.model import ModelError, vocabulary_size_of
 from diloco.model.logits import logits_of
+from diloco.model.probe import looks_ahead
+
+_log = logging.getLogger(__name__)
 
 _PROBE_TOKENS: Final = 8
 
@@ -128,9 +132,14 @@ class LanguageModel(JobTask):
 
     def check(self, module: nn.Module) -> None:
         """Check that the module's output is logits, and that every token id of the data is in its vocabulary."""
-        known = vocabulary_size_of(module, min(self._length, _PROBE_TOKENS))
+        length = min(self._length, _PROBE_TOKENS)
+        known = vocabulary_size_of(module, length)
         if self._source.vocabulary_size > known:
             raise DataError(
                 f"{self.field}: has a vocabulary of {self._source.vocabulary_size}, but the model's is {known}; "
                 "the model's (model.builtin.vocabularySize) must not be smaller"
+            )
+        if looks_ahead(module, length):
+            _log.warning(
+                "the model sees the tokens that it is to predict, so its loss means nothing; use a causal model"
             )
