@@ -9,6 +9,7 @@ import pytest
 
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK
 from diloco.spec import parse_job
+from diloco.syncer.peers.dealing import read_record
 from diloco.syncer.syncer import Syncer
 from tests.support.machine_limits import block, unblock
 from tests.support.syncer_in_process import NearLearner, life_of, running
@@ -64,6 +65,15 @@ async def test_it_exits_three_seconds_after_the_last_learner_has_left(game: Game
     assert (game.folder / "model.safetensors").exists()
 
 
+async def test_what_was_not_dealt_at_the_end_is_not_told_as_lost(game: Game) -> None:
+    async with game.life() as (syncer, run):
+        syncer._dealing.dealer.recorded(100)
+        learner = await game.trained(syncer)
+        await learner.leave()
+        assert await run == EXIT_OK
+    assert read_record(game.folder / "dealt.json") == (100, [(0, 100)])
+
+
 async def test_a_learner_that_does_not_leave_is_waited_for_a_minute(game: Game) -> None:
     async with game.life() as (syncer, run):
         learner = await game.trained(syncer)
@@ -98,6 +108,15 @@ async def test_after_the_end_a_restarted_one_stays_for_fifteen_seconds(game: Gam
         assert now() - began == 15.0
         assert syncer.status().model_exported
     assert (game.folder / "model.safetensors").exists()
+
+
+async def test_what_was_not_dealt_at_the_end_is_not_told_as_lost(game: Game) -> None:
+    async with game.life() as (syncer, run):
+        syncer._dealing.dealer.recorded(100)
+        learner = await game.trained(syncer)
+        await learner.leave()
+        assert await run == EXIT_OK
+    assert read_record(game.folder / "dealt.json") == (100, [(0, 100)])
 
 
 async def test_a_job_that_failed_has_an_exit_code_of_its_own(game: Game) -> None:

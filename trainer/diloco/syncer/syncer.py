@@ -210,6 +210,7 @@ class Syncer:
                 self._engine_loop.stop()  # a later merge would be announced but lost
                 return EXIT_OK if kept else EXIT_UNEXPECTED
             ticking.result()
+            self._dealing.released()
             return EXIT_OK if self._view().complete else EXIT_JOB_FAILED
         finally:
             for end in ends:
