@@ -110,15 +110,6 @@ async def test_after_the_end_a_restarted_one_stays_for_fifteen_seconds(game: Gam
     assert (game.folder / "model.safetensors").exists()
 
 
-async def test_what_was_not_dealt_at_the_end_is_not_told_as_lost(game: Game) -> None:
-    async with game.life() as (syncer, run):
-        syncer._dealing.dealer.recorded(100)
-        learner = await game.trained(syncer)
-        await learner.leave()
-        assert await run == EXIT_OK
-    assert read_record(game.folder / "dealt.json") == (100, [(0, 100)])
-
-
 async def test_a_job_that_failed_has_an_exit_code_of_its_own(game: Game) -> None:
     policy = "  failurePolicy: {maxRestartsPerLearner: 0}\n"
     game.job.job = parse_job(game.job.path.read_text() + policy, "job.yaml")
