@@ -9,6 +9,7 @@ from diloco.model import load_model
 from diloco.runtime.process.exits import EXIT_OK, EXIT_UNEXPECTED
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Finished, Refused, StepReport, Welcome
+from testbed.kind.waiting import wait_until
 from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess, replayed, serving
 
@@ -68,8 +69,12 @@ def test_a_region_is_added_and_another_one_removed_while_the_job_runs(tmp_path: 
         assert added.welcome is not None
         assert added.welcome.connections == 3
         added.train(lambda this: len(this.merged) >= 2)
-        (counted,) = [region for region in syncer.status().bytes_by_region if region.region == "there"]
-        assert counted.up.bulk > 0
+
+        def brought() -> int:
+            """What the added region has sent; a transfer counts once its call has ended, after the merge it led to."""
+            return sum(region.up.bulk for region in syncer.status().bytes_by_region if region.region == "there")
+
+        wait_until(lambda: brought() > 0, "the added region's bytes are counted")
         job.path.write_text(f"{text}regions: [{there}]")
         syncer.wait_for("LearnersPlanned", times=2)
         assert one.over.wait(WAIT_SECONDS), "it is put out"
