@@ -9,9 +9,8 @@ import time
 import torch
 from torch import Tensor, nn
 
-from diloco.model.build import TEXT_VOCABULARY_SIZE
 from diloco.model.gpt import GPT, GPTConfig
-from diloco.spec.presets import PRESETS
+from diloco.spec.presets import PRESETS, TEXT_VOCABULARY
 
 
 class SlowGPT(GPT):
@@ -27,6 +26,6 @@ class SlowGPT(GPT):
 
 def pico(seconds: float) -> nn.Module:
     """The smallest preset, for text."""
-    model = SlowGPT(GPTConfig(PRESETS["pico"], TEXT_VOCABULARY_SIZE))
+    model = SlowGPT(GPTConfig(PRESETS["pico"], TEXT_VOCABULARY))
     model.seconds = seconds
     return model

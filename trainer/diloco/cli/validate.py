@@ -45,8 +45,7 @@ def _missing_data(data: DataSpec) -> Problem | None:
     for place, one in [("data", data), *((f"data.mixture[{i}]", part) for i, part in enumerate(data.mixture or ()))]:
         for field, source in (("text", one.text), ("tokens", one.tokens), ("documents", one.documents)):
             if source is not None and source.path and _is_missing(source.path):
-                text = f"{source.path} does not exist here, where 'diloco run' would need it"
-                return Problem(f"spec.{place}.{field}.path", text)
+                return _missing(f"spec.{place}.{field}.path", source.path)
     return None
 
 
@@ -58,8 +57,11 @@ def _missing_model(model: ModelSpec) -> Problem | None:
     folder = model.huggingface
     if folder is None or Path(folder.path).exists():
         return None
-    text = f"{folder.path} does not exist here, where 'diloco run' would need it"
-    return Problem("spec.model.huggingface.path", text)
+    return _missing("spec.model.huggingface.path", folder.path)
+
+
+def _missing(place: str, path: str) -> Problem:
+    return Problem(place, f"{path} does not exist here, where 'diloco run' would need it")
 
 
 def _summary(job: DiLoCoJob) -> str:

@@ -20,11 +20,8 @@ from diloco.model.huggingface.pretrained import huggingface_model
 from diloco.model.probe import check_model
 from diloco.model.randomness import seeded
 from diloco.spec import JobSpec
-from diloco.spec.presets import PRESETS
+from diloco.spec.presets import PRESETS, TEXT_VOCABULARY
 from diloco.spec.training import ModelSpec
-
-TEXT_VOCABULARY_SIZE = 257
-"""Number of token ids of byte-level text: 256 bytes, and id 256, which ends a document."""
 
 
 def build_model(spec: JobSpec) -> nn.Module:
@@ -38,7 +35,7 @@ def build_model(spec: JobSpec) -> nn.Module:
     Raises:
         ModelError: the model cannot be built or trained; the text names the field.
     """
-    vocabulary = 0 if spec.model.builtin is None else vocabulary_of_builtin(spec)
+    vocabulary = vocabulary_of_builtin(spec)
     return make_model(spec.model, vocabulary, spec.training.seed)
 
 
@@ -56,16 +53,18 @@ def make_model(model: ModelSpec, vocabulary_size: int, seed: int) -> nn.Module:
 
 
 def vocabulary_of_builtin(spec: JobSpec) -> int:
-    """Vocabulary size of a job's built-in model: the manifest's, or that of text.
+    """Vocabulary size of a job's built-in model: the manifest's, or that of text; 0 if it has another model.
 
     Raises:
         ModelError: the manifest does not give it, and the data is not text.
     """
     builtin = spec.model.builtin
-    if builtin is not None and builtin.vocabulary_size is not None:
+    if builtin is None:
+        return 0
+    if builtin.vocabulary_size is not None:
         return builtin.vocabulary_size
     if spec.data.text is not None:
-        return TEXT_VOCABULARY_SIZE
+        return TEXT_VOCABULARY
     raise ModelError("model.builtin.vocabularySize: is missing; give it unless the data is text")
 
 
@@ -80,7 +79,7 @@ def layout_of_job(spec: JobSpec) -> Layout:
         ModelError: the model cannot be built, or has nothing to train.
         LayoutError: more fragments than parameter tensors.
     """
-    vocabulary = 0 if spec.model.builtin is None else vocabulary_of_builtin(spec)
+    vocabulary = vocabulary_of_builtin(spec)
     try:
         with seeded(spec.training.seed), torch.device("meta"), _WithoutInitialValues():
             return layout_of(_make(spec.model, vocabulary), spec.sync.fragments)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from diloco.core.dealing.dealer import Dealer, Piece
 from diloco.learner.mailboxes.hand import Hand
+from diloco.spec.status.syncer import EpochStatus
 
 SEQUENCES, AHEAD, KEEP, FRAGMENTS = 60, 20, 30, 2
+ALL_MERGED = EpochStatus(first=0, last=0, dealt=SEQUENCES, merged=SEQUENCES, lost=0, waiting=0)
 
 
 class Process:
@@ -200,7 +202,7 @@ def test_learners_of_other_speeds_share_an_epoch_without_rest() -> None:
     world.start("slow", 0)
     world.start("fast", 0)
     run(world, {"slow": 1, "fast": 3}, 30)
-    assert world.dealer.counts()[0] == (0, 0, SEQUENCES, SEQUENCES, 0, 0)
+    assert world.dealer.counts()[0] == ALL_MERGED
 
 
 def test_an_epoch_goes_on_over_scaling_and_kills_without_rest() -> None:
@@ -216,28 +218,27 @@ def test_an_epoch_goes_on_over_scaling_and_kills_without_rest() -> None:
     for name in "cd":
         world.leave(name, 0)
     run(world, {"a": 2, "b": 2}, 20)
-    assert world.dealer.counts()[0] == (0, 0, SEQUENCES, SEQUENCES, 0, 0)
+    assert world.dealer.counts()[0] == ALL_MERGED
+
+
+def others_took_what_a_had() -> World:
+    world = World()
+    for name in "ab":
+        world.start(name, 0)
+    world.train("a", 5)
+    world.cut("a", 0)
+    world.lapse("a", 0)
+    run(world, {"b": 3}, 30)
+    return world
 
 
 def test_others_take_what_a_learner_that_never_returns_had() -> None:
-    world = World()
-    for name in "ab":
-        world.start(name, 0)
-    world.train("a", 5)
-    world.cut("a", 0)
-    world.lapse("a", 0)
-    run(world, {"b": 3}, 30)
-    assert world.dealer.counts()[0] == (0, 0, SEQUENCES, SEQUENCES, 0, 0)
+    world = others_took_what_a_had()
+    assert world.dealer.counts()[0] == ALL_MERGED
 
 
 def test_a_learner_that_returns_too_late_drops_its_work_and_goes_on() -> None:
-    world = World()
-    for name in "ab":
-        world.start(name, 0)
-    world.train("a", 5)
-    world.cut("a", 0)
-    world.lapse("a", 0)
-    run(world, {"b": 3}, 30)
+    world = others_took_what_a_had()
     world.join("a", 0)
     run(world, {"a": 3, "b": 3}, 30)
     assert world.merged[0].keys() >= set(range(3 * SEQUENCES))

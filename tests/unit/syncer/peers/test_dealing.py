@@ -161,8 +161,8 @@ def test_a_record_of_another_training_does_not_count(tmp_path: Path, spec: JobSp
 async def test_a_position_beyond_what_was_dealt_is_not_believed(peers: SyncerPeers) -> None:
     one = await joins(peers)
     end = peers.dealing.dealer.end(WHO)
-    assert peers.dealing.bounded(WHO, 2**63 - 1) == end
-    assert peers.dealing.bounded("somebody", 5) == 5
+    assert peers.dealing.reported(WHO, 2**63 - 1) == end
+    assert peers.dealing.reported("somebody", 5) == 5
     await one.say(Leave(INCARNATION, "over"))
 
 

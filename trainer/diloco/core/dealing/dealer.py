@@ -35,24 +35,29 @@ class Piece(NamedTuple):
         """The count after its last."""
         return self.first + self.length
 
+    @property
+    def stop(self) -> int:
+        """The position after its last."""
+        return self.start + self.length
+
     def within(self, first: int, end: int) -> "Piece":
         """Its part from count ``first`` to ``end``; of length 0 or less if there is none."""
         low = max(first, self.first)
         return Piece(low, self.start + low - self.first, min(end, self.end) - low)
 
 
-class EpochCounts(NamedTuple):
-    """What became of the sequences of an epoch, or of several."""
+def parts_of(pieces: Iterable[Piece], first: int, end: int) -> list[Piece]:
+    """The parts of ``pieces`` from count ``first`` to ``end``."""
+    return [part for piece in pieces if (part := piece.within(first, end)).length > 0]
 
-    first: int
-    last: int
-    dealt: int
-    merged: int
-    """In an outer gradient of at least one fragment that was merged."""
-    lost: int
-    """Dealt, and never to be merged."""
-    waiting: int
-    """A learner has them, and may still push them."""
+
+def extend(pieces: list[Piece], piece: Piece) -> None:
+    """Add ``piece`` to the end of ``pieces``, as a part of the last one if it goes on with it."""
+    if pieces and (pieces[-1].end, pieces[-1].stop) == piece[:2]:
+        last = pieces[-1]
+        pieces[-1] = Piece(last.first, last.start, last.length + piece.length)
+    else:
+        pieces.append(piece)
 
 
 @dataclass(slots=True)
@@ -77,16 +82,12 @@ class _Holder:
 
     def parts(self, first: int, end: int) -> list[Piece]:
         """Its pieces from count ``first`` to ``end``."""
-        return [part for piece in self.pieces if (part := piece.within(first, end)).length > 0]
+        return parts_of(self.pieces, first, end)
 
     def add(self, start: int, stop: int) -> Piece:
         """Deal it the positions ``start`` .. ``stop - 1``."""
         piece = Piece(self.end, start, stop - start)
-        last = self.pieces[-1] if self.pieces else piece
-        if last.end == piece.first and last.start + last.length == start:
-            self.pieces[-1] = Piece(last.first, last.start, last.length + piece.length)
-        else:
-            self.pieces.append(piece)
+        extend(self.pieces, piece)
         self.end = piece.end
         return piece
 
@@ -132,7 +133,7 @@ class Dealer:
 
     def undealt(self) -> tuple[int, list[tuple[int, int]]]:
         """The mark and what is left below it, to record when no more is dealt: a syncer that stops loses nothing."""
-        return self._mark, Ranges((*self._left.pairs, *self._pool.pairs)).pairs
+        return self._mark, self._undealt().pairs
 
     def joined(self, learner: str, instance: str, count: int, claims: Sequence[Piece]) -> tuple[Piece, ...]:
         """A process was admitted; returns the pieces that it lacks of what it was dealt.
@@ -151,12 +152,11 @@ class Dealer:
         for claim in claims:
             part = claim.within(holder.end, told)
             if part.length > 0:
-                start, stop = part.start, part.start + part.length
-                if self._unknown.count(start, stop) < part.length:
+                if self._unknown.count(part.start, part.stop) < part.length:
                     break
-                self._unknown.remove(start, stop)
+                self._unknown.remove(part.start, part.stop)
                 holder.end = part.first
-                holder.add(start, stop)
+                holder.add(part.start, part.stop)
                 holder.kept = holder.end
         rest = holder.parts(told, holder.end)
         if not rest and not any(piece.first <= told <= piece.end for piece in holder.pieces):
@@ -225,13 +225,13 @@ class Dealer:
         for part in holder.parts(first, end):
             if part.start >= floor:
                 new = holder.merged.add(part.first, part.end)
-                self._twice += new - self._merged.add(part.start, part.start + part.length)
+                self._twice += new - self._merged.add(part.start, part.stop)
 
-    def counts(self) -> tuple[EpochCounts, ...]:
+    def counts(self) -> tuple[EpochStatus, ...]:
         """By epoch, the oldest first; epochs long past are one sum."""
         if not self.sequences:
             return ()
-        undealt = Ranges((*self._left.pairs, *self._pool.pairs))
+        undealt = self._undealt()
         waiting = self._waiting()
         epochs = -(-self._mark // self.sequences)
         first = max(self._closed, epochs - _SHOWN_EPOCHS)
@@ -243,13 +243,13 @@ class Dealer:
                 continue
             merged = self._merged.count(start, stop) + (self._closed_merged if low == 0 else 0)
             held = waiting.count(start, stop)
-            found.append(EpochCounts(low, high - 1, dealt, merged, max(0, dealt - merged - held), held))
+            lost = max(0, dealt - merged - held)
+            found.append(EpochStatus(first=low, last=high - 1, dealt=dealt, merged=merged, lost=lost, waiting=held))
         return tuple(found)
 
     def status(self) -> DataStatus:
         """What people are shown."""
-        epochs = tuple(EpochStatus(**one._asdict()) for one in self.counts())
-        return DataStatus(sequences=self.sequences, twice=self._twice, epochs=epochs)
+        return DataStatus(sequences=self.sequences, twice=self._twice, epochs=self.counts())
 
     def state(self) -> dict[str, Any]:
         """Everything as plain JSON, for a checkpoint."""
@@ -280,25 +280,28 @@ class Dealer:
             # What it pushed since may be in the model that learners have.
             holder.kept = holder.end
             for part in holder.parts(holder.accepted, holder.end):
-                dealer._left.remove(part.start, part.start + part.length)
+                dealer._left.remove(part.start, part.stop)
             dealer._holders[learner] = holder
         dealer._unknown.add(dealer._closed * dealer.sequences, dealer._mark)
         held = (piece for holder in dealer._holders.values() for piece in holder.pieces)
-        for start, stop in (*dealer._left.pairs, *dealer._merged.pairs, *((p.start, p.start + p.length) for p in held)):
+        for start, stop in (*dealer._left.pairs, *dealer._merged.pairs, *((p.start, p.stop) for p in held)):
             dealer._unknown.remove(start, stop)
         return dealer
 
     def _take_back(self, holder: _Holder) -> None:
         for part in holder.parts(max(holder.accepted, holder.kept), holder.end):
-            self._pool.add(part.start, part.start + part.length)
+            self._pool.add(part.start, part.stop)
         holder.pieces = holder.parts(0, holder.accepted)
+
+    def _undealt(self) -> Ranges:
+        return Ranges((*self._left.pairs, *self._pool.pairs))
 
     def _waiting(self) -> Ranges:
         found: list[tuple[int, int]] = []
         for holder in self._holders.values():
             merged = holder.merged.pairs[-1][1] if holder.present and holder.merged.pairs else 0
             parts = holder.parts(merged if holder.present else holder.accepted, holder.end)
-            found += [(part.start, part.start + part.length) for part in parts]
+            found += [(part.start, part.stop) for part in parts]
         return Ranges(sorted(found))
 
     def close(self) -> None:
@@ -306,8 +309,7 @@ class Dealer:
         if not self.sequences or self._mark // self.sequences - _SHOWN_EPOCHS <= self._closed:
             return
         held = (piece.start for holder in self._holders.values() for piece in holder.pieces)
-        undealt = (start for start, _ in (*self._left.pairs, *self._pool.pairs))
-        lowest = min((*held, *undealt, self._mark))
+        lowest = min((*held, *(start for start, _ in self._undealt().pairs), self._mark))
         closed = min(lowest // self.sequences, self._mark // self.sequences - _SHOWN_EPOCHS)
         if closed > self._closed:
             self._closed_merged += self._merged.count(0, closed * self.sequences)

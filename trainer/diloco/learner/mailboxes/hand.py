@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from diloco.core.dealing.dealer import MOST_CLAIMS, Piece
+from diloco.core.dealing.dealer import MOST_CLAIMS, Piece, extend, parts_of
 
 
 class Hand:
@@ -22,9 +22,7 @@ class Hand:
         with self._lock:
             last = self._pieces[-1] if self._pieces else None
             if last is None or last.end <= piece.first:
-                self._pieces.append(piece)
-            if last is not None and (last.end, last.start + last.length) == piece[:2]:
-                self._pieces[-2:] = [Piece(last.first, last.start, last.length + piece.length)]
+                extend(self._pieces, piece)
         self._notify()
 
     def jump(self) -> bool:
@@ -46,8 +44,8 @@ class Hand:
         with self._lock:
             taken = self._next(count)
             self.position += count
-            self._pieces = [part for piece in self._pieces if (part := piece.within(needed, piece.end)).length > 0]
-            return [(part.start, part.start + part.length) for part in taken]
+            self._pieces = parts_of(self._pieces, needed, self._pieces[-1].end)
+            return [(part.start, part.stop) for part in taken]
 
     def claims(self) -> tuple[Piece, ...]:
         """The pieces to join with."""
@@ -55,8 +53,7 @@ class Hand:
             return tuple(self._tail()[-MOST_CLAIMS:])
 
     def _next(self, count: int) -> list[Piece]:
-        end = self.position + count
-        return [part for piece in self._pieces if (part := piece.within(self.position, end)).length > 0]
+        return parts_of(self._pieces, self.position, self.position + count)
 
     def _tail(self) -> list[Piece]:
         """The pieces without those before the last gap."""

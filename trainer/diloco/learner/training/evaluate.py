@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from diloco.learner.data.task import JobTask, on
 from diloco.model.probe import arithmetic, evaluating
-
-if TYPE_CHECKING:
-    from diloco.learner.data import JobTask
 
 
 class Evaluated(NamedTuple):
@@ -25,7 +23,7 @@ class Evaluated(NamedTuple):
 
 def mean_loss(
     module: nn.Module,
-    task: "JobTask",
+    task: JobTask,
     batches: Iterable[NDArray[np.int64]],
     device: torch.device,
     parameters: Mapping[str, Tensor] | None = None,
@@ -40,7 +38,7 @@ def mean_loss(
     totals: dict[str, Tensor] = {}
     with torch.no_grad(), evaluating(module), swapped(module, parameters or {}), arithmetic(module, device):
         for numbers in batches:
-            batch = {name: tensor.to(device) for name, tensor in task.batch(numbers).items()}
+            batch = on(device, task.batch(numbers))
             terms = {"": task.loss(module, batch), **task.metrics(module, batch)}
             for name, term in terms.items():
                 pair = [torch.as_tensor(one, dtype=torch.float64, device=device) for one in term]

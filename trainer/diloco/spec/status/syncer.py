@@ -352,7 +352,9 @@ class EpochStatus(_Status):
     last: int
     dealt: int
     merged: int
+    """In an outer gradient of at least one fragment that was merged."""
     lost: int
+    """Dealt, and never to be merged."""
     waiting: int
     """A learner has them, and may still push them."""
 

@@ -91,7 +91,7 @@ def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], t
     info = ModelInfo(
         job=job.metadata.name,
         model=job.spec.model,
-        vocabulary_size=vocabulary_of_builtin(job.spec) if job.spec.model.builtin else 0,
+        vocabulary_size=vocabulary_of_builtin(job.spec),
         sequence_length=job.spec.training.sequence_length,
         layout_digest=layout.digest,
         tokens=tokens,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece
 from diloco.core.engine.actions import Merge
@@ -34,14 +34,10 @@ _FILE_BYTES: Final = 4096
 _log = logging.getLogger(__name__)
 
 Pairs = Sequence[tuple[int, int]]
+Deal = Callable[[Dealt], None]
+"""Sends a message to a learner."""
 Record = Callable[[int, Pairs], None]
 """Writes the mark and what is left below it to disk; raises OSError."""
-
-
-class Deal(Protocol):
-    """Sends a message to a learner."""
-
-    def __call__(self, message: Dealt) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +123,16 @@ class Dealing:
         self._send(learner, self.dealer.joined(learner, join.instance, position, claims))
         self._deal(learner)
 
-    def reported(self, learner: str, position: int) -> None:
-        """A learner has taken ``position`` sequences."""
+    def reported(self, learner: str, position: int) -> int:
+        """A learner has taken ``position`` sequences, as it says; returns what is believed of it: what it was dealt."""
         present = self._present.get(learner)
-        if present is not None:
-            present.position = min(max(position, present.position), self.dealer.end(learner))
-            self.dealer.trim(learner, present.position - 2 * self._ahead.keep(learner))
-            self._deal(learner)
-
-    def bounded(self, learner: str, position: int) -> int:
-        """``position``, or the end of what the learner was dealt if that is before it."""
-        return min(position, self.dealer.end(learner)) if learner in self._present else position
+        if present is None:
+            return position
+        position = min(position, self.dealer.end(learner))
+        present.position = max(position, present.position)
+        self.dealer.trim(learner, present.position - 2 * self._ahead.keep(learner))
+        self._deal(learner)
+        return position
 
     def over(self, learner: str, *, for_good: bool) -> None:
         """A session is over."""

@@ -200,8 +200,7 @@ class Sessions:
                 event = self._checked(session.incarnation, event)
                 self._measure(session, message)
                 if isinstance(event, StepReported) and self.current(event.learner, event.incarnation):
-                    event = replace(event, data_position=self._dealing.bounded(event.learner, event.data_position))
-                    self._dealing.reported(event.learner, event.data_position)
+                    event = replace(event, data_position=self._dealing.reported(event.learner, event.data_position))
                 ready = isinstance(event, LearnerReady) and event.incarnation == session.incarnation
                 if ready and self._admitted.get(session.join.learner) is session:
                     self._loads.ends(session.join.learner)
