@@ -79,12 +79,18 @@ def _table(reader: SchemaReader, node: Schema, *, written: bool) -> str:
     rows = (
         ["| field | value | default | |", "|---|---|---|---|"] if written else ["| field | value | |", "|---|---|---|"]
     )
+    undescribed = []
     for name, field in node["properties"].items():
         resolved = reader.resolved(field)
         default = "required" if name in node.get("required", ()) else _default(field.get("default"), resolved)
         words = resolved.get("description", "")
+        if not words:
+            undescribed.append(f"`{name}`")
+            continue
         cells = [f"`{name}`", reader.allowed(resolved), *([default] if written else []), words]
         rows.append(f"| {' | '.join(map(_cell, cells))} |")
+    if undescribed:
+        rows.append(f"| {listed(undescribed, 'and')} | as in Kubernetes |  |  |")
     return "\n".join(rows) + "\n"
 
 
