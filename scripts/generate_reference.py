@@ -14,7 +14,7 @@ from diloco.spec.base import PUBLISHED_TYPE
 from diloco.spec.crd.immutability import MUTABLE, MUTABLE_SUSPENDED
 from diloco.spec.reading.translate import job_schema
 from diloco.spec.status.job import JobStatus
-from diloco.spec.words import Schema, SchemaReader
+from diloco.spec.words import Schema, SchemaReader, listed
 
 PAGE = REPOSITORY / "docs/reference/manifest.md"
 COMMAND = "make reference"
@@ -52,11 +52,15 @@ def page() -> str:
 
 
 def _sections(reader: SchemaReader, root: str, *, written: bool) -> Iterator[str]:
-    """One section for each mapping with fields of its own, in the manifest's order."""
+    """One section for each mapping with fields of its own, in the manifest's order; equal ones share one."""
     waiting: list[tuple[str, Schema]] = [(root, reader.node(()))]
+    places: dict[str, list[str]] = {}
     while waiting:
         path, node = waiting.pop(0)
-        yield _section(reader, path, node, written=written)
+        table = _table(reader, node, written=written)
+        places.setdefault(table, []).append(path)
+        if len(places[table]) > 1:
+            continue
         inner = []
         for name, field in node["properties"].items():
             place, resolved = f"{path}.{name}".lstrip("."), reader.resolved(field)
@@ -65,20 +69,29 @@ def _sections(reader: SchemaReader, root: str, *, written: bool) -> Iterator[str
             if "properties" in resolved and PUBLISHED_TYPE not in resolved:
                 inner.append((place, resolved))
         waiting = inner + waiting
+    for table, (first, *others) in places.items():
+        also = f"Also {listed((f'`{other}`' for other in others), 'and')}.\n\n" if others else ""
+        yield f"\n## {f'`{first}`' if first else 'Top level'}\n\n{also}{table}"
 
 
-def _section(reader: SchemaReader, path: str, node: Schema, *, written: bool) -> str:
-    """The table of one mapping; with defaults where it is written by a user."""
+def _table(reader: SchemaReader, node: Schema, *, written: bool) -> str:
+    """The fields of one mapping; with defaults where it is written by a user."""
     rows = (
         ["| field | value | default | |", "|---|---|---|---|"] if written else ["| field | value | |", "|---|---|---|"]
     )
+    undescribed = []
     for name, field in node["properties"].items():
         resolved = reader.resolved(field)
         default = "required" if name in node.get("required", ()) else _default(field.get("default"), resolved)
         words = resolved.get("description", "")
+        if not words:
+            undescribed.append(f"`{name}`")
+            continue
         cells = [f"`{name}`", reader.allowed(resolved), *([default] if written else []), words]
         rows.append(f"| {' | '.join(map(_cell, cells))} |")
-    return f"\n## {f'`{path}`' if path else 'Top level'}\n\n" + "\n".join(rows) + "\n"
+    if undescribed:
+        rows.append(f"| {listed(undescribed, 'and')} | as in Kubernetes |  |  |")
+    return "\n".join(rows) + "\n"
 
 
 def _default(default: object, node: Schema) -> str:

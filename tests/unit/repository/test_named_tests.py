@@ -14,7 +14,7 @@ LEAST_KINDS = 40
 
 def rows() -> list[list[str]]:
     """The cells of every row of the page's tables of faults, without the heads."""
-    lines = [line for line in PAGE.partition("## What failures cost")[0].splitlines() if line.startswith("| ")]
+    lines = [line for line in PAGE.partition("## What is not survived")[0].splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return [row for row in cells if row[0] != "fault"]
 

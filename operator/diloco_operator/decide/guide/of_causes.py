@@ -11,127 +11,120 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
     {
         Reason.INVALID_SPEC: warning(
             "The manifest has an error that the API server did not catch; the message names each field. The operator "
-            "creates and changes nothing. What runs from an earlier, valid spec keeps running: pods on lost nodes are "
-            "replaced, and the job ends when its training ends.",
-            "Fix the field. Fields that pods are made from can be changed once the job is suspended (`suspend: true`). "
-            "Do not delete the job for this: that deletes its model. `suspend`, the deadline and the time to live "
-            "still work.",
+            "creates and changes nothing. What runs keeps running: pods on lost nodes are replaced, and the job ends "
+            "when its training ends.",
+            "Fix the field. Pod settings can be changed once the job is suspended; `suspend`, the deadline and the "
+            "time to live still work. Do not delete the job for this: that deletes its model.",
         ),
         Reason.NO_IMAGE: warning(
             "The syncer or a pool has no trainer image. The operator creates nothing.",
             "Set `spec.image`, or install the operator with a default image (`--set trainer.image.repository=...`).",
         ),
         Reason.NAME_TAKEN: warning(
-            "An object that does not belong to this job has a name that the job needs: it has another owner, or it is "
-            "left from an earlier job of the same name that is still being deleted. The operator leaves it alone and "
-            "creates nothing new.",
-            "If you have just deleted a job of the same name, wait: this clears on its own. Otherwise delete or rename "
-            "that object, or apply the job under another name.",
+            "An object with another owner has a name that the job needs, or an earlier job of this name is still "
+            "being deleted. The operator leaves the object alone and creates nothing new.",
+            "If you have just deleted a job of this name, wait. Otherwise delete or rename the object, or apply the "
+            "job under another name.",
         ),
         Reason.VOLUME_RETAINED: warning(
             "The claim that the job needs holds the training of an earlier job of this name, which retained it "
-            "(`spec.syncer.storage.whenDeleted: Retain`). The operator does not mix the two: it creates nothing new.",
+            "(`spec.syncer.storage.whenDeleted: Retain`). The operator creates nothing new.",
             "To go on with that training, set `spec.syncer.storage.adoptRetained: true`. To start from zero, use "
             "another name, or delete the claim and what is on it: `kubectl delete pvc JOB-syncer`.",
         ),
         Reason.APPLY_REFUSED: warning(
-            "The API server rejected one of the job's objects. The message quotes it: an invalid quantity, a quota, an "
-            "admission policy, a permission that the operator lacks.",
+            "The API server rejected one of the job's objects: an invalid quantity, a quota, an admission policy, a "
+            "permission that the operator lacks.",
             "Fix what the message says. The operator retries every 30 s, and at once when the job changes.",
         ),
         Reason.VOLUME_LOST: warning(
-            "The claim that held the training, or the volume behind it, is gone, and the checkpoints with it; or "
-            "another claim has its name. The operator starts no syncer, because it would silently train from zero.",
+            "The claim that held the training, or the volume behind it, is gone, or another claim has its name. The "
+            "operator starts no syncer, because it would silently train from zero.",
             "See 'The volume is lost' below.",
         ),
         Reason.VOLUME_TERMINATING: warning(
             "Someone has deleted the syncer's claim. It stays until the syncer's pod ends.",
-            "Do not stop that pod. Keep the volume (`persistentVolumeReclaimPolicy: Retain`) and back it up: see 'The "
-            "volume is lost' below.",
+            "Do not stop that pod. Keep the volume and copy it: see 'The volume is lost' below.",
         ),
         Reason.VOLUME_PENDING: warning(
-            "A PersistentVolumeClaim, the syncer's, a learner's or one that a pool mounts, is missing or not bound, so "
-            "its pods cannot start.",
-            "`kubectl describe pvc`. Usual causes: the StorageClass (`className` of `spec.syncer.storage` or of a "
-            "pool's `storage`) does not exist, there is no default StorageClass, or the claim has another name. Create "
-            "what is missing. The class cannot be changed: for another one, apply a new job.",
+            "A claim that the syncer or a learner mounts is missing or not bound, so the pod cannot start.",
+            "`kubectl describe pvc`. Usual causes: its StorageClass (`storage.className`) does not exist, there is no "
+            "default StorageClass, or the claim has another name. Create what is missing. Another class needs a new "
+            "job.",
         ),
         Reason.CHECKPOINT_FAILING: warning(
             "The syncer cannot write checkpoints. Training continues, but a crash now loses everything since the last "
-            "good checkpoint.",
+            "good one.",
             "Usually the volume is full: see 'The volume is full' below.",
         ),
         Reason.SYNCER_NODE_LOST: warning(
-            "The node of the syncer's pod does not respond. Kubernetes keeps the pod, and the operator does not delete "
-            "it: if that syncer still runs, a second one on its volume would damage the checkpoints.",
+            "The node of the syncer's pod does not respond. The operator does not delete the pod: if that syncer "
+            "still runs, a second one on its volume would damage the checkpoints.",
             "Make sure that the machine is off. Then do one of the three things in the message: see 'A node is lost' "
             "below.",
         ),
         Reason.SYNCER_UNREACHABLE: warning(
             "The syncer does not answer the operator. Progress and restarts in the status are the last known values. "
-            "Learners keep training on their own up to `sync.maxStalenessSteps`, then pause. Once the syncer's pod has "
-            "not been ready for ten minutes, the phase is Pending.",
+            "Learners train on up to `sync.maxStalenessSteps`, then pause. Once the syncer's pod has not been ready "
+            "for ten minutes, the phase is Pending.",
             "`kubectl logs deploy/JOB-syncer`. If its pod is ready, check whether a NetworkPolicy blocks port 8080 "
             "from the operator's namespace.",
         ),
         Reason.KUBECONFIG_UNUSABLE: warning(
-            "The Secret with the kubeconfig of a region's cluster is missing, lacks the key or the label "
-            "`diloco.dev/cluster`, or holds something that the operator refuses: a program to run, a path to a file, "
-            "no https. The message names the field. The region is left as it is: learners there train on.",
-            "Fix the Secret; the operator reads it at once. `diloco cluster kubeconfig` makes one, and `diloco cluster "
-            "check` says what is wrong with one.",
+            "The Secret with a region's kubeconfig is missing, lacks the key or the label `diloco.dev/cluster`, or "
+            "holds what the operator refuses: a program to run, a path to a file, no https. Learners there train on.",
+            "Fix what the message names; the operator reads the Secret at once. `diloco cluster kubeconfig` makes "
+            "one, `diloco cluster check` checks one.",
         ),
         Reason.TOO_MANY_CLUSTERS: warning(
             "The operator uses at most 100 other clusters at once, and none is left for this namespace: it may have "
-            "twice as many as are left free. Those in use stay in use. The region is left as it is: learners there "
-            "train on.",
+            "twice as many as are left free. Those in use stay in use. Learners in this region train on.",
             "Name fewer clusters in this namespace, or run an operator of its own for it (`namespaces`).",
         ),
         Reason.DUPLICATE_CLUSTER: warning(
             "Two Secrets that the job names lead to the same namespace of the same cluster. The operator uses the "
-            "first for its regions, and leaves the regions of the second as they are.",
+            "first, and leaves the regions of the second as they are.",
             "Give the second its own namespace in that cluster (`diloco cluster prepare`), and change its Secret.",
         ),
         Reason.CLUSTER_MOVED: warning(
-            "The Secret of a region's cluster leads to another API server or namespace than before, and nothing of the "
-            "job is there. Its objects, and learners that run, are where the Secret led before. The operator writes to "
-            "neither.",
-            "Put the earlier kubeconfig back. [Move the region](tasks.md#add-or-remove-a-pool-or-a-region) by removing "
-            "it first. If the earlier place is gone, annotate the job: `diloco.dev/give-up-place=PLACE`, with the "
-            "place in the message.",
+            "The Secret of a region's cluster leads to another API server or namespace than the one that has the "
+            "job's objects and learners. The operator writes to neither.",
+            "Put the earlier kubeconfig back. [Move the region](tasks.md#add-or-remove-a-pool-or-a-region) by "
+            "removing it first. If the earlier place is gone, annotate the job: `diloco.dev/give-up-place=PLACE`, "
+            "with the place in the message.",
         ),
         Reason.CLUSTER_UNSUITABLE: warning(
-            "A region's cluster is older than Kubernetes 1.28, or does not have a kind of object that learners need. "
-            "The region waits; the others train.",
+            "A region's cluster is older than Kubernetes 1.28, or lacks a kind of object that learners need. The "
+            "region waits; the others train.",
             "Upgrade that cluster, or enable the API in the message.",
         ),
         Reason.CLUSTER_UNTRUSTED: warning(
             "The certificate of a region's API server is expired, for another name, or of another authority than that "
-            "in the kubeconfig. Nothing is sent there: learners train on, and nothing is changed.",
+            "in the kubeconfig. Nothing is sent there; learners there train on.",
             "If the cluster has a new authority, make the Secret again (`diloco cluster kubeconfig`). If you did not "
             "expect this, check the server's identity first.",
         ),
         Reason.CLUSTER_UNAUTHORIZED: warning(
-            "A region's API server rejects the token or client certificate in the kubeconfig (401): it has run out, or "
-            "its ServiceAccount was deleted. Learners there train on, and nothing is changed.",
+            "A region's API server rejects the token or client certificate in the kubeconfig (401): it has run out, "
+            "or its ServiceAccount was deleted. Learners there train on.",
             "Make the Secret again (`diloco cluster kubeconfig`); the operator uses it at once.",
         ),
         Reason.CLUSTER_FORBIDDEN: warning(
-            "The operator may not do something in a region's cluster that it needs to (403). The message names the "
-            "verb and the kind of object. Everything else there goes on.",
-            "Ask the owner of that cluster to add the rule: `diloco cluster prepare` prints the whole Role, and "
-            "`diloco cluster check` shows which rules are missing.",
+            "The operator lacks a right in a region's cluster (403); the message names the verb and the kind of "
+            "object. Everything else there goes on.",
+            "Ask the owner of that cluster for the rule: `diloco cluster prepare` prints the whole Role, `diloco "
+            "cluster check` shows what is missing.",
         ),
         Reason.CLUSTER_UNREACHABLE: warning(
             "A region's API server cannot be reached, does not answer within 5 s, or answers with 5xx. Learners there "
-            "train on for as long as they reach the syncer. Nothing is changed there until it answers; the status "
-            "shows what was last seen. A job that is suspended, finished or deleted waits ten minutes for it at most.",
-            "If it lasts, check that cluster and the network from the operator to its API server. Nothing has to be "
-            "done for the job: the operator asks again at least once a minute.",
+            "train on for as long as they reach the syncer; nothing is changed there. A job that is suspended, "
+            "finished or deleted waits ten minutes for it at most.",
+            "If it lasts, check that cluster and the network from the operator to its API server. The operator asks "
+            "again at least once a minute.",
         ),
         Reason.CONFIGURATION_ERROR: warning(
-            "A container exited with code 2: its manifest, data, a file or an address is wrong. The message quotes its "
-            "last line. Kubernetes restarts it, with growing pauses, in case the cause is fixed outside the job.",
+            "A container exited with code 2: its manifest, data, a file or an address is wrong. The message quotes "
+            "its last line. Kubernetes restarts it, with growing pauses.",
             "Fix what the message names: mount the data, correct a ConfigMap. A pool's image, `env` and `podTemplate` "
             "can be changed while the job is suspended.",
         ),
@@ -142,20 +135,19 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.OUT_OF_MEMORY: warning(
             "A container was killed for using more memory than its limit.",
-            "Raise `resources.limits.memory` of the pool or of `syncer`; both can be changed while the job runs. Or "
-            "lower the pool's `batchSize`, or make it `Auto`; this needs a new job.",
+            "Raise `resources.limits.memory` of the pool or of `syncer` while the job runs. Or apply a new job with a "
+            "lower `batchSize`, or `Auto`.",
         ),
         Reason.IMAGE_PULL_FAILED: warning(
             "An image cannot be pulled: its name or tag is wrong, access is denied, or the registry is down.",
-            "Check the image's name and `imagePullSecrets`. A missing pull secret can be created at any time; kubelet "
-            "retries on its own.",
+            "Check the image's name and `imagePullSecrets`; create a missing pull secret. The kubelet retries.",
         ),
         Reason.POD_NOT_STARTED: warning(
-            "No container of a pod can be started on its node. The message says why: a Secret, ConfigMap or claim is "
-            "missing, a disk is still attached to another node, the image runs as root, or the network plugin, the "
-            "RuntimeClass or the node itself fails.",
-            "Create what the message names; kubelet retries on its own. If it says 'Multi-Attach', the old node still "
-            "holds the disk: see 'A node is lost' below. If only one node fails, cordon it.",
+            "No container of a pod can be started on its node: a Secret, ConfigMap or claim is missing, a disk is "
+            "still attached to another node, the image runs as root, or the network plugin, the RuntimeClass or the "
+            "node itself fails.",
+            "Create what the message names; the kubelet retries. If it says 'Multi-Attach', the old node still holds "
+            "the disk: see 'A node is lost' below. If only one node fails, cordon it.",
         ),
         Reason.PODS_FORBIDDEN: warning(
             "Pods of a pool or of the syncer may not be created: a quota, Pod Security, a missing PriorityClass or an "
@@ -165,15 +157,15 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.UNSCHEDULABLE: warning(
             "No node can take the pod: not enough of a resource, a selector that matches no node, or a taint. The job "
             "trains with its other learners.",
-            "If nodes are being added: nothing. Otherwise lower the pool's `learners` or `resources`, or fix nodes. If "
-            "the message names a claim whose volume cannot be reached from other nodes, and its node does not come "
-            "back: delete the claim and the pod, and the learner starts with an empty volume.",
+            "If nodes are being added: nothing. Otherwise lower the pool's `learners` or `resources`, or fix nodes. "
+            "If the message names a claim whose node does not come back, delete the claim and the pod: the learner "
+            "starts with an empty volume.",
         ),
         Reason.NODE_SUSPECT: warning(
-            "Different learners keep crashing on one node, while others of their pools work on other nodes, so the "
-            "node may be the cause: an accelerator, a driver, a disk. The message names the node and the learners.",
-            "`kubectl cordon NODE`, then delete the pods that crash there: they start on other nodes. See 'A node on "
-            "which learners keep crashing' below.",
+            "Different learners keep crashing on one node, while others of their pools work on other nodes. Its "
+            "accelerator, driver or disk may be the cause.",
+            "`kubectl cordon NODE`, then delete the pods that crash there: see 'A node on which learners keep "
+            "crashing' below.",
         ),
         Reason.CRASH_LOOPING: warning(
             "A container has exited several times with an error that a restart may fix. The message quotes its last "
@@ -181,16 +173,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "`kubectl logs POD --previous`.",
         ),
         Reason.LOST_POD_KEPT: warning(
-            "A learner's node does not respond, and the operator leaves its pod where it is. The message says why: "
-            "`failurePolicy.lostPods.action` is Wait, the pod mounts a claim that only one node may use (its own, by "
-            "`pools[].storage`, or another), the syncer still hears from the learner or cannot be asked, or the "
-            "operator may not delete pods there.",
-            "See 'A node is lost' below. If the operator lacks a right, upgrade the chart; in a region's cluster, ask "
-            "its owner for the rules that `diloco cluster prepare` prints.",
+            "A learner's node does not respond, and the operator leaves its pod where it is. The message says why.",
+            "See 'A node is lost' below.",
         ),
         Reason.NODE_LOST: warning(
             "A learner's node does not respond, so Kubernetes keeps its pod and starts no replacement. The operator "
-            "deletes the pod by force; its process, if it still runs, is turned away by the syncer.",
+            "deletes the pod by force; the syncer turns its process away if it still runs.",
             "Nothing: a new pod takes its place on another node. See 'A node is lost' below.",
         ),
         Reason.EVICTED: warning(
@@ -200,80 +188,75 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.LEARNERS_GIVEN_UP: warning(
             "A learner failed more often than `failurePolicy.maxRestartsPerLearner` allows and may not rejoin.",
-            "Read its last log lines. Its pod stays Pending and takes no node; if it is started again and again, the "
-            "operator may not delete pods there: upgrade the chart. To let it back in, annotate the job with "
-            "`diloco.dev/readmit=REGION/POOL/INDEX`: see 'A learner is given up' below.",
+            "Read its last log lines, then see 'A learner is given up' below.",
         ),
         Reason.LEARNERS_DIVERGING: warning(
-            "A learner's outer gradients are not finite, or far larger than the others'. Merges leave it out; if it "
-            "goes on, the syncer resets the learner from the global model, and then puts it in quarantine for a while, "
-            "twice as long each time. The message says which. Its work is lost; the others' work is merged.",
-            "Nothing at first. If it lasts, check that learner's log, data and machine (faulty memory, a faulty "
-            "accelerator). If other pods on its node are affected too, cordon the node and delete the pod.",
+            "A learner's outer gradients are not finite, or far larger than the others', so merges leave it out. If "
+            "it goes on, the syncer resets it from the global model, and then puts it in quarantine for a while, "
+            "twice as long each time.",
+            "Nothing at first. If it lasts, check that learner's log, data and machine (memory, accelerator). If "
+            "other pods on its node are affected too, cordon the node and delete the pod.",
         ),
         Reason.QUORUM_LOWERED: warning(
-            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those "
-            "make the quorum, so merges continue with fewer members than the manifest asks for.",
-            "Find out why. Scale a pool up: the quorum rises with the number of learners. To make "
-            "the job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
+            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those make the "
+            "quorum.",
+            "Mend what made them fail, or scale a pool up: the quorum rises with the number of learners. To make the "
+            "job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
         ),
         Reason.LEARNERS_TOO_FAST: warning(
             "A learner reports more than twice as many steps as the speed of the others shows to be possible: of its "
             "pool, or of the job if it is alone in its pool. Its weight and the budget count what is possible.",
-            "Give learners on faster machines a pool of their own. Where the machines are alike, that learner is wrong "
-            "about its steps: look for changed code in its image or its `podTemplate`.",
+            "Give learners on faster machines a pool of their own. If the machines are alike, look for changed code "
+            "in its image or its `podTemplate`.",
         ),
         Reason.LEARNERS_STALLED: warning(
-            "Learners are connected but make no steps: their data is stuck or an accelerator hangs; or they have been "
+            "Learners are connected but make no steps: their data is stuck, an accelerator hangs, or they have been "
             "loading the model for longer than `sync.startupSeconds`. Merges continue without them.",
             "Of one that loads: its link (see [links.md](links.md)) and `kubectl logs POD`. Otherwise nothing at "
-            "first: after `failurePolicy.stuckSeconds` the syncer has the learner's process end, and it is "
-            "restarted. `kubectl logs POD --previous` then shows where each of its threads was.",
+            "first: after `failurePolicy.stuckSeconds` its process is restarted. `kubectl logs POD --previous` then "
+            "shows where each of its threads was.",
         ),
         Reason.LEARNERS_MISSING: warning(
-            "Learner pods run but are not joined to the syncer: they are still loading or cannot connect; or the "
-            "syncer no longer hears from them, because their link is cut, their node is gone or their process hangs.",
+            "Learner pods run but are not joined to the syncer: they are loading, cannot connect, or are no longer "
+            "heard because their link is cut, their node is gone or their process hangs.",
             "`kubectl logs POD`. Check whether a NetworkPolicy or a service mesh blocks port 29400 of JOB-syncer; for "
-            "a region in another cluster, whether its pods reach the syncer's address.",
+            "a region in another cluster, see [why a learner cannot "
+            "connect](multi-cluster.md#why-a-learner-cannot-connect).",
         ),
         Reason.READMISSION_IGNORED: warning(
             "The annotation `diloco.dev/readmit` names something that is no learner of the job, or, in an event, a "
-            "learner that is not given up; or the manifest is refused meanwhile. The learners that it names correctly "
-            "are let back in.",
+            "learner that is not given up; or the manifest is refused meanwhile. Others that it names are let back "
+            "in.",
             "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas. The message, or that of "
             "`LearnersGivenUp`, says who is given up.",
         ),
         Reason.ROLLOUT_WAITING: warning(
             "`resources` of a pool were changed, and one of its pods is not ready and keeps the others from being "
-            "updated: a StatefulSet updates its pods one at a time, from the last to the first.",
-            "Fix that pod (see the other causes). Or run `kubectl delete pod` on those that wait: each comes back with "
-            "the new template.",
+            "updated: a StatefulSet updates one pod at a time, the last first.",
+            "Fix that pod, or run `kubectl delete pod` on those that wait: each comes back with the new template.",
         ),
         Reason.CREDENTIALS_EXPIRING: warning(
-            "The token or client certificate in the kubeconfig of a region's cluster runs out soon, and the operator "
-            "cannot renew it: a certificate is never renewed, and a token only if its ServiceAccount may create tokens "
-            "for itself.",
-            "Make the Secret again before that (`diloco cluster kubeconfig`). Or ask the owner of that cluster for the "
-            "rule that `diloco cluster prepare` prints; then the operator renews tokens itself.",
+            "The token or client certificate in a region's kubeconfig runs out soon, and the operator cannot renew "
+            "it: it renews no certificate, and a token only if its ServiceAccount may create tokens for itself.",
+            "Make the Secret again before that (`diloco cluster kubeconfig`), or ask the owner of that cluster for "
+            "the rule that `diloco cluster prepare` prints.",
         ),
         Reason.BACKUP_FAILING: warning(
-            "The syncer cannot upload backups (`spec.syncer.backup`). Training and checkpoints on the volume continue; "
-            "if the volume is lost now, everything since the newest backup is lost.",
-            "The message quotes the store: a wrong url, missing rights, a full bucket or folder, a store that does not "
-            "answer, another job or another syncer that uploads to the same folder. The syncer retries every five "
-            "minutes at least. Credentials in a Secret are read when the syncer's pod starts: after a change, suspend "
-            "and resume the job.",
+            "The syncer cannot upload backups (`spec.syncer.backup`). Training continues; if the volume is lost now, "
+            "everything since the newest backup is lost.",
+            "The message quotes the store: a wrong url, missing rights, a full bucket or folder, no answer, another "
+            "job or syncer that uploads to the same folder. The syncer retries at least every five minutes. After a "
+            "change of its Secret, suspend and resume the job.",
         ),
         Reason.TAPE_FAILING: warning(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",
             "Check the volume: see 'The volume is full' below.",
         ),
         Reason.SCHEDULE_MISFIT: warning(
-            "Settings of `sync` and the links or machines do not fit together, measured over some time: fragments need "
-            "more of a link than it carries, merges or rounds take too long, or learners pause. Training continues, "
-            "and part of the work is late or lost.",
-            "The message lists remedies, each enough alone: a setting of `sync` (needs a new job), a faster link, more "
-            "cores for the syncer (`syncer.resources`), longer steps. See [links.md](links.md).",
+            "Settings of `sync` and the measured links or machines do not fit together: a link is too thin, merges or "
+            "rounds take too long, or learners pause. Part of the work is late or lost.",
+            "The message lists remedies, each enough alone: a setting of `sync` (needs a new job), a faster link, "
+            "more cores for the syncer (`syncer.resources`), longer steps. See [links.md](links.md).",
         ),
     }
 )

@@ -64,38 +64,37 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.OBJECT_REVERTED: warning(
             "Something keeps reverting one of the job's objects. The message names the object and, if the API server "
             "knows it, who changes which field. The operator repairs the object only once a minute.",
-            "Remove the webhook's rule, the autoscaler or the second release of the operator: a Lease keeps operators "
-            "apart only within one namespace.",
+            "Remove the webhook's rule, the autoscaler or the second operator (a Lease keeps operators apart only "
+            "within one namespace).",
         ),
         Reason.CHILDREN_LEFT: warning(
-            "The job was deleted while another cluster did not answer, and ten minutes have passed: the job is gone, "
-            "and objects of it are left there, perhaps with learners that run. Or the annotation "
-            "`diloco.dev/give-up-place` gives up what a job has there. The message names the cluster or the place.",
+            "The job was deleted, another cluster did not answer for ten minutes, and objects are left there, perhaps "
+            "with learners that run. Or the annotation `diloco.dev/give-up-place` gives up what a job has there.",
             "If that cluster comes back, the operator deletes them while another job names it. Otherwise, list and "
             "delete them with `diloco cluster orphans`.",
         ),
         Reason.LOST_POD_DELETED: warning(
-            "The operator has deleted a learner's pod by force, because its node did not respond. If the job runs, the "
-            "pod's StatefulSet starts another one.",
+            "The operator has deleted a learner's pod by force, because its node did not respond. If the job runs, "
+            "another one starts.",
             "Look at that node. If the pod's process still runs there, the syncer turns it away.",
         ),
         Reason.SYNCER_POD_RELEASED: warning(
             "The operator has deleted the syncer's pod by force, because the annotation `diloco.dev/syncer-stopped` "
-            "says that its machine is off. Another syncer starts as soon as the volume can be attached elsewhere.",
-            "Nothing. If its pod cannot mount the volume for long (Kubernetes waits about six minutes before it "
-            "detaches a disk from such a node), taint the node as described in 'A node is lost'.",
+            "says that its machine is off.",
+            "Nothing. If the next pod cannot mount the volume for more than six minutes, taint the node: see 'A node "
+            "is lost' below.",
         ),
         Reason.LEARNER_HELD: normal(
-            "The pod of a learner that is given up, or that `excludedIndices` names, was deleted, so that no node is "
-            "kept for it. Another pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
+            "The pod of a learner that is given up, or that `excludedIndices` names, was deleted to free its node. "
+            "The next pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
         ),
         Reason.LEARNER_READMITTED: normal(
             "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "
             "names it. Its restarts are counted from zero, and its pod may have a node.",
         ),
         Reason.GIVEN_UP_FORGOTTEN: normal(
-            "A learner that was given up may join again, although it was not let back in: the syncer was started "
-            "again from a checkpoint that is older than the giving up.",
+            "A learner that was given up may join again: the syncer was started from a checkpoint that is older than "
+            "the giving up.",
             "If it goes on failing, it is given up again.",
         ),
         Reason.POOL_SCALED: normal(
@@ -106,18 +105,17 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "after its last checkpoint.",
         ),
         Reason.LEARNERS_LOST: warning(
-            "Learners lost their session with the syncer without leaving: their connection broke, or the syncer has "
-            "not heard from them for their lease and fenced them. Told at most once a minute, for all learners "
-            "together; the syncer's log has each one and why.",
+            "Learners lost their session with the syncer without leaving: their connection broke, or they were silent "
+            "for their lease and are fenced. Told at most once a minute, for all together; the syncer's log has each "
+            "one and why.",
             "Nothing if they come back (`LearnersBack`). Otherwise Degraded says what is wrong.",
         ),
         Reason.LEARNERS_BACK: normal(
-            "Learners have joined the syncer again, after they were lost or had left, by the same process or a new "
-            "one. Told at most once a minute.",
+            "Learners have joined the syncer again, after they were lost or had left. Told at most once a minute.",
         ),
         Reason.FALLBACK_CHANGED: normal(
-            "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many more; "
-            "or they have nodes again, or are given up or left out, and it has fewer. The message says which.",
+            "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many "
+            "more; or they have nodes again, or are given up or left out, and it has fewer.",
         ),
         Reason.AS_EXPECTED: normal(
             "Nothing to report.",
