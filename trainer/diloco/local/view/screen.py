@@ -18,7 +18,8 @@ from diloco.core.account.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.spec.status.syncer import TOO_FAST, LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import TOO_FAST, LearnerStatus
+from diloco.spec.status.syncer import SyncerStatus
 from diloco.spec.words import shortlist
 
 _LINE_SECONDS = 10.0

@@ -8,7 +8,8 @@ from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.status_poll import Seen
 from diloco.runtime.rate import Rate
 from diloco.spec.names.learner_ids import region_of
-from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerStatus
+from diloco.spec.status.syncer import SyncerStatus
 
 
 @dataclass(frozen=True, slots=True)
