@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE, orders_in
-from diloco.spec.status.syncer import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState, Phase
 
 TOKENS_PER_SECOND = 100.0
 """Of one learner."""

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from diloco.local.journal import read_journal
 from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STUCK
-from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerStatus
+from diloco.spec.status.syncer import SyncerStatus
 from testbed import fork_server
 from tests.support.faulty_models import FAULTS, VICTIM
 from tests.support.local_run import ENDLESS, PROGRAM, WAIT_SECONDS, LocalRun, of, write_job

@@ -6,7 +6,7 @@ import pytest
 
 from diloco.runtime.process.exits import EXIT_OK
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE, LearnerOrder, orders_text
-from diloco.spec.status.syncer import LearnerStatus
+from diloco.spec.status.engine import LearnerStatus
 from diloco.wire.messages import Refused, Welcome
 from tests.support.scripted_learner import ScriptedLearner
 from tests.support.syncer_process import SmallJob, SyncerProcess, replayed, serving

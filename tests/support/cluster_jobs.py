@@ -13,8 +13,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from diloco.spec.status.engine import LearnerStatus
 from diloco.spec.status.job import Condition, JobStatus
-from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
+from diloco.spec.status.syncer import SyncerStatus
 from diloco_operator import labels, names
 from diloco_operator.names import PoolKey
 from testbed.kind import chart

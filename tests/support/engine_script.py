@@ -27,7 +27,7 @@ from diloco.core.engine.events import (
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.engine.state import EngineState
-from diloco.spec.status.syncer import EngineStatus, LearnerStatus
+from diloco.spec.status.engine import EngineStatus, LearnerStatus
 
 A = TypeVar("A", bound=Action)
 

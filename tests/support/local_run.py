@@ -17,7 +17,8 @@ import yaml
 
 from diloco.local.journal import read_journal
 from diloco.spec import API_VERSION, KIND
-from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerStatus
+from diloco.spec.status.syncer import SyncerStatus
 from testbed.fork_server import Popen
 
 WAIT_SECONDS = 480.0

@@ -79,7 +79,7 @@ def frozen_embedding(fill: float | None = None) -> nn.Module:
     return model
 
 
-class _Lora(_Base):
+class Lora(_Base):
     """A frozen base, and a trained product of two narrow matrices beside its middle."""
 
     def __init__(self) -> None:
@@ -91,10 +91,6 @@ class _Lora(_Base):
     def between(self, x: Tensor) -> Tensor:
         widened: Tensor = self.wide(self.narrow(x))
         return x + widened
-
-
-def lora() -> nn.Module:
-    return _Lora()
 
 
 # What training changes ----------------------------------------------------------------------------------------------
@@ -120,12 +116,12 @@ def spectral_norm() -> nn.Module:
     return model
 
 
-class _Averaging(_Base):
+class Averaging(_Base):
     """Keeps a moving average of a weight, in place, by way of ``.data``, or by assignment."""
 
     average: Tensor
 
-    def __init__(self, manner: str, *, persistent: bool = True) -> None:
+    def __init__(self, manner: str = "in place", *, persistent: bool = True) -> None:
         super().__init__()
         self.manner = manner
         self.register_buffer("average", self.middle.weight.detach().clone(), persistent=persistent)
@@ -142,11 +138,7 @@ class _Averaging(_Base):
         return x @ self.average.T
 
 
-def average(manner: str = "in place", persistent: bool = True) -> nn.Module:  # noqa: FBT002  # from a manifest
-    return _Averaging(manner, persistent=persistent)
-
-
-class _Counting(_Base):
+class Counting(_Base):
     steps: Tensor
 
     def __init__(self) -> None:
@@ -159,11 +151,7 @@ class _Counting(_Base):
         return x
 
 
-def counter() -> nn.Module:
-    return _Counting()
-
-
-class _Teacher(_Base):
+class Teacher(_Base):
     """A frozen copy of a layer, which follows it while it trains."""
 
     def __init__(self) -> None:
@@ -177,11 +165,7 @@ class _Teacher(_Base):
         return x + taught
 
 
-def teacher() -> nn.Module:
-    return _Teacher()
-
-
-class _Late(_Base):
+class Late(_Base):
     """Changes what it computes from its fourth pass in training on: a buffer that is not saved, or an attribute."""
 
     def __init__(self, *, buffer: bool) -> None:
@@ -199,22 +183,14 @@ class _Late(_Base):
         return x + self.shift
 
 
-def late(buffer: bool) -> nn.Module:  # from a manifest
-    return _Late(buffer=buffer)
-
-
-class _Unsteady(_Base):
+class Unsteady(_Base):
     """Draws from a source that is not torch's, in evaluation too."""
 
     def between(self, x: Tensor) -> Tensor:
         return x + random.random()  # no secret
 
 
-def unsteady() -> nn.Module:
-    return _Unsteady()
-
-
-class _PartlyEvaluating(_Base):
+class PartlyEvaluating(_Base):
     """A base of which one part stays in evaluation mode, as its owner has set it."""
 
     def __init__(self) -> None:
@@ -228,16 +204,12 @@ class _PartlyEvaluating(_Base):
         return dropped
 
 
-def partly_evaluating() -> nn.Module:
-    return _PartlyEvaluating()
-
-
 def evaluating() -> nn.Module:
     """As a loader of trained models returns it."""
-    return _PartlyEvaluating().eval()
+    return PartlyEvaluating().eval()
 
 
-class _HalfBase(_Base):
+class HalfBase(_Base):
     """Part of it is frozen in bf16."""
 
     def __init__(self) -> None:
@@ -249,11 +221,7 @@ class _HalfBase(_Base):
         return added
 
 
-def half_base() -> nn.Module:
-    return _HalfBase()
-
-
-class _ExtraState(_Base):
+class ExtraState(_Base):
     def get_extra_state(self) -> dict[str, int]:
         return {"seen": 3}
 
@@ -261,11 +229,7 @@ class _ExtraState(_Base):
         pass
 
 
-def extra_state() -> nn.Module:
-    return _ExtraState()
-
-
-class _GrowingCache(_Base):
+class GrowingCache(_Base):
     """Computes a table for as many positions as it has seen."""
 
     table: Tensor
@@ -279,10 +243,6 @@ class _GrowingCache(_Base):
             self.table = torch.linspace(0, 1, x.shape[1])[:, None].expand(-1, WIDTH)
         grown: Tensor = x + self.table[: x.shape[1]]
         return grown
-
-
-def growing_cache() -> nn.Module:
-    return _GrowingCache()
 
 
 def looks_at_values() -> nn.Module:

@@ -4,7 +4,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from diloco.spec.status.syncer import CheckpointStatus, LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerStatus
+from diloco.spec.status.syncer import CheckpointStatus, SyncerStatus
 
 M = TypeVar("M", bound=BaseModel)
 

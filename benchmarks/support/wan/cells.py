@@ -21,7 +21,7 @@ from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.status_poll import StatusError, fetch_status
 from diloco.model import layout_of_job
 from diloco.spec import load_job
-from diloco.spec.status.syncer import Phase
+from diloco.spec.status.engine import Phase
 from support.job import manifest, python_path, tapes
 from support.links.delay_line import HUB, LinkShape, Moved, Network
 

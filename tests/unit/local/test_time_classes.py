@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_class import TimeClass
-from diloco.local.time_classes import WORDS, goodput_of, largest_losses, losses_text, shares_of
+from diloco.local.time_classes import WORDS, goodput_of, losses_text, shares_of
 
 MEASUREMENTS = Path(__file__).parents[3] / "docs/reference/measurements.md"
 
@@ -30,7 +30,6 @@ def test_a_class_of_a_newer_syncer_is_unexplained_here() -> None:
 
 def test_the_largest_losses_come_first_and_what_is_tiny_is_left_out() -> None:
     shares = shares_of({"merged": 800.0, "late": 50.0, "away": 148.0, "lost": 2.0})
-    assert largest_losses(shares) == [TimeClass.AWAY, TimeClass.LATE]
     assert losses_text(shares) == "away 14.8 %, too late 5.0 %"
     assert losses_text(shares, most=1) == "away 14.8 %"
 

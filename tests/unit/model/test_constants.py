@@ -16,7 +16,7 @@ def job(name: str, seed: int = 0, **arguments: object) -> JobSpec:
 
 def test_state_that_is_no_tensor_is_refused() -> None:
     with pytest.raises(ModelError, match="the model has extra state, which is not synchronized; use buffers"):
-        build_model(job("extra_state"))
+        build_model(job("ExtraState"))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_state_that_is_no_tensor_is_refused() -> None:
         (job("frozen_embedding", fill=1.0), job("frozen_embedding", fill=2.0)),
         (job("drawn_table"), job("drawn_table", seed=1)),
         (job("whole_numbers"), job("bool_mask")),
-        (job("lora"), job("lora", seed=1)),
+        (job("Lora"), job("Lora", seed=1)),
     ],
 )
 def test_the_digest_tells_two_bases_that_are_cut_alike_apart(one: JobSpec, other: JobSpec) -> None:
@@ -43,7 +43,7 @@ def test_what_is_not_saved_is_no_part_of_the_digest() -> None:
 
 
 def test_a_layout_by_sizes_alone_is_cut_as_the_model_is() -> None:
-    for spec in (small_job(), job("tied"), job("lora"), job("drawn_table")):
+    for spec in (small_job(), job("tied"), job("Lora"), job("drawn_table")):
         sizes = layout_of_job(spec)
         whole = layout_of(build_model(spec), spec.sync.fragments)
         assert sizes.fragments == whole.fragments

@@ -39,23 +39,23 @@ def begun(job: DiLoCoJob, folder: Path, *changes: dict[str, Any]) -> StartState:
 def built_whole(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of models that were built with values."""
     built: list[str] = []
-    original = models_with_buffers.lora
+    original = models_with_buffers.Lora
 
     def lora() -> torch.nn.Module:
         model = original()
-        built.extend(["lora"] * (not next(model.parameters()).is_meta))
+        built.extend(["Lora"] * (not next(model.parameters()).is_meta))
         return model
 
-    monkeypatch.setattr(models_with_buffers, "lora", lora)
+    monkeypatch.setattr(models_with_buffers, "Lora", lora)
     return built
 
 
 def test_a_restart_builds_no_model(tmp_path: Path, built_whole: list[str]) -> None:
-    job = job_of("lora")
+    job = job_of("Lora")
     first = begun(job, tmp_path)
-    assert built_whole == ["lora"]
+    assert built_whole == ["Lora"]
     second = prepare(job, tmp_path)
-    assert built_whole == ["lora"]
+    assert built_whole == ["Lora"]
     assert second.layout == first.layout
     assert second.layout.constants
     assert torch.equal(second.store.current(1).parameters, first.store.current(1).parameters)
@@ -68,7 +68,7 @@ def test_an_entrypoint_that_is_cut_otherwise_without_values_goes_on(tmp_path: Pa
 
 
 def test_a_new_job_begins_with_the_models_values_at_version_0(tmp_path: Path) -> None:
-    job = job_of("lora")
+    job = job_of("Lora")
     beginning = prepare(job, tmp_path)
     torch.manual_seed(job.spec.training.seed)
     module = build_model(job.spec)
@@ -83,7 +83,7 @@ def test_a_new_job_begins_with_the_models_values_at_version_0(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("anchor", "kept"), [("Received", 0), ("Current", 3)])
 def test_as_many_versions_are_kept_as_the_anchor_looks_back(tmp_path: Path, anchor: str, kept: int) -> None:
-    store = prepare(job_of("lora", anchor=anchor, maxVersionLag=3), tmp_path).store
+    store = prepare(job_of("Lora", anchor=anchor, maxVersionLag=3), tmp_path).store
     for version in range(1, 9):
         store.commit(0, version, store.target(0), b"")
     assert [store.base(0, version) is not None for version in range(8)] == [version >= 8 - kept for version in range(8)]
@@ -91,7 +91,7 @@ def test_as_many_versions_are_kept_as_the_anchor_looks_back(tmp_path: Path, anch
 
 @pytest.mark.parametrize(("downlink", "kept"), [("F32", False), ("Int8", True)])
 def test_residuals_are_kept_where_updates_are_encoded(tmp_path: Path, downlink: str, *, kept: bool) -> None:
-    assert (prepare(job_of("lora", downlink=downlink), tmp_path).store.residual(0) is not None) == kept
+    assert (prepare(job_of("Lora", downlink=downlink), tmp_path).store.residual(0) is not None) == kept
 
 
 def record_of(folder: Path, epoch: int, base: str, *, record: bool) -> None:
@@ -114,15 +114,15 @@ def test_a_replay_begins_with_the_checkpoints_of_recorded_tapes(
 
 
 def test_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
-    begun(job_of("lora"), tmp_path)
+    begun(job_of("Lora"), tmp_path)
     with pytest.raises(SyncerError, match=r"a checkpoint of another model .* than the job's") as raised:
         prepare(job_of("tied"), tmp_path)
     assert "\n" not in str(raised.value)
 
 
 def test_an_engine_that_cannot_be_read_sends_it_to_the_checkpoint_before(tmp_path: Path) -> None:
-    begun(job_of("lora"), tmp_path, {"elapsed_seconds": 7.0}, {"elapsed_seconds": "soon"}, {"versions": [1]})
-    beginning = prepare(job_of("lora"), tmp_path)
+    begun(job_of("Lora"), tmp_path, {"elapsed_seconds": 7.0}, {"elapsed_seconds": "soon"}, {"versions": [1]})
+    beginning = prepare(job_of("Lora"), tmp_path)
     assert beginning.checkpoint == "000001"
     assert beginning.engine is not None
     assert beginning.engine["elapsed_seconds"] == 7.0
@@ -131,19 +131,19 @@ def test_an_engine_that_cannot_be_read_sends_it_to_the_checkpoint_before(tmp_pat
 
 
 def test_an_engine_at_other_versions_sends_it_to_the_checkpoint_before(tmp_path: Path) -> None:
-    begun(job_of("lora"), tmp_path, {}, {"versions": [1, 0]})
-    assert prepare(job_of("lora"), tmp_path).checkpoint == "000001"
+    begun(job_of("Lora"), tmp_path, {}, {"versions": [1, 0]})
+    assert prepare(job_of("Lora"), tmp_path).checkpoint == "000001"
 
 
 def test_where_no_engine_can_be_read_nothing_begins_anew(tmp_path: Path) -> None:
-    begun(job_of("lora"), tmp_path, {"elapsed_seconds": "soon"})
+    begun(job_of("Lora"), tmp_path, {"elapsed_seconds": "soon"})
     with pytest.raises(SyncerError, match="no checkpoint is usable"):
-        prepare(job_of("lora"), tmp_path)
+        prepare(job_of("Lora"), tmp_path)
     assert checkpoint_names(tmp_path) == ["000001"]
 
 
 def test_the_engine_of_a_later_version_is_refused_and_left_where_it_is(tmp_path: Path) -> None:
-    begun(job_of("lora"), tmp_path, {}, {"surprise": 1})
+    begun(job_of("Lora"), tmp_path, {}, {"surprise": 1})
     with pytest.raises(SyncerError, match=r"000002: EngineState\.surprise is 1: .*; use the version of diloco that"):
-        prepare(job_of("lora"), tmp_path)
+        prepare(job_of("Lora"), tmp_path)
     assert checkpoint_names(tmp_path) == ["000001", "000002"]

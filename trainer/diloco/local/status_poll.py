@@ -12,6 +12,7 @@ from diloco.runtime.addresses import parse_address
 from diloco.spec.status.syncer import SyncerStatus
 
 _LIMIT_BYTES = 64 << 20
+_POLL_SECONDS = 0.5
 
 
 class StatusError(RuntimeError):
@@ -54,9 +55,8 @@ def fetch_status(address: str, *, timeout_seconds: float = 5.0) -> SyncerStatus:
 class StatusWatch:
     """Polls regularly, and keeps the last answer."""
 
-    def __init__(self, address: str, *, every_seconds: float = 0.5) -> None:
+    def __init__(self, address: str) -> None:
         self._address = address
-        self._every_seconds = every_seconds
         self._stopped = threading.Event()
         self.seen: Seen | None = None
         """The last answer; None before the first."""
@@ -73,7 +73,7 @@ class StatusWatch:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._every_seconds):
+        while not self._stopped.wait(_POLL_SECONDS):
             try:
                 status = fetch_status(self._address, timeout_seconds=2.0)
             except StatusError:

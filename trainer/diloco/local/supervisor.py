@@ -28,7 +28,7 @@ from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
-from diloco.spec.status.syncer import PRESENT, LearnerState, Phase
+from diloco.spec.status.engine import PRESENT, LearnerState, Phase
 
 _TICK_SECONDS = 0.1
 _DRAW_SECONDS = 0.25

@@ -15,6 +15,9 @@ TimeShares = Mapping[TimeClass, float]
 """Share of the allotted time by class; it has every class, and the shares add up to 1. Empty: no time was given."""
 
 
+_LEAST_TOLD: Final = 0.005
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """Name and meaning of a class."""
@@ -61,12 +64,8 @@ def goodput_of(shares: TimeShares) -> float | None:
     return min(1.0, fsum(shares.get(one, 0.0) for one in COMPUTING)) if shares else None
 
 
-def largest_losses(shares: TimeShares, *, at_least: float = 0.005, most: int = len(TimeClass)) -> list[TimeClass]:
-    """Classes other than ``merged``, the largest first."""
-    rest: list[TimeClass] = [one for one in TimeClass if one != TimeClass.MERGED and shares.get(one, 0.0) >= at_least]
-    return sorted(rest, key=lambda one: -shares[one])[:most]
-
-
 def losses_text(shares: TimeShares, *, most: int = len(TimeClass)) -> str:
-    """``too late 12.1 %, overwritten 4.2 %``, the largest first; empty if none is large enough."""
-    return ", ".join(f"{WORDS[one].title} {percent_text(shares[one])}" for one in largest_losses(shares, most=most))
+    """``too late 12.1 %, overwritten 4.2 %``: classes but ``merged``, the largest first; empty if all are small."""
+    rest = [one for one in TimeClass if one != TimeClass.MERGED and shares.get(one, 0.0) >= _LEAST_TOLD]
+    largest = sorted(rest, key=lambda one: -shares[one])[:most]
+    return ", ".join(f"{WORDS[one].title} {percent_text(shares[one])}" for one in largest)

@@ -94,9 +94,9 @@ def write_atomically(path: Path, data: bytes | memoryview | str, *, durable: boo
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-def write_json_atomically(path: Path, value: object, *, durable: bool = True) -> None:
+def write_json_atomically(path: Path, value: object) -> None:
     """``write_atomically`` of ``value`` as indented JSON."""
-    write_atomically(path, json.dumps(value, indent=2) + "\n", durable=durable)
+    write_atomically(path, json.dumps(value, indent=2) + "\n")
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -29,7 +29,7 @@ from diloco.core.engine.events import Event, FragmentArrived, LearnerJoined, Lea
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection
 from diloco.simulate.work import GlobalModel, Payload
-from diloco.spec.status.syncer import EngineStatus
+from diloco.spec.status.engine import EngineStatus
 
 
 @dataclass(frozen=True, slots=True)

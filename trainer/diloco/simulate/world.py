@@ -21,7 +21,7 @@ from diloco.simulate.syncer import Counts, SimulatedSyncer
 from diloco.simulate.tensors import TensorModel, tensor_work
 from diloco.simulate.work import Work
 from diloco.spec import DiLoCoJob
-from diloco.spec.status.syncer import EngineStatus, EvaluationStatus
+from diloco.spec.status.engine import EngineStatus, EvaluationStatus
 
 
 class SimulationError(RuntimeError):

@@ -19,7 +19,8 @@ from diloco.core.engine.options import RULES
 from diloco.core.merge.codec import codec_named
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
-from diloco.spec.status.syncer import EngineStatus, StoredStatus, SyncerStatus
+from diloco.spec.status.engine import EngineStatus
+from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 from diloco.syncer.action_executor import ActionExecutor, MergeWork
 from diloco.syncer.backup.backups import backups_of
 from diloco.syncer.block_threads import BlockThreads

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from diloco.spec.status.syncer import OVER, PRESENT, TOO_FAST, LearnerState
+from diloco.spec.status.engine import OVER, PRESENT, TOO_FAST, LearnerState
 from diloco.spec.sync import SyncSpec
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from diloco.spec.status.engine import Phase
 from diloco.spec.status.job import JobStatus
-from diloco.spec.status.syncer import Phase
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line

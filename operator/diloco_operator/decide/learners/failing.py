@@ -8,7 +8,7 @@ learner up as it does with others, and forgets nothing.
 from collections.abc import Collection, Iterable, Mapping
 
 from diloco.spec.names.learner_orders import LearnerOrder, orders_text
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 from diloco_operator.decide.causes.pods import never_ready
 from diloco_operator.decide.learners.held_pods import SetUid, set_of
 from diloco_operator.decide.objects.workloads import PoolWorkload, number_of

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause

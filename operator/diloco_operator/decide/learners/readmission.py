@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from diloco.spec.names.learner_orders import READMITTED_FILE, LearnerOrder, orders_in, orders_text
+from diloco.spec.status.engine import LearnerState
 from diloco.spec.status.job import JobStatus
-from diloco.spec.status.syncer import LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator import names
 from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView

@@ -1,6 +1,6 @@
 """What is said of learners that the syncer has lost, and of those that have joined it again. Pure."""
 
-from diloco.spec.status.syncer import OVER, LearnerState
+from diloco.spec.status.engine import OVER, LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.observed import Sessions, SyncerAway, SyncerStatusView
 from diloco_operator.decide.plan import JobEvent

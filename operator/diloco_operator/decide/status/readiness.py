@@ -3,7 +3,7 @@
 Pure. The condition Degraded says what is wrong with pods.
 """
 
-from diloco.spec.status.syncer import Phase
+from diloco.spec.status.engine import Phase
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
 from diloco_operator.decide.job_now import JobNow

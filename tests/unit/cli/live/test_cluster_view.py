@@ -4,23 +4,22 @@ from datetime import UTC, datetime
 
 from diloco.cli.live.cluster_jobs import seen_job
 from diloco.cli.live.cluster_view import Closeup, job_line, job_view, jobs_table, most_telling, news_lines
-from diloco.local.time_classes import shares_of
-from diloco.local.view.snapshot import Bandwidth, LearnerSnapshot, RunSnapshot
+from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from tests.support.drawn import drawn
 from tests.support.seen_jobs import UNSCHEDULABLE, complete_status, condition, job, training_status
+from tests.support.status_of_a_job import changed, learner_status
 
 NOW = datetime(2026, 1, 2, 3, 9, 17, tzinfo=UTC)
 
 
 def learner(index: int, state: str = "training") -> LearnerSnapshot:
-    time = shares_of({"merged": 80.0, "late": 15.0, "lost": 5.0}) if state == "training" else {}
-    return LearnerSnapshot(
-        f"us-east/new/{index}", state, steps=40 + index, loss=1.5, tokens_per_second=2000.0, time=time
-    )
+    time = {"merged": 80.0, "late": 15.0, "lost": 5.0} if state == "training" else {}
+    status = changed(learner_status(index), steps=40 + index, loss=1.5, tokens_per_second=2000.0, time_seconds=time)
+    return LearnerSnapshot(f"us-east/new/{index}", state, 0, status)
 
 
 def snapshot(*learners: LearnerSnapshot) -> RunSnapshot:
-    return RunSnapshot("two-regions", 312.0, "training", learners, Bandwidth())
+    return RunSnapshot("two-regions", 312.0, "training", learners)
 
 
 def test_jobs_are_a_line_each() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from diloco.core.account.recovery import BOUNDS, NONE_YET, PARTS, with_recovery
 from diloco.core.engine.actions import AskFragment, Merge
-from diloco.spec.status.syncer import RecoveryStatus
+from diloco.spec.status.engine import RecoveryStatus
 from tests.support.engine_script import Script, name, of, only, started
 
 LONG = {"lost_seconds": 0.0, "down": 2.0, "loading": 0.5, "stepping": 20_000.0, "merging": 1.0}

@@ -14,7 +14,7 @@ from diloco.core.engine.members.evaluation import EVALUATION_TIMER, FINAL_TIMER
 from diloco.core.engine.rounds.averages import SizedSpread
 from diloco.core.engine.snapshot import fresh
 from diloco.core.engine.state import LearnerRecord
-from diloco.spec.status.syncer import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState, Phase
 from tests.support.engine_script import BEGIN, Script, name, of, only, options, started
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from diloco.core.engine.actions import Action, AskFragment, Merge, Note
 from diloco.core.engine.rounds.grace import overlap_steps
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 from tests.support.engine_script import Script, members, name, of, only, options, stepped
 
 

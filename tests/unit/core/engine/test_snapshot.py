@@ -17,7 +17,7 @@ from diloco.core.engine.members.standing import Standing
 from diloco.core.engine.rounds.averages import MovingAverage
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError, check, fresh, restore, restore_whole, take
 from diloco.core.engine.state import EngineState, LearnerRecord
-from diloco.spec.status.syncer import EvaluationStatus, LearnerState, Phase
+from diloco.spec.status.engine import EvaluationStatus, LearnerState, Phase
 from tests.support.engine_script import Script, name, options, started
 
 

@@ -8,7 +8,7 @@ from diloco.core.engine import snapshot
 from diloco.core.engine.members.credit import Credit
 from diloco.core.engine.rounds.averages import StepAverage
 from diloco.core.engine.state import EngineState, LearnerRecord
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 from tests.support.engine_script import name, options
 
 

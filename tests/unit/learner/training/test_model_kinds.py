@@ -1,12 +1,10 @@
 """What has to hold of every model: each kind is refused in one line, or four equalities hold to the bit."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.training.exported import exported_loss
@@ -14,7 +12,6 @@ from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
-from tests.support import model_kinds
 from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED
 from tests.support.small_job import named_job, small_job, write_text
 from tests.support.small_learner import trainer_of
@@ -27,10 +24,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text(tmp_path_factory.mktemp("text"))
 
 
-def job_of(text: Path, factory: str, optimizer: str = "AdamW", **arguments: Any) -> JobSpec:
+def job_of(text: Path, kind: str, optimizer: str = "AdamW", factory: str = "made", **arguments: Any) -> JobSpec:
     return small_job(
         text,
-        model={"entrypoint": factory, "arguments": arguments},
+        model={"entrypoint": f"tests.support.model_kinds:{factory}", "arguments": {"kind": kind, **arguments}},
         training={
             "tokens": 10_000,
             "sequenceLength": 8,
@@ -40,10 +37,6 @@ def job_of(text: Path, factory: str, optimizer: str = "AdamW", **arguments: Any)
         },
         sync={"fragments": 2, "interval": 4},
     )
-
-
-def entrypoint(factory: Callable[[], nn.Module]) -> str:
-    return f"{factory.__module__}:{factory.__name__}"
 
 
 def steps(trainer: InnerTrainer, count: int) -> None:
@@ -114,11 +107,9 @@ def check(job: JobSpec, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("factory", KINDS, ids=lambda factory: factory.__name__)
-def test_a_model_is_trained_evaluated_and_exported_alike(
-    tmp_path: Path, text: Path, factory: Callable[[], nn.Module], optimizer: str
-) -> None:
-    check(job_of(text, entrypoint(factory), optimizer), tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_is_trained_evaluated_and_exported_alike(tmp_path: Path, text: Path, kind: str, optimizer: str) -> None:
+    check(job_of(text, kind, optimizer), tmp_path)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -126,29 +117,49 @@ def test_a_model_is_trained_evaluated_and_exported_alike(
 def test_a_model_of_transformers_is_trained_and_exported_alike(
     tmp_path: Path, text: Path, kind: str, optimizer: str
 ) -> None:
-    job = job_of(text, "tests.support.model_kinds:hugging_face", optimizer, kind=kind, **HUGGING_FACE[kind])
-    check(job, tmp_path)
+    check(job_of(text, kind, optimizer, "hugging_face", **HUGGING_FACE[kind]), tmp_path)
 
 
-@pytest.mark.parametrize("factory", REFUSED, ids=lambda factory: factory.__name__)
-def test_a_model_that_cannot_be_trained_well_is_refused(text: Path, factory: Callable[[], nn.Module]) -> None:
-    def train() -> None:
-        trainer = trainer_of(job_of(text, entrypoint(factory)))
-        for _ in range(2):
-            trainer.evaluate()
-            steps(trainer, 4)
-        trainer.evaluate()
-
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_model_that_cannot_be_trained_well_is_refused(text: Path, kind: str) -> None:
     with pytest.raises(ModelError) as raised:
-        train()
+        steps(trainer_of(job_of(text, kind)), 4)
     text_of_it = str(raised.value)
-    assert REFUSED[factory] in text_of_it
+    assert REFUSED[kind][1] in text_of_it
     assert "\n" not in text_of_it
 
 
-@pytest.mark.parametrize(("factory", "told"), [(model_kinds.looking_ahead, 1), (model_kinds.attention, 0)])
+@pytest.mark.parametrize(("kind", "told"), [("looking ahead", 1), ("attention", 0)])
 def test_a_model_that_sees_what_it_is_to_predict_is_told_of(
-    text: Path, caplog: pytest.LogCaptureFixture, factory: Callable[[], nn.Module], told: int
+    text: Path, caplog: pytest.LogCaptureFixture, kind: str, told: int
 ) -> None:
-    trainer_of(job_of(text, entrypoint(factory)))
+    trainer_of(job_of(text, kind))
     assert sum("sees the tokens that it is to predict" in record.getMessage() for record in caplog.records) == told
+
+
+def test_strided_parameters_are_trained_and_evaluated_as_contiguous_ones(text: Path) -> None:
+    odd, plain = (trainer_of(job_of(text, kind)) for kind in ("strided", "contiguous"))
+    assert [not one.is_contiguous() for one in odd._module.parameters()].count(True) == 2
+    for _ in range(5):
+        assert odd.step(0.0).loss == pytest.approx(plain.step(0.0).loss, rel=1e-5)
+    for one, other in zip(values(odd), values(plain), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    for trainer in (odd, plain):
+        receive(trainer, values(trainer), 1)
+    assert odd.evaluate() == pytest.approx(plain.evaluate(), rel=1e-5)
+
+
+def test_an_evaluation_that_raises_leaves_the_model_as_it_was(text: Path) -> None:
+    trainer = trainer_of(job_of(text, "part listed three times"))
+    trainer.step(0.0)
+    before = values(trainer)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no")
+
+    hook = trainer._module.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.evaluate()
+    hook.remove()
+    assert equal(values(trainer), before)
+    assert trainer._module.training

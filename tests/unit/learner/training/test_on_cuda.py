@@ -106,7 +106,7 @@ def test_a_device_trains_a_task_of_the_users_own(task: str) -> None:
 
 @pytest.mark.parametrize("buffer", [True, False])
 def test_what_training_changes_is_noticed_on_a_device(tmp_path: Path, buffer: bool) -> None:  # a parameter
-    model = {"entrypoint": "tests.support.models_with_buffers:late", "arguments": {"buffer": buffer}}
+    model = {"entrypoint": "tests.support.models_with_buffers:Late", "arguments": {"buffer": buffer}}
     trainer = trainer_of(small_job(write_text(tmp_path), model=model, sync={"fragments": 1}), device="cuda")
     trainer.evaluate()
     for _ in range(5):

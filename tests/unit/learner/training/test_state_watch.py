@@ -23,10 +23,10 @@ def of(folder: Path, name: str, precision: str = "F32", **arguments: Any) -> Inn
     [
         ("batch_norm", {}, "buffer norm.num_batches_tracked"),
         ("spectral_norm", {}, "buffer middle.parametrizations.weight.0._u"),
-        ("average", {"manner": "in place"}, "buffer average"),
-        ("average", {"manner": "assigned"}, "buffer average"),
-        ("counter", {}, "buffer steps"),
-        ("teacher", {}, "frozen parameter teacher.weight"),
+        ("Averaging", {"manner": "in place"}, "buffer average"),
+        ("Averaging", {"manner": "assigned"}, "buffer average"),
+        ("Counting", {}, "buffer steps"),
+        ("Teacher", {}, "frozen parameter teacher.weight"),
     ],
 )
 def test_what_a_pass_in_training_changes_is_named_before_a_step(
@@ -40,10 +40,10 @@ def test_what_a_pass_in_training_changes_is_named_before_a_step(
 @pytest.mark.parametrize(
     ("name", "arguments", "changed"),
     [
-        ("average", {"manner": "data"}, "buffer average"),
-        ("average", {"persistent": False}, "buffer average"),
-        ("late", {"buffer": True}, "buffer shift"),
-        ("late", {"buffer": False}, "state that is neither a parameter nor a buffer"),
+        ("Averaging", {"manner": "data"}, "buffer average"),
+        ("Averaging", {"persistent": False}, "buffer average"),
+        ("Late", {"buffer": True}, "buffer shift"),
+        ("Late", {"buffer": False}, "state that is neither a parameter nor a buffer"),
     ],
 )
 def test_what_changes_later_is_named_by_the_next_evaluation(
@@ -59,7 +59,7 @@ def test_what_changes_later_is_named_by_the_next_evaluation(
 
 @pytest.mark.parametrize(
     "name",
-    ["float_mask", "whole_numbers", "bool_mask", "bf16_table", "growing_cache", "lora", "tied", "partly_evaluating"],
+    ["float_mask", "whole_numbers", "bool_mask", "bf16_table", "GrowingCache", "Lora", "tied", "PartlyEvaluating"],
 )
 def test_what_stays_as_it_is_is_let_pass(tmp_path: Path, name: str) -> None:
     trainer = of(tmp_path, name)
@@ -71,7 +71,7 @@ def test_what_stays_as_it_is_is_let_pass(tmp_path: Path, name: str) -> None:
 def test_a_model_that_is_unsteady_by_right_is_trained_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = of(tmp_path, "unsteady")
+    trainer = of(tmp_path, "Unsteady")
     for _ in range(3):
         trainer.step(0.0)
         trainer.evaluate()
@@ -105,7 +105,7 @@ def test_a_forward_pass_of_no_use_is_one_line_before_training(tmp_path: Path, na
 
 
 def test_a_part_in_evaluation_mode_stays_in_it(tmp_path: Path) -> None:
-    trainer = of(tmp_path, "partly_evaluating")
+    trainer = of(tmp_path, "PartlyEvaluating")
     trainer.step(0.0)
     trainer.evaluate()
     module = trainer._module
@@ -119,8 +119,8 @@ def test_a_model_that_comes_in_evaluation_mode_is_trained_in_training_mode() -> 
 
 
 def test_a_base_of_16_bits_is_trained_with_bf16_and_refused_with_f32(tmp_path: Path) -> None:
-    trainer = of(tmp_path, "half_base", precision="BF16")
+    trainer = of(tmp_path, "HalfBase", precision="BF16")
     before = trainer.evaluate()
     assert trainer.step(0.0).loss == pytest.approx(before, rel=0.2)
     with pytest.raises(ModelError, match=r"^model: its forward pass raised RuntimeError: .*dtype"):
-        of(tmp_path, "half_base")
+        of(tmp_path, "HalfBase")

@@ -8,7 +8,8 @@ import pytest
 from diloco.local.chaos.session import Session
 from diloco.local.chaos.spec import ChaosError, Fault, FaultKind
 from diloco.local.report.chaos_report import effects
-from diloco.spec.status.syncer import LearnerStatus, RecoveriesStatus, RecoveryStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerStatus, RecoveriesStatus, RecoveryStatus
+from diloco.spec.status.syncer import SyncerStatus
 from tests.support.hand_clock import HandClock
 from tests.support.scripted_place import VICTIM, ScriptedPlace
 from tests.support.status_of_a_job import STATUS, learner_status

@@ -8,7 +8,7 @@ from diloco.local.report.chaos_report import survived_text
 from diloco.local.report.history import LearnerHistory, RecoveryPoint, RunHistory
 from diloco.local.report.html import render_report
 from diloco.local.report.summary import closing_table
-from diloco.spec.status.syncer import RecoveryStatus
+from diloco.spec.status.engine import RecoveryStatus
 from tests.support.drawn import drawn
 
 KILL = Fault(FaultKind.KILL, "east/a/1", ("east/a/1",), at_seconds=11.0)

@@ -6,14 +6,8 @@ import pytest
 from pydantic import BaseModel
 
 from diloco.plan.fit.fit import FitKind
-from diloco.spec.status.syncer import (
-    BackupStatus,
-    CheckpointStatus,
-    EvaluationStatus,
-    LearnerStatus,
-    LinksStatus,
-    SyncerStatus,
-)
+from diloco.spec.status.engine import EvaluationStatus, LearnerStatus
+from diloco.spec.status.syncer import BackupStatus, CheckpointStatus, LinksStatus, SyncerStatus
 from diloco_operator.decide.causes.syncer import NO_MISFITS
 from diloco_operator.decide.observed import (
     BackupReport,

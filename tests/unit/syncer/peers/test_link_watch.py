@@ -8,7 +8,8 @@ import pytest
 
 from diloco.plan.fit.fit import FitKind
 from diloco.runtime.process.busy import Moved
-from diloco.spec.status.syncer import LearnerStatus, LinksStatus
+from diloco.spec.status.engine import LearnerStatus
+from diloco.spec.status.syncer import LinksStatus
 from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.link_watch import EVERY_SECONDS, HOLD_SECONDS, LinkWatch, Watched, judge
 from tests.support.hand_clock import HandClock

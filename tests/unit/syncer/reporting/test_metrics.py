@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 from diloco.core.engine.actions import Fence, Merge, Note, NoteKind, Refusal
-from diloco.spec.status.syncer import BytesByKind, LinksStatus, LinkStatus, PartStatus, RecoveriesStatus, RegionBytes
+from diloco.spec.status.engine import PartStatus, RecoveriesStatus
+from diloco.spec.status.syncer import BytesByKind, LinksStatus, LinkStatus, RegionBytes
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from tests.support.status_of_a_job import STATUS, learner_status
 

@@ -7,7 +7,8 @@ import pytest
 from diloco.core.account.time_spent import TimeSpent
 from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import StepReported
-from diloco.spec.status.syncer import CheckpointStatus, EngineStatus, Phase, StoredStatus, SyncerStatus
+from diloco.spec.status.engine import EngineStatus, Phase
+from diloco.spec.status.syncer import CheckpointStatus, StoredStatus, SyncerStatus
 from diloco.syncer.reporting.status_builder import Reporter
 from tests.support.job_engine import engine_of
 from tests.support.status_of_a_job import changed

@@ -15,15 +15,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "endpoint"
 
 
-def test_a_target_has_the_fixed_name_until_the_host_is_to_be_checked() -> None:
-    route = Route("syncer.example:443", "job.team.syncer.diloco.internal")
-    assert route.target() == Target("syncer.example:443", "job.team.syncer.diloco.internal")
-    route.check_host(by_host=True)
-    assert route.target() == Target("syncer.example:443")
-    route.check_host(by_host=False)
-    assert route.target().server_name == "job.team.syncer.diloco.internal"
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [

@@ -14,7 +14,8 @@ from diloco.local.chaos.spec import ChaosError, Fault, FaultKind
 from diloco.runtime.yaml_text import yaml_documents
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.names.learner_ids import region_of
-from diloco.spec.status.syncer import OVER, SyncerStatus
+from diloco.spec.status.engine import OVER
+from diloco.spec.status.syncer import SyncerStatus
 
 ROLE: Final = "diloco-chaos"
 RULES: Final = (

@@ -15,7 +15,8 @@ from diloco.local.status_poll import Seen
 from diloco.local.view.screen import progress_line, render
 from diloco.local.view.snapshot import BandwidthMeter, RunSnapshot
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK
-from diloco.spec.status.syncer import OVER, Phase, SyncerStatus
+from diloco.spec.status.engine import OVER, Phase
+from diloco.spec.status.syncer import SyncerStatus
 
 _UNSEEN_LOOKS: Final = 5
 """Frames without asking an unreachable syncer again, as each attempt may take its whole timeout."""

@@ -11,7 +11,7 @@ Pure arithmetic. No decision depends on it.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from diloco.spec.status.syncer import PartStatus, RecoveriesStatus, RecoveryStatus
+from diloco.spec.status.engine import PartStatus, RecoveriesStatus, RecoveryStatus
 
 PARTS: Final = ("down", "loading", "stepping", "merging")
 """The parts of a recovery, in order."""

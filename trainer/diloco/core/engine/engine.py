@@ -16,7 +16,7 @@ from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.rounds import quorum, rounds
 from diloco.core.engine.state import ROUND_TIMER
 from diloco.core.engine.view import view
-from diloco.spec.status.syncer import EngineStatus, RecoveriesStatus
+from diloco.spec.status.engine import EngineStatus, RecoveriesStatus
 
 __all__ = ["Engine", "EngineOptions", "Progress"]
 

@@ -19,7 +19,7 @@ from diloco.core.engine.rounds.overlap import FragmentsInFlight
 from diloco.core.engine.state import ElasticPool, EngineState, LearnerRecord
 from diloco.runtime.plain import PlainError, from_plain, shown, to_plain
 from diloco.spec.names.learner_ids import pool_of
-from diloco.spec.status.syncer import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState, Phase
 
 FORMAT: Final = 1
 _NOT_IN_IT: Final = frozenset(("options", "epoch"))

@@ -11,7 +11,7 @@ from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread, StepAverage
 from diloco.core.engine.rounds.leads import Leads
 from diloco.core.engine.rounds.overlap import FragmentsInFlight
-from diloco.spec.status.syncer import OVER, PRESENT, EvaluationStatus, LearnerState, Phase, RecoveriesStatus
+from diloco.spec.status.engine import OVER, PRESENT, EvaluationStatus, LearnerState, Phase, RecoveriesStatus
 
 INCARNATIONS_PER_EPOCH = 1_000_000
 """Incarnations are unique over syncer restarts: the epoch's number times this, plus a counter."""

@@ -6,7 +6,7 @@ from math import fsum, isfinite
 from diloco.core.account.time_class import BLOCKED, COMPUTING, TimeClass
 from diloco.core.engine.members import accounting, divergence
 from diloco.core.engine.state import EngineState, LearnerRecord
-from diloco.spec.status.syncer import EngineStatus, LearnerState, LearnerStatus
+from diloco.spec.status.engine import EngineStatus, LearnerState, LearnerStatus
 
 OFTEN_LEFT_OUT = 2
 """Recent merges without a learner after which it is reported as left out (ours): a single one may be a bad batch."""

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.report.chaos_report import Observed, Recovered, affected, recovered_at, what_text
 from diloco.local.report.history import Sample
-from diloco.spec.status.syncer import LearnerState, LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerState, LearnerStatus
+from diloco.spec.status.syncer import SyncerStatus
 
 _TICK_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 1.0

@@ -6,7 +6,7 @@ All times are seconds of one clock, whichever the caller has: that of a run's hi
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rich.table import Table
@@ -203,15 +203,8 @@ def document(results: Sequence[Effect], *, job: str, seed: int | None = None) ->
                 "victims": list(one.fault.victims),
                 "lasted_seconds": one.fault.seconds,
                 "refused": one.fault.refused,
+                **{name: value for name, value in asdict(one).items() if name != "fault"},
                 "recovery_seconds": None if one.recovery_seconds is None else round(one.recovery_seconds, 3),
-                "recovered": one.recovered,
-                "lost": one.lost,
-                **{
-                    name: {"goodput": shares.goodput, "merged": shares.merged}
-                    for name, shares in (("before", one.before), ("during", one.during), ("after", one.after))
-                },
-                "loss_before": one.loss_before,
-                "loss_after": one.loss_after,
             }
             for one in results
         ],

@@ -14,7 +14,8 @@ from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.sizes import all_reduce_bytes
 from diloco.local.chaos.spec import Fault
 from diloco.local.time_classes import TimeShares, goodput_of
-from diloco.spec.status.syncer import RecoveryStatus, RegionBytes
+from diloco.spec.status.engine import RecoveryStatus
+from diloco.spec.status.syncer import RegionBytes
 
 MOST_NAMES: Final = 4
 

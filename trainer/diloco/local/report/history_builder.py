@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
+from typing import TYPE_CHECKING
 
 from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.actions import Admit, AskFragment, Finish, Merge
@@ -41,8 +42,11 @@ from diloco.local.report.timeline import (
 from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
-from diloco.spec.status.syncer import EngineStatus, EvaluationStatus, RegionBytes
+from diloco.spec.status.engine import EngineStatus, EvaluationStatus
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn, engine_of
+
+if TYPE_CHECKING:
+    from diloco.spec.status.syncer import RegionBytes
 
 _SAMPLE_SECONDS = 1.0
 _BLOCKED_SECONDS = 0.05

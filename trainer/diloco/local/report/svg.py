@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-_WIDTH = 640.0
+_WIDTH, _HEIGHT = 640.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 26.0, 10.0, 40.0
 _MOST_POINTS = 400
 _LETTER = 6.2
@@ -74,16 +74,16 @@ class Whole:
     parts: Sequence[Part]
 
 
-def line_chart(series: Sequence[Series], x: Axis, y: Axis, *, height: float = 240.0) -> Markup:
+def line_chart(series: Sequence[Series], x: Axis, y: Axis) -> Markup:
     """A chart of the series; empty if there are no points."""
     points = [point for one in series for point in one.points if all(map(math.isfinite, point))]
     if not points:
         return Markup()
     xs, ys = _Scale.over([p[0] for p in points], x), _Scale.over([p[1] for p in points], y)
-    area = _Area(xs, ys, height)
+    area = _Area(xs, ys)
     parts = _grid(area, x, y) + [mark for one in series for mark in _series(one, area, x, y)]
     legend = [(one.name, f"c{one.color % 8}") for one in series if one.name]
-    return _chart(_WIDTH, height, f"{y.title} by {x.title}", parts) + _legend(legend)
+    return _chart(_WIDTH, _HEIGHT, f"{y.title} by {x.title}", parts) + _legend(legend)
 
 
 def timeline(lanes: Mapping[str, Sequence[Bar]], x: Axis, legend: Sequence[tuple[str, str]]) -> Markup:
@@ -168,12 +168,11 @@ class _Scale:
 class _Area:
     x: _Scale
     y: _Scale
-    height: float
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         return (
             _LEFT + self.x.share(x) * (_WIDTH - _LEFT - _RIGHT),
-            self.height - _BOTTOM - self.y.share(y) * (self.height - _TOP - _BOTTOM),
+            _HEIGHT - _BOTTOM - self.y.share(y) * (_HEIGHT - _TOP - _BOTTOM),
         )
 
 
@@ -209,7 +208,7 @@ def _chart(width: float, height: float, label: str, parts: Sequence[Markup]) -> 
 
 
 def _grid(area: _Area, x: Axis, y: Axis) -> list[Markup]:
-    foot, right = area.height - _BOTTOM, _WIDTH - _RIGHT
+    foot, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for tick in area.y.ticks:
         _, at = area.place(area.x.low, tick)
@@ -220,7 +219,7 @@ def _grid(area: _Area, x: Axis, y: Axis) -> list[Markup]:
         parts.append(_tag("line", class_="tick", x1=at, x2=at, y1=foot, y2=foot + 4))
         parts.append(_text(x.text(tick), at, foot + 16))
     parts.append(_tag("line", class_="axis", x1=_LEFT, x2=right, y1=foot, y2=foot))
-    parts.append(_axis_title(x.title, area.height, (_LEFT + right) / 2))
+    parts.append(_axis_title(x.title, _HEIGHT, (_LEFT + right) / 2))
     turned = f"translate(14 {(_TOP + foot) / 2:.0f}) rotate(-90)"
     parts.append(_tag("text", y.title, class_="title", transform=turned, text_anchor="middle"))
     return parts

@@ -18,9 +18,11 @@ from diloco.core.account.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.spec.status.syncer import TOO_FAST, LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import TOO_FAST, LearnerStatus
+from diloco.spec.status.syncer import SyncerStatus
 from diloco.spec.words import shortlist
 
+_LINE_SECONDS = 10.0
 _EVENTS_SHOWN = 6
 _FITS = "Fits"
 _LOSSES_SHOWN = 5
@@ -58,11 +60,10 @@ class RunView(Protocol):
 
 
 class PlainRunView:
-    """A line for each event, and one on progress every ten seconds."""
+    """A line for each event, and one on progress now and then."""
 
-    def __init__(self, console: Console, *, every_seconds: float = 10.0) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._every_seconds = every_seconds
         self._shown_at = 0.0
         self._elapsed = 0.0
 
@@ -73,7 +74,7 @@ class PlainRunView:
     def update(self, snapshot: RunSnapshot) -> None:
         """Print a line, if the last one is old enough."""
         self._elapsed = snapshot.elapsed_seconds
-        if snapshot.status is not None and snapshot.elapsed_seconds - self._shown_at >= self._every_seconds:
+        if snapshot.status is not None and snapshot.elapsed_seconds - self._shown_at >= _LINE_SECONDS:
             self._shown_at = snapshot.elapsed_seconds
             self._print(progress_line(snapshot))
 
@@ -258,17 +259,21 @@ def _learners(snapshot: RunSnapshot) -> Table:
     for name in ("step", "loss", "tokens/s", "blocked", "merged", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     for learner in snapshot.learners:
-        table.add_row(
-            learner.id,
-            Text(learner.state, style=_STYLES.get(learner.state, "")),
-            str(learner.steps),
-            loss_text(learner.loss),
-            count_text(learner.tokens_per_second),
-            f"{learner.blocked_fraction:.1%}",
-            _whole_percent(learner.time.get(TimeClass.MERGED)),
-            str(learner.restarts),
-        )
+        state = Text(learner.state, style=_STYLES.get(learner.state, ""))
+        table.add_row(learner.id, state, *_work(learner.status), str(learner.restarts))
     return table
+
+
+def _work(status: LearnerStatus | None) -> tuple[str, ...]:
+    if status is None:
+        return ("-",) * 5
+    return (
+        str(status.steps),
+        loss_text(status.loss),
+        count_text(status.tokens_per_second),
+        f"{status.blocked_fraction:.1%}",
+        _whole_percent(shares_of(status.time_seconds).get(TimeClass.MERGED)),
+    )
 
 
 def _whole_percent(share: float | None) -> str:

@@ -1,15 +1,15 @@
 """The state of a run at one moment, for every view. Values only; no clock is read."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.status_poll import Seen
-from diloco.local.time_classes import TimeShares, shares_of
 from diloco.runtime.rate import Rate
 from diloco.spec.names.learner_ids import region_of
-from diloco.spec.status.syncer import LearnerStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerStatus
+from diloco.spec.status.syncer import SyncerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,13 @@ class BandwidthMeter:
 
 @dataclass(frozen=True, slots=True)
 class LearnerSnapshot:
-    """One learner in the live view: from its ``LearnerStatus``, and from its process if this program supervises it."""
+    """One learner in the live view. State and restarts are its process's if this program supervises it."""
 
     id: str
     state: str
-    steps: int = 0
-    tokens: int = 0
-    tokens_per_second: float = 0.0
-    loss: float | None = None
-    blocked_fraction: float = 0.0
-    restarts: int = 0
-    time: TimeShares = field(default_factory=dict)
+    restarts: int
+    status: LearnerStatus | None
+    """None before the syncer first answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +73,9 @@ class RunSnapshot:
     elapsed_seconds: float
     syncer_state: str
     learners: tuple[LearnerSnapshot, ...]
-    bandwidth: Bandwidth
     status: SyncerStatus | None = None
     """The syncer's status; None before it first answered."""
+    bandwidth: Bandwidth = Bandwidth()
 
     @property
     def progress(self) -> float:
@@ -99,45 +95,26 @@ class RunSnapshot:
             status = known.get(process.name)
             word = status.state.lower() if status and process.proven else "starting"
             state = _state(process, word, active_faults)
-            if status is None:
-                rows.append(LearnerSnapshot(process.name, state, restarts=process.restarts))
-                continue
-            rows.append(_row(status, state, process.restarts))
+            rows.append(LearnerSnapshot(process.name, state, process.restarts, status))
         return cls(
             job=job,
             elapsed_seconds=elapsed_seconds,
             syncer_state=_state(fleet.syncer, seen.status.phase.lower() if seen else "starting", active_faults),
             learners=tuple(rows),
-            bandwidth=Bandwidth(),
             status=seen.status if seen else None,
         )
 
     @classmethod
     def from_status(cls, status: SyncerStatus) -> Self:
         """A snapshot from a syncer's status alone, for processes that this program does not supervise."""
-        rows = tuple(_row(one, one.state.lower(), one.restarts) for one in status.learners)
+        rows = tuple(LearnerSnapshot(one.id, one.state.lower(), one.restarts, one) for one in status.learners)
         return cls(
             job=status.job,
             elapsed_seconds=status.elapsed_seconds,
             syncer_state=status.phase.lower(),
             learners=rows,
-            bandwidth=Bandwidth(),
             status=status,
         )
-
-
-def _row(status: LearnerStatus, state: str, restarts: int) -> LearnerSnapshot:
-    return LearnerSnapshot(
-        id=status.id,
-        state=state,
-        steps=status.steps,
-        tokens=status.tokens,
-        tokens_per_second=status.tokens_per_second,
-        loss=status.loss,
-        blocked_fraction=status.blocked_fraction,
-        restarts=restarts,
-        time=shares_of(status.time_seconds),
-    )
 
 
 def _state(process: Managed, word: str, active_faults: ActiveFaults) -> str:

@@ -3,150 +3,15 @@
 The engine fills in what it knows (`EngineStatus`), the syncer adds what it measures and stores. The live view, the
 command line and users read it with the same model. The operator reads it with a model of its own
 (``diloco_operator.decide.observed``), which takes fewer fields and has a default for nearly all of them, because
-trainers of other versions answer it. A test compares the two. What the engine keeps as well is a plain dataclass.
+trainers of other versions answer it. A test compares the two.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
-from math import fsum
-from typing import Annotated, Final
+from pydantic import Field
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from diloco.spec.status.engine import EngineStatus, StatusPart
 
 
-class Phase(StrEnum):
-    """The phase of the training. The operator's phase of a job is ``spec.status.Phase``."""
-
-    WAITING = "Waiting"
-    """No learner has begun."""
-    TRAINING = "Training"
-    EVALUATING = "Evaluating"
-    """The budget is merged; rounds under way end and the final model is evaluated."""
-    COMPLETE = "Complete"
-    FAILED = "Failed"
-
-
-class LearnerState(StrEnum):
-    """A learner's state."""
-
-    ABSENT = "Absent"
-    """No session: not started, lost, or left."""
-    LOADING = "Loading"
-    """Admitted, and still receiving the model."""
-    TRAINING = "Training"
-    """It makes steps."""
-    STALLED = "Stalled"
-    """Its connection is alive, but it makes no steps, and does not participate until it does."""
-    QUARANTINED = "Quarantined"
-    """It has diverged again after a reset: it is neither asked nor counted for a while."""
-    GIVEN_UP = "GivenUp"
-    """It failed more often than the failure policy allows."""
-
-
-OVER: Final = (Phase.COMPLETE, Phase.FAILED)
-"""Phases of a job that is over."""
-PRESENT: Final = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED, LearnerState.QUARANTINED)
-"""States of a learner with a session."""
-TOO_FAST: Final = 0.5
-"""A learner is named if less than this share of its steps counts."""
-
-
-def _milliseconds(seconds: dict[str, float]) -> dict[str, float]:
-    return {name: rounded for name, one in seconds.items() if (rounded := round(one, 3))}
-
-
-TimeSeconds = Annotated[dict[str, float], PlainSerializer(_milliseconds, when_used="json")]
-"""Seconds by class (``core.account.time_class``). In JSON without those that are 0 and in milliseconds, as a job may
-have thousands of learners."""
-
-
-class _Status(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class LearnerStatus(_Status):
-    """One learner."""
-
-    id: str
-    """region/pool/index."""
-    state: str
-    """A `LearnerState`. Later syncers may have others."""
-    incarnation: int
-    """Number of its latest admission; 0: never admitted."""
-    steps: int
-    """Inner steps so far, over all its processes."""
-    tokens: int
-    """Tokens so far, over all its processes."""
-    merged_tokens: float
-    """Number of these that reached the global model."""
-    tokens_per_second: float = 0.0
-    """Over the last half minute, as the syncer measures it."""
-    step_seconds: float | None
-    """Moving average."""
-    answer_seconds: float | None = None
-    """Its usual time from the request to its complete outer gradient."""
-    lead_steps: int = 0
-    """Inner steps before a launch at which it is asked."""
-    missed: bool = False
-    """It did not answer when it was last waited for, and has not answered since."""
-    blocked_fraction: float
-    """Share of its time in the job in which its inner loop waited for synchronization."""
-    versions_behind: int
-    """Merges, over all fragments, that it has not applied yet."""
-    pushed_bytes: int = 0
-    """Of its outer gradients."""
-    restarts: int
-    """Number of times a new process took its place."""
-    loss: float | None
-    """Loss of its latest inner step, in nats per token; None if it was not a number."""
-    last_heard_seconds: float | None
-    """Time since its last message; None if there was none."""
-    left: bool = False
-    """Its latest session ended with its leave, and not because it was lost."""
-    loading_seconds: float | None = None
-    """How long it has been loading the model; None: it is not."""
-    time_seconds: TimeSeconds = {}
-    """How the time it was given was used: it counts from its first join on, for as long as it is planned or in.
-    Absences count only if its pool has fewer learners than it must have."""
-    left_out: int = 0
-    """Merges made without its outer gradient because that was not credible, since the syncer started."""
-    left_out_reason: str = ""
-    """Reason of the latest of them."""
-    left_out_now: str = ""
-    """Why it is repeatedly left out of merges, in words that stay the same while it lasts; empty: it is not."""
-    counted_share: float = 1.0
-    """The share of its steps that counts; below 1: it reports more than the speed of the others shows to be possible.
-    Below `TOO_FAST` it is named."""
-    resets: int = 0
-    """Times it had to start over from the global model because it had diverged."""
-    diverged_reason: str = ""
-    """Why it was last reset or quarantined; empty: it was not, or has been merged often enough since."""
-    quarantine_seconds: float | None = None
-    """Time until its quarantine is over; None: it is in none."""
-
-    @property
-    def allotted_seconds(self) -> float:
-        """The time it was given."""
-        return fsum(self.time_seconds.values())
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationStatus:
-    """One evaluation of the global model."""
-
-    tokens: int
-    """Merged tokens at that time."""
-    loss: float | None
-    """Nats per token, on held-out data; None if it was not a number: the model has diverged."""
-    seconds: float
-    """Time since the first learner joined."""
-    final: bool
-    """Whether it is of the exported model."""
-    doubted: bool = False
-    """It is not credible beside what the other learners report, and none of them has confirmed it."""
-
-
-class CheckpointStatus(_Status):
+class CheckpointStatus(StatusPart):
     """Checkpoints."""
 
     newest: str
@@ -159,7 +24,7 @@ class CheckpointStatus(_Status):
     """Why the latest write failed; empty if it did not."""
 
 
-class BackupStatus(_Status):
+class BackupStatus(StatusPart):
     """Backups (``syncer.backup``)."""
 
     newest: str = ""
@@ -177,7 +42,7 @@ class BackupStatus(_Status):
     """Why the latest upload failed or is stuck; empty if neither."""
 
 
-class LinkStatus(_Status):
+class LinkStatus(StatusPart):
     """How much of a link's capacity the exchange of fragments takes, as measured recently."""
 
     name: str
@@ -189,7 +54,7 @@ class LinkStatus(_Status):
     down: float
 
 
-class LinksStatus(_Status):
+class LinksStatus(StatusPart):
     """Whether overlap, interval and links fit together, as measured; reported only once it has lasted a while."""
 
     kind: str
@@ -204,7 +69,7 @@ class LinksStatus(_Status):
     """By link; links that limit nothing have a share near 0."""
 
 
-class BytesByKind(_Status):
+class BytesByKind(StatusPart):
     """Bytes in one direction, without what TLS, HTTP/2 and TCP add."""
 
     bulk: int = Field(default=0, ge=0)
@@ -220,7 +85,7 @@ class BytesByKind(_Status):
         return self.bulk + self.control + self.again
 
 
-class RegionBytes(_Status):
+class RegionBytes(StatusPart):
     """Bytes between the learners of a region and the syncer, over the whole job."""
 
     region: str
@@ -229,53 +94,7 @@ class RegionBytes(_Status):
     down: BytesByKind = BytesByKind()
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryStatus:
-    """A learner that was lost and whose work has been merged again. Times are seconds."""
-
-    learner: str
-    restarted: bool
-    """A new process took over; False: the same one returned."""
-    lost_seconds: float
-    """When it was lost, since the first learner joined."""
-    down: float
-    """From the loss until the session that led to the merge began."""
-    loading: float
-    """From then until it had the model."""
-    stepping: float
-    """From then until its first step was reported."""
-    merging: float
-    """From then until an outer gradient of it was merged."""
-
-    @property
-    def seconds(self) -> float:
-        """From the loss to the merge."""
-        return self.down + self.loading + self.stepping + self.merging
-
-
-@dataclass(frozen=True, slots=True)
-class PartStatus:
-    """How long one part of the recoveries took."""
-
-    part: str
-    """down, loading, stepping or merging."""
-    total_seconds: float
-    counts: tuple[int, ...]
-    """Recoveries by bucket, whose upper bounds are ``RecoveriesStatus.bounds``; the last bucket has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveriesStatus:
-    """Recoveries of learners since this start of the syncer."""
-
-    count: int = 0
-    latest: tuple[RecoveryStatus, ...] = ()
-    """The latest, oldest first."""
-    bounds: tuple[float, ...] = ()
-    parts: tuple[PartStatus, ...] = ()
-
-
-class RecoveredStatus(_Status):
+class RecoveredStatus(StatusPart):
     """After a crash of the syncer: versions newer than its checkpoint, which learners hold."""
 
     restored: int
@@ -292,60 +111,7 @@ class RecoveredStatus(_Status):
     """How long it took."""
 
 
-class EngineStatus(_Status):
-    """A job, as its engine sees it."""
-
-    phase: Phase
-    phase_reason: str
-    syncer_step: int
-    """Number of merges done."""
-    versions: tuple[int, ...] = ()
-    """By fragment."""
-    merged_tokens: float
-    budget_tokens: int
-    train_loss: float | None
-    """Mean of the latest losses of the learners that train."""
-    eval_loss: float | None
-    """Loss of the latest credible evaluation."""
-    evaluations: tuple[EvaluationStatus, ...]
-    goodput: float | None
-    """Learner-seconds of inner steps, merged or not, over learner-seconds the job was allotted. None until time was
-    given. Times in which the syncer was away do not count."""
-    merged: float | None
-    """Learner-seconds of inner steps that are in the global model, over the same."""
-    time_seconds: TimeSeconds = {}
-    """How the learner-seconds of the job were used."""
-    elapsed_seconds: float
-    """Time since the first learner joined, without the times the syncer was away."""
-    rounds_in_flight: int
-    fragments_allowed: int = 0
-    """Fragments that may currently be in flight."""
-    merge_seconds: float | None = None
-    """Recent duration of one merge."""
-    learners: tuple[LearnerStatus, ...]
-    """Learners that are planned or admitted."""
-    inner_steps: int = 0
-    """Of all learners ever, including those that a scaled pool no longer has."""
-    trained_tokens: int = 0
-    """Tokens of these steps."""
-    quorum: int = 0
-    """Learners that must currently have sent a fragment before it is merged."""
-    quorum_wanted: int = 0
-    """``sync.quorum``: more than ``quorum`` if, after learners were given up, too few are left."""
-    recoveries: RecoveriesStatus = RecoveriesStatus()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the job is over."""
-        return self.phase in OVER
-
-    @property
-    def complete(self) -> bool:
-        """Whether it is over and all is well."""
-        return self.phase == Phase.COMPLETE
-
-
-class EpochStatus(_Status):
+class EpochStatus(StatusPart):
     """Sequences of an epoch of the data, or of several."""
 
     first: int
@@ -359,7 +125,7 @@ class EpochStatus(_Status):
     """A learner has them, and may still push them."""
 
 
-class DataStatus(_Status):
+class DataStatus(StatusPart):
     """What became of the data's sequences."""
 
     sequences: int = 0
@@ -369,7 +135,7 @@ class DataStatus(_Status):
     epochs: tuple[EpochStatus, ...] = ()
 
 
-class StoredStatus(_Status):
+class StoredStatus(StatusPart):
     """What the syncer has on disk or measures, beside the engine's view."""
 
     checkpoint: CheckpointStatus

@@ -16,7 +16,8 @@ from diloco.plan.fit.measured import MeasuredLearner, measured_situation
 from diloco.plan.fit.remedies import remedies
 from diloco.plan.fit.situation import Exchange, Situation
 from diloco.plan.fit.steady_verdict import SteadyVerdict
-from diloco.spec.status.syncer import EngineStatus, LearnerState, LinksStatus, LinkStatus, Phase
+from diloco.spec.status.engine import EngineStatus, LearnerState, Phase
+from diloco.spec.status.syncer import LinksStatus, LinkStatus
 from diloco.spec.sync import SyncSpec
 from diloco.syncer.peers.link_meter import LinkMeter, RecentSeconds
 

@@ -12,7 +12,7 @@ from typing import Any
 from diloco.core.engine.actions import Action
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event, Merged
-from diloco.spec.status.syncer import PRESENT, Phase
+from diloco.spec.status.engine import PRESENT, Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from diloco.spec.status.curves import CurveRow, FragmentCurve, LearnerCurve
-from diloco.spec.status.syncer import EngineStatus, SyncerStatus
+from diloco.spec.status.engine import EngineStatus
+from diloco.spec.status.syncer import SyncerStatus
 from diloco.wire.messages import StepReport
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 
 from diloco.core.engine.actions import Action, Fence, Merge, Note, NoteKind, Refuse
 from diloco.spec.status.curves import FragmentCurve
-from diloco.spec.status.syncer import BackupStatus, LearnerState, LinksStatus, RecoveriesStatus, SyncerStatus
+from diloco.spec.status.engine import LearnerState, RecoveriesStatus
+from diloco.spec.status.syncer import BackupStatus, LinksStatus, SyncerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

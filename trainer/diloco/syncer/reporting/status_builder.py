@@ -4,7 +4,8 @@ Owned by the event loop.
 """
 
 from diloco.runtime.rate import Rate
-from diloco.spec.status.syncer import EngineStatus, LearnerState, LearnerStatus, StoredStatus, SyncerStatus
+from diloco.spec.status.engine import EngineStatus, LearnerState, LearnerStatus
+from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 
 WINDOW_SECONDS = 30.0
 

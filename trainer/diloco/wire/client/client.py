@@ -153,17 +153,13 @@ class SyncClient:
     def why_unreachable(self) -> str | None:
         """What stands in the way of a connection, as one line; None if nothing is found. Blocks for some seconds.
 
-        It makes a connection of its own, step by step. If the syncer's certificate has only the name of its host, later
-        connections are checked by that.
+        It makes a connection of its own, step by step.
         """
         try:
             target = self._route.target()
         except UnavailableError as error:
             return str(error)
-        finding = diagnose(target.address, self._options.tls)
-        if finding.by_host is not None:
-            self._route.check_host(by_host=finding.by_host)
-        return finding.text
+        return diagnose(target.address, self._options.tls)
 
     def _transferred(
         self, parts: Callable[[Lanes], Coroutine[Any, Any, T]], seconds: float, handle: TransferHandle | None

@@ -2,13 +2,11 @@
 
 gRPC tries again and again, and reports all failures of a connection in one way. Here each step has its own line: the
 name in DNS, the connection, the TLS handshake, whose certificate is shown, and what the other side thinks of ours.
-Nothing that is found is trusted: it only becomes a line in the log, and the choice between two names, both of which
-gRPC then checks against the job's own authority.
+Nothing that is found is trusted: it only becomes a line in the log.
 """
 
 import socket
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from diloco.runtime.addresses import parse_address
@@ -26,31 +24,23 @@ _LONGEST_NAMES: Final = 120
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG"})
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found."""
-
-    text: str | None
-    """What is wrong, as one line; None: nothing was found."""
-    by_host: bool | None = None
-    """Whether the certificate, which the job's authority has issued, lacks the fixed name and must be checked for the
-    address's host; None: not known."""
-
-
 class _ProblemError(Exception):
     """A step failed; the text is the line."""
 
 
-def diagnose(address: str, tls: ClientTls | None) -> Finding:
-    """Try to connect to ``address`` as a learner with these certificates. Blocks; never raises."""
+def diagnose(address: str, tls: ClientTls | None) -> str | None:
+    """Try to connect to ``address`` as a learner with these certificates. Blocks; never raises.
+
+    Returns what is wrong, as one line; None: nothing was found.
+    """
     try:
         with _connected(address) as connection:
-            if tls is None:
-                return Finding(None)
-            _check_own(tls)
-            return _judged(address, tls, _shaken(address, tls, connection))
+            if tls is not None:
+                _check_own(tls)
+                _check_name(address, tls, _shaken(address, tls, connection))
     except _ProblemError as problem:
-        return Finding(one_line(str(problem)))
+        return one_line(str(problem))
+    return None
 
 
 def _connected(address: str) -> socket.socket:
@@ -172,19 +162,15 @@ def _shown_to_anybody(address: str, name: str) -> "x509.Certificate | None":
         return None
 
 
-def _judged(address: str, tls: ClientTls, shown: bytes) -> Finding:
-    """The finding about a certificate that the job's authority has issued: which name it has."""
+def _check_name(address: str, tls: ClientTls, shown: bytes) -> None:
+    """Which name a certificate has that the job's authority has issued."""
     from cryptography import x509  # noqa: PLC0415  # likewise
 
     names = _dns_names(x509.load_der_x509_certificate(shown))
-    if tls.server_name is None or tls.server_name in names:
-        return Finding(None, by_host=None if tls.server_name is None else False)
-    host = parse_address(address)[0]
-    return Finding(
-        f"{address}: the syncer's certificate is for {_some(names) or 'no name'}, not for {tls.server_name}; "
-        f"it is checked for {host} instead",
-        by_host=True,
-    )
+    if tls.server_name is not None and tls.server_name not in names:
+        raise _ProblemError(
+            f"{address}: the syncer's certificate is for {_some(names) or 'no name'}; use one for {tls.server_name}"
+        )
 
 
 def _context(tls: ClientTls) -> ssl.SSLContext:

@@ -42,7 +42,6 @@ class Route:
         self._file = _AddressFile(address) if isinstance(address, Path) else None
         self._address = address if isinstance(address, str) else ""
         self._server_name = server_name
-        self._by_host = False
 
     def target(self) -> Target:
         """The target for a new connection.
@@ -51,14 +50,7 @@ class Route:
             UnavailableError: the file has contained no address so far; the text says what is wrong with it.
         """
         address = self._address if self._file is None else self._file.address()
-        return Target(address, None if self._by_host else self._server_name)
-
-    def check_host(self, *, by_host: bool) -> None:
-        """Whether to check the certificate for the address's host, as it lacks the name that every syncer has now.
-
-        So it is with certificates that you made yourself.
-        """
-        self._by_host = by_host
+        return Target(address, self._server_name)
 
 
 class _AddressFile:

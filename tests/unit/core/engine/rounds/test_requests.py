@@ -5,7 +5,7 @@ from typing import Any
 from diloco.core.engine.actions import Action, AskFragment, Discard, Merge
 from diloco.core.engine.rounds import requests
 from diloco.core.engine.rounds.averages import SizedSpread
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 from tests.support.engine_script import Script, name, of, only, stepped
 
 

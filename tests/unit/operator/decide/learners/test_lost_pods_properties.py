@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 from diloco_operator.decide.learners.lost_pods import MOST_AT_ONCE, SYNCER_STOPPED
 from diloco_operator.decide.observed import ChildKey, Observed, PodList, PodObserved, SyncerAway, SyncerStatusView
 from diloco_operator.decide.plan import Plan

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from diloco.spec.status.engine import Phase
 from diloco.spec.status.job import Progress
-from diloco.spec.status.syncer import Phase
 from diloco_operator.decide.observed import SyncerStatusView
 from diloco_operator.decide.status.progress import progress_of
 

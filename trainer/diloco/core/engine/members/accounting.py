@@ -8,7 +8,7 @@ from collections.abc import Container
 from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.events import FragmentArrived
 from diloco.core.engine.state import EngineState, LearnerRecord, Round
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 
 
 def dropped(state: EngineState, record: LearnerRecord, event: FragmentArrived) -> None:

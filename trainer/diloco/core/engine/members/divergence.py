@@ -10,7 +10,7 @@ from diloco.core.engine.events import LeftOut
 from diloco.core.engine.members import standing
 from diloco.core.engine.members.standing import Remedy
 from diloco.core.engine.state import EngineState, LearnerRecord
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 
 QUARANTINE_TIMER = "quarantine"
 

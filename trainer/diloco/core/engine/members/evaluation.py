@@ -12,7 +12,7 @@ from diloco.core.engine.events import Evaluated
 from diloco.core.engine.members.leases import heard
 from diloco.core.engine.rounds import rounds
 from diloco.core.engine.state import EngineState, LearnerRecord, PendingEvaluation
-from diloco.spec.status.syncer import EvaluationStatus, LearnerState, Phase
+from diloco.spec.status.engine import EvaluationStatus, LearnerState, Phase
 
 EVALUATION_TIMER = "evaluation"
 FINAL_TIMER = "final"

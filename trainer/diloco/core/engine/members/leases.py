@@ -16,7 +16,7 @@ from diloco.core.engine.events import LearnerAlive, OfSession
 from diloco.core.engine.members import pools
 from diloco.core.engine.state import EngineState, LearnerRecord
 from diloco.spec.names.learner_ids import pool_of
-from diloco.spec.status.syncer import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState, Phase
 
 LEASE_TIMER = "lease"
 SLOW_STEPS = 10

@@ -20,7 +20,7 @@ from diloco.core.engine.rounds import rounds
 from diloco.core.engine.rounds.averages import SizedSpread, StepAverage
 from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
 from diloco.core.process_name import in_another_pod
-from diloco.spec.status.syncer import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState, Phase
 
 REMEMBERED_PROCESSES = 16
 

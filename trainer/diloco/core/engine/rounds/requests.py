@@ -9,7 +9,7 @@ from diloco.core.engine.actions import Action, AskFragment
 from diloco.core.engine.events import FragmentArrived, FragmentLate
 from diloco.core.engine.rounds.leads import AnswerTime, Leads, best_leads
 from diloco.core.engine.state import WORKING, EngineState, LearnerRecord, Request, Round
-from diloco.spec.status.syncer import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState, Phase
 
 LONGEST_LEAD = 2
 """Leads are at most the interval divided by this (ours): if less than half of a learner's work counts, a longer

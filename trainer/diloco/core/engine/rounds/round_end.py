@@ -11,7 +11,7 @@ from diloco.core.engine.rounds.grace import grace_window
 from diloco.core.engine.rounds.waiting import Candidate, Wait, wait_for
 from diloco.core.engine.state import EngineState, Round
 from diloco.core.merge import merge_weights
-from diloco.spec.status.syncer import LearnerState
+from diloco.spec.status.engine import LearnerState
 
 
 def begin(state: EngineState, current: Round, now: float) -> list[Action]:

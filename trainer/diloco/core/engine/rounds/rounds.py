@@ -21,7 +21,7 @@ from diloco.core.engine.members.leases import SLOW_STEPS, heard
 from diloco.core.engine.rounds import in_flight, quorum, requests, round_end
 from diloco.core.engine.state import WORKING, EngineState, LearnerRecord, Round
 from diloco.core.merge.outliers import NOT_FINITE
-from diloco.spec.status.syncer import Phase
+from diloco.spec.status.engine import Phase
 
 
 def launch_due(state: EngineState, now: float) -> list[Action]:
