@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.data import open_data
+from diloco.learner.data.opening import open_data
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import ModelError
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.simulate import Scenario, simulate
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export

@@ -11,7 +11,9 @@ from torch import nn
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import ModelError
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
 from tests.support import model_kinds
