@@ -14,7 +14,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diloco.simulate import Link, Profile, Scenario, layout_of_sizes, simulate_course
+from diloco.simulate import Link, Profile, Scenario
+from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from support.job import manifest
 from support.report import Ratio, command, write_report

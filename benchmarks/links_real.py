@@ -18,9 +18,10 @@ from typing import Any
 
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged, StepReported
-from diloco.model import layout_of_job
+from diloco.model.build import layout_of_job
 from diloco.plan.world import World, read_world
-from diloco.simulate import Link, Profile, Scenario, simulate_course
+from diloco.simulate import Link, Profile, Scenario
+from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry
 from support.job import carry_out, manifest, steps_of, summary, tapes

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from diloco.learner.checkpoint import LearnerCheckpoint
-from diloco.model import read_fragment, write_fragment
+from diloco.model.fragments import read_fragment, write_fragment
 from support.trainer import Trained, note_step, steps_file
 
 

@@ -12,9 +12,10 @@ from torch import nn
 
 from diloco.core.fragments import Fragment
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore
-from diloco.learner.data import LearnerData, batch_size_of, open_data
+from diloco.learner.data.opening import LearnerData, batch_size_of, open_data
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of, read_fragment
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of, read_fragment
 from diloco.spec import JobSpec, load_job
 
 

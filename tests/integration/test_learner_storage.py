@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import open_data
+from diloco.learner.data.opening import open_data
 from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import DiLoCoJob
 from diloco.wire.messages import Join, StepReport
 from tests.support.learner_process import LearnerProcess, make_job

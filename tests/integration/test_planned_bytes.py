@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.model import layout_of_job
+from diloco.model.build import layout_of_job
 from diloco.plan.fit.situation import Exchange
 from diloco.plan.needs import job_bytes
 from diloco.spec import load_job

@@ -9,8 +9,9 @@ import torch
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.options import EngineOptions
 from diloco.runtime.object_store import ObjectStore, open_store
-from diloco.spec import DiLoCoJob, Metadata
+from diloco.spec import DiLoCoJob
 from diloco.spec.backup import InitFrom
+from diloco.spec.job import Metadata
 from diloco.syncer.backup.manifest import BackupManifest, complete
 from diloco.syncer.backup.ownership import BackupOwner, JobName
 from diloco.syncer.backup.upload import BackupSource, upload_backup

@@ -27,9 +27,10 @@ from diloco.core.engine.events import (
     TimerFired,
 )
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import open_data
+from diloco.learner.data.opening import open_data
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.store import digest_of

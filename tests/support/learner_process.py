@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from diloco.spec import API_VERSION, KIND, DiLoCoJob
+from diloco.spec import DiLoCoJob
+from diloco.spec.job import API_VERSION, KIND
 from diloco.wire.tls.tls import ClientTls, ServerTls
 from testbed.fork_server import Popen
 from tests.support.small_job import small_job, write_text

@@ -16,7 +16,7 @@ import psutil
 import yaml
 
 from diloco.local.journal import read_journal
-from diloco.spec import API_VERSION, KIND
+from diloco.spec.job import API_VERSION, KIND
 from diloco.spec.status.engine import LearnerStatus
 from diloco.spec.status.syncer import SyncerStatus
 from testbed.fork_server import Popen

@@ -10,7 +10,8 @@ import torch
 
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import Update, downlink_codec, encode_update
-from diloco.model import build_model, layout_of, read_fragment
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of, read_fragment
 from diloco.spec import DiLoCoJob
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import (

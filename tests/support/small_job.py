@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from diloco.spec import DiLoCoJob, JobSpec, Metadata
+from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec.job import Metadata
 
 
 def small_job(text: Path | None = None, learners: int = 2, **changes: Any) -> JobSpec:

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from diloco.learner.data import open_data
+from diloco.learner.data.opening import open_data
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import JobSpec
 from tests.support.small_job import named_job, small_job, write_text
 

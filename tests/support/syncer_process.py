@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from diloco.model import build_model, layout_of
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.replay import ReplayReport, replay

@@ -23,7 +23,7 @@ from torchft.process_group import ProcessGroupGloo  # type: ignore[import-not-fo
 
 from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.local.launch import free_ports
-from diloco.model import trained_parameters
+from diloco.model.fragments import trained_parameters
 from diloco.spec.outer_choice import OuterChoice
 from support.trainer import Trained, note_step, steps_file
 

@@ -17,21 +17,15 @@ from typing import Any
 
 import torch
 
-from diloco.learner.data import JobTask, open_task
+from diloco.learner.data.opening import open_task
+from diloco.learner.data.task import JobTask
 from diloco.local.time_classes import goodput_of, shares_of
-from diloco.model import build_model, layout_of
-from diloco.simulate import (
-    Cut,
-    Kill,
-    Outcome,
-    Profile,
-    Scenario,
-    alone,
-    data_parallel,
-    faults_every,
-    simulate,
-    simulate_course,
-)
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
+from diloco.simulate import Cut, Kill, Outcome, Profile, Scenario, simulate
+from diloco.simulate.baselines import alone, data_parallel
+from diloco.simulate.scenario import faults_every
+from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from support.job import manifest
 from support.quality.variants import (

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from diloco.local.journal import Entry
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.status_poll import StatusError, fetch_status
-from diloco.model import layout_of_job
+from diloco.model.build import layout_of_job
 from diloco.spec import load_job
 from diloco.spec.status.engine import Phase
 from support.job import manifest, python_path, tapes

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from diloco.cli.main import execute
-from diloco.model import ModelInfo, build_model, export_model
+from diloco.model import ModelInfo, export_model
+from diloco.model.build import build_model
 from diloco.spec import load_job
 
 MANIFEST = """

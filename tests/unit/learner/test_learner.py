@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import DataStoppedError
+from diloco.learner.data.source import DataStoppedError
 from diloco.learner.learner import Learner
 from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.holdings import Membership

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.data import DataStoppedError
+from diloco.learner.data.source import DataStoppedError
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions

@@ -4,7 +4,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diloco.model import ModelError, build_model, layout_of, model_from_fragments, read_fragment, vocabulary_size_of
+from diloco.model import ModelError
+from diloco.model.build import build_model, model_from_fragments
+from diloco.model.fragments import layout_of, read_fragment
+from diloco.model.probe import vocabulary_size_of
 from tests.support.small_job import small_job
 
 

@@ -3,7 +3,9 @@
 import pytest
 
 from diloco.core.fragments import Match
-from diloco.model import ModelError, build_model, layout_of, layout_of_job
+from diloco.model import ModelError
+from diloco.model.build import build_model, layout_of_job
+from diloco.model.fragments import layout_of
 from diloco.spec import JobSpec
 from tests.support.small_job import small_job
 

@@ -1,4 +1,5 @@
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from diloco.cli.main import execute
-from diloco.model import (
-    ModelError,
-    ModelInfo,
-    build_model,
-    export_model,
-    layout_of,
-    layout_of_job,
-    load_model,
-    model_from_fragments,
-    read_fragment,
-    trained_parameters,
-)
+from diloco.model import ModelError, ModelInfo, export_model, load_model
+from diloco.model.build import build_model, layout_of_job, model_from_fragments
+from diloco.model.fragments import layout_of, read_fragment, trained_parameters
 from diloco.model.logits import logits_of
 from diloco.spec import JobSpec
 from diloco.spec.outer_choice import OuterChoice
@@ -138,6 +130,16 @@ def test_an_adapter_is_all_that_is_trained(tmp_path: Path) -> None:
     assert all(".lora_" in name for name in names)
     assert layout_of_job(job) == replace(layout, constants=None)
     assert torch.equal(logits_of(module.eval(), TOKENS), read(tmp_path)(TOKENS).logits)
+
+
+@pytest.mark.parametrize(("package", "field"), [("transformers", "model.huggingface.path"), ("peft", "model.adapter")])
+def test_a_missing_package_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, field: str
+) -> None:
+    job = job_of(write_model(tmp_path), adapter={"targets": ["q_proj"]})
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModelError, match=rf"^{field}: needs the package {package}; install decoupled-diloco\[hf\]$"):
+        build_model(job)
 
 
 def test_an_adapters_target_that_matches_nothing_is_one_line(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diloco.model import build_model, hidden_matrices
+from diloco.model.build import build_model
+from diloco.model.matrices import hidden_matrices
 from tests.support.entrypoints import tiny_model
 from tests.support.small_job import small_job
 

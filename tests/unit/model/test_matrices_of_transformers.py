@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from diloco.model import hidden_matrices, trained_parameters
+from diloco.model.fragments import trained_parameters
+from diloco.model.matrices import hidden_matrices
 
 SMALL: dict[str, Any] = {
     "hidden_size": 16,

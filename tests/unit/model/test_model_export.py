@@ -7,15 +7,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from diloco.model import (
-    ModelError,
-    ModelInfo,
-    build_model,
-    export_model,
-    fill_trained,
-    load_model,
-    trained_parameters,
-)
+from diloco.model import ModelError, ModelInfo, export_model, load_model
+from diloco.model.build import build_model
+from diloco.model.export import fill_trained
+from diloco.model.fragments import trained_parameters
 from diloco.spec import JobSpec
 from tests.support.small_job import small_job
 

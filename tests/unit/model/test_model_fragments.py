@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diloco.model import build_model, layout_of, read_fragment, write_fragment
-from diloco.model.fragments import slot_values, whole_tensors
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of, read_fragment, slot_values, whole_tensors, write_fragment
 from tests.support.entrypoints import TinyModel, tiny_model
 from tests.support.small_job import small_job
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from diloco.model import layout_of_job
+from diloco.model.build import layout_of_job
 from diloco.plan.plan import make_plan
 from diloco.plan.world import RegionLink, World
-from diloco.simulate import Link, Profile, Scenario, simulate_course
+from diloco.simulate import Link, Profile, Scenario
+from diloco.simulate.world import simulate_course
 from diloco.spec import JobSpec
 from tests.support.small_job import named_job, small_job
 

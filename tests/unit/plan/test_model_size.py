@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from diloco.core.fragments import LayoutError
-from diloco.model import layout_of
 from diloco.model.build import vocabulary_of_builtin
+from diloco.model.fragments import layout_of
 from diloco.model.gpt import GPT, GPTConfig
 from diloco.plan import PlanError
 from diloco.plan.model_size import gpt_layout, model_size

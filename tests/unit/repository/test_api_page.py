@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import yaml
 
 from diloco.cli.main import execute
 from diloco.learner.data import open_token_file
-from diloco.model import ModelInfo, build_model, export_model
+from diloco.model import ModelInfo, export_model
+from diloco.model.build import build_model
 from diloco.spec import parse_job
 from tests.support.small_learner import trainer_of
 
@@ -41,13 +43,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_the_page_lists_can_be_imported() -> None:
+def test_the_page_lists_all_that_the_packages_export() -> None:
     rows = re.findall(r"^\| `(diloco\.[a-z.]+)` \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 4
     for package, names in rows:
-        listed = set(re.findall(r"`(\w+)`", names))
-        assert listed
-        assert listed <= set(importlib.import_module(package).__all__)
+        assert sorted(re.findall(r"`(\w+)`", names)) == sorted(importlib.import_module(package).__all__)
+
+
+def test_the_wheel_says_that_it_is_typed() -> None:
+    packages = tomllib.loads((PAGE.parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert "py.typed" in packages["package-data"]["diloco"]
+    assert (PAGE.parents[2] / packages["package-dir"]["diloco"] / "py.typed").is_file()
 
 
 @pytest.mark.usefixtures("one_torch_thread")

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from diloco.simulate import alone, data_parallel
+from diloco.simulate.baselines import alone, data_parallel
 from diloco.spec import DiLoCoJob
 from tests.support.small_job import named_job, small_job, write_text
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from diloco.learner.training.exported import exported_loss
-from diloco.model import build_model, layout_of
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.simulate import Scenario, simulate
 from diloco.syncer.disk.exporter import export
 from tests.support.small_job import named_job, small_job, write_text

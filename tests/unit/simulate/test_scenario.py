@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from diloco.simulate import Fault, Kill, Link, Profile, Scenario, ScenarioError, faults_every
+from diloco.simulate import Kill, Link, Profile, Scenario, ScenarioError
+from diloco.simulate.scenario import Fault, faults_every
 
 LEARNERS = ("a/a/0", "a/a/1")
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from diloco.spec import DiLoCoJob, JobSpec, Metadata
+from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec.job import Metadata
 from diloco.spec.outer_choice import AVERAGE, DILOCO, LONG_INTERVAL, MANY_MERGES, OuterChoice, expected_merges
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from tests.support.small_job import small_job

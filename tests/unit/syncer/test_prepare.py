@@ -8,7 +8,8 @@ import torch
 
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.options import EngineOptions
-from diloco.model import build_model, read_fragment
+from diloco.model.build import build_model
+from diloco.model.fragments import read_fragment
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, write_checkpoint
 from diloco.syncer.errors import SyncerError

@@ -10,7 +10,7 @@ import pytest
 from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import Event, LearnerJoined, LearnerReady, StepReported
 from diloco.core.fragments import FragmentTable, Layout, TensorSpec, partition
-from diloco.model import layout_of
+from diloco.model.fragments import layout_of
 from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import replay
 from diloco.tape.keeper import TapeLimits

@@ -101,7 +101,8 @@ def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> int | t
         return parse_count("--parameters", parameters)
     if folder is None and spec.model.builtin is not None:
         return None
-    from diloco.model import ModelError, layout_of_job
+    from diloco.model import ModelError
+    from diloco.model.build import layout_of_job
 
     if folder is not None:
         adapter = spec.model.adapter

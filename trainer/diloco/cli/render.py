@@ -122,7 +122,7 @@ def check_for_operator(job: DiLoCoJob, file: Path) -> None:
 def _checked(metadata: dict[str, str]) -> Any:
     from pydantic import ValidationError
 
-    from diloco.spec import Metadata
+    from diloco.spec.job import Metadata
 
     try:
         return Metadata.model_validate(metadata)

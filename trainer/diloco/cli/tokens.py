@@ -54,8 +54,10 @@ def tokens(
       diloco tokens src --include '*.py' --include '*.md' --output code.tokens
       diloco tokens '/corpus/*.parquet' --column text --tokenizer /models/qwen3 --output corpus.tokens
     """
-    from diloco.learner.data import at_most_every, make_token_file, open_tokenizer
+    from diloco.learner.data import make_token_file
     from diloco.learner.data.documents import TABLES
+    from diloco.learner.data.token_file_maker import at_most_every
+    from diloco.learner.data.tokenizer import open_tokenizer
 
     chosen: TextData | DocumentsData
     if source is not None and (column is not None or has_magic(source) or source.endswith(TABLES)):

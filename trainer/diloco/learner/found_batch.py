@@ -13,7 +13,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from diloco.learner.data import JobTask, batch_size_of
+from diloco.learner.data.opening import batch_size_of
+from diloco.learner.data.task import JobTask
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.fitting_batch import GIB, BatchError, Fitting, Trial, candidates, fitting_batch
 from diloco.learner.training.memory import Memory, memory_of

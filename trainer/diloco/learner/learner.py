@@ -15,7 +15,7 @@ from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
-from diloco.learner.data import open_data, open_task
+from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.found_batch import found_batch
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.link.puller import Puller, ReceiveOptions
@@ -39,7 +39,8 @@ from diloco.learner.resume import Resume
 from diloco.learner.training.device import choose_device, flops_of_token, peak_flops
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
-from diloco.model import build_model, layout_of
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.runtime.http import Route
 from diloco.wire.client.client import ClientOptions, SyncClient

@@ -12,7 +12,8 @@ from contextlib import closing, contextmanager
 from types import FrameType
 
 from diloco.core.fragments import LayoutError
-from diloco.learner.data import DataError, DataStoppedError, DataUnavailableError
+from diloco.learner.data import DataError, DataUnavailableError
+from diloco.learner.data.source import DataStoppedError
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup

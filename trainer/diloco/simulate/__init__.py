@@ -5,27 +5,7 @@ replaces threads, links and clocks. So a run with stragglers, kills and cut link
 waiting takes no time; only the training itself is computed.
 """
 
-from diloco.simulate.baselines import Baseline, alone, data_parallel
-from diloco.simulate.counted import layout_of_sizes
-from diloco.simulate.scenario import Cut, Fault, Kill, Link, Profile, Scenario, ScenarioError, faults_every
-from diloco.simulate.world import Course, Outcome, SimulationError, simulate, simulate_course
+from diloco.simulate.scenario import Cut, Kill, Link, Profile, Scenario, ScenarioError
+from diloco.simulate.world import Outcome, SimulationError, simulate
 
-__all__ = [
-    "Baseline",
-    "Course",
-    "Cut",
-    "Fault",
-    "Kill",
-    "Link",
-    "Outcome",
-    "Profile",
-    "Scenario",
-    "ScenarioError",
-    "SimulationError",
-    "alone",
-    "data_parallel",
-    "faults_every",
-    "layout_of_sizes",
-    "simulate",
-    "simulate_course",
-]
+__all__ = ["Cut", "Kill", "Link", "Outcome", "Profile", "Scenario", "ScenarioError", "SimulationError", "simulate"]

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from diloco.learner.data import JobTask, LearnerData, batch_size_of, open_data
+from diloco.learner.data.opening import LearnerData, batch_size_of, open_data
+from diloco.learner.data.task import JobTask
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of, read_fragment
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of, read_fragment
 from diloco.spec import DiLoCoJob, JobSpec
 
 

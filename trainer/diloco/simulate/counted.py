@@ -13,7 +13,7 @@ from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.merge.codec import codec_named
 from diloco.core.sizes import F32
-from diloco.learner.data import batch_size_of
+from diloco.learner.data.opening import batch_size_of
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import StepResult, TrainerState
 from diloco.plan.fit.situation import DOWNLINKS

@@ -15,11 +15,13 @@ from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget, merge_fragment
 from diloco.core.merge.outliers import UsualSizes
 from diloco.core.sizes import F32
-from diloco.learner.data import JobTask, open_data, open_task
+from diloco.learner.data.opening import open_data, open_task
+from diloco.learner.data.task import JobTask
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of, read_fragment
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of, read_fragment
 from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 from diloco.spec.outer_choice import OuterChoice

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
-from diloco.learner.data import JobTask
+from diloco.learner.data.task import JobTask
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work
 from diloco.simulate.learner import Disk, SimulatedLearner

@@ -5,7 +5,7 @@ neither torch nor numpy, so that ``diloco validate`` and the operator start quic
 """
 
 from diloco.spec.errors import SpecError
-from diloco.spec.job import API_VERSION, KIND, DiLoCoJob, JobSpec, Metadata
+from diloco.spec.job import DiLoCoJob, JobSpec
 from diloco.spec.reading.load import load_job, parse_job
 
-__all__ = ["API_VERSION", "KIND", "DiLoCoJob", "JobSpec", "Metadata", "SpecError", "load_job", "parse_job"]
+__all__ = ["DiLoCoJob", "JobSpec", "SpecError", "load_job", "parse_job"]

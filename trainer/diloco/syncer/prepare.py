@@ -17,8 +17,9 @@ from diloco.core.engine import snapshot
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
 from diloco.core.fragments import Layout
-from diloco.model import build_model, layout_of, layout_of_job, read_fragment
+from diloco.model.build import build_model, layout_of_job
 from diloco.model.entrypoint import one_line
+from diloco.model.fragments import layout_of, read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from diloco.core.dealing.dealer import Piece
-from diloco.learner.data import DataError, DealtSampler, Holdout, Sampling
-from diloco.learner.data.holdout import check_size
+from diloco.learner.data import DataError
+from diloco.learner.data.holdout import Holdout, check_size
+from diloco.learner.data.sampler import DealtSampler, Sampling
 from diloco.learner.data.source import read_into
 from diloco.learner.data.task import LanguageModel
 from diloco.learner.mailboxes.hand import Hand

@@ -1,15 +1,19 @@
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diloco.learner.data import DataError, Progress, documents, make_token_file, open_token_file
+from diloco.learner.data import DataError, documents, make_token_file, open_token_file
 from diloco.learner.data.tokenizer import FolderTokenizer
 from diloco.spec.training import DocumentsData
 from tests.support.corpora import END, write_documents, write_tokenizer
+
+if TYPE_CHECKING:
+    from diloco.learner.data.token_file_maker import Progress
 
 TEXTS = ["the cat sat on a mat", "", "a dog", "mat"]
 TOKENS = [1, 2, 3, 4, 5, 6, END, 5, 0, END, 6, END]

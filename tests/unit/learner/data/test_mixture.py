@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diloco.learner.data import DataError, DealtSampler, Holdout, Sampling, open_data, open_source
-from diloco.learner.data.holdout import training_sequences
+from diloco.learner.data import DataError
+from diloco.learner.data.holdout import Holdout, training_sequences
 from diloco.learner.data.mixture import Mixture, training_tokens
+from diloco.learner.data.opening import open_data, open_source
+from diloco.learner.data.sampler import DealtSampler, Sampling
 from diloco.learner.data.task import LanguageModel
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.spec.training import DataSpec

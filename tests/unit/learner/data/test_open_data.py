@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diloco.learner.data import DataError, batch_size_of, open_data
+from diloco.learner.data import DataError
+from diloco.learner.data.opening import batch_size_of, open_data
 from tests.support.small_job import small_job, write_text
 
 

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from diloco.learner.data import ByteText, DataError, DataUnavailableError, open_source
-from diloco.learner.data.text import Document, find_documents
+from diloco.learner.data import DataError, DataUnavailableError
+from diloco.learner.data.opening import open_source
+from diloco.learner.data.text import ByteText, Document, find_documents
 from diloco.spec.training import DataSpec
 from tests.support.machine_limits import no_file_left
 

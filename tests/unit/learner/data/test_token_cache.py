@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from diloco.learner.data import DataError, DataStoppedError, DataUnavailableError, TokenFile, open_source, token_cache
+from diloco.learner.data import DataError, DataUnavailableError, TokenFile, token_cache
+from diloco.learner.data.opening import open_source
+from diloco.learner.data.source import DataStoppedError
 from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenizer import FolderTokenizer
 from diloco.runtime.cache import VARIABLE, cache_folder

@@ -9,16 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diloco.learner.data import (
-    DataError,
-    TokenFile,
-    make_token_file,
-    open_source,
-    open_token_file,
-    open_tokenizer,
-    token_file_maker,
-)
+from diloco.learner.data import DataError, TokenFile, make_token_file, open_token_file, token_file_maker
+from diloco.learner.data.opening import open_source
 from diloco.learner.data.tokenfile import write_token_file
+from diloco.learner.data.tokenizer import open_tokenizer
 from diloco.spec.training import DataSpec, TextData
 from tests.support.damage import flip
 from tests.support.entrypoints import WordTokenizer

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from diloco.learner.data import DataError, open_data
+from diloco.learner.data import DataError
+from diloco.learner.data.opening import open_data
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, ModelInfo, build_model, export_model, layout_of
+from diloco.model import ModelError, ModelInfo, export_model
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import JobSpec
 from tests.support.small_job import small_job, write_text
 

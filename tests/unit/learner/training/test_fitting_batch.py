@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diloco.learner.data import open_task
+from diloco.learner.data.opening import open_task
 from diloco.learner.training.fitting_batch import USED_SHARE, BatchError, Trial, candidates, fitting_batch
 from diloco.learner.training.memory import MemoryExhaustedError
-from diloco.model import build_model
+from diloco.model.build import build_model
 from tests.support.small_job import small_job
 
 

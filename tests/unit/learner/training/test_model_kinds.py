@@ -9,7 +9,9 @@ import torch
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import ModelError
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
 from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.data import open_task
+from diloco.learner.data.opening import open_task
 from diloco.learner.training.capture import Reader
 from diloco.learner.training.fitting_batch import Trial, candidates, fitting_batch
 from diloco.learner.training.memory import DeviceMemory
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, build_model, layout_of, write_fragment
+from diloco.model import ModelError
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of, write_fragment
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 

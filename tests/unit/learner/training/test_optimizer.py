@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, OptimizerError
-from diloco.model import build_model
+from diloco.model.build import build_model
 from diloco.spec.training import InnerOptimizer, ParameterGroup
 from tests.support.entrypoints import tiny_model
 from tests.support.small_job import small_job

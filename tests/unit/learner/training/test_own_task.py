@@ -11,7 +11,8 @@ from diloco.learner.data import DataError
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.optimizer import OptimizerError
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelInfo, export_model, layout_of
+from diloco.model import ModelInfo, export_model
+from diloco.model.fragments import layout_of
 from diloco.spec import JobSpec
 from tests.support.small_job import small_job
 from tests.support.small_learner import trainer_of

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.sample import SampleError, SampleOptions, sample_text
-from diloco.model import build_model
+from diloco.model.build import build_model
 from tests.support.small_job import small_job
 
 

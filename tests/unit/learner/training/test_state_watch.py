@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, build_model
+from diloco.model import ModelError
+from diloco.model.build import build_model
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 

@@ -13,7 +13,7 @@ from diloco.core.dealing.dealer import Piece
 from diloco.learner.data import DataError
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
-from diloco.model import layout_of
+from diloco.model.fragments import layout_of
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 

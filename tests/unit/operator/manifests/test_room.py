@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import open_data
+from diloco.learner.data.opening import open_data
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import build_model, layout_of
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.base import bytes_in
 from tests.support.made_objects import containers, live, made, small_job, templates

@@ -7,6 +7,7 @@ permutation, new in every epoch, says which; as it is computed, going to a posit
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from diloco.learner.mailboxes.hand import Hand
 
 Supply = Callable[[int, int], int]
 """Without a syncer: from a count and a number of sequences, the first position to take."""
+_BLOCK: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class DealtSampler:
         self.supply: Supply | None = None if hand else lambda first, _: first
         self.began = 0
         """First position of the latest batch."""
-        self._epoch: tuple[int, Permutation] | None = None
+        self._block = ((-1, -1), np.empty(0, np.int64))
 
     @property
     def position(self) -> int:
@@ -86,12 +88,15 @@ class DealtSampler:
         parts = []
         while start < stop:
             epoch, first = divmod(start, self.sequences)
-            last = min(self.sequences, first + stop - start)
-            parts.append(self._order(epoch)(np.arange(first, last)))
-            start += last - first
+            block, within = divmod(first, _BLOCK)
+            parts.append(self._numbers_of(epoch, block)[within : within + stop - start])
+            start += len(parts[-1])
         return np.concatenate(parts)
 
-    def _order(self, epoch: int) -> Permutation:
-        if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = (epoch, Permutation(self.sequences, f"order {self.sampling.seed} {epoch}"))
-        return self._epoch[1]
+    def _numbers_of(self, epoch: int, block: int) -> NDArray[np.int64]:
+        """Of positions of an epoch. Kept, because a permutation of a few positions takes as long as one of a block."""
+        if self._block[0] != (epoch, block):
+            positions = np.arange(block * _BLOCK, min(self.sequences, (block + 1) * _BLOCK))
+            order = Permutation(self.sequences, f"order {self.sampling.seed} {epoch}")
+            self._block = ((epoch, block), order(positions))
+        return self._block[1]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from diloco.learner.data.source import DataError, TokenSource, read_into
 from diloco.learner.training.cross_entropy import cross_entropy
-from diloco.model import ModelError, vocabulary_size_of
+from diloco.model import ModelError
 from diloco.model.logits import logits_of
-from diloco.model.probe import looks_ahead
+from diloco.model.probe import looks_ahead, vocabulary_size_of
 
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment
-from diloco.model import read_fragment
-from diloco.model.fragments import slot_values
+from diloco.model.fragments import read_fragment, slot_values
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from diloco.learner.data import open_data
+from diloco.learner.data.opening import open_data
 from diloco.learner.training.evaluate import Evaluated, mean_loss
 from diloco.model import ModelInfo, load_model
 from diloco.spec import JobSpec

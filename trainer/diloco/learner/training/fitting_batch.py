@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from diloco.learner.data import JobTask
-from diloco.learner.data.task import on
+from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.memory import Memory, MemoryExhaustedError
-from diloco.model import trained_parameters
+from diloco.model.fragments import trained_parameters
 from diloco.model.randomness import seeded_by
 from diloco.plan.memory import IN_A_PROCESS, LATER_ON_A_DEVICE, OF_FEEDBACK
 from diloco.spec.training import TrainingSpec

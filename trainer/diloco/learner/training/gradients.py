@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.data import JobTask
+from diloco.learner.data.task import JobTask
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
 from diloco.spec.training import TrainingSpec
 

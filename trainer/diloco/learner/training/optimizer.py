@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.muon import Muon
-from diloco.model import hidden_matrices, trained_parameters
+from diloco.model.fragments import trained_parameters
+from diloco.model.matrices import hidden_matrices
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerType
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.data import JobTask
+from diloco.learner.data.task import JobTask
 from diloco.learner.training.optimizer import LearningRates, OptimizerError
 from diloco.model.entrypoint import one_line
 from diloco.spec.training import InnerOptimizer

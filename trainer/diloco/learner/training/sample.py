@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.data.text import END_OF_DOCUMENT, VOCABULARY_SIZE
-from diloco.model import vocabulary_size_of
 from diloco.model.logits import logits_of
-from diloco.model.probe import arithmetic, evaluating
+from diloco.model.probe import arithmetic, evaluating, vocabulary_size_of
 
 
 class SampleError(ValueError):

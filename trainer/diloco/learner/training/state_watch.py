@@ -13,11 +13,13 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.data import DataError, JobTask
+from diloco.learner.data import DataError
+from diloco.learner.data.task import JobTask
 from diloco.learner.training.evaluate import swapped
-from diloco.model import ModelError, trained_parameters
+from diloco.model import ModelError
 from diloco.model.constants import SavedBuffers, digests
 from diloco.model.entrypoint import one_line
+from diloco.model.fragments import trained_parameters
 from diloco.model.probe import arithmetic, evaluating
 from diloco.model.randomness import seeded_by
 from diloco.spec.training import TrainingSpec

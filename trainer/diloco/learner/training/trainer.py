@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from diloco.core.fragments import Layout
-from diloco.learner.data import LearnerData
+from diloco.learner.data.opening import LearnerData
 from diloco.learner.data.task import on
 from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.evaluate import mean_loss
@@ -27,8 +27,7 @@ from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, learning_rates
 from diloco.learner.training.own_optimizer import OwnOptimizer
 from diloco.learner.training.state_watch import StateWatch
-from diloco.model import trained_parameters, write_fragment
-from diloco.model.fragments import whole_tensors
+from diloco.model.fragments import trained_parameters, whole_tensors, write_fragment
 from diloco.model.randomness import seeded_by
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerType

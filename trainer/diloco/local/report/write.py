@@ -14,7 +14,8 @@ from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
 from diloco.local.report.summary import summarize
-from diloco.model import ModelError, layout_of_job, load_model
+from diloco.model import ModelError, load_model
+from diloco.model.build import layout_of_job
 from diloco.runtime.files import UnusableFileError, write_atomically, write_json_atomically
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.syncer.disk.checkpoint import checkpoint_names, read_checkpoint_manifest

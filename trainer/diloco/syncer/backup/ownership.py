@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from diloco.core.fragments import Layout
-from diloco.spec import Metadata
+from diloco.spec.job import Metadata
 from diloco.syncer.backup.manifest import BackupManifest, BackupName
 
 _MARK_DIGITS: Final = 4

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from diloco.core.fragments import Layout
-from diloco.model import ModelError, fill_trained, read_fragment, stored_tensors
+from diloco.model import ModelError
+from diloco.model.export import fill_trained, stored_tensors
+from diloco.model.fragments import read_fragment
 from diloco.runtime.files import UnusableFileError
 from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from diloco.core.fragments import Layout
-from diloco.model import ModelError, ModelInfo, export_model, layout_of_job, model_from_fragments
-from diloco.model.build import vocabulary_of_builtin
+from diloco.model import ModelError, ModelInfo, export_model
+from diloco.model.build import layout_of_job, model_from_fragments, vocabulary_of_builtin
 from diloco.runtime.files import fsync
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.checkpoint import load_checkpoint, newest_checkpoint
