@@ -332,6 +332,23 @@ class _Output(Chain):
         return SimpleNamespace(logits=super().forward(tokens), loss=None)
 
 
+class _Deaf(Chain):
+    """Its values go through a model that gets no positions, and whose new output layer gives zeros."""
+
+    def __init__(self) -> None:
+        super().__init__(_Masked(WIDTH, 2, 16, batch_first=True))
+        nn.init.zeros_(self.output.weight)
+
+    def forward(self, tokens: Tensor, position_ids: Tensor | None = None) -> Any:
+        """Logits, whatever the positions."""
+        del position_ids
+        return super().forward(tokens)
+
+
+def deaf_to_positions() -> nn.Module:
+    return _Deaf()
+
+
 def object_with_logits() -> nn.Module:
     return _Output(linear())
 

@@ -1,6 +1,7 @@
 """What has to hold of every model: each kind is refused in one line, or four equalities hold to the bit."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, Learn
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError, build_model, layout_of
+from diloco.model.logits import logits_of
+from diloco.model.probe import check_documents
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
 from tests.support import model_kinds
@@ -128,6 +131,24 @@ def test_a_model_of_transformers_is_trained_and_exported_alike(
 ) -> None:
     job = job_of(text, "tests.support.model_kinds:hugging_face", optimizer, kind=kind, **HUGGING_FACE[kind])
     check(job, tmp_path)
+
+
+@pytest.mark.parametrize("kind", HUGGING_FACE)
+def test_transformers_models_keep_documents_apart_or_are_refused(kind: str) -> None:
+    module = model_kinds.hugging_face(kind, **HUGGING_FACE[kind]).eval()
+    if kind == "mamba":
+        with pytest.raises(ModelError, match=r"^data.documentMask: the model's tokens see the document before theirs"):
+            check_documents(module, 8)
+        return
+    check_documents(module, 8)
+    tokens = torch.randint(model_kinds.VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7]])
+    with torch.no_grad():
+        packed, whole = logits_of(module, tokens, positions), logits_of(module, tokens)
+        for row, bounds in ((0, (0, 5, 6, 12)), (1, (0, 4, 12))):
+            apart = [logits_of(module, tokens[row : row + 1, first:last])[0] for first, last in pairwise(bounds)]
+            torch.testing.assert_close(packed[row], torch.cat(apart), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(packed, whole, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("factory", REFUSED, ids=lambda factory: factory.__name__)
