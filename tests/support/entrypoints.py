@@ -105,9 +105,10 @@ def object_of_no_logits() -> nn.Module:
 class CountingSource:
     """Token i is i modulo the vocabulary, so a batch shows where it was read."""
 
-    def __init__(self, count: int, vocabulary_size: int = 257) -> None:
+    def __init__(self, count: int, vocabulary_size: int = 257, end: object = None) -> None:
         self.count = count
         self.vocabulary_size = vocabulary_size
+        self.end_of_document = vocabulary_size - 1 if end is None else end
 
     def __len__(self) -> int:
         return self.count
@@ -116,8 +117,14 @@ class CountingSource:
         return np.arange(start, stop) % self.vocabulary_size
 
 
-def counting_source(count: int, vocabulary_size: int = 257) -> CountingSource:
-    return CountingSource(count, vocabulary_size)
+def counting_source(count: int, vocabulary_size: int = 257, end: object = None) -> CountingSource:
+    return CountingSource(count, vocabulary_size, end)
+
+
+def numbers_without_end(count: int) -> CountingSource:
+    source = CountingSource(count)
+    del source.end_of_document
+    return source
 
 
 class WordTokenizer:

@@ -18,10 +18,10 @@ class SlowGPT(GPT):
 
     seconds = 0.0
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, position_ids: Tensor | None = None) -> Tensor:
         if self.training and torch.is_grad_enabled():
             time.sleep(self.seconds)
-        return super().forward(tokens)
+        return super().forward(tokens, position_ids)
 
 
 def pico(seconds: float) -> nn.Module:

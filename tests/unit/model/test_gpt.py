@@ -45,7 +45,7 @@ def test_the_order_of_earlier_tokens_matters(pico: GPT) -> None:
 def test_rotation_keeps_norms_and_makes_products_depend_on_distance_only() -> None:
     generator = torch.Generator().manual_seed(2)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 10, 16)
-    rotation = rotary(10, 16, torch.device("cpu"))
+    rotation = rotary(torch.arange(10), 16)
     turned_query, turned_key = rotate(query, rotation)[0, 0], rotate(key, rotation)[0, 0]
     torch.testing.assert_close(turned_query.norm(dim=-1), query[0, 0].norm(dim=-1))
     torch.testing.assert_close(turned_query[7] @ turned_key[4], turned_query[5] @ turned_key[2])
@@ -56,3 +56,12 @@ def test_untied_output_is_a_tensor_of_its_own() -> None:
     untied = GPT(GPTConfig(PRESETS["pico"], 257, tie_embeddings=False))
     assert tied.output.weight is tied.embedding.weight
     assert len(list(untied.parameters())) == len(list(tied.parameters())) + 1
+
+
+def test_documents_of_one_row_have_the_logits_that_they_have_alone(pico: GPT) -> None:
+    tokens = torch.randint(0, 257, (1, 12), generator=torch.Generator().manual_seed(1))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5]])
+    with torch.no_grad():
+        alone = torch.cat([pico(tokens[:, first:last]) for first, last in ((0, 5), (5, 6), (6, 12))], 1)
+        torch.testing.assert_close(pico(tokens, positions), alone)
+        torch.testing.assert_close(pico(tokens, torch.arange(12)[None]), pico(tokens))

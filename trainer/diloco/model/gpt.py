@@ -42,12 +42,17 @@ class GPT(nn.Module):
         if config.tie_embeddings:
             self.output.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of every position's next token."""
-        rotation = rotary(tokens.shape[1], self.config.size.width // self.config.size.heads, tokens.device)
+    def forward(self, tokens: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        """Logits of every position's next token.
+
+        ``position_ids`` (batch, sequence): each document begins with 0 and sees itself only. None: each row is one.
+        """
+        mask = None if position_ids is None else document_mask(position_ids)
+        positions = torch.arange(tokens.shape[1], device=tokens.device) if position_ids is None else position_ids
+        rotation = rotary(positions, self.config.size.width // self.config.size.heads)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, rotation)
+            x = block(x, rotation, mask)
         logits: Tensor = self.output(self.norm(x))
         return logits
 
@@ -69,9 +74,9 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(size.width, bias=False)
         self.feed_forward = FeedForward(size)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         """(batch, sequence, width) to the same."""
-        x = x + self.attention(self.attention_norm(x), rotation)
+        x = x + self.attention(self.attention_norm(x), rotation, mask)
         return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]  # nn.Module's call is Any
 
 
@@ -86,14 +91,14 @@ class Attention(nn.Module):
         self.value = nn.Linear(size.width, size.width, bias=False)
         self.output = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         """(batch, sequence, width) to the same."""
         batch, length, width = x.shape
         by_head = (batch, length, self.heads, width // self.heads)
         query = rotate(self.query(x).view(by_head).transpose(1, 2), rotation)
         key = rotate(self.key(x).view(by_head).transpose(1, 2), rotation)
         value = self.value(x).view(by_head).transpose(1, 2)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
         merged: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, length, width))
         return merged
 
@@ -112,11 +117,17 @@ class FeedForward(nn.Module):
         return y
 
 
-def rotary(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position's angles, each (length, head_width / 2), f32."""
+def document_mask(positions: Tensor) -> Tensor:
+    """Which tokens each sees, bool, (batch, 1, sequence, sequence); ``positions`` are 0 where a document begins."""
+    documents = (positions == 0).cumsum(1)
+    return (documents[:, None, :, None] == documents[:, None, None, :]).tril()
+
+
+def rotary(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angles of positions ([batch,] sequence): ([batch,] 1, sequence, head_width / 2), f32."""
     half = head_width // 2
-    frequencies = _ROTARY_BASE ** -(torch.arange(half, dtype=torch.float32, device=device) / half)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies)
+    frequencies = _ROTARY_BASE ** -(torch.arange(half, dtype=torch.float32, device=positions.device) / half)
+    angles = (positions.float()[..., None] * frequencies).unsqueeze(-3)
     return angles.cos(), angles.sin()
 
 

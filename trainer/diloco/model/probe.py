@@ -18,6 +18,10 @@ from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
 from diloco.model.logits import logits_of
 from diloco.model.randomness import seeded
+from diloco.model.values import drawn_values, swapped
+
+_ROUNDING = 1e-2
+"""Of what a change does where it is seen: what it may do where it is not. Between rounding, 1e-6, and 1 (ours)."""
 
 
 def check_model(module: nn.Module, field: str) -> None:
@@ -136,3 +140,35 @@ def looks_ahead(module: nn.Module, length: int) -> bool:
     with seeded(0), torch.no_grad(), evaluating(module), arithmetic(module, device):
         first, other = logits_of(module, tokens).float()[:, :-1]
     return not torch.allclose(first, other, rtol=1e-2, atol=1e-3)
+
+
+def check_documents(module: nn.Module, length: int) -> None:
+    """Check that tokens see their own document only, if ``position_ids`` begin at 0 in each.
+
+    It changes the first of two documents, in ``length`` tokens, two or more, and looks at the logits of the second.
+    Parameters have drawn values meanwhile: with those of a new model a layer may have no effect.
+
+    Raises:
+        ModelError: they see others, or the forward pass raises.
+    """
+    device = next(module.parameters()).device
+    first = length // 2
+    tokens = torch.zeros(2, length, dtype=torch.int64, device=device)
+    tokens[1, :first] = 1
+    places = torch.arange(length, device=device)
+    apart = torch.where(places < first, places, places - first).expand(2, -1)
+    values = drawn_values(trained_parameters(module), device)
+    use = "use another model, or leave documentMask out"
+    try:
+        with seeded(0), torch.no_grad(), evaluating(module), swapped(module, values), arithmetic(module, device):
+            made = [logits_of(module, tokens, positions).float()[:, first:] for positions in (None, apart)]
+    except (Exception, SystemExit) as error:
+        raise ModelError(
+            f"data.documentMask: forward(tokens, position_ids=...) raised {one_line(error)}; {use}"
+        ) from error
+    as_one, as_two = (float((before - after).abs().max()) for before, after in made)
+    if not as_two <= _ROUNDING * as_one:
+        raise ModelError(
+            "data.documentMask: the model's tokens see the document before theirs, though position_ids begin at 0 in "
+            f"each; {use}"
+        )

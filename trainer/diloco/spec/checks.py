@@ -81,6 +81,8 @@ def _data(spec: "JobSpec") -> Iterator[Problem]:
     for name, value in spec.data.sources.items():
         if value is not None:
             yield Problem(f"data.{name}", "has no use with spec.task, which has its own examples; remove one of them")
+    if spec.data.document_mask:
+        yield Problem("data.documentMask", "has no use with spec.task, which has its own loss; remove it")
 
 
 def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:

@@ -204,6 +204,9 @@ class DataSpec(Sources):
     ``diloco.learner.data.TokenSource``."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
+    document_mask: bool = False
+    """true: tokens attend to their own document only, positions begin at 0 in each, and the loss leaves out the token
+    after an end of document. Model and data have to support it. false: a sequence is one text."""
     holdout_fraction: float = Field(default=0.05, gt=0, le=0.5)
     """Fraction of the sequences (or the task's examples), the last ones, held out from training to evaluate the global
     model."""

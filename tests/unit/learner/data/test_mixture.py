@@ -109,7 +109,7 @@ def mixed(*parts: dict[str, Any]) -> DataSpec:
 
 def test_a_job_trains_on_the_mixture_that_its_manifest_names(tmp_path: Path) -> None:
     text = {"text": {"path": str(write_text(tmp_path))}}
-    write_token_file(tmp_path / "a.tokens", [np.arange(4000) % 257], 257, "bytes")
+    write_token_file(tmp_path / "a.tokens", [np.arange(4000) % 257], 257, "bytes", 256)
     tokens = {"tokens": {"path": str(tmp_path / "a.tokens")}}
     data = mixed(text, tokens).model_dump(by_alias=True) | {"holdoutFraction": 0.1}
     opened = open_data(small_job(data=data, model={"builtin": {"preset": "pico", "vocabularySize": 257}}), "here/cpu/0")
@@ -119,12 +119,12 @@ def test_a_job_trains_on_the_mixture_that_its_manifest_names(tmp_path: Path) -> 
 
 def test_a_part_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     write_token_file(tmp_path / "a.tokens", [np.arange(200)], 257, "words")
-    write_token_file(tmp_path / "b.tokens", [np.arange(2)], 257, "bytes")
+    write_token_file(tmp_path / "b.tokens", [np.arange(2)], 257, "bytes", 256)
     text = {"text": {"path": str(write_text(tmp_path))}}
     for part, told in (
         (
             {"tokens": {"path": str(tmp_path / "a.tokens")}},
-            "data.mixture[1]: has 257 ids of tokenizer words, and data.",
+            "data.mixture[1]: has 257 ids of tokenizer words (end of document: None), and data.",
         ),
         ({"tokens": {"path": str(tmp_path / "b.tokens")}}, "data.mixture[1]: has 2 tokens, too few for a holdout of"),
         ({"tokens": {"path": str(tmp_path / "none")}}, f"data.mixture[1].tokens.path: {tmp_path / 'none'}: No such"),

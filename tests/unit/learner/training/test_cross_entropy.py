@@ -8,15 +8,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from diloco.learner.training import cross_entropy as module
-from diloco.learner.training.cross_entropy import cross_entropy
+from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
 
 SHAPE = (3, 7, 50)
 
 
 def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Some of the targets are not counted."""
     generator = torch.Generator().manual_seed(0)
     logits = (4 * torch.randn(SHAPE, generator=generator)).to(dtype).requires_grad_()
-    return logits, torch.randint(SHAPE[2], SHAPE[:2], generator=generator)
+    targets = torch.randint(SHAPE[2], SHAPE[:2], generator=generator)
+    targets[1, 2:5] = NOT_COUNTED
+    return logits, targets
 
 
 @pytest.mark.parametrize("elements", [1, 8 * 50, 10**6])

@@ -1,5 +1,6 @@
 """What has to hold of every model: each kind is refused in one line, or four equalities hold to the bit."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
+from diloco.model.logits import logits_of
+from diloco.model.probe import check_documents
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
-from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED
+from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED, VOCABULARY, hugging_face
 from tests.support.small_job import named_job, small_job, write_text
 from tests.support.small_learner import trainer_of
 
@@ -120,6 +123,24 @@ def test_a_model_of_transformers_is_trained_and_exported_alike(
     tmp_path: Path, text: Path, kind: str, optimizer: str
 ) -> None:
     check(job_of(text, kind, optimizer, "hugging_face", **HUGGING_FACE[kind]), tmp_path)
+
+
+@pytest.mark.parametrize("kind", HUGGING_FACE)
+def test_transformers_models_keep_documents_apart_or_are_refused(kind: str) -> None:
+    module = hugging_face(kind, **HUGGING_FACE[kind]).eval()
+    if kind == "mamba":
+        with pytest.raises(ModelError, match=r"^data.documentMask: the model's tokens see the document before theirs"):
+            check_documents(module, 8)
+        return
+    check_documents(module, 8)
+    tokens = torch.randint(VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7]])
+    with torch.no_grad():
+        packed, whole = logits_of(module, tokens, positions), logits_of(module, tokens)
+        for row, bounds in ((0, (0, 5, 6, 12)), (1, (0, 4, 12))):
+            apart = [logits_of(module, tokens[row : row + 1, first:last])[0] for first, last in pairwise(bounds)]
+            torch.testing.assert_close(packed[row], torch.cat(apart), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(packed, whole, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -8,7 +8,7 @@ import pytest
 TRAINS = """
 import torch
 from diloco.learner.training.optimizer import NamedOptimizer
-from diloco.model import build_model
+from diloco.model.build import build_model
 from diloco.spec.training import InnerOptimizer
 from tests.support.small_job import small_job
 job = small_job()
@@ -22,7 +22,7 @@ optimizer.load_state(optimizer.state(), 2)
 optimizer.zero_grad()
 """
 LAYS_OUT = """
-from diloco.model import layout_of_job
+from diloco.model.build import layout_of_job
 from tests.support.small_job import small_job
 assert layout_of_job(small_job()).fragments
 """

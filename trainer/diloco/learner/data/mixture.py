@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.data.source import DataError, TokenSource
+from diloco.learner.data.source import DataError, TokenSource, end_of_document
 from diloco.learner.data.tokenfile import TokenFile
 from diloco.spec.training import MixturePart, Sources
 
@@ -40,12 +40,16 @@ class Mixture:
     """A ``TokenSource``. The row's first ``training_tokens`` hold no token that is held out."""
 
     def __init__(self, sources: Sequence[TokenSource], weights: Sequence[float], holdout_fraction: float) -> None:
-        """``holdout_fraction``: of each source, which must be at least one token, as of the row."""
+        """``holdout_fraction``: of each source, which must be at least one token, as of the row.
+
+        All sources end documents with one id.
+        """
         shares = [weight / sum(weights) for weight in weights]
         total = math.ceil(max(len(source) / share for source, share in zip(sources, shares, strict=True)))
         train = training_tokens(total, holdout_fraction)
         self._length = total
         self.vocabulary_size = max(source.vocabulary_size for source in sources)
+        self.end_of_document = end_of_document(sources[0])
         self._stretches: list[_Stretch] = []
         for begin, end in ((0, train), (train, total)):
             bounds = [begin + round(part * (end - begin)) for part in accumulate(shares, initial=0.0)]
@@ -101,4 +105,4 @@ def open_mixture(
 
 def _vocabulary(source: TokenSource) -> str:
     tokenizer = source.info.tokenizer if isinstance(source, TokenFile) else "bytes"
-    return f"{source.vocabulary_size} ids of tokenizer {tokenizer}"
+    return f"{source.vocabulary_size} ids of tokenizer {tokenizer} (end of document: {end_of_document(source)})"

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from diloco.learner.data.corpus import open_text
 from diloco.learner.data.holdout import Holdout, check_size, training_sequences
 from diloco.learner.data.mixture import open_mixture
 from diloco.learner.data.own_task import own_task
 from diloco.learner.data.sampler import DealtSampler, Sampling
-from diloco.learner.data.source import DataError, TokenSource
+from diloco.learner.data.source import DataError, TokenSource, end_of_document
 from diloco.learner.data.task import JobTask, LanguageModel
 from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenfile import open_token_file
@@ -66,7 +68,9 @@ def open_task(job: JobSpec, cache: Path | None = None, stopping: Callable[[], bo
     """
     if job.task is not None:
         return own_task(job.task)
-    return LanguageModel(open_source(job.data, cache, stopping), job.training.sequence_length, field_of(job.data))
+    source, field = open_source(job.data, cache, stopping), field_of(job.data)
+    end = _end_of_document(source, field) if job.data.document_mask else None
+    return LanguageModel(source, job.training.sequence_length, field, end)
 
 
 def open_source(data: DataSpec, cache: Path | None = None, stopping: Callable[[], bool] = lambda: False) -> TokenSource:
@@ -108,6 +112,16 @@ def field_of(data: DataSpec) -> str:
     given = (name for name in ("tokens", "documents", "mixture", "entrypoint") if getattr(data, name) is not None)
     kind = next(given)
     return f"data.{kind}.path" if kind in ("tokens", "documents") else f"data.{kind}"
+
+
+def _end_of_document(source: TokenSource, field: str) -> int:
+    end, most = end_of_document(source), source.vocabulary_size - 1
+    if isinstance(end, int | np.integer) and 0 <= end <= most:
+        return int(end)
+    raise DataError(
+        f"data.documentMask: end_of_document of {field} is {end!r}; use a source with a token id of 0 to {most} there "
+        "(`diloco tokens` writes it into its files), or leave documentMask out"
+    )
 
 
 def batch_size_of(job: JobSpec, learner: str) -> int:

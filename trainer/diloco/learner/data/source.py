@@ -30,7 +30,10 @@ def unreadable(what: str, error: OSError) -> DataError:
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """Read-only tokens. The same in every process of a job and after a restart, because positions refer to them."""
+    """Read-only tokens. The same in every process of a job and after a restart, because positions refer to them.
+
+    ``data.documentMask`` needs an attribute ``end_of_document`` besides: the id of the token that ends each document.
+    """
 
     @property
     def vocabulary_size(self) -> int:
@@ -44,6 +47,11 @@ class TokenSource(Protocol):
     def read(self, start: int, stop: int) -> Tokens:
         """Tokens ``start`` to ``stop``, shape (stop - start,), any integer type."""
         ...
+
+
+def end_of_document(source: TokenSource) -> object:
+    """The id of the token that ends each document, if the source says it, in ``end_of_document``."""
+    return getattr(source, "end_of_document", None)
 
 
 def read_into(source: TokenSource, start: int, out: NDArray[np.int64]) -> None:

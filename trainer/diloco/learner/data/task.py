@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diloco.learner.data.source import DataError, TokenSource, read_into
-from diloco.learner.training.cross_entropy import cross_entropy
+from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
 from diloco.model import ModelError
 from diloco.model.logits import logits_of
-from diloco.model.probe import looks_ahead, vocabulary_size_of
+from diloco.model.probe import check_documents, looks_ahead, vocabulary_size_of
 
 _log = logging.getLogger(__name__)
 
@@ -110,28 +110,39 @@ class LanguageModel(JobTask):
     examples = "sequences"
     unit = "nats per token"
 
-    def __init__(self, source: TokenSource, length: int, field: str) -> None:
+    def __init__(self, source: TokenSource, length: int, field: str, end_of_document: int | None = None) -> None:
+        """``end_of_document``: the id after which another document begins, unseen. None: a sequence is one."""
         self.field = field
-        self._source, self._length = source, length
+        self._source, self._length, self._end = source, length, end_of_document
 
     def __len__(self) -> int:
         return max(0, len(self._source) - 1) // self._length
 
     def batch(self, numbers: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        """Token ids, int64, shape (sequences, length): ``inputs``, and ``targets``, each the token after its input."""
+        """Token ids, int64, shape (sequences, length): ``inputs``, and ``targets``, each the token after its input.
+
+        With documents also ``positions`` in them; what follows an end is no target.
+        """
         tokens = np.empty((len(numbers), self._length + 1), dtype=np.int64)
         for row, number in zip(tokens, numbers, strict=True):
             read_into(self._source, int(number) * self._length, row)
         whole = torch.from_numpy(tokens)
-        return {"inputs": whole[:, :-1].contiguous(), "targets": whole[:, 1:].contiguous()}
+        batch = {"inputs": whole[:, :-1].contiguous(), "targets": whole[:, 1:].contiguous()}
+        if self._end is not None:
+            ends = tokens[:, :-1] == self._end
+            batch["positions"] = torch.from_numpy(_positions(ends))
+            ends[0, 0] &= not ends.all()  # in a batch of ends alone, one target counts: a mean needs one
+            batch["targets"][torch.from_numpy(ends)] = NOT_COUNTED
+        return batch
 
     def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Total:
         """Cross-entropy of each target."""
         targets = batch["targets"]
-        return Total(cross_entropy(logits_of(module, batch["inputs"]), targets), targets.numel())
+        summed = cross_entropy(logits_of(module, batch["inputs"], batch.get("positions")), targets)
+        return Total(summed, targets.numel() if self._end is None else (targets != NOT_COUNTED).sum())
 
     def check(self, module: nn.Module) -> None:
-        """Check that the module's output is logits, and that every token id of the data is in its vocabulary."""
+        """Check that the module's output is logits, its vocabulary has every token id, and documents stay apart."""
         length = min(self._length, _PROBE_TOKENS)
         known = vocabulary_size_of(module, length)
         if self._source.vocabulary_size > known:
@@ -143,3 +154,13 @@ class LanguageModel(JobTask):
             _log.warning(
                 "the model sees the tokens that it is to predict, so its loss means nothing; use a causal model"
             )
+        if self._end is not None:
+            check_documents(module, length)
+
+
+def _positions(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Each token's position in its document, or in the part of it that its row has; ``ends`` are documents' last."""
+    places = np.arange(ends.shape[1])
+    begins = np.zeros(ends.shape, dtype=np.int64)
+    begins[:, 1:] = ends[:, :-1] * places[1:]
+    return places - np.maximum.accumulate(begins, axis=1)

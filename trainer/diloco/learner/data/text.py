@@ -32,6 +32,8 @@ class Document:
 class ByteText:
     """A ``TokenSource`` over documents. Tokens are uint16."""
 
+    end_of_document = END_OF_DOCUMENT
+
     def __init__(self, documents: Iterable[Document]) -> None:
         self._documents = tuple(documents)
         sizes = np.array([document.size_bytes + 1 for document in self._documents], dtype=np.int64)

@@ -96,7 +96,8 @@ def make_from_files(
         DataError: they or the tokenizer cannot be used.
         OSError: ``output`` cannot be written; nothing is left of it.
     """
-    return write_token_file(output, _tokens(files, tokenizer, tell), tokenizer.vocabulary_size, tokenizer.name)
+    tokens = _tokens(files, tokenizer, tell)
+    return write_token_file(output, tokens, tokenizer.vocabulary_size, tokenizer.name, tokenizer.end_of_document)
 
 
 def _tokens(files: DocumentFiles, tokenizer: Tokenizer, tell: Callable[[Progress], object]) -> Iterator[Tokens]:

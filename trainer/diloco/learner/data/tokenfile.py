@@ -3,7 +3,7 @@
     0     8 bytes   magic, "DILOCOTK"
     8     u32       version, 1
     12    u32       length of the JSON header
-    16    JSON      dtype, vocabularySize, count, tokenizer, digest; then zeros
+    16    JSON      dtype, vocabularySize, count, tokenizer, digest, endOfDocument; then zeros
     4096            the tokens, little-endian
     ...   u64 each  XXH3-64 of every MiB of tokens
 
@@ -52,6 +52,8 @@ class TokenFileInfo:
     tokenizer: str
     digest: str
     """Digest of all tokens, hexadecimal."""
+    end_of_document: int | None = None
+    """The id that ends each document. None: not known."""
 
     @property
     def data_bytes(self) -> int:
@@ -79,6 +81,11 @@ class TokenFile:
     def vocabulary_size(self) -> int:
         """As the header says."""
         return self.info.vocabulary_size
+
+    @property
+    def end_of_document(self) -> int | None:
+        """As the header says."""
+        return self.info.end_of_document
 
     def __len__(self) -> int:
         return self.info.count
@@ -125,7 +132,9 @@ def open_token_file(path: Path) -> TokenFile:
     return TokenFile(path, info, np.frombuffer(row, dtype="<u8"))
 
 
-def write_token_file(path: Path, chunks: Iterable[Tokens], vocabulary_size: int, tokenizer: str) -> TokenFileInfo:
+def write_token_file(
+    path: Path, chunks: Iterable[Tokens], vocabulary_size: int, tokenizer: str, end_of_document: int | None = None
+) -> TokenFileInfo:
     """Write ``chunks`` of tokens, one after the other, as a token file: complete and on disk, or not at all.
 
     Raises:
@@ -135,10 +144,16 @@ def write_token_file(path: Path, chunks: Iterable[Tokens], vocabulary_size: int,
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "is not a regular file; use one", str(path))
     with written_atomically(path) as file:
-        return _write(file, chunks, vocabulary_size, tokenizer)
+        info = _write(file, chunks, vocabulary_size, tokenizer, end_of_document)
+        file.seek(0)
+        file.write(_header(info))
+    return info
 
 
-def _write(file: IO[bytes], chunks: Iterable[Tokens], vocabulary_size: int, tokenizer: str) -> TokenFileInfo:
+def _write(
+    file: IO[bytes], chunks: Iterable[Tokens], vocabulary_size: int, tokenizer: str, end_of_document: int | None
+) -> TokenFileInfo:
+    """All but the header."""
     if not 1 <= vocabulary_size <= _VOCABULARY_SIZE_LIMIT:
         raise DataError(f"tokenizer {tokenizer}: has a vocabulary of {vocabulary_size}")
     dtype = next(name for name, kind in _DTYPES.items() if vocabulary_size <= 1 << 8 * kind.itemsize)
@@ -165,10 +180,7 @@ def _write(file: IO[bytes], chunks: Iterable[Tokens], vocabulary_size: int, toke
         checksums.append(_write_block(file, pending))
     row = struct.pack(f"<{len(checksums)}Q", *checksums)
     file.write(row)
-    info = TokenFileInfo(dtype, vocabulary_size, count, tokenizer, xxhash.xxh3_128_hexdigest(row))
-    file.seek(0)
-    file.write(_header(info))
-    return info
+    return TokenFileInfo(dtype, vocabulary_size, count, tokenizer, xxhash.xxh3_128_hexdigest(row), end_of_document)
 
 
 def _write_block(file: IO[bytes], block: bytearray) -> int:
@@ -184,6 +196,7 @@ def _header(info: TokenFileInfo) -> bytes:
             "count": info.count,
             "tokenizer": info.tokenizer[:256],
             "digest": info.digest,
+            "endOfDocument": info.end_of_document,
         }
     ).encode()
     return (_PREFIX.pack(_MAGIC, _VERSION, len(described)) + described).ljust(_DATA_OFFSET, b"\0")
@@ -217,6 +230,7 @@ def _info(plain: dict[str, Any]) -> TokenFileInfo:
         count=int(plain["count"]),
         tokenizer=_text(plain, "tokenizer"),
         digest=_text(plain, "digest"),
+        end_of_document=plain.get("endOfDocument"),
     )
     if info.dtype not in _DTYPES:
         raise ValueError(f"dtype is {info.dtype}, allowed are {', '.join(_DTYPES)}")

@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+NOT_COUNTED: Final = -100
+"""In the place of a target's id: torch's own mark."""
 _CHUNK_ELEMENTS: Final = 2**24
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Summed cross-entropy in nats of logits (batch, sequence, vocabulary) against ids (batch, sequence), in f32."""
+    """Summed cross-entropy in nats of logits (batch, sequence, vocabulary) against ids (batch, sequence), in f32.
+
+    Positions whose id is ``NOT_COUNTED`` are left out.
+    """
     total: Tensor = _CrossEntropy.apply(logits.flatten(0, 1), targets.flatten())
     return total
 
@@ -31,8 +36,9 @@ class _CrossEntropy(torch.autograd.Function):
             scores = functional.log_softmax(part, -1, dtype=torch.float32)
             total += functional.nll_loss(scores, ids, reduction="sum")
             if ctx.gradient is not None:
-                of_part = scores.exp_().scatter_add_(1, ids[:, None], scores.new_full((len(ids), 1), -1.0))
-                ctx.gradient[first : first + rows] = of_part
+                column, minus = ids.clamp(min=0)[:, None], scores.new_full((len(ids), 1), -1.0)
+                of_part = scores.exp_().scatter_add_(1, column, minus)
+                torch.mul(of_part, (ids != NOT_COUNTED)[:, None], out=ctx.gradient[first : first + rows])
         return total
 
     @staticmethod

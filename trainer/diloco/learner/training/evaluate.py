@@ -1,7 +1,6 @@
 """The loss of a model on held-out examples. Evaluating with other parameters does not change the model itself."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from diloco.learner.data.task import JobTask, on
 from diloco.model.probe import arithmetic, evaluating
+from diloco.model.values import swapped
 
 
 class Evaluated(NamedTuple):
@@ -50,22 +50,3 @@ def mean_loss(
             raise task.mistake(f"{name or 'its loss'} has a count of {counted:g} in an evaluation; it must be above 0")
         means[name] = summed / counted
     return Evaluated(means.pop(""), means)
-
-
-@contextmanager
-def swapped(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give parameters other values inside: the same parameters, so that every name and alias of one sees them.
-
-    A strided parameter gets a strided copy, so that a model computes the same to the bit wherever its values are from.
-    """
-    parameters = {name: module.get_parameter(name) for name in values}
-    before = {name: parameter.data for name, parameter in parameters.items()}
-    try:
-        for name, parameter in parameters.items():
-            given = values[name]
-            alike = given.stride() == parameter.stride()
-            parameter.data = given if alike else torch.empty_like(parameter).copy_(given)
-        yield
-    finally:
-        for name, parameter in parameters.items():
-            parameter.data = before[name]

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from diloco.learner.data import DataError
 from diloco.learner.data.task import JobTask
-from diloco.learner.training.evaluate import swapped
 from diloco.model import ModelError
 from diloco.model.constants import SavedBuffers, digests
 from diloco.model.entrypoint import one_line
 from diloco.model.fragments import trained_parameters
 from diloco.model.probe import arithmetic, evaluating
 from diloco.model.randomness import seeded_by
+from diloco.model.values import drawn_values, swapped
 from diloco.spec.training import TrainingSpec
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class StateWatch:
 
     def _probe(self) -> Tensor:
         """The sum and the count of the losses, bit by bit, as integers of 8 bytes."""
-        values = _values(trained_parameters(self._module), self._device)
+        values = drawn_values(trained_parameters(self._module), self._device)
         # A compiled model may be compiled anew for other shapes, and then differ in the last bit.
         compiled = "torch._dynamo" in sys.modules
         eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
@@ -101,21 +101,3 @@ class StateWatch:
         ):
             pair = self._task.loss(self._module, self._batch)
         return torch.stack([torch.as_tensor(one).double().cpu() for one in pair]).view(torch.int64)
-
-
-def _values(parameters: dict[str, nn.Parameter], device: torch.device) -> dict[str, Tensor]:
-    """Values by name: about 1 for norms and biases, and small enough elsewhere for the size of a layer's input.
-
-    Parameters with inputs of one size share their values, so that this takes less memory than the model.
-    """
-    inputs = {name: one.shape[1:].numel() if one.dim() > 1 else 0 for name, one in parameters.items()}
-    most: dict[int, int] = {}
-    for name, one in parameters.items():
-        most[inputs[name]] = max(one.numel(), most.get(inputs[name], 0))
-    drawn: dict[int, Tensor] = {}
-    for size, numel in most.items():
-        generator = torch.Generator(device).manual_seed(size)
-        reach = 1.7 * size**-0.5 if size else 0.5
-        drawn[size] = torch.empty(numel, device=device).uniform_(-reach, reach, generator=generator)
-        drawn[size] += 0.0 if size else 1.0
-    return {name: drawn[inputs[name]][: one.numel()].view(one.shape) for name, one in parameters.items()}
