@@ -172,7 +172,7 @@ def test_parts_that_end_documents_otherwise_are_no_mixture(tmp_path: Path, docum
 @pytest.mark.parametrize(
     ("factory", "told"),
     [
-        ("tests.support.model_parts:plain", "forward(tokens, position_ids=...) raised TypeError: "),
+        ("tests.support.model_kinds:plain", "forward(tokens, position_ids=...) raised TypeError: "),
         ("tests.support.model_parts:DeafToPositions", "the model's tokens see the document before theirs, though "),
     ],
 )
