@@ -76,7 +76,7 @@ def test_what_leads_to_the_syncer_uses_its_service_and_its_name() -> None:
     (proxy,) = blocks("text", "defaults")
     assert f"req.ssl_sni -i {name} " in proxy
     assert f"{service}.{NAMESPACE}.svc:29400" in proxy
-    (tunnel,) = [block for block in blocks("yaml") if "kind: Deployment" in block]
+    (tunnel,) = blocks("sh", "ssh ")
     assert f"-L0.0.0.0:29400:{service}.{NAMESPACE}.svc:29400" in tunnel
 
 
