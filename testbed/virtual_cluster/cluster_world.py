@@ -256,7 +256,9 @@ class ClusterWorld:
         self.home.tick(self.now)
         for name, syncer in self.syncers.items():
             if syncer.runs_in(self.home.ready_syncer(name)):
-                syncer.obey(self.home.objects["ConfigMap", f"{name}-job"]["data"])
+                files = self.home.objects["ConfigMap", f"{name}-job"]["data"]
+                syncer.reads(files)
+                syncer.obey(files)
                 syncer.trains(seconds, self.home.working_learners(name))
 
     def watch(self) -> None:

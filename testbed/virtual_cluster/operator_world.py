@@ -299,6 +299,9 @@ class World:
         self.now += timedelta(seconds=seconds)
         self.home.tick(self.now)
         if self.syncer.runs_in(self.home.ready_syncer(self.name)):
+            manifest = self.home.objects.get(("ConfigMap", names.config_map(self.name)))
+            if manifest is not None:
+                self.syncer.reads(manifest["data"])
             self.syncer.trains(seconds, self._connected())
 
     def run(self, seconds: float, every: float = TICK_SECONDS) -> None:

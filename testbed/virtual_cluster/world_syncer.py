@@ -3,6 +3,7 @@
 It does not depend on Kubernetes.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE, orders_in
 from diloco.spec.status.engine import LearnerState, Phase
+from diloco_operator.manifests.common import JOB_FILE
 
 TOKENS_PER_SECOND = 100.0
 """Of one learner."""
@@ -96,11 +98,19 @@ class WorldSyncer:
         if self.phase is Phase.WAITING and self.joined:
             self.phase, self.phase_reason = Phase.TRAINING, "a learner has joined"
         self.rate = 0.0 if self.frozen or self.phase is not Phase.TRAINING else len(working) * TOKENS_PER_SECOND
-        self.merged = min(float(self.budget), self.merged + self.rate * seconds)
+        self.merged = max(self.merged, min(float(self.budget), self.merged + self.rate * seconds))
         if self.phase is Phase.TRAINING and self.merged >= self.budget:
             self.phase, self.phase_reason = Phase.COMPLETE, f"{self.budget} tokens are merged"
         if self.phase is Phase.COMPLETE and not self.export_blocked:
             self.exported = True
+
+    def reads(self, files: Mapping[str, str]) -> None:
+        """Read the budget in its manifest. What has ended the job goes on with a larger one, as after a restart."""
+        if not self.reads_orders:
+            return
+        self.budget = budget = json.loads(files[JOB_FILE])["spec"]["training"]["tokens"]
+        if self.phase is Phase.COMPLETE and self.merged < budget:
+            self.phase, self.phase_reason, self.exported = Phase.WAITING, "the syncer has restarted", False
 
     def obey(self, files: Mapping[str, str]) -> None:
         """Follow the files with orders about single learners."""

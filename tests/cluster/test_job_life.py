@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diloco.spec.status.job import ExportedModel
+from diloco.spec.status.job import ExportedModel, JobStatus
 from diloco_operator.manifests import common
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import Images
@@ -92,6 +92,30 @@ def test_the_model_on_the_volume_has_the_loss_that_the_status_says(job: ClusterJ
     job.kubectl("delete", "pod", "evaluation")
 
 
+def test_a_complete_job_goes_on_with_a_larger_budget_that_may_change(job: ClusterJob) -> None:
+    before = job.status().progress
+    assert before is not None
+    job.patch(training={"tokens": 1_000 * BUDGET})
+    status = job.wait_for(
+        lambda status: status.phase == "Training" and _merged(status) > before.tokens, "it goes on from its checkpoint"
+    )
+    assert (status.completion_time, status.model) == (None, None)
+    assert "BudgetRaised" in job.events()
+    assert status.progress is not None
+    assert status.progress.step > before.step
+    pods = {one.name: (one.uid, one.restarts) for one in job.pods()}
+    job.patch(training={"tokens": 2_000 * BUDGET})
+    job.wait_for(lambda status: _budget(status) == 2_000 * BUDGET, "the syncer follows the larger budget")
+    assert {one.name: (one.uid, one.restarts) for one in job.pods()} == pods
+    job.patch(training={"tokens": 2 * BUDGET})
+    job.kubectl_wait("condition=Complete")
+    status = job.status()
+    assert _budget(status) == 2 * BUDGET <= _merged(status)
+    assert status.model == ExportedModel(persistent_volume_claim="life-syncer", path="model.safetensors")
+    assert status.completion_time is not None
+    wait_until(lambda: not job.pods(), "its pods go again")
+
+
 def test_a_job_past_its_ttl_is_deleted_with_its_children_for_good(job: ClusterJob) -> None:
     before = job.objects()
     kinds = {one.partition("/")[0].partition(".")[0] for one in before}
@@ -105,6 +129,14 @@ def test_a_job_past_its_ttl_is_deleted_with_its_children_for_good(job: ClusterJo
     apply_idle(job.cluster, job.namespace, manifest("another"))
     assert not job.objects()
     assert not job.exists()
+
+
+def _merged(status: JobStatus) -> int:
+    return 0 if status.progress is None else status.progress.tokens
+
+
+def _budget(status: JobStatus) -> int:
+    return 0 if status.progress is None else status.progress.budget_tokens
 
 
 def _ended(job: ClusterJob, pod: str) -> str:

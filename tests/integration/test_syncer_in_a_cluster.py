@@ -41,14 +41,34 @@ def test_a_pool_is_scaled_while_the_job_runs(tmp_path: Path) -> None:
         assert early.over.wait(WAIT_SECONDS)
         one.train(lambda _: ids(syncer) == ["here/cpu/0"])
         assert syncer.status().inner_steps >= steps
-        SmallJob(tmp_path, tokens=20_000_000, learners=2)
-        syncer.wait_for(
-            "has changed in spec.training.tokens; only regions and pools, and their learners, minimumLearners and "
-            "excludedIndices"
-        )
-        assert syncer.status().budget_tokens == 10_000_000
+        SmallJob(tmp_path, tokens=10_000_000, learners=2, lease_seconds=31)
+        syncer.wait_for("has changed in spec.sync.leaseSeconds; only training.tokens, regions and pools, and their")
+        assert ids(syncer) == ["here/cpu/0"]
         assert syncer.terminate() == EXIT_OK
     replayed(tmp_path / "s")
+
+
+def test_a_budget_is_raised_while_the_job_trains_and_after_its_end(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, tokens=10_000_000)
+    with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:
+        one.begin().train(lambda this: len(this.merged) >= 2)
+        job = SmallJob(tmp_path, tokens=20_000_000)
+        syncer.wait_for("BudgetChanged")
+        assert syncer.status().budget_tokens == 20_000_000
+        one.train(lambda this: this.budget == 20_000_000)
+        SmallJob(tmp_path, tokens=1_000)
+        one.train(lambda this: this.finished is not None)
+        job = SmallJob(tmp_path, tokens=5_000)
+        assert syncer.exit_code() == EXIT_OK
+    with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:
+        assert (syncer.status().phase, syncer.status().budget_tokens) == ("Waiting", 5_000)
+        one.begin().train(lambda this: this.finished is not None)
+        assert syncer.status().complete
+        assert syncer.status().merged_tokens >= 5_000
+        assert [evaluation.final for evaluation in syncer.status().evaluations].count(True) == 2
+        assert syncer.terminate() == EXIT_OK
+    report = replayed(tmp_path / "s")
+    assert len(report.epochs) == 2
 
 
 def test_a_region_is_added_and_another_one_removed_while_the_job_runs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from diloco.core.engine.events import (
+    BudgetChanged,
     Evaluated,
     Event,
     FragmentApplied,
@@ -203,6 +204,11 @@ class EngineStates(RuleBasedStateMachine):
     @rule(learners=st.sets(st.sampled_from(NAMES), min_size=1))
     def plan_changes(self, learners: set[str]) -> None:
         self.world.plan(tuple(sorted(learners)))
+
+    @precondition(lambda self: self.chosen.budget_tokens <= 8000)
+    @rule(tokens=st.sampled_from([1000, 8000, 16_000]))
+    def budget_changes(self, tokens: int) -> None:
+        self.world.do(BudgetChanged(tokens, max(1, tokens // 10)))
 
     @rule()
     def checkpoint_is_written(self) -> None:

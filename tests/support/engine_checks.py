@@ -172,7 +172,8 @@ class CheckedEngine:
                 self._ordered(action)
             case Discard():
                 key = key_of(action)
-                assert key not in self._merged_keys, f"{key} is merged, and dropped"
+                # What came before a restart, the new syncer neither knows nor has.
+                assert key not in self._merged_keys & self._valid, f"{key} is merged, and dropped"
                 # One that comes before it is asked for is dropped, and may come again once it is.
                 if key in self._asked:
                     self._dropped.add(key)

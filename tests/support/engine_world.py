@@ -151,6 +151,7 @@ class World(CheckedEngine):
         self.sessions.clear()
         self._open.clear()
         self._made.clear()
+        self._valid.clear()
         self.versions = list(self.engine.versions)
         self.finished = self.engine.finished
         for process in self.processes.values():

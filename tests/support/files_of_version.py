@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from diloco.core.engine.events import (
+    BudgetChanged,
     Event,
     FragmentDeclined,
     FragmentLate,
@@ -121,6 +122,7 @@ def _rare_events(run: RecordedRun) -> list[Event]:
         LearnerFailed(last, lost),
         LearnerReadmitted(last, lost),
         LearnersPlanned(run.job.spec.learner_ids, tuple(run.job.spec.pools), (PoolMinimum("here/cpu", 1),)),
+        BudgetChanged(100_000, 10_000),
         TimerFired("lease"),
         StepReported(second, other, 10, 640, 0.1, -math.inf, 40),
         SnapshotAsked("a test asks for it"),

@@ -70,7 +70,9 @@ class CheckedSyncer(SimulatedSyncer):
         self.options = EngineOptions.from_job(named_job("liars", spec), layout)
         self.work = counted_work(spec, layout)
         super().__init__(self.options, self.work.model, clock, merge_seconds=0.01)
-        self.claims = Claims(ClaimLimits.of(spec, spec.pools), lambda: None, lambda: clock.now)
+        self.claims = Claims(
+            ClaimLimits.of(spec, spec.pools, lambda: self._engine.progress), lambda: None, lambda: clock.now
+        )
         self.weights: dict[str, float] = {}
         """By learner: its weights, added up over all merges."""
 

@@ -70,6 +70,8 @@ class ScriptedLearner:
         self.fragments: dict[int, torch.Tensor] = {}
         self.received_at: dict[int, int] = {}
         self.steps = 0
+        self.budget = 0
+        """Of the job, as the syncer said last."""
         self.merged: list[tuple[int, int]] = []
         """(fragment, version) that its outer gradient is in."""
         self.headers: list[PullHeader] = []
@@ -239,7 +241,8 @@ class ScriptedLearner:
                 # error.
                 with contextlib.suppress(RefusedError):
                     self.push(message)
-            case FragmentReady(fragment, version, merged):
+            case FragmentReady(fragment, version, merged, progress):
+                self.budget = progress.budget
                 if merged:
                     self.merged.append((fragment, version))
                 header = self.pull(fragment, version)

@@ -71,7 +71,7 @@ class SyncerPeers:
         self.store = FragmentStore(layout, residuals=residuals)
         for fragment in layout.fragments:
             self.store.put(fragment.index, version, torch.zeros(fragment.numel))
-        limits = ClaimLimits(lambda _: TOKENS_PER_STEP, BOUND_STEPS, 10**6, 16)
+        limits = ClaimLimits(lambda _: TOKENS_PER_STEP, BOUND_STEPS, lambda: 10**6, 16)
         self.recorded: list[int] = []
         """Marks that are on disk."""
         self.disk_full = False

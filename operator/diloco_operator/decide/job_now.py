@@ -44,6 +44,7 @@ from diloco_operator.decide.objects.workloads import (
 from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
 from diloco_operator.manifests.placement.holds import is_held_back
 from diloco_operator.names import PoolKey, SetNames
+from diloco_operator.objects import mapping
 from diloco_operator.options import OperatorOptions
 
 
@@ -94,12 +95,17 @@ class JobNow:
     @property
     def active_deadline_seconds(self) -> int | None:
         """``spec.activeDeadlineSeconds``; None: there is none that can be read."""
-        return _seconds(self._said.get("activeDeadlineSeconds"))
+        return _number(self._said.get("activeDeadlineSeconds"))
 
     @property
     def ttl_seconds_after_finished(self) -> int | None:
         """``spec.ttlSecondsAfterFinished``; None: there is none that can be read."""
-        return _seconds(self._said.get("ttlSecondsAfterFinished"))
+        return _number(self._said.get("ttlSecondsAfterFinished"))
+
+    @property
+    def budget_tokens(self) -> int | None:
+        """``spec.training.tokens``; None: there is none that can be read."""
+        return _number(mapping(self._said.get("training")).get("tokens"))
 
     @property
     def _said(self) -> dict[str, Any]:
@@ -318,5 +324,5 @@ def _needs_holding(workload: PoolWorkload) -> bool:
     return bool(workload.held or is_held_back(workload.live))
 
 
-def _seconds(value: object) -> int | None:
+def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -16,7 +16,10 @@ CONDITION_MEANINGS = MappingProxyType(
             "the pool, how many of its learners are affected, and each cause; the reason is that of the most serious."
         ),
         "Suspended": "The job was suspended and none of its pods is left.",
-        "Complete": "The token budget is merged and the model is on the syncer's volume. Final.",
+        "Complete": (
+            "The token budget is merged and the model is on the syncer's volume. Final unless `training.tokens` is "
+            "raised."
+        ),
         "Failed": "The job has ended without being complete. Final.",
     }
 )
@@ -84,6 +87,7 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
 
     BUDGET_REACHED = "BudgetReached"
+    BUDGET_RAISED = "BudgetRaised"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     TRAINING_FAILED = "TrainingFailed"
     OBJECT_REVERTED = "ObjectReverted"

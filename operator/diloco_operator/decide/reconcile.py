@@ -25,6 +25,7 @@ from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.ending.deletion import deletion
 from diloco_operator.decide.ending.ending import (
     deadline_end,
+    goes_on,
     recorded_end,
     seconds_to_live,
     seconds_until_deadline,
@@ -45,7 +46,7 @@ from diloco_operator.decide.status.progress import moved, progress_of
 from diloco_operator.decide.status.readiness import readiness
 from diloco_operator.decide.status.status import with_status
 from diloco_operator.decide.status.text import LONGEST_MESSAGE, one_line
-from diloco_operator.decide.verdicts import degraded, ended, not_suspended, over, refused, standing
+from diloco_operator.decide.verdicts import degraded, ended, not_suspended, over, refused, reopened, standing
 from diloco_operator.manifests import InvalidSpecError, NoImageError, Scale
 from diloco_operator.options import OperatorOptions
 from diloco_operator.signing import CertificateMaker
@@ -74,7 +75,9 @@ def reconcile(
         return deletion(job_now)
     if recorded_end(job_now.before) is not None:
         return _has_ended(job_now)
-    end = syncer_end(observed.syncer) or deadline_end(job_now.active_deadline_seconds, job_now.before.start_time, now)
+    end = syncer_end(observed.syncer, job_now.budget_tokens) or deadline_end(
+        job_now.active_deadline_seconds, job_now.before.start_time, now
+    )
     if end is not None:
         # It is recorded before anything is stopped, because the syncer's status is not requested afterwards.
         return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), end=end)
@@ -128,8 +131,11 @@ def _handing_in(job_now: JobNow) -> bool:
 
 
 def _has_ended(job_now: JobNow) -> Plan:
-    """Remove its pods, learners first, and keep the rest until the job is deleted."""
+    """Remove its pods, learners first, and keep the rest until the job is deleted; or have it go on."""
     options = job_now.options
+    if goes_on(job_now.before, job_now.budget_tokens):
+        # It is recorded before anything starts, because from then on the job is one that has not ended.
+        return with_status(job_now, Plan(again_in_seconds=0.0), reopened(job_now), reopens=True)
     live_seconds = seconds_to_live(job_now.ttl_seconds_after_finished, job_now.before.completion_time, job_now.now)
     if live_seconds is not None and live_seconds <= 0:
         return Plan(again_in_seconds=options.resync_seconds, delete_job=True)
@@ -190,7 +196,7 @@ def _runs(job_now: JobNow, change: Changes) -> Plan:
         "Progressing": progressing,
         "Degraded": degraded(job_now, causes),
         "Suspended": not_suspended(job_now.before),
-        "Complete": AS_EXPECTED,
+        "Complete": taken_over(job_now.before, "Complete", AS_EXPECTED),
         "Failed": AS_EXPECTED,
     }
     plan = _without_lost_pods(_planned(job_now, change, _running_again(job_now)), lost)

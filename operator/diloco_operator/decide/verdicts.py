@@ -40,6 +40,17 @@ def ended(job_now: JobNow, causes: list[Cause]) -> Verdicts:
     }
 
 
+def reopened(job_now: JobNow) -> Verdicts:
+    """The verdicts about a complete job that goes on, as its budget was raised."""
+    merged = job_now.before.progress.tokens if job_now.before.progress else 0
+    text = f"{merged} of spec.training.tokens, {job_now.budget_tokens}, are merged"
+    raised = Verdict("False", Reason.BUDGET_RAISED, text)
+    kept: Verdicts = {
+        type_: taken_over(job_now.before, type_, AS_EXPECTED) for type_ in ("Degraded", "Suspended", "Failed")
+    }
+    return {**kept, "Ready": raised, "Progressing": raised, "Complete": raised}
+
+
 def refused(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdicts:
     """The verdicts about a job that cannot run: neither Ready nor Progressing, for one main cause."""
     because, causes = Verdict("False", cause.reason, cause.message), gravest_first([cause, *others])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.core.engine.events import LearnersPlanned, PoolMinimum
+from diloco.core.engine.events import BudgetChanged, LearnersPlanned, PoolMinimum
 from diloco.spec import load_job
 from diloco.syncer.job_file import JobFile
 from tests.support.small_manifest import SMALL_MANIFEST
@@ -37,43 +37,56 @@ def changed(before: str, after: str) -> str:
 
 def test_a_file_that_does_not_change_says_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = JobFile(path, load_job(path))
-    assert [file.poll(), file.poll()] == [None, None]
+    assert [file.poll(), file.poll()] == [[], []]
     swap(path, SMALL_MANIFEST)
     os.utime(path)
-    assert file.poll() is None
+    assert file.poll() == []
     assert caplog.records == []
 
 
 def test_a_scaled_pool_is_a_new_plan_once(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: 3"))
-    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1", "east/a/2"), ("east/a",))
-    assert file.poll() is None
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1", "east/a/2"), ("east/a",))]
+    assert file.poll() == []
     swap(path, SMALL_MANIFEST)
-    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",))
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",))]
 
 
 def test_a_changed_minimum_is_a_new_plan_once(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: 2, minimumLearners: 1"))
-    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",), (PoolMinimum("east/a", 1),))
-    assert file.poll() is None
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",), (PoolMinimum("east/a", 1),))]
+    assert file.poll() == []
     # The same as none.
     swap(path, changed("learners: 2", "learners: 2, minimumLearners: 2"))
-    assert file.poll() == LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",))
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",))]
     swap(path, SMALL_MANIFEST)
-    assert file.poll() is None
+    assert file.poll() == []
 
 
 def test_pools_that_are_added_and_removed_are_a_new_plan(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("{name: a, learners: 2}", "{name: b, batchSize: 1}, {name: a, learners: 2}"))
-    assert file.poll() == LearnersPlanned(("east/b/0", "east/a/0", "east/a/1"), ("east/b", "east/a"))
+    assert file.poll() == [LearnersPlanned(("east/b/0", "east/a/0", "east/a/1"), ("east/b", "east/a"))]
     assert list(file.job.spec.pools) == ["east/b", "east/a"]
     swap(path, changed("{name: a, learners: 2}", "{name: b, batchSize: 1}"))
-    assert file.poll() == LearnersPlanned(("east/b/0",), ("east/b",))
+    assert file.poll() == [LearnersPlanned(("east/b/0",), ("east/b",))]
     swap(path, changed("{name: a, learners: 2}", "{name: b, learners: 0}, {name: c}"))
-    assert file.poll() is None, "the batch size of b has changed"
+    assert file.poll() == [], "the batch size of b has changed"
+
+
+@pytest.mark.parametrize("tokens", [2000, 500])
+def test_a_changed_budget_is_an_event_once(path: Path, tokens: int) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("tokens: 1000", f"tokens: {tokens}"))
+    assert [file.poll(), file.poll()] == [[BudgetChanged(tokens, tokens // 10)], []]
+
+
+def test_budget_and_pools_that_change_together_are_two_events(path: Path) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("tokens: 1000", "tokens: 2000").replace("learners: 2", "learners: 1"))
+    assert [type(event) for event in file.poll()] == [LearnersPlanned, BudgetChanged]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +103,12 @@ def test_any_other_change_is_one_line_and_changes_nothing(
 ) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed(before, after))
-    assert [file.poll(), file.poll()] == [None, None]
+    assert [file.poll(), file.poll()] == [[], []]
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert f"has changed in {field};" in record.getMessage()
     swap(path, changed("learners: 2", "learners: 3"))
-    assert file.poll() is not None
+    assert file.poll() != []
 
 
 _NOT_ITS_OWN = "  activeDeadlineSeconds: 60\n  failurePolicy: {lostPods: {action: Wait}}\n"
@@ -104,8 +117,8 @@ _NOT_ITS_OWN = "  activeDeadlineSeconds: 60\n  failurePolicy: {lostPods: {action
 def test_what_a_syncer_does_not_go_by_may_change(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: 3, resources: {limits: {cpu: 2}}") + _NOT_ITS_OWN)
-    planned = file.poll()
-    assert planned is not None
+    (planned,) = file.poll()
+    assert isinstance(planned, LearnersPlanned)
     assert len(planned.learners) == 3
     assert caplog.records == []
 
@@ -113,9 +126,9 @@ def test_what_a_syncer_does_not_go_by_may_change(path: Path, caplog: pytest.LogC
 def test_a_file_that_is_wrong_or_gone_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: -2"))
-    assert [file.poll(), file.poll()] == [None, None]
+    assert [file.poll(), file.poll()] == [[], []]
     (record,) = caplog.records
     assert record.getMessage().endswith("the job continues unchanged")
     assert "spec.regions[0].pools[0].learners" in record.getMessage()
     path.unlink()
-    assert file.poll() is None
+    assert file.poll() == []

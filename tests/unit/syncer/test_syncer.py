@@ -254,6 +254,26 @@ async def test_a_stop_keeps_everything_and_takes_in_nothing_more(tmp_path: Path)
         assert syncer.status().syncer_step == 3
 
 
+async def test_a_budget_raised_after_the_end_is_for_the_next_process(tmp_path: Path) -> None:
+    job, folder = SmallJob(tmp_path, learners=1, tokens=1000), tmp_path / "syncer"
+    async with running(job, folder, job_file=job.path) as (syncer, run):
+        await (await NearLearner(syncer, job).begin()).train()
+        await asyncio.sleep(100.0)
+        assert not run.done(), "it serves the finished model's status"
+        before = syncer.status()
+        SmallJob(tmp_path, learners=1, tokens=int(before.merged_tokens))
+        await asyncio.sleep(3.0)
+        assert not run.done(), "no more than what is merged"
+        job = SmallJob(tmp_path, learners=1, tokens=3000)
+        assert await run == EXIT_OK
+        assert syncer.status().phase == "Complete"
+    async with running(job, folder, job_file=job.path) as (syncer, _):
+        assert (syncer.status().phase, syncer.status().budget_tokens) == ("Waiting", 3000)
+        assert syncer.status().merged_tokens == before.merged_tokens
+        await (await NearLearner(syncer, job).begin()).train()
+        assert (syncer.status().phase, syncer.status().merged_tokens >= 3000) == ("Complete", True)
+
+
 async def test_a_stop_whose_last_checkpoint_fails_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "syncer"
     async with life_of(SmallJob(tmp_path), folder) as syncer:

@@ -328,7 +328,7 @@ class TrainingSpec(SpecModel):
 
     tokens: int = Field(ge=1, le=10**15)
     """Budget (tokens): the job is complete when this many are merged into the global model. It can be changed while
-    the job is suspended."""
+    the job runs; a complete job goes on if it is raised above what is merged."""
     sequence_length: int = Field(default=128, ge=1, le=1_048_576)
     """Tokens in a sequence: at least 2, or with ``task`` 1."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)

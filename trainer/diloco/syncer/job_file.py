@@ -1,4 +1,4 @@
-"""Watches the manifest of a running syncer: in a cluster, pools are scaled, added and removed by changing this file.
+"""Watches the manifest of a running syncer: in a cluster, this file changes with pools and ``training.tokens``.
 
 Every other field that the syncer uses was fixed when the job began. Fields that it does not use (images, resources,
 deadlines) may change freely.
@@ -9,8 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from diloco.core.engine.events import LearnersPlanned
-from diloco.core.engine.options import pool_minimums
+from diloco.core.engine.events import BudgetChanged, LearnersPlanned
+from diloco.core.engine.options import evaluate_every_tokens, pool_minimums
 from diloco.runtime.files import FileSignature, signature_of
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
@@ -28,35 +28,36 @@ class JobFile:
         self._signature: FileSignature | None = None
         """Signature of the file as last read. None at first: it may have changed since ``job`` was read."""
 
-    def poll(self) -> LearnersPlanned | None:
-        """The learners that are planned now, if that has changed. Never raises: problems are logged.
+    def poll(self) -> list[LearnersPlanned | BudgetChanged]:
+        """What has changed: the learners that are planned, the budget. Never raises: problems are logged.
 
         A poll costs one ``stat``, which follows the links that a mounted ConfigMap is updated through.
         """
         signature = signature_of(self._path)
         if signature is None or signature == self._signature:
-            return None
+            return []
         self._signature = signature
         try:
             job = load_job(self._path)
         except SpecError as error:
             _log.warning("%s; the job continues unchanged", str(error).splitlines()[0])
-            return None
+            return []
         if changed := _difference(*_fixed(self.job, job), ""):
             _log.warning(
-                "%s has changed in %s; only regions and pools, and their learners, minimumLearners and "
-                "excludedIndices, can change while the job runs, so it continues unchanged",
+                "%s has changed in %s; only training.tokens, regions and pools, and their learners, minimumLearners "
+                "and excludedIndices, can change while the job runs, so it continues unchanged",
                 self._path,
                 changed,
             )
-            return None
-        before, self.job = _planned(self.job), job
-        now = _planned(job)
-        return None if now == before else now
+            return []
+        before, self.job = _said(self.job), job
+        return [now for now, then in zip(_said(job), before, strict=True) if now != then]
 
 
-def _planned(job: DiLoCoJob) -> LearnersPlanned:
-    return LearnersPlanned(job.spec.learner_ids, tuple(job.spec.pools), pool_minimums(job.spec))
+def _said(job: DiLoCoJob) -> tuple[LearnersPlanned, BudgetChanged]:
+    spec, training = job.spec, job.spec.training
+    planned = LearnersPlanned(spec.learner_ids, tuple(spec.pools), pool_minimums(spec))
+    return planned, BudgetChanged(training.tokens, evaluate_every_tokens(training))
 
 
 def _fixed(before: DiLoCoJob, after: DiLoCoJob) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -71,6 +72,7 @@ def _fixed_of(job: DiLoCoJob, pools: Collection[str]) -> dict[str, Any]:
     kept = {name: plain[name] for name in ("model", "data", "training", "sync", "failurePolicy")}
     # The operator's alone.
     kept["failurePolicy"] = {name: value for name, value in kept["failurePolicy"].items() if name != "lostPods"}
+    kept["training"] = {name: value for name, value in kept["training"].items() if name != "tokens"}
     syncer = {name: plain["syncer"][name] for name in ("checkpointEverySeconds", "maxCheckpoints", "tape")}
     regions = {f"[{place}]": {"batchSize": spec.pools[place].batch_size} for place in sorted(pools)}
     return {"metadata": {"name": job.metadata.name}, "spec": {**kept, "syncer": syncer, "regions": regions}}

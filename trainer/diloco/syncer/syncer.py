@@ -14,7 +14,7 @@ import torch
 from diloco.core.engine import snapshot
 from diloco.core.engine.actions import Finish
 from diloco.core.engine.engine import Engine, EngineOptions
-from diloco.core.engine.events import LearnerFailed, LearnerReadmitted, SnapshotAsked
+from diloco.core.engine.events import LearnerFailed, LearnerReadmitted, LearnersPlanned, SnapshotAsked
 from diloco.core.engine.options import RULES
 from diloco.core.merge.codec import codec_named
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
@@ -145,7 +145,9 @@ class Syncer:
             layout=self._layout,
             codec=codec_named(spec.sync.compression),
             store=self._store,
-            claims=Claims(ClaimLimits.of(spec, self._pools), self.metrics.claims_refused.inc, clock),
+            claims=Claims(
+                ClaimLimits.of(spec, self._pools, lambda: self._engine.progress), self.metrics.claims_refused.inc, clock
+            ),
             dealing=self._dealing,
             admission=self._admission,
             metrics=self.metrics,
@@ -256,6 +258,9 @@ class Syncer:
             await self._poll_files()
             if self._sessions.admitted:
                 quiet_since = now
+            if self._goes_on(view) and not self._work_left():
+                _log.info("training.tokens is above what was merged when the job ended: the next process goes on")
+                return
             if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
                 continue
             if now - max(quiet_since, self._finished_at) >= self._quiet_seconds:
@@ -263,6 +268,11 @@ class Syncer:
             if now - self._finished_at >= _LINGER_SECONDS:
                 _log.warning("%d learners have not left; no longer waiting for them", self._sessions.admitted)
                 return
+
+    def _goes_on(self, view: EngineStatus) -> bool:
+        """Whether the budget was raised after the job was complete. A process that has ended a job trains no more."""
+        wanted = 0 if self._files is None else self._files[0].job.spec.training.tokens
+        return view.complete and wanted > view.merged_tokens
 
     def _work_left(self) -> bool:
         concluding = self._concluding is not None and not self._concluding.done()
@@ -291,14 +301,14 @@ class Syncer:
         for order_file in order_files:
             for order in await loop.run_in_executor(self._checks, order_file.poll):
                 self._engine_loop.post(order)
-        planned = await loop.run_in_executor(self._checks, job_file.poll)
-        if planned is not None:
-            spec = job_file.job.spec
-            self._pools |= spec.pools
-            self.regions |= spec.regions_by_name
-            self.traffic.add(self.regions)
-            self._admission.planned(planned.learners)
-            self._engine_loop.post(planned)
+        for event in await loop.run_in_executor(self._checks, job_file.poll):
+            if isinstance(event, LearnersPlanned):
+                spec = job_file.job.spec
+                self._pools |= spec.pools
+                self.regions |= spec.regions_by_name
+                self.traffic.add(self.regions)
+                self._admission.planned(event.learners)
+            self._engine_loop.post(event)
 
     def _first_checkpoint(self) -> str:
         try:

@@ -1,4 +1,6 @@
-"""Whether a job has ended and how, and how long it is kept afterwards. An end is final.
+"""Whether a job has ended and how, and how long it is kept afterwards.
+
+An end is final, but a complete job goes on if ``training.tokens`` is raised above what it has merged.
 
 The syncer reports that a job is complete or has failed. ``activeDeadlineSeconds`` ends a job that takes too long; as in
 a batch/v1 Job it counts from when the job was started or last resumed. ``ttlSecondsAfterFinished`` deletes the job and
@@ -28,21 +30,31 @@ class End:
 
 
 def recorded_end(status: JobStatus) -> Literal["Complete", "Failed"] | None:
-    """The end that the status records. It is final."""
+    """The end that the status records."""
     for condition in status.conditions:
         if condition.type in ("Complete", "Failed") and condition.status == "True":
             return "Complete" if condition.type == "Complete" else "Failed"
     return None
 
 
-def syncer_end(syncer: SyncerStatusView | SyncerAway | None) -> End | None:
-    """The end that the syncer reports. Complete only once the model is exported."""
+def goes_on(status: JobStatus, budget_tokens: int | None) -> bool:
+    """Whether a job that is recorded as complete has a budget above what is merged. None: it cannot be read."""
+    merged = None if status.progress is None else status.progress.tokens
+    is_more = budget_tokens is not None and merged is not None and budget_tokens > merged
+    return is_more and recorded_end(status) == "Complete"
+
+
+def syncer_end(syncer: SyncerStatusView | SyncerAway | None, budget_tokens: int | None) -> End | None:
+    """The end that the syncer reports. Complete only once the model is exported, and the manifest's budget merged.
+
+    A syncer that has ended the job with a smaller budget starts again once it reads of it.
+    """
     if not isinstance(syncer, SyncerStatusView):
         return None
     told = one_line(syncer.phase_reason)
     if syncer.phase is Phase.FAILED:
         return End("Failed", Reason.TRAINING_FAILED, told or "the syncer gave no reason")
-    if syncer.phase is Phase.COMPLETE and syncer.model_exported:
+    if syncer.phase is Phase.COMPLETE and syncer.model_exported and syncer.merged_tokens >= (budget_tokens or 0):
         return End("Complete", Reason.BUDGET_REACHED, told or "the token budget is merged")
     return None
 

@@ -51,6 +51,10 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "`training.tokens` tokens are merged and the model is exported; `status.model` says where.",
             "Copy the model before `ttlSecondsAfterFinished` deletes the job and its volume.",
         ),
+        Reason.BUDGET_RAISED: normal(
+            "The job was complete, and `training.tokens` was raised above what is merged: it goes on from its last "
+            "checkpoint, and its deadline starts over.",
+        ),
         Reason.DEADLINE_EXCEEDED: warning(
             "`activeDeadlineSeconds` have passed since the job was started or last resumed.",
             "The last checkpoint is on the syncer's volume. A failed job is not started again: apply a new one with a "

@@ -50,8 +50,8 @@ def moved(before: Progress | None, after: Progress) -> bool:
     return _told(before) != _told(after)
 
 
-def _told(progress: Progress) -> tuple[int, int, str | None, str | None]:
-    return progress.step, progress.tokens, progress.loss, progress.doubted_loss
+def _told(progress: Progress) -> tuple[int, int, int, str | None, str | None]:
+    return progress.step, progress.tokens, progress.budget_tokens, progress.loss, progress.doubted_loss
 
 
 def stopped(before: Progress | None, after: Progress) -> bool:

@@ -38,8 +38,13 @@ MODEL_PATH: Final = "model.safetensors"
 """The path of the exported model, relative to the root of the syncer's volume."""
 
 
-def with_status(job_now: JobNow, plan: Plan, verdicts: Verdicts, *, end: End | None = None) -> Plan:
-    """``plan`` with the status and its events, if they contain something new. ``end``: the job ends now."""
+def with_status(
+    job_now: JobNow, plan: Plan, verdicts: Verdicts, *, end: End | None = None, reopens: bool = False
+) -> Plan:
+    """``plan`` with the status and its events, if they contain something new.
+
+    ``end``: the job ends now. ``reopens``: it had ended and goes on.
+    """
     before, told = job_now.before, job_now.told
     is_over = end is not None or recorded_end(before) is not None
     running = not is_over and not job_now.suspend
@@ -62,6 +67,8 @@ def with_status(job_now: JobNow, plan: Plan, verdicts: Verdicts, *, end: End | N
     if end is not None:
         changed["completion_time"] = job_now.this_second
         changed["model"] = _exported(job_now.name) if end.phase == "Complete" else None
+    if reopens:
+        changed |= dict.fromkeys(("start_time", "completion_time", "model"))
     status = before.model_copy(update=changed)
     if told is None:
         status = status.model_copy(update={"progress": without_rates(before.progress)})

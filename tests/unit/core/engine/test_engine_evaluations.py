@@ -1,5 +1,6 @@
 """Which learner evaluates the model, when, and how an answer or its absence affects the next order."""
 
+import json
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from diloco.core.account.time_class import TimeClass
-from diloco.core.engine.actions import Action, CancelTimer, Evaluate, Fence, Finish, Merge, Note, SetTimer
-from diloco.core.engine.events import Evaluated, TimerFired
+from diloco.core.engine.actions import Action, AskFragment, CancelTimer, Evaluate, Fence, Finish, Merge, Note, SetTimer
+from diloco.core.engine.engine import Engine, Progress
+from diloco.core.engine.events import BudgetChanged, Evaluated, TimerFired
 from diloco.core.engine.members import evaluation as completion
 from diloco.core.engine.members.evaluation import EVALUATION_TIMER, FINAL_TIMER
 from diloco.core.engine.rounds.averages import SizedSpread
@@ -87,6 +89,71 @@ def test_a_complete_job_goes_on_only_with_a_larger_budget(budget: int, phase: st
     assert script.view.phase == "Complete"
     again = script.restarted(replace(script.options, budget_tokens=budget))
     assert (again.view.phase, again.view.merged_tokens) == (phase, 300)
+
+
+def budget(script: Script, tokens: int) -> list[Action]:
+    """The budget is changed, with an evaluation at each half of it."""
+    return script.do(BudgetChanged(tokens, tokens // 2))
+
+
+def test_a_budget_that_is_raised_while_training_moves_end_and_evaluations() -> None:
+    script = begun(evaluate_every_tokens=150, budget_tokens=300)
+    assert only(budget(script, 1000), Note).reason == "1000 tokens, of which 0 are merged"
+    assert script.engine.progress == Progress(0.0, 1000, 0)
+    for _ in range(10):
+        assert script.view.phase == "Training"
+        for _order in of(turn(script), Evaluate):
+            script.evaluated()
+    assert script.view.complete
+    assert [one.tokens for one in script.view.evaluations] == [0, 200, 500, 1000]
+
+
+def test_a_budget_that_is_lowered_below_what_is_merged_ends_the_job() -> None:
+    script = begun(budget_tokens=300)
+    turn(script)
+    assert only(budget(script, 99), Evaluate).final
+    script.evaluated()
+    assert (script.view.phase, script.view.phase_reason) == ("Complete", "99 tokens are merged")
+
+
+def test_a_budget_that_is_raised_in_the_final_evaluation_goes_on() -> None:
+    script = begun(2, budget_tokens=200, evaluate_every_tokens=10**6)
+    turn(script, 2)
+    for index in range(2):
+        script.step(index, count=40)  # to the staleness bound: they wait
+    raised = budget(script, 400)
+    assert only(raised, CancelTimer).name == FINAL_TIMER
+    assert {ask.learner for ask in of(raised, AskFragment)} == {name(0), name(1)}
+    assert not script.evaluated().count(Finish)
+    turn(script, 2)
+    assert script.view.phase == "Evaluating"
+    assert of(script.evaluated(), Finish)
+    assert [(one.tokens, one.final) for one in script.view.evaluations] == [(0, False), (200, False), (400, True)]
+
+
+def test_a_budget_that_is_raised_to_what_is_merged_leaves_the_final_evaluation() -> None:
+    script = begun(budget_tokens=50)
+    turn(script)
+    assert [type(action) for action in budget(script, 100)] == [Note]
+    assert of(script.evaluated(), Finish)
+
+
+def test_a_budget_that_is_raised_after_the_end_changes_nothing_before_a_restart() -> None:
+    script = begun(budget_tokens=100)
+    turn(script)
+    script.evaluated()
+    assert budget(script, 200) == []
+    assert script.view.complete
+    again = script.restarted(replace(script.options, budget_tokens=200))
+    assert (again.view.phase, again.view.budget_tokens) == ("Waiting", 200)
+
+
+def test_a_changed_budget_is_in_the_image_and_not_in_the_snapshot() -> None:
+    script = begun(budget_tokens=100)
+    budget(script, 200)
+    whole = json.loads(json.dumps(script.engine.image()))
+    assert Engine.from_image(script.options, 1, whole).progress.budget_tokens == 200
+    assert script.restarted(replace(script.options, budget_tokens=150)).view.budget_tokens == 150
 
 
 def test_a_budget_is_merged_with_its_last_token() -> None:

@@ -60,10 +60,12 @@ def test_an_evaluation_ends_with_its_session(orders: Orders) -> None:
     assert orders.take_evaluation() is None
 
 
-def test_progress_never_goes_back(orders: Orders) -> None:
+def test_progress_goes_back_only_with_a_larger_budget(orders: Orders) -> None:
     orders.progressed(Progress(60, 100, 6))
     orders.progressed(Progress(40, 100, 4))
     assert orders.progress == 0.6
+    orders.progressed(Progress(40, 240, 4))
+    assert orders.progress == 0.25
     orders.progressed(Progress(300, 100, 30))
     assert orders.progress == 1.0
 

@@ -4,6 +4,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from testbed.virtual_cluster.namespace import START
 from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import stamp
@@ -196,6 +198,84 @@ def test_a_finished_job_stays_finished_whatever_its_spec_says() -> None:
     del w.home.objects["PersistentVolumeClaim", "demo-syncer"]
     w.run(60)
     assert ("PersistentVolumeClaim", "demo-syncer") not in w.home.objects, "an empty volume is no use to anybody"
+
+
+def raise_budget(w: World, tokens: int) -> None:
+    w.change(training=w.job["spec"]["training"] | {"tokens": tokens})
+
+
+def test_a_budget_is_changed_while_the_job_trains_and_no_pod_is_replaced() -> None:
+    w = world(60)
+    before = {name: pod["metadata"]["uid"] for name, pod in w.pods.pods.items()}
+    for tokens in (10_000_000, 80_000):
+        raise_budget(w, tokens)
+        w.run(10)
+        assert w.status["progress"]["budgetTokens"] == tokens
+    assert {name: pod["metadata"]["uid"] for name, pod in w.pods.pods.items()} == before
+    w.run(200)
+    assert w.status["phase"] == "Complete"
+    assert w.status["progress"]["tokens"] == 80_000
+
+
+def test_a_complete_job_goes_on_from_its_checkpoint_with_a_larger_budget() -> None:
+    w = world(300, activeDeadlineSeconds=310, ttlSecondsAfterFinished=3600)
+    assert w.status["phase"] == "Complete"
+    w.run(600, every=60.0)
+    raise_budget(w, 60_000)
+    w.run(10)
+    assert w.status["phase"] == "Complete", "nothing is left to do"
+    raised_at = w.now
+    raise_budget(w, 100_000)
+    w.reconcile()
+    assert (w.status["phase"], w.status["reason"]) == ("Pending", "BudgetRaised")
+    assert not {"startTime", "completionTime", "model"} & w.status.keys()
+    told = "60000 of spec.training.tokens, 100000, are merged"
+    assert [(event.reason, event.message) for event in w.events[-1:]] == [("BudgetRaised", told)]
+    w.run(60)
+    assert w.status["phase"] == "Training"
+    assert (w.condition("Complete")["status"], w.condition("Complete")["reason"]) == ("False", "BudgetRaised")
+    assert w.status["startTime"] == stamp(raised_at)
+    assert (w.status["syncer"]["epoch"], w.status["progress"]["tokens"] > 60_000) == (2, True)
+    w.run(200)
+    assert (w.status["phase"], w.status["progress"]["tokens"]) == ("Complete", 100_000)
+    assert w.status["model"] == {"persistentVolumeClaim": "demo-syncer", "path": "model.safetensors"}
+    assert not w.pods.pods
+    assert not w.job_deleted
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_budget_raised_as_the_syncer_ends_the_job_is_no_end(*, reads: bool) -> None:
+    w = world(60)
+    w.syncer.export_blocked = True
+    w.run(150)
+    w.syncer.reads_orders = reads
+    raise_budget(w, 100_000)
+    w.syncer.export_blocked = False
+    w.run(30)
+    assert w.status["phase"] == "Training"
+    assert w.condition("Progressing")["reason"] == ("Training" if reads else "Finishing")
+    w.syncer.reads_orders = True
+    w.run(150)
+    assert (w.status["phase"], w.status["progress"]["tokens"]) == ("Complete", 100_000)
+
+
+def test_a_suspended_job_whose_budget_is_raised_goes_on_once_it_is_resumed() -> None:
+    w = world(300)
+    w.change(suspend=True)
+    raise_budget(w, 100_000)
+    w.run(60)
+    assert (w.status["phase"], w.pods.pods) == ("Suspended", {})
+    w.change(suspend=False)
+    w.run(60)
+    assert w.status["phase"] == "Training"
+
+
+def test_a_failed_job_stays_failed_with_a_larger_budget() -> None:
+    w = world(50, activeDeadlineSeconds=60)
+    w.run(60)
+    raise_budget(w, 100_000)
+    w.run(60)
+    assert (w.status["phase"], w.pods.pods) == ("Failed", {})
 
 
 def test_a_pool_is_scaled_up_and_down_while_the_job_trains() -> None:

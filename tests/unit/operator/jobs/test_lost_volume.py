@@ -81,3 +81,7 @@ def test_a_complete_job_whose_claim_is_gone_says_that_its_model_is() -> None:
     w.run(10)
     assert w.condition("Degraded")["reason"] == "VolumeLost"
     assert w.status()["phase"] == "Complete"
+    w.change(training=w.job()["spec"]["training"] | {"tokens": 10**12})
+    w.run(60)
+    assert (w.status()["phase"], w.condition("Degraded")["reason"]) == ("Pending", "VolumeLost")
+    assert not w.home.pods_of("syncer", "demo")

@@ -3,6 +3,7 @@
 import pytest
 
 from diloco.core.engine.actions import Admit
+from diloco.core.engine.engine import Progress
 from diloco.core.engine.events import StepReported
 from diloco.syncer.peers.claims import ClaimError, ClaimLimits, Claims, tokens_per_step
 from diloco.wire.messages import Join, PushHeader
@@ -12,7 +13,7 @@ WHO = "here/cpu/0"
 BOUND = 60
 LIFE = 6_400_000
 """Tokens that a learner can have trained before it joins."""
-LIMITS = ClaimLimits(lambda _: 64, bound_steps=BOUND, life_tokens=LIFE, sequence_length=16)
+LIMITS = ClaimLimits(lambda _: 64, bound_steps=BOUND, life_tokens=lambda: LIFE, sequence_length=16)
 
 
 def pushed(steps: int, tokens: int) -> PushHeader:
@@ -122,7 +123,11 @@ def test_no_learner_has_trained_a_hundred_times_the_job_before(account: Account)
     for steps, position in ((LIFE + 1, 0), (0, LIFE // 16 + 1)):
         with pytest.raises(ClaimError, match=f"in this job it can have trained {LIFE} tokens"):
             account.claims.check_join(Join("job", WHO, "process", "", steps=steps, data_position=position))
-    assert ClaimLimits.of(small_job(), {}).life_tokens == 100 * 100_000
+
+
+@pytest.mark.parametrize(("merged", "budget", "most"), [(5.0, 1000, 100_000), (2000.0, 1000, 200_000)])
+def test_the_most_a_learner_can_have_trained_follows_the_budget(merged: float, budget: int, most: int) -> None:
+    assert ClaimLimits.of(small_job(), {}, lambda: Progress(merged, budget, 1)).life_tokens() == most
 
 
 def trained(claimed: float, *, every_seconds: float = 0.4, at_once: int = 1) -> list[float]:

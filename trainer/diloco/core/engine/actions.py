@@ -177,6 +177,7 @@ class NoteKind(StrEnum):
     MEMBER_LEFT_OUT = "MemberLeftOut"
     """What it sent was not credible."""
     LEARNERS_PLANNED = "LearnersPlanned"
+    BUDGET_CHANGED = "BudgetChanged"
     LEARNER_TRAINS = "LearnerTrains"
     LEARNER_WAITS = "LearnerWaits"
     """It has the model, and is in quarantine."""

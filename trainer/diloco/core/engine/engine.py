@@ -74,7 +74,7 @@ class Engine:
     def progress(self) -> Progress:
         """How far the job is; cheaper than ``view``, which reads every learner."""
         state = self._state
-        return Progress(state.merged_tokens, state.options.budget_tokens, state.merges)
+        return Progress(state.merged_tokens, state.budget_tokens, state.merges)
 
     @property
     def recoveries(self) -> RecoveriesStatus:
@@ -134,6 +134,8 @@ class Engine:
             case events.LearnersPlanned():
                 actions = pools.planned(state, event, now) + leases.put_out_removed(state, now)
                 return actions + rounds.learners_left(state, now)
+            case events.BudgetChanged():
+                return evaluation.budget_changed(state, event)
             case events.LearnerReadmitted():
                 return membership.readmit(state, event)
             case events.LearnerFailed():

@@ -192,6 +192,14 @@ class LearnersPlanned:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetChanged:
+    """``training.tokens`` was changed while the job runs."""
+
+    tokens: int
+    evaluate_every_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class LearnerReadmitted:
     """A person lets a learner that was given up back in."""
 
@@ -224,6 +232,7 @@ Event = (
     | SnapshotAsked
     | Evaluated
     | LearnersPlanned
+    | BudgetChanged
     | LearnerReadmitted
     | LearnerFailed
 )

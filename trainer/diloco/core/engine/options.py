@@ -7,6 +7,7 @@ from diloco.core.engine.events import PoolMinimum
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.fragments import Layout
 from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec.training import TrainingSpec
 
 RULES = 1
 """Number of the engine's rules, written on every tape: one made under others cannot be replayed by this version."""
@@ -52,7 +53,6 @@ class EngineOptions:
     def from_job(cls, job: DiLoCoJob, layout: Layout) -> Self:
         """The options of a job and its model's layout."""
         spec, sync, training = job.spec, job.spec.sync, job.spec.training
-        every = training.evaluation.every_tokens
         return cls(
             schedule=Schedule(len(layout.fragments), sync.interval, sync.least_overlap),
             overlap_limit=sync.greatest_overlap,
@@ -68,13 +68,19 @@ class EngineOptions:
             lease_seconds=sync.lease_seconds,
             startup_seconds=sync.startup_seconds,
             budget_tokens=training.tokens,
-            evaluate_every_tokens=max(1, training.tokens // 10) if every is None else every,
+            evaluate_every_tokens=evaluate_every_tokens(training),
             max_restarts=spec.failure_policy.max_restarts_per_learner,
             minimum_learners=spec.failure_policy.minimum_learners,
             stuck_seconds=spec.failure_policy.stuck_seconds or None,
             quarantine_seconds=spec.failure_policy.quarantine_seconds,
             pool_minimums=pool_minimums(spec),
         )
+
+
+def evaluate_every_tokens(training: TrainingSpec) -> int:
+    """Merged tokens from one evaluation to the next."""
+    every = training.evaluation.every_tokens
+    return max(1, training.tokens // 10) if every is None else every
 
 
 def pool_minimums(spec: JobSpec) -> tuple[PoolMinimum, ...]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from diloco.core.account.recovery import NONE_YET, Recovering
 from diloco.core.account.time_account import Account
-from diloco.core.engine.events import FragmentArrived
+from diloco.core.engine.events import BudgetChanged, FragmentArrived
 from diloco.core.engine.members.credit import Credit
 from diloco.core.engine.members.standing import Standing
 from diloco.core.engine.options import EngineOptions
@@ -275,6 +275,8 @@ class EngineState:
     doubted_learners: set[str] = field(default_factory=set)
     """Learners whose evaluation of the current model is in doubt; another one is asked."""
     next_evaluation_tokens: int = 0
+    budget: BudgetChanged | None = None
+    """As changed in this epoch; None: as the options have it."""
     elapsed_seconds: float = 0.0
     """Since the first learner joined, up to `elapsed_since`; without times in which the syncer was away."""
     elapsed_since: float | None = None
@@ -290,6 +292,16 @@ class EngineState:
     def merges(self) -> int:
         """Syncer steps that made a new version."""
         return sum(self.versions)
+
+    @property
+    def budget_tokens(self) -> int:
+        """Merged tokens at which the job ends."""
+        return self.options.budget_tokens if self.budget is None else self.budget.tokens
+
+    @property
+    def evaluate_every_tokens(self) -> int:
+        """Merged tokens from one evaluation to the next."""
+        return (self.options if self.budget is None else self.budget).evaluate_every_tokens
 
     @property
     def merged_tokens(self) -> float:

@@ -29,7 +29,7 @@ def view(state: EngineState, now: float) -> EngineStatus:
         syncer_step=state.merges,
         versions=tuple(state.versions),
         merged_tokens=state.merged_tokens,
-        budget_tokens=state.options.budget_tokens,
+        budget_tokens=state.budget_tokens,
         train_loss=fsum(losses) / len(losses) if losses else None,
         eval_loss=believed[-1] if believed else None,
         evaluations=tuple(state.evaluations),

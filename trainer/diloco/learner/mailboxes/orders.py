@@ -53,6 +53,7 @@ class Orders:
         self._stop_reason: str | None = None
         self.progress = 0.0
         """Merged tokens over the budget, 0 to 1, as last received."""
+        self._merged_tokens = 0
         self._start_over = ""
 
     def start_over(self, why: str) -> None:
@@ -133,6 +134,7 @@ class Orders:
         return None
 
     def progressed(self, progress: Progress) -> None:
-        """Set the job's progress. It never decreases, since the learning rate would then rise again."""
+        """Set the job's progress. The learning rate rises again with a larger budget, and not where tokens are lost."""
         if progress.budget > 0:
-            self.progress = max(self.progress, min(1.0, progress.tokens / progress.budget))
+            self._merged_tokens = max(self._merged_tokens, progress.tokens)
+            self.progress = min(1.0, self._merged_tokens / progress.budget)

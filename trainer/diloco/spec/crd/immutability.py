@@ -16,6 +16,7 @@ MUTABLE = frozenset(
     {
         "spec.suspend",
         "spec.activeDeadlineSeconds",
+        "spec.training.tokens",
         "spec.ttlSecondsAfterFinished",
         "spec.failurePolicy.lostPods.action",
         "spec.failurePolicy.lostPods.afterSeconds",
@@ -44,7 +45,6 @@ MUTABLE_SUSPENDED = frozenset(
     {
         "spec.image",
         "spec.initFrom",
-        "spec.training.tokens",
         "spec.syncer.image",
         "spec.syncer.backup",
         "spec.regions[].pools[].image",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from diloco.core.engine.actions import Admit
+from diloco.core.engine.engine import Progress
 from diloco.core.engine.events import StepReported
 from diloco.core.engine.rounds.averages import StepAverage
 from diloco.spec import JobSpec
@@ -20,7 +21,8 @@ from diloco.spec.training import TrainingSpec
 from diloco.wire.messages import Join, PushHeader
 
 LIFE_FACTOR = 100
-"""The most that a learner can have trained before it joins, as a multiple of the job's budget (ours)."""
+"""The most that a learner can have trained before it joins, as a multiple of the job's budget, or of what is merged of
+a budget that was larger (ours)."""
 CLAIM_FACTOR = 2.0
 """What a learner says of its step counts down to the measured duration divided by this (ours): that includes waits."""
 
@@ -37,17 +39,20 @@ class ClaimLimits:
     """Tokens in an inner step of a learner, at most, by its id."""
     bound_steps: int
     """Inner steps a learner makes on a fragment at most before it receives it."""
-    life_tokens: int
+    life_tokens: Callable[[], float]
     """Tokens that a learner can have trained before it joins, at most."""
     sequence_length: int
 
     @classmethod
-    def of(cls, spec: JobSpec, pools: Mapping[str, Pool]) -> Self:
-        """The limits for a job and its pools, to which some may be added later."""
-        training = spec.training
-        life = LIFE_FACTOR * training.tokens
-        per_step = tokens_per_step(training, pools)
-        return cls(per_step, spec.sync.staleness_bound_steps, life, training.sequence_length)
+    def of(cls, spec: JobSpec, pools: Mapping[str, Pool], progress: Callable[[], Progress]) -> Self:
+        """The limits for a job and its pools, to which some may be added later, at its ``progress``."""
+
+        def life() -> float:
+            now = progress()
+            return LIFE_FACTOR * max(now.budget_tokens, now.merged_tokens)
+
+        per_step = tokens_per_step(spec.training, pools)
+        return cls(per_step, spec.sync.staleness_bound_steps, life, spec.training.sequence_length)
 
 
 @dataclass(slots=True)
@@ -99,11 +104,11 @@ class Claims:
         Raises:
             ClaimError: no learner of the job can have done so much.
         """
-        limits, taken = self._limits, join.data_position * self._limits.sequence_length
-        if max(join.steps, taken) > limits.life_tokens:
+        most, taken = self._limits.life_tokens(), join.data_position * self._limits.sequence_length
+        if max(join.steps, taken) > most:
             raise self._error(
                 f"{join.learner} joins with {join.steps} steps and {join.data_position} sequences behind it; in this"
-                f" job it can have trained {limits.life_tokens} tokens"
+                f" job it can have trained {most:.0f} tokens"
             )
 
     def admitted(self, action: Admit) -> None:

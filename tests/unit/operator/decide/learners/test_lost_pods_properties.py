@@ -75,6 +75,7 @@ def planned(w: World, observed: Observed, annotation: str, spec: Mapping[str, An
     job["spec"] |= spec
     job["metadata"]["annotations"] = {SYNCER_STOPPED: annotation} if annotation else {}
     if over:
+        job["status"]["progress"]["tokens"] = job["spec"]["training"]["tokens"]
         for condition in job["status"]["conditions"]:
             condition["status"] = "True" if condition["type"] == "Complete" else "False"
     return reconcile(job, observed, w.now, w.options, RandomCertificateMaker())

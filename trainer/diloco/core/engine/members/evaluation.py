@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from diloco.core.engine.actions import Action, CancelTimer, Evaluate, Finish, Note, NoteKind, SetTimer
-from diloco.core.engine.events import Evaluated
+from diloco.core.engine.events import BudgetChanged, Evaluated
 from diloco.core.engine.members.leases import heard
 from diloco.core.engine.rounds import rounds
 from diloco.core.engine.state import EngineState, LearnerRecord, PendingEvaluation
@@ -33,9 +33,9 @@ def advance(state: EngineState, now: float) -> list[Action]:
     if failing := _below_minimum(state):
         return _finish(state, complete=False, reason=failing)
     actions: list[Action] = []
-    if state.phase == Phase.TRAINING and state.merged_tokens >= state.options.budget_tokens:
+    if state.phase == Phase.TRAINING and state.merged_tokens >= state.budget_tokens:
         state.phase = Phase.EVALUATING
-        state.phase_reason = f"{state.options.budget_tokens} tokens are merged"
+        state.phase_reason = f"{state.budget_tokens} tokens are merged"
         actions += rounds.abandon_open(state, "the budget is merged")
         actions.append(SetTimer(FINAL_TIMER, now + FINAL_TRIES * state.options.startup_seconds))
     if state.evaluation is not None:
@@ -50,6 +50,19 @@ def advance(state: EngineState, now: float) -> list[Action]:
         return actions
     if final or (state.phase == Phase.TRAINING and state.merged_tokens >= state.next_evaluation_tokens):
         actions += _order(state, now, final=final)
+    return actions
+
+
+def budget_changed(state: EngineState, event: BudgetChanged) -> list[Action]:
+    """Set the budget. Training goes on with a larger one until the final model is evaluated."""
+    state.budget = event
+    text = f"{event.tokens} tokens, of which {round(state.merged_tokens)} are merged"
+    actions: list[Action] = [Note(NoteKind.BUDGET_CHANGED, text)]
+    if state.phase == Phase.EVALUATING and state.merged_tokens < event.tokens:
+        state.phase, state.phase_reason = Phase.TRAINING, f"the budget is {text}"
+        if state.evaluation is not None:
+            state.evaluation = replace(state.evaluation, final=False)
+        actions.append(CancelTimer(FINAL_TIMER))
     return actions
 
 
@@ -122,7 +135,7 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
         return done  # ordered from another learner at the next event
     state.did_not_evaluate.clear()
     state.doubted_learners.clear()
-    every = state.options.evaluate_every_tokens
+    every = state.evaluate_every_tokens
     state.next_evaluation_tokens = (pending.tokens // every + 1) * every
     if pending.final:
         done += _finish(state, complete=True, reason=state.phase_reason)
