@@ -31,7 +31,7 @@ def dealt(joined: Joined) -> list[Dealt]:
 
 
 async def joins(peers: SyncerPeers, learner: str = WHO, incarnation: int = INCARNATION, **more: Any) -> Joined:
-    joined = await peers.join(learner, sequences=SEQUENCES, **more)
+    joined = await peers.join(learner, **{"sequences": SEQUENCES} | more)
     peers.admit(learner, more.get("instance", "process"), incarnation)
     await peers.payloads_checked()
     await settled(peers)
@@ -107,6 +107,23 @@ async def test_a_learner_whose_link_was_cut_keeps_what_it_has(peers: SyncerPeers
     assert await push(peers, 0, 8, INCARNATION + 2)
 
 
+async def test_what_others_take_from_a_learner_is_on_disk_first(peers: SyncerPeers) -> None:
+    one = await joins(peers, sequences=FIRST)
+    one.hang_up()
+    other = await joins(peers, BESIDE, INCARNATION + 1, sequences=FIRST)
+    for _ in range(dealing._LAPSE_TICKS):
+        peers.dealing.tick()
+    await other.say(report(INTERVAL + 1, INCARNATION + 1))
+    await settled(peers)
+    for full, revoked in ((True, {}), (False, {WHO: ("process", FIRST)})):
+        peers.disk_full = full
+        peers.dealing.tick()
+        await settled(peers)
+        assert peers.revoked == peers.dealing.dealer.revoked == revoked
+    await other.say(report(2 * INTERVAL + 4, INCARNATION + 1))
+    assert [piece.start // FIRST for piece in dealt(other)] == [1, 2, 0]
+
+
 async def test_learners_that_take_their_own_data_are_left_alone(peers: SyncerPeers) -> None:
     one = await peers.admitted()
     assert await push(peers, 0, 0)
@@ -129,7 +146,7 @@ async def test_a_syncer_that_stops_leaves_what_it_did_not_deal(tmp_path: Path, s
     await one.stop()
     one.released()
     again = Dealing.of(spec, spec.pools, path, one.dealer.state())
-    assert again.dealer.undealt() == (100, [(60, 100)])
+    assert again.dealer.undealt() == (100, [(60, 100)], {})
     path.write_text("{}")
     with pytest.raises(UnusableFileError, match="does not say which sequences may have been dealt"):
         Dealing.of(spec, spec.pools, path, one.dealer.state())
@@ -144,16 +161,16 @@ def test_a_full_disk_takes_another_record_in_place(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(dealing, "write_atomically", full)
         with pytest.raises(OSError, match="No space"):
-            dealing._write(path, 10, ())
-    dealing._write(path, 99, [(1, 5)])
+            dealing._write(path, 10, (), {})
+    dealing._write(path, 99, [(1, 5)], {})
     monkeypatch.setattr(dealing, "write_atomically", full)
-    dealing._write(path, 100_000, ())
-    assert dealing.read_record(path) == (100_000, [])
+    dealing._write(path, 100_000, (), {})
+    assert dealing.read_record(path) == (100_000, [], {})
 
 
 def test_a_record_of_another_training_does_not_count(tmp_path: Path, spec: JobSpec) -> None:
     path = tmp_path / "dealt.json"
-    dealing._write(path, 500, ())
+    dealing._write(path, 500, (), {})
     assert Dealing.of(spec, spec.pools, path, Dealer().state()).dealer.undealt()[0] == 500
     assert Dealing.of(spec, spec.pools, path, Dealer().state(), anew=True).dealer.undealt()[0] == 0
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self
 
-from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece
+from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece, Revoked
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged
 from diloco.runtime.files import UnusableFileError, read_json, write_atomically
@@ -36,8 +37,8 @@ _log = logging.getLogger(__name__)
 Pairs = Sequence[tuple[int, int]]
 Deal = Callable[[Dealt], None]
 """Sends a message to a learner."""
-Record = Callable[[int, Pairs], None]
-"""Writes the mark and what is left below it to disk; raises OSError."""
+Record = Callable[[int, Pairs, Revoked], None]
+"""Writes to disk the mark, what is left below it, and whose it is no longer; raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,8 @@ class Dealing:
     def tick(self) -> None:
         """Deal again what could not be dealt, and note who has been away for long. Call it once a second."""
         self._deal_rest()
+        if (overdue := self.dealer.overdue()) and not self._stopped:
+            self._write_down(self.dealer.undealt()[0], overdue)
         for learner in self._away_ticks:
             self._away_ticks[learner] += 1
         for learner in [one for one, ticks in self._away_ticks.items() if ticks >= _LAPSE_TICKS]:
@@ -196,17 +199,23 @@ class Dealing:
         if self._stopped or left >= ahead:
             return
         wanted = ahead + chunk - left
-        if self.dealer.next_mark(wanted) is not None and self._recording is None:
+        if self.dealer.next_mark(wanted) is not None:
             mark = self.dealer.next_mark(_BLOCK * max(wanted, sum(self._ahead.chunk(one) for one in self._present)))
             assert mark is not None
-            self._recording = asyncio.get_running_loop().create_task(self._recorded(mark))
+            self._write_down(mark)
         pieces = self.dealer.deal(learner, wanted)
         present.short = sum(piece.length for piece in pieces) < wanted
         self._send(learner, pieces)
 
-    async def _recorded(self, mark: int) -> None:
+    def _write_down(self, mark: int, overdue: Revoked = MappingProxyType({})) -> None:
+        """Begin to, unless something else is being written."""
+        if self._recording is None:
+            self._recording = asyncio.get_running_loop().create_task(self._recorded(mark, overdue))
+
+    async def _recorded(self, mark: int, overdue: Revoked) -> None:
+        revoked = {**self.dealer.revoked, **overdue}
         try:
-            await asyncio.get_running_loop().run_in_executor(None, partial(self._record, mark, ()))
+            await asyncio.get_running_loop().run_in_executor(None, partial(self._record, mark, (), revoked))
         except OSError as error:
             if not self._failed:
                 _log.warning("no more sequences are dealt until the disk takes it: %s", error.strerror or error)
@@ -214,6 +223,7 @@ class Dealing:
             return
         self._failed, self._recording = False, None
         self.dealer.recorded(mark)
+        self.dealer.revoke(overdue)
         self._deal_rest()
 
     def _send(self, learner: str, pieces: Iterable[Piece]) -> None:
@@ -221,24 +231,25 @@ class Dealing:
             self._present[learner].send(Dealt(*piece))
 
 
-def read_record(path: Path) -> tuple[int, Pairs]:
-    """The mark and what was left below it. Without a file: (0, ()).
+def read_record(path: Path) -> tuple[int, Pairs, Revoked]:
+    """What a ``Record`` has written. Without a file: (0, (), {}).
 
     Raises:
         UnusableFileError: the file is damaged.
     """
     if not path.exists():
-        return 0, ()
+        return 0, (), {}
     plain = read_json(path)
     try:
-        return int(plain["mark"]), [(int(start), int(stop)) for start, stop in plain["left"]]
-    except (KeyError, TypeError, ValueError):
+        revoked = {learner: (str(process), int(end)) for learner, (process, end) in plain["revoked"].items()}
+        return int(plain["mark"]), [(int(start), int(stop)) for start, stop in plain["left"]], revoked
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise UnusableFileError(f"{path}: does not say which sequences may have been dealt") from None
 
 
-def _write(path: Path, mark: int, left: Pairs) -> None:
+def _write(path: Path, mark: int, left: Pairs, revoked: Revoked) -> None:
     """Write it for ``read_record``. A full disk takes no new file, but another record in place of the one there."""
-    text = json.dumps({"mark": mark, "left": left}).ljust(_FILE_BYTES)
+    text = json.dumps({"mark": mark, "left": left, "revoked": revoked}).ljust(_FILE_BYTES)
     try:
         write_atomically(path, text)
     except OSError as error:
