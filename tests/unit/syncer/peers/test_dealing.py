@@ -61,6 +61,14 @@ async def test_a_learner_is_dealt_what_it_needs_until_its_bound(peers: SyncerPee
     assert [(piece.first, piece.start) for piece in dealt(one)] == [(FIRST, FIRST)]
 
 
+async def test_no_learner_is_dealt_a_large_part_of_an_epoch_ahead(peers: SyncerPeers) -> None:
+    peers.dealing._ahead = replace(peers.dealing._ahead, bound_steps=10**6)
+    more = 2 * INTERVAL * BATCH
+    assert dealt(await joins(peers)) == [Dealt(0, 0, SEQUENCES // 2 + more)]
+    (piece,) = dealt(await joins(peers, BESIDE, INCARNATION + 1))
+    assert piece.length == SEQUENCES // 4 + more
+
+
 async def test_nothing_is_dealt_that_is_not_on_disk(peers: SyncerPeers) -> None:
     peers.disk_full = True
     one = await joins(peers)
@@ -108,9 +116,9 @@ async def test_a_learner_whose_link_was_cut_keeps_what_it_has(peers: SyncerPeers
 
 
 async def test_what_others_take_from_a_learner_is_on_disk_first(peers: SyncerPeers) -> None:
-    one = await joins(peers, sequences=FIRST)
+    one = await joins(peers, sequences=2 * FIRST)
     one.hang_up()
-    other = await joins(peers, BESIDE, INCARNATION + 1, sequences=FIRST)
+    other = await joins(peers, BESIDE, INCARNATION + 1, sequences=2 * FIRST)
     for _ in range(dealing._LAPSE_TICKS):
         peers.dealing.tick()
     await other.say(report(INTERVAL + 1, INCARNATION + 1))

@@ -28,6 +28,8 @@ from diloco.wire.messages import Dealt, Join, PushHeader, PushKey
 
 _BLOCK: Final = 2
 """Positions that are recorded at once, as a multiple of those that all learners take in an interval (ours)."""
+_AHEAD: Final = 2
+"""All learners together are dealt an epoch divided by this ahead, at most (ours)."""
 _LAPSE_TICKS: Final = 60
 """Seconds without a session after which others may take what a learner has (ours). Nobody waits for it meanwhile."""
 _FILE_BYTES: Final = 4096
@@ -76,7 +78,8 @@ class Dealing:
         self._ahead = ahead
         self._record = record
         self._present: dict[str, _Present] = {}
-        self._accepted: dict[PushKey, tuple[int, int]] = {}
+        self._accepted: dict[tuple[int, int], dict[PushKey, tuple[int, int]]] = {}
+        """By fragment and version: what each outer gradient for it covers."""
         self._away_ticks = dict.fromkeys(dealer.away, 0)
         self._recording: asyncio.Task[None] | None = None
         self._stopped = False
@@ -149,19 +152,18 @@ class Dealing:
         first, end = header.data_from, header.data_to
         if not self.dealer.accept(learner, first, end, self._ahead.keep(learner)):
             return False
-        self._accepted[header.key] = first, end
+        self._accepted.setdefault((header.fragment, header.version), {})[header.key] = first, end
         return True
 
     def merged(self, order: Merge, made: Merged) -> None:
         """A merge is in the model."""
+        accepted = self._accepted.pop((order.fragment, order.version), {})
         left_out = {one.learner for one in made.left_out}
         for one in order.members if not made.failed else ():
             key = PushKey(one.learner, one.incarnation, order.fragment, order.version, one.attempt)
-            if key in self._accepted and one.learner not in left_out:
-                self.dealer.merge(one.learner, *self._accepted[key])
+            if key in accepted and one.learner not in left_out:
+                self.dealer.merge(one.learner, *accepted[key])
         self.dealer.close()
-        for key in [k for k in self._accepted if k.fragment == order.fragment and k.version <= order.version]:
-            del self._accepted[key]
 
     def tick(self) -> None:
         """Deal again what could not be dealt, and note who has been away for long. Call it once a second."""
@@ -193,7 +195,9 @@ class Dealing:
 
     def _deal(self, learner: str) -> None:
         present, chunk = self._present[learner], self._ahead.chunk(learner)
-        ahead = self._ahead.keep(learner) + chunk
+        # More of an epoch, and a job that ends has trained on parts of several.
+        share = max(chunk, self.dealer.sequences // (_AHEAD * len(self._present)))
+        ahead = min(self._ahead.keep(learner), share) + chunk
         left = self.dealer.left(learner, present.position)
         present.short = False
         if self._stopped or left >= ahead:
