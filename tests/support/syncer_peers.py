@@ -76,7 +76,7 @@ class SyncerPeers:
         """Marks that are on disk."""
         self.revoked: Revoked = {}
         self.disk_full = False
-        self.dealing = Dealing(Dealer(), Ahead(lambda _: TOKENS_PER_STEP // 16, BOUND_STEPS, 2), self._record)
+        self.dealing = Dealing(Dealer(), Ahead(lambda _: TOKENS_PER_STEP // 16, BOUND_STEPS, 2, 16), self._record)
         self.collaborators = Collaborators(
             job=JOB,
             epoch=EPOCH,

@@ -1,6 +1,7 @@
 """Learners are dealt sequences ahead of what they take, once it is on disk, and only such work is merged."""
 
 import errno
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer
-from diloco.core.engine.events import FragmentArrived, FragmentDeclined
+from diloco.core.engine.actions import Member, Merge
+from diloco.core.engine.events import FragmentArrived, FragmentDeclined, Merged
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import JobSpec
 from diloco.syncer.peers import dealing
@@ -16,7 +18,17 @@ from diloco.syncer.peers.dealing import Dealing
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Dealt, Leave, PushHeader, PushKey
 from tests.support.small_job import small_job
-from tests.support.syncer_peers import ANYBODY, BESIDE, EPOCH, INCARNATION, WHO, Joined, SyncerPeers, report
+from tests.support.syncer_peers import (
+    ANYBODY,
+    BESIDE,
+    EPOCH,
+    INCARNATION,
+    TOKENS_PER_STEP,
+    WHO,
+    Joined,
+    SyncerPeers,
+    report,
+)
 
 BATCH, BOUND, INTERVAL = 4, 6, 2
 SEQUENCES = 10_000
@@ -94,6 +106,18 @@ async def test_work_on_what_others_were_dealt_is_declined(peers: SyncerPeers) ->
     assert peers.inbox.held_bytes == 0
     assert await push(peers, 0, 8)
     assert isinstance(peers.events[-1], FragmentArrived)
+
+
+async def test_merged_sequences_whose_steps_were_skipped_are_told(peers: SyncerPeers) -> None:
+    await joins(peers)
+    made = Merged(1, 5, "", 0.1)
+    for tokens in (2 * TOKENS_PER_STEP, TOKENS_PER_STEP):
+        assert await push(peers, 0, 2 * BATCH)
+        member = Member(WHO, INCARNATION, 1, 4, 2, tokens, 1.0, "")
+        peers.dealing.merged(Merge(1, 5, (member,), ""), made)
+    status = peers.dealing.dealer.status()
+    assert (status.epochs[0].merged, status.twice, status.skipped) == (2 * BATCH, 0, BATCH)
+    assert Dealer.restored(json.loads(json.dumps(peers.dealing.dealer.state()))).status().skipped == BATCH
 
 
 async def test_what_a_learner_that_leaves_did_not_push_is_dealt_again(peers: SyncerPeers) -> None:

@@ -118,6 +118,8 @@ class Dealer:
         """Learners that are away for so long that others may take what they have."""
         self._merged = Ranges()
         self._twice = 0
+        self._skipped: dict[int, int] = {}
+        """By fragment: sequences that merged outer gradients of it cover without having learnt from them."""
         self._closed = 0
         """Epochs of which only ``_closed_merged`` is known."""
         self._closed_merged = 0
@@ -252,6 +254,11 @@ class Dealer:
                 new = holder.merged.add(part.first, part.end)
                 self._twice += new - self._merged.add(part.start, part.stop)
 
+    def skip(self, fragment: int, count: int) -> None:
+        """The steps of so many sequences were skipped, of those that a merged outer gradient covers."""
+        if count > 0:
+            self._skipped[fragment] = self._skipped.get(fragment, 0) + count
+
     def counts(self) -> tuple[EpochStatus, ...]:
         """By epoch, the oldest first; epochs long past are one sum."""
         if not self.sequences:
@@ -274,7 +281,8 @@ class Dealer:
 
     def status(self) -> DataStatus:
         """What people are shown."""
-        return DataStatus(sequences=self.sequences, twice=self._twice, epochs=self.counts())
+        skipped = max(self._skipped.values(), default=0)
+        return DataStatus(sequences=self.sequences, twice=self._twice, skipped=skipped, epochs=self.counts())
 
     def state(self) -> dict[str, Any]:
         """Everything as plain JSON, for a checkpoint."""
@@ -283,6 +291,7 @@ class Dealer:
             "mark": self._mark,
             "merged": list(self._merged.pairs),
             "twice": self._twice,
+            "skipped": list(self._skipped.items()),
             "closed": self._closed,
             "closed_merged": self._closed_merged,
             "holders": {
@@ -304,6 +313,7 @@ class Dealer:
         dealer = cls(state["sequences"])
         dealer._mark, dealer._left, dealer.revoked = max(state["mark"], mark), Ranges(left), dict(revoked)
         dealer._merged, dealer._twice = Ranges(state["merged"]), state["twice"]
+        dealer._skipped = dict(state["skipped"])
         dealer._closed, dealer._closed_merged = state["closed"], state["closed_merged"]
         for learner, plain in state["holders"].items():
             pieces, merged = [Piece(*piece) for piece in plain["pieces"]], Ranges(plain["merged"])

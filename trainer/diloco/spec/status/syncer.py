@@ -366,6 +366,8 @@ class DataStatus(_Status):
     """In an epoch; 0: no learner has said yet."""
     twice: int = 0
     """Merged from the outer gradients of two learners."""
+    skipped: int = 0
+    """Counted as merged, but their steps were skipped: the loss was not finite. Of the fragment with most of them."""
     epochs: tuple[EpochStatus, ...] = ()
 
 

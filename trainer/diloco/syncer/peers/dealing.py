@@ -51,6 +51,8 @@ class Ahead:
     """Sequences in a step of a learner, at most, by its id."""
     bound_steps: int
     interval: int
+    sequence_length: int
+    """Tokens in a sequence."""
 
     def keep(self, learner: str) -> int:
         """Most sequences that a learner takes without receiving a fragment."""
@@ -99,7 +101,7 @@ class Dealing:
         if anew:
             path.unlink(missing_ok=True)
         per_step, length = tokens_per_step(spec.training, pools), spec.training.sequence_length
-        ahead = Ahead(lambda one: per_step(one) // length, spec.sync.staleness_bound_steps, spec.sync.interval)
+        ahead = Ahead(lambda one: per_step(one) // length, spec.sync.staleness_bound_steps, spec.sync.interval, length)
         return cls(Dealer.restored(state, *read_record(path)), ahead, partial(_write, path))
 
     def check(self, join: Join) -> None:
@@ -162,7 +164,9 @@ class Dealing:
         for one in order.members if not made.failed else ():
             key = PushKey(one.learner, one.incarnation, order.fragment, order.version, one.attempt)
             if key in accepted and one.learner not in left_out:
-                self.dealer.merge(one.learner, *accepted[key])
+                first, end = accepted[key]
+                self.dealer.merge(one.learner, first, end)
+                self.dealer.skip(order.fragment, end - first - one.tokens // self._ahead.sequence_length)
         self.dealer.close()
 
     def tick(self) -> None:
