@@ -95,7 +95,7 @@ async def test_other_data_is_refused_in_one_line(peers: SyncerPeers) -> None:
     await joins(peers)
     other = await peers.join(BESIDE, sequences=SEQUENCES - 1)
     assert isinstance(other.problem, RefusedError)
-    assert "data: has 9999 training sequences, that of this job has 10000" in str(other.problem)
+    assert f"data: has 9999 training sequences, that of {WHO}, which was first, has 10000" in str(other.problem)
 
 
 async def test_work_on_what_others_were_dealt_is_declined(peers: SyncerPeers) -> None:

@@ -104,6 +104,8 @@ class Dealer:
     def __init__(self, sequences: int = 0) -> None:
         """``sequences``: N, sequences in an epoch; 0: no learner has said yet."""
         self.sequences = sequences
+        self.first = ""
+        """The learner that has said so."""
         self._mark = 0
         """Positions from here on were never recorded, so never dealt."""
         self._left = Ranges()
@@ -288,6 +290,7 @@ class Dealer:
         """Everything as plain JSON, for a checkpoint."""
         return {
             "sequences": self.sequences,
+            "first": self.first,
             "mark": self._mark,
             "merged": list(self._merged.pairs),
             "twice": self._twice,
@@ -311,6 +314,7 @@ class Dealer:
     ) -> Self:
         """What goes on from ``state``; ``mark``, ``left`` and ``revoked``: what was recorded since, if anything was."""
         dealer = cls(state["sequences"])
+        dealer.first = state["first"]
         dealer._mark, dealer._left, dealer.revoked = max(state["mark"], mark), Ranges(left), dict(revoked)
         dealer._merged, dealer._twice = Ranges(state["merged"]), state["twice"]
         dealer._skipped = dict(state["skipped"])

@@ -109,12 +109,13 @@ class Dealing:
         known = self.dealer.sequences
         if join.sequences and known and join.sequences != known:
             raise RefusedError(
-                f"data: has {join.sequences} training sequences, that of this job has {known}; use the same data for "
-                "all learners, and another job for other data"
+                f"data: has {join.sequences} training sequences, that of {self.dealer.first}, which was first, has "
+                f"{known}; use the same data for all learners, and another job for other data"
             )
         if len(join.dealt) % 3 or len(join.dealt) > 3 * MOST_CLAIMS:
             raise RefusedError(f"{join.learner} says what it was dealt in {len(join.dealt)} numbers")
-        self.dealer.sequences = known or join.sequences
+        if not known and join.sequences:
+            self.dealer.sequences, self.dealer.first = join.sequences, join.learner
 
     def admitted(self, join: Join, position: int, send: Deal) -> None:
         """A process was admitted, and goes on from ``position`` at the earliest."""
