@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from diloco.core.dealing.dealer import Dealer
+from diloco.core.dealing.dealer import Dealer, Revoked
 from diloco.core.engine.actions import Admit
 from diloco.core.engine.events import Event
 from diloco.core.fragments import Layout, TensorSpec, partition
@@ -74,8 +74,9 @@ class SyncerPeers:
         limits = ClaimLimits(lambda _: TOKENS_PER_STEP, BOUND_STEPS, lambda: 10**6, 16)
         self.recorded: list[int] = []
         """Marks that are on disk."""
+        self.revoked: Revoked = {}
         self.disk_full = False
-        self.dealing = Dealing(Dealer(), Ahead(lambda _: TOKENS_PER_STEP // 16, BOUND_STEPS, 2), self._record)
+        self.dealing = Dealing(Dealer(), Ahead(lambda _: TOKENS_PER_STEP // 16, BOUND_STEPS, 2, 16), self._record)
         self.collaborators = Collaborators(
             job=JOB,
             epoch=EPOCH,
@@ -95,10 +96,11 @@ class SyncerPeers:
         self.sessions = Sessions(self.collaborators, training=training)
         self.service = SyncService(self.collaborators, self.sessions)
 
-    def _record(self, mark: int, _: object) -> None:
+    def _record(self, mark: int, _: object, revoked: Revoked) -> None:
         if self.disk_full:
             raise OSError(28, "No space left on device")
         self.recorded.append(mark)
+        self.revoked = revoked
 
     def count(self, name: str, **labels: str) -> float:
         """The value of a metric."""

@@ -31,6 +31,7 @@ class TcpProxy(Relay):
         """What is cut stays cut: no later connection reaches the target."""
         self._stalls_after: int | None = None
         self._carried: dict[socket.socket, int] = {}
+        self._silent: set[socket.socket] = set()
         self.stalled = threading.Event()
         """A connection is stalled."""
         self.held = threading.Event()
@@ -57,6 +58,11 @@ class TcpProxy(Relay):
         with self._lock:
             self._stalls_after = count
             self._carried.clear()
+
+    def silence(self) -> None:
+        """Let nothing more pass on the connections that there are now. Neither side is told."""
+        with self._lock:
+            self._silent = set(self._sockets)
 
     def release(self) -> None:
         """Let everything pass again."""
@@ -121,7 +127,11 @@ class TcpProxy(Relay):
 
     def _is_stalled(self, source: socket.socket, count: int) -> bool:
         with self._lock:
-            if self._stalls_after is None or self._released.is_set():
+            if self._released.is_set():
+                return False
+            if source in self._silent:
+                return True
+            if self._stalls_after is None:
                 return False
             self._carried[source] = self._carried.get(source, 0) + count
             if self._carried[source] <= self._stalls_after:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diloco.wire.client.client import SyncClient
-from diloco.wire.errors import UnavailableError
+from diloco.wire.errors import InvalidMessageError, UnavailableError
 from diloco.wire.messages import PullHeader, PushHeader
 from tests.integration.wire.calls import CONNECTIONS, PAYLOAD, PAYLOAD_PART, REQUEST, pull, push
 from tests.support.tcp_proxy import TcpProxy
@@ -125,6 +125,17 @@ def test_a_pull_begins_anew_for_another_version(
     keeper.fragments[7] = newer = os.urandom(len(PAYLOAD))
     for _ in range(2):
         assert pull(joined, **changes) == newer
+
+
+def test_a_pull_begins_anew_for_what_has_fewer_parts(keeper: Keeper, link: Link, joined: SyncClient) -> None:
+    link.cut_after_bytes(len(PAYLOAD) * 7 // 8)
+    with pytest.raises(UnavailableError):
+        pull(joined)
+    link.mend()
+    keeper.fragments[7] = update = b"from the version that the learner holds"
+    with pytest.raises(InvalidMessageError, match="of 1 were acknowledged"):
+        pull(joined, minimum_version=4)
+    assert pull(joined, minimum_version=4) == update
 
 
 def test_what_an_allocation_refuses_ends_the_pull_that_goes_on(link: Link, joined: SyncClient) -> None:

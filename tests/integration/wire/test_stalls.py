@@ -9,10 +9,12 @@ import pytest
 
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.convert import pack, pack_learner
+from diloco.wire.errors import DeadlineError
 from diloco.wire.messages import Alive
 from diloco.wire.server.server import ServerOptions
-from tests.integration.wire.calls import HEADER, JOIN, PARTS, PULL, STALL_SECONDS, push
-from tests.support.raw_wire import RawClient, ending
+from tests.integration.wire.calls import HEADER, JOIN, PARTS, PULL, REQUEST, STALL_SECONDS, push
+from tests.support.raw_wire import RawClient, ending, push_header
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
 
 
@@ -93,3 +95,19 @@ def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> N
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             "100 messages are waiting for the learner",
         )
+
+
+@pytest.mark.parametrize("transfer", ["push", "pull"])
+def test_a_transfer_that_nobody_answers_leaves_its_connection(
+    joined: SyncClient, proxy: TcpProxy, transfer: str
+) -> None:
+    def send(seconds: float) -> object:
+        if transfer == "push":
+            return joined.push(push_header(4), memoryview(b"1234"), deadline_seconds=seconds)
+        return joined.pull(REQUEST, lambda it: memoryview(bytearray(it.payload_bytes)), deadline_seconds=seconds)
+
+    send(30)
+    proxy.silence()
+    with pytest.raises(DeadlineError):
+        send(0.5)
+    send(30)

@@ -88,6 +88,16 @@ def test_a_small_transfer_says_nothing_about_the_rate(transfer_bytes: int, measu
     assert deadlines.bytes_per_second == measured
 
 
+def test_small_transfers_make_up_for_missed_deadlines() -> None:
+    deadlines = TransferDeadlines()
+    for minutes in range(20):
+        deadlines.missed(60.0 * minutes, 60.0 * minutes + 30)
+    deadlines.took(1 << 15, seconds=0.25)
+    assert deadlines.seconds(1 << 17, step_seconds=0.0) == 20.0 + 8 * 1.0
+    deadlines.took(1, seconds=1.0)
+    assert deadlines.seconds(1 << 17, step_seconds=0.0) == 20.0 + 8 * 1.0
+
+
 def test_a_step_that_changed_nothing_is_counted_anew() -> None:
     clock = HandClock()
     activity = Activity(clock)

@@ -30,8 +30,8 @@ def data(
 ) -> None:
     """Show how many sequences of each epoch were dealt to learners, merged and lost.
 
-    A sequence counts as merged once an outer gradient with it is in any fragment. Lost: it was dealt, and will not be
-    merged. Waiting: a learner has it.
+    A sequence counts as merged once an outer gradient with it is in any fragment, also if its step was skipped because
+    the loss was not finite; these are told. Lost: it was dealt, and will not be merged. Waiting: a learner has it.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def data(
         epoch = str(one.first) if one.first == one.last else f"{one.first} to {one.last}"
         table.add_row(epoch, *(f"{getattr(one, name):,}" for name in _COLUMNS))
     new_console().print(table)
-    typer.echo(f"{found.sequences:,} sequences in an epoch; merged twice: {found.twice:,}")
+    typer.echo(f"{found.sequences:,} sequences in an epoch; merged twice: {found.twice:,}; skipped: {found.skipped:,}")
 
 
 def _found(what: str, flags: ClusterFlags, context: typer.Context) -> DataStatus:

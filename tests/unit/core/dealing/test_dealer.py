@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.dealing.dealer import Dealer, Piece
+from diloco.core.dealing.dealer import Dealer, Piece, Revoked
 from diloco.learner.mailboxes.hand import Hand
 from diloco.spec.status.syncer import EpochStatus
 
@@ -46,7 +47,7 @@ class World:
     """A job: what is on disk, a syncer, learners, and what its model has."""
 
     dealer: Dealer = field(default_factory=lambda: Dealer(SEQUENCES))
-    disk: tuple[int, list[tuple[int, int]]] = (0, [])
+    disk: tuple[int, list[tuple[int, int]], Revoked] = field(default_factory=lambda: (0, [], {}))
     processes: dict[str, Process] = field(default_factory=dict)
     pushes: list[tuple[str, int, int, int, list[int]]] = field(default_factory=list)
     merged: list[Counter[int]] = field(default_factory=lambda: [Counter() for _ in range(FRAGMENTS)])
@@ -81,8 +82,12 @@ class World:
             return
         wanted = AHEAD - self.dealer.left(name, process.hand.position)
         if wanted > 0 and (mark := self.dealer.next_mark(wanted)) is not None:
-            self.disk = (mark + 7, [])
+            self.disk = (mark + 7, [], dict(self.dealer.revoked))
             self.dealer.recorded(mark + 7)
+        if overdue := self.dealer.overdue():
+            self.disk = (self.dealer.undealt()[0], [], {**self.dealer.revoked, **overdue})
+            self.dealer.recorded(self.disk[0])
+            self.dealer.revoke(overdue)
         for piece in self.dealer.deal(name, wanted) if wanted > 0 else ():
             if lost == 5:
                 self.cut(name, 0)
@@ -135,7 +140,7 @@ class World:
         """From an older checkpoint. Odd: learners bring back what was merged since. 5: it stopped on purpose."""
         if how == 5:
             self.checkpoint("", 0)
-            self.disk = self.dealer.undealt()
+            self.disk = copy.deepcopy(self.dealer.undealt())
         at = -1 if how == 5 else -min(1 + how // 2, len(self.checkpoints))
         state, merged = self.checkpoints[at]
         self.dealer = Dealer.restored(copy.deepcopy(state), *self.disk)
@@ -244,6 +249,29 @@ def test_a_learner_that_returns_too_late_drops_its_work_and_goes_on() -> None:
     assert world.merged[0].keys() >= set(range(3 * SEQUENCES))
 
 
+@pytest.mark.parametrize("checkpoint", ["before it joined", "with less of it", "with all of it"])
+def test_what_others_took_stays_theirs_over_a_crash(checkpoint: str) -> None:
+    world = World()
+    world.start("b", 0)
+    if checkpoint != "before it joined":
+        world.start("a", 0)
+        world.train("a", 5)
+        if checkpoint == "with all of it":
+            world.train("a", 5)
+        world.checkpoint("", 0)
+    else:
+        world.start("a", 0)
+    world.train("a", 5)
+    world.cut("a", 0)
+    world.lapse("a", 0)
+    run(world, {"b": 3}, 30)
+    assert len(world.merged[0].keys() & set(range(SEQUENCES))) == SEQUENCES
+    world.restart("", 1)
+    for name in "ab":
+        world.join(name, 0)
+    run(world, {"a": 3, "b": 3}, 30)
+
+
 def test_a_link_that_is_cut_for_a_moment_costs_nothing() -> None:
     world = World()
     world.start("a", 0)
@@ -348,7 +376,7 @@ def test_a_learner_whose_sequences_others_took_is_dealt_new_ones() -> None:
     dealer.deal("b", SEQUENCES)
     assert dealer.left("a", 0) == 40, "while it may come back"
     dealer.lapse("a")
-    dealer.deal("b", 1)
+    dealer.revoke(dealer.overdue())
     assert dealer.joined("a", "first", 0, ()) == ()
     assert dealer.left("a", 0) == 0
     (piece,) = dealer.deal("a", 8)

@@ -81,12 +81,6 @@ def test_a_position_cannot_be_negative() -> None:
         sampler().seek(-1)
 
 
-def test_data_too_short_for_a_batch_is_refused() -> None:
-    assert sampler(4).sequences == 4
-    with pytest.raises(DataError, match="3 sequences to train on, but 4 are needed for a batch"):
-        sampler(3)
-
-
 @pytest.mark.parametrize(
     ("tokens", "wrong"), [([0, 9], None), ([3, 10], 10), ([-1, 3], -1), ([0, 12], 12), ([-2, 12], -2)]
 )

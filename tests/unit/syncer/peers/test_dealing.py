@@ -1,6 +1,7 @@
 """Learners are dealt sequences ahead of what they take, once it is on disk, and only such work is merged."""
 
 import errno
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer
-from diloco.core.engine.events import FragmentArrived, FragmentDeclined
+from diloco.core.engine.actions import Member, Merge
+from diloco.core.engine.events import FragmentArrived, FragmentDeclined, Merged
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import JobSpec
 from diloco.syncer.peers import dealing
@@ -16,7 +18,17 @@ from diloco.syncer.peers.dealing import Dealing
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Dealt, Leave, PushHeader, PushKey
 from tests.support.small_job import small_job
-from tests.support.syncer_peers import ANYBODY, BESIDE, EPOCH, INCARNATION, WHO, Joined, SyncerPeers, report
+from tests.support.syncer_peers import (
+    ANYBODY,
+    BESIDE,
+    EPOCH,
+    INCARNATION,
+    TOKENS_PER_STEP,
+    WHO,
+    Joined,
+    SyncerPeers,
+    report,
+)
 
 BATCH, BOUND, INTERVAL = 4, 6, 2
 SEQUENCES = 10_000
@@ -31,7 +43,7 @@ def dealt(joined: Joined) -> list[Dealt]:
 
 
 async def joins(peers: SyncerPeers, learner: str = WHO, incarnation: int = INCARNATION, **more: Any) -> Joined:
-    joined = await peers.join(learner, sequences=SEQUENCES, **more)
+    joined = await peers.join(learner, **{"sequences": SEQUENCES} | more)
     peers.admit(learner, more.get("instance", "process"), incarnation)
     await peers.payloads_checked()
     await settled(peers)
@@ -61,6 +73,14 @@ async def test_a_learner_is_dealt_what_it_needs_until_its_bound(peers: SyncerPee
     assert [(piece.first, piece.start) for piece in dealt(one)] == [(FIRST, FIRST)]
 
 
+async def test_no_learner_is_dealt_a_large_part_of_an_epoch_ahead(peers: SyncerPeers) -> None:
+    peers.dealing._ahead = replace(peers.dealing._ahead, bound_steps=10**6)
+    more = 2 * INTERVAL * BATCH
+    assert dealt(await joins(peers)) == [Dealt(0, 0, SEQUENCES // 2 + more)]
+    (piece,) = dealt(await joins(peers, BESIDE, INCARNATION + 1))
+    assert piece.length == SEQUENCES // 4 + more
+
+
 async def test_nothing_is_dealt_that_is_not_on_disk(peers: SyncerPeers) -> None:
     peers.disk_full = True
     one = await joins(peers)
@@ -75,7 +95,7 @@ async def test_other_data_is_refused_in_one_line(peers: SyncerPeers) -> None:
     await joins(peers)
     other = await peers.join(BESIDE, sequences=SEQUENCES - 1)
     assert isinstance(other.problem, RefusedError)
-    assert "data: has 9999 training sequences, that of this job has 10000" in str(other.problem)
+    assert f"data: has 9999 training sequences, that of {WHO}, which was first, has 10000" in str(other.problem)
 
 
 async def test_work_on_what_others_were_dealt_is_declined(peers: SyncerPeers) -> None:
@@ -86,6 +106,18 @@ async def test_work_on_what_others_were_dealt_is_declined(peers: SyncerPeers) ->
     assert peers.inbox.held_bytes == 0
     assert await push(peers, 0, 8)
     assert isinstance(peers.events[-1], FragmentArrived)
+
+
+async def test_merged_sequences_whose_steps_were_skipped_are_told(peers: SyncerPeers) -> None:
+    await joins(peers)
+    made = Merged(1, 5, "", 0.1)
+    for tokens in (2 * TOKENS_PER_STEP, TOKENS_PER_STEP):
+        assert await push(peers, 0, 2 * BATCH)
+        member = Member(WHO, INCARNATION, 1, 4, 2, tokens, 1.0, "")
+        peers.dealing.merged(Merge(1, 5, (member,), ""), made)
+    status = peers.dealing.dealer.status()
+    assert (status.epochs[0].merged, status.twice, status.skipped) == (2 * BATCH, 0, BATCH)
+    assert Dealer.restored(json.loads(json.dumps(peers.dealing.dealer.state()))).status().skipped == BATCH
 
 
 async def test_what_a_learner_that_leaves_did_not_push_is_dealt_again(peers: SyncerPeers) -> None:
@@ -105,6 +137,23 @@ async def test_a_learner_whose_link_was_cut_keeps_what_it_has(peers: SyncerPeers
     again = await joins(peers, WHO, INCARNATION + 2, dealt=(piece.first, piece.start, piece.length))
     assert dealt(again) == []
     assert await push(peers, 0, 8, INCARNATION + 2)
+
+
+async def test_what_others_take_from_a_learner_is_on_disk_first(peers: SyncerPeers) -> None:
+    one = await joins(peers, sequences=2 * FIRST)
+    one.hang_up()
+    other = await joins(peers, BESIDE, INCARNATION + 1, sequences=2 * FIRST)
+    for _ in range(dealing._LAPSE_TICKS):
+        peers.dealing.tick()
+    await other.say(report(INTERVAL + 1, INCARNATION + 1))
+    await settled(peers)
+    for full, revoked in ((True, {}), (False, {WHO: ("process", FIRST)})):
+        peers.disk_full = full
+        peers.dealing.tick()
+        await settled(peers)
+        assert peers.revoked == peers.dealing.dealer.revoked == revoked
+    await other.say(report(2 * INTERVAL + 4, INCARNATION + 1))
+    assert [piece.start // FIRST for piece in dealt(other)] == [1, 2, 0]
 
 
 async def test_learners_that_take_their_own_data_are_left_alone(peers: SyncerPeers) -> None:
@@ -129,7 +178,7 @@ async def test_a_syncer_that_stops_leaves_what_it_did_not_deal(tmp_path: Path, s
     await one.stop()
     one.released()
     again = Dealing.of(spec, spec.pools, path, one.dealer.state())
-    assert again.dealer.undealt() == (100, [(60, 100)])
+    assert again.dealer.undealt() == (100, [(60, 100)], {})
     path.write_text("{}")
     with pytest.raises(UnusableFileError, match="does not say which sequences may have been dealt"):
         Dealing.of(spec, spec.pools, path, one.dealer.state())
@@ -144,16 +193,16 @@ def test_a_full_disk_takes_another_record_in_place(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(dealing, "write_atomically", full)
         with pytest.raises(OSError, match="No space"):
-            dealing._write(path, 10, ())
-    dealing._write(path, 99, [(1, 5)])
+            dealing._write(path, 10, (), {})
+    dealing._write(path, 99, [(1, 5)], {})
     monkeypatch.setattr(dealing, "write_atomically", full)
-    dealing._write(path, 100_000, ())
-    assert dealing.read_record(path) == (100_000, [])
+    dealing._write(path, 100_000, (), {})
+    assert dealing.read_record(path) == (100_000, [], {})
 
 
 def test_a_record_of_another_training_does_not_count(tmp_path: Path, spec: JobSpec) -> None:
     path = tmp_path / "dealt.json"
-    dealing._write(path, 500, ())
+    dealing._write(path, 500, (), {})
     assert Dealing.of(spec, spec.pools, path, Dealer().state()).dealer.undealt()[0] == 500
     assert Dealing.of(spec, spec.pools, path, Dealer().state(), anew=True).dealer.undealt()[0] == 0
 

@@ -6,12 +6,14 @@ only grows, and pieces map counts to positions. An outer gradient covers a range
 of them are the learner's still. The smallest positions are dealt first, so those taken back come before new ones.
 
 No decision of the engine depends on this, so neither tape nor replay has it. No clock, no files: before positions are
-dealt, the caller records durably that they may be (``next_mark``, ``recorded``). What a syncer had recorded when it
-crashed is not dealt again: what no learner then claims to hold is lost.
+dealt, the caller records durably that they may be (``next_mark``, ``recorded``), and whose they are no longer
+(``overdue``, ``revoke``). What a syncer had recorded when it crashed is not dealt again: what no learner then claims to
+hold is lost.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from diloco.core.dealing.ranges import Ranges
@@ -21,6 +23,10 @@ MOST_CLAIMS = 1024
 """Pieces that a process may join with (ours)."""
 _SHOWN_EPOCHS = 32
 """Epochs that are counted one by one; those before are one sum (ours)."""
+
+
+Revoked = Mapping[str, tuple[str, int]]
+"""By learner: a process, and the count below which nothing is its own any more unless it was accepted before."""
 
 
 class Piece(NamedTuple):
@@ -98,6 +104,8 @@ class Dealer:
     def __init__(self, sequences: int = 0) -> None:
         """``sequences``: N, sequences in an epoch; 0: no learner has said yet."""
         self.sequences = sequences
+        self.first = ""
+        """The learner that has said so."""
         self._mark = 0
         """Positions from here on were never recorded, so never dealt."""
         self._left = Ranges()
@@ -106,10 +114,14 @@ class Dealer:
         """Recorded positions that no learner has."""
         self._unknown = Ranges()
         """Positions that an earlier syncer may have dealt without this one's knowing to whom."""
+        self.revoked: dict[str, tuple[str, int]] = {}
+        """Of processes that may come back. It is on disk, as a syncer may begin again before it took them."""
         self._lapsed: set[str] = set()
         """Learners that are away for so long that others may take what they have."""
         self._merged = Ranges()
         self._twice = 0
+        self._skipped: dict[int, int] = {}
+        """By fragment: sequences that merged outer gradients of it cover without having learnt from them."""
         self._closed = 0
         """Epochs of which only ``_closed_merged`` is known."""
         self._closed_merged = 0
@@ -131,9 +143,9 @@ class Dealer:
             self._pool.add(start, stop)
         self._left, self._mark = Ranges(), max(self._mark, mark)
 
-    def undealt(self) -> tuple[int, list[tuple[int, int]]]:
-        """The mark and what is left below it, to record when no more is dealt: a syncer that stops loses nothing."""
-        return self._mark, self._undealt().pairs
+    def undealt(self) -> tuple[int, list[tuple[int, int]], Revoked]:
+        """What to record when no more is dealt: the mark and what is left below it, so that nothing is lost."""
+        return self._mark, self._undealt().pairs, self.revoked
 
     def joined(self, learner: str, instance: str, count: int, claims: Sequence[Piece]) -> tuple[Piece, ...]:
         """A process was admitted; returns the pieces that it lacks of what it was dealt.
@@ -144,6 +156,11 @@ class Dealer:
         if holder.instance != instance:
             self._take_back(holder)
             holder.instance, holder.end = instance, max(holder.accepted, claims[0].first if claims else count)
+            process, end = self.revoked.get(learner, ("", 0))
+            if process == instance:
+                holder.end = max(holder.end, end)
+            else:
+                self.revoked.pop(learner, None)
         holder.present = True
         self._lapsed.discard(learner)
         if not claims:
@@ -179,6 +196,25 @@ class Dealer:
         """It has been away for long: others may take what it has, once nothing else of that epoch is left to deal."""
         self._lapsed.add(learner)
 
+    def overdue(self) -> Revoked:
+        """What lapsed learners have of epochs of which nothing else is left to deal, to record for ``revoke``."""
+        if not (self._lapsed and self._pool.pairs):
+            return {}
+        begun = self._pool.pairs[0][0] // self.sequences * self.sequences
+        holders = {learner: self._holders[learner] for learner in self._lapsed}
+        return {
+            learner: (holder.instance, holder.end)
+            for learner, holder in holders.items()
+            if any(part.start < begun for part in holder.parts(holder.accepted, holder.end))
+        }
+
+    def revoke(self, overdue: Revoked) -> None:
+        """Note that these are on disk: others may be dealt them, unless their learner is back."""
+        for learner in self._lapsed.intersection(overdue):
+            self.revoked[learner] = overdue[learner]
+            self._take_back(self._holders[learner])
+            self._lapsed.remove(learner)
+
     def left(self, learner: str, position: int) -> int:
         """Sequences that a learner has from count ``position`` on."""
         holder = self._holders[learner]
@@ -195,13 +231,6 @@ class Dealer:
 
     def deal(self, learner: str, count: int) -> tuple[Piece, ...]:
         """Deal ``count`` positions to a learner that has joined, or as many as are recorded."""
-        if self._pool.pairs and self._lapsed:
-            begun = self._pool.pairs[0][0] // self.sequences * self.sequences
-            for away in tuple(self._lapsed):
-                lapsed = self._holders[away]
-                if any(part.start < begun for part in lapsed.parts(lapsed.accepted, lapsed.end)):
-                    self._take_back(lapsed)
-                    self._lapsed.remove(away)
         holder = self._holders[learner]
         return tuple(holder.add(*taken) for taken in self._pool.take(count))
 
@@ -227,6 +256,11 @@ class Dealer:
                 new = holder.merged.add(part.first, part.end)
                 self._twice += new - self._merged.add(part.start, part.stop)
 
+    def skip(self, fragment: int, count: int) -> None:
+        """The steps of so many sequences were skipped, of those that a merged outer gradient covers."""
+        if count > 0:
+            self._skipped[fragment] = self._skipped.get(fragment, 0) + count
+
     def counts(self) -> tuple[EpochStatus, ...]:
         """By epoch, the oldest first; epochs long past are one sum."""
         if not self.sequences:
@@ -249,15 +283,18 @@ class Dealer:
 
     def status(self) -> DataStatus:
         """What people are shown."""
-        return DataStatus(sequences=self.sequences, twice=self._twice, epochs=self.counts())
+        skipped = max(self._skipped.values(), default=0)
+        return DataStatus(sequences=self.sequences, twice=self._twice, skipped=skipped, epochs=self.counts())
 
     def state(self) -> dict[str, Any]:
         """Everything as plain JSON, for a checkpoint."""
         return {
             "sequences": self.sequences,
+            "first": self.first,
             "mark": self._mark,
             "merged": list(self._merged.pairs),
             "twice": self._twice,
+            "skipped": list(self._skipped.items()),
             "closed": self._closed,
             "closed_merged": self._closed_merged,
             "holders": {
@@ -268,15 +305,26 @@ class Dealer:
         }
 
     @classmethod
-    def restored(cls, state: dict[str, Any], mark: int = 0, left: Iterable[Iterable[int]] = ()) -> Self:
-        """What goes on from ``state``; ``mark`` and ``left``: what was recorded since, if anything was."""
+    def restored(
+        cls,
+        state: dict[str, Any],
+        mark: int = 0,
+        left: Iterable[Iterable[int]] = (),
+        revoked: Revoked = MappingProxyType({}),
+    ) -> Self:
+        """What goes on from ``state``; ``mark``, ``left`` and ``revoked``: what was recorded since, if anything was."""
         dealer = cls(state["sequences"])
-        dealer._mark, dealer._left = max(state["mark"], mark), Ranges(left)
+        dealer.first = state["first"]
+        dealer._mark, dealer._left, dealer.revoked = max(state["mark"], mark), Ranges(left), dict(revoked)
         dealer._merged, dealer._twice = Ranges(state["merged"]), state["twice"]
+        dealer._skipped = dict(state["skipped"])
         dealer._closed, dealer._closed_merged = state["closed"], state["closed_merged"]
         for learner, plain in state["holders"].items():
             pieces, merged = [Piece(*piece) for piece in plain["pieces"]], Ranges(plain["merged"])
             holder = _Holder(**plain | {"pieces": pieces, "merged": merged, "present": False})
+            process, end = revoked.get(learner, ("", 0))
+            if process == holder.instance:
+                holder.pieces, holder.end = holder.parts(0, holder.accepted), max(holder.end, end)
             # What it pushed since may be in the model that learners have.
             holder.kept = holder.end
             for part in holder.parts(holder.accepted, holder.end):

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from diloco.core.dealing.dealer import Piece
 from diloco.learner.data.permutation import Permutation
-from diloco.learner.data.source import DataError
 from diloco.learner.mailboxes.hand import Hand
 
 Supply = Callable[[int, int], int]
@@ -34,18 +33,10 @@ class DealtSampler:
     """Numbers of the sequences (a task's examples) that were dealt to a learner."""
 
     def __init__(self, sequences: int, sampling: Sampling, hand: Hand | None = None) -> None:
-        """``sequences``: N. ``hand``: what the syncer deals.
-
-        Raises:
-            DataError: there is less than one batch.
-        """
+        """``sequences``: N, at least a batch. ``hand``: what the syncer deals."""
         self.sampling = sampling
         self.sequences = sequences
         """N."""
-        if sequences < sampling.batch_size:
-            raise DataError(
-                f"the data has {sequences} sequences to train on, but {sampling.batch_size} are needed for a batch"
-            )
         self.hand = hand or Hand()
         self.supply: Supply | None = None if hand else lambda first, _: first
         self.began = 0

@@ -21,7 +21,7 @@ _LEAST_RATE = 1 << 10
 _NEWEST = 0.3
 """Weight of the newest measurement in the moving average."""
 _MEASURABLE_BYTES = 1 << 16
-"""Smaller transfers are not used to measure the link's rate."""
+"""Smaller transfers measure no rate: the link has at least theirs."""
 
 
 class TransferDeadlines:
@@ -41,10 +41,11 @@ class TransferDeadlines:
 
     def took(self, transfer_bytes: int, seconds: float) -> None:
         """Note that a transfer succeeded, and how long it took."""
-        if transfer_bytes < _MEASURABLE_BYTES:
-            return
         rate = transfer_bytes / max(seconds, 1e-6)
         with self._lock:
+            if transfer_bytes < _MEASURABLE_BYTES:
+                self._rate = max(self._rate, rate)
+                return
             self._rate = rate if not self._measured else (1 - _NEWEST) * self._rate + _NEWEST * rate
             self._measured = True
 

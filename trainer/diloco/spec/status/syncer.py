@@ -132,6 +132,8 @@ class DataStatus(StatusPart):
     """In an epoch; 0: no learner has said yet."""
     twice: int = 0
     """Merged from the outer gradients of two learners."""
+    skipped: int = 0
+    """Counted as merged, but their steps were skipped: the loss was not finite. Of the fragment with most of them."""
     epochs: tuple[EpochStatus, ...] = ()
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self
 
-from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece
+from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece, Revoked
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged
 from diloco.runtime.files import UnusableFileError, read_json, write_atomically
@@ -27,6 +28,8 @@ from diloco.wire.messages import Dealt, Join, PushHeader, PushKey
 
 _BLOCK: Final = 2
 """Positions that are recorded at once, as a multiple of those that all learners take in an interval (ours)."""
+_AHEAD: Final = 2
+"""All learners together are dealt an epoch divided by this ahead, at most (ours)."""
 _LAPSE_TICKS: Final = 60
 """Seconds without a session after which others may take what a learner has (ours). Nobody waits for it meanwhile."""
 _FILE_BYTES: Final = 4096
@@ -36,8 +39,8 @@ _log = logging.getLogger(__name__)
 Pairs = Sequence[tuple[int, int]]
 Deal = Callable[[Dealt], None]
 """Sends a message to a learner."""
-Record = Callable[[int, Pairs], None]
-"""Writes the mark and what is left below it to disk; raises OSError."""
+Record = Callable[[int, Pairs, Revoked], None]
+"""Writes to disk the mark, what is left below it, and whose it is no longer; raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Ahead:
     """Sequences in a step of a learner, at most, by its id."""
     bound_steps: int
     interval: int
+    sequence_length: int
+    """Tokens in a sequence."""
 
     def keep(self, learner: str) -> int:
         """Most sequences that a learner takes without receiving a fragment."""
@@ -75,7 +80,8 @@ class Dealing:
         self._ahead = ahead
         self._record = record
         self._present: dict[str, _Present] = {}
-        self._accepted: dict[PushKey, tuple[int, int]] = {}
+        self._accepted: dict[tuple[int, int], dict[PushKey, tuple[int, int]]] = {}
+        """By fragment and version: what each outer gradient for it covers."""
         self._away_ticks = dict.fromkeys(dealer.away, 0)
         self._recording: asyncio.Task[None] | None = None
         self._stopped = False
@@ -95,7 +101,7 @@ class Dealing:
         if anew:
             path.unlink(missing_ok=True)
         per_step, length = tokens_per_step(spec.training, pools), spec.training.sequence_length
-        ahead = Ahead(lambda one: per_step(one) // length, spec.sync.staleness_bound_steps, spec.sync.interval)
+        ahead = Ahead(lambda one: per_step(one) // length, spec.sync.staleness_bound_steps, spec.sync.interval, length)
         return cls(Dealer.restored(state, *read_record(path)), ahead, partial(_write, path))
 
     def check(self, join: Join) -> None:
@@ -103,12 +109,13 @@ class Dealing:
         known = self.dealer.sequences
         if join.sequences and known and join.sequences != known:
             raise RefusedError(
-                f"data: has {join.sequences} training sequences, that of this job has {known}; use the same data for "
-                "all learners, and another job for other data"
+                f"data: has {join.sequences} training sequences, that of {self.dealer.first}, which was first, has "
+                f"{known}; use the same data for all learners, and another job for other data"
             )
         if len(join.dealt) % 3 or len(join.dealt) > 3 * MOST_CLAIMS:
             raise RefusedError(f"{join.learner} says what it was dealt in {len(join.dealt)} numbers")
-        self.dealer.sequences = known or join.sequences
+        if not known and join.sequences:
+            self.dealer.sequences, self.dealer.first = join.sequences, join.learner
 
     def admitted(self, join: Join, position: int, send: Deal) -> None:
         """A process was admitted, and goes on from ``position`` at the earliest."""
@@ -148,23 +155,26 @@ class Dealing:
         first, end = header.data_from, header.data_to
         if not self.dealer.accept(learner, first, end, self._ahead.keep(learner)):
             return False
-        self._accepted[header.key] = first, end
+        self._accepted.setdefault((header.fragment, header.version), {})[header.key] = first, end
         return True
 
     def merged(self, order: Merge, made: Merged) -> None:
         """A merge is in the model."""
+        accepted = self._accepted.pop((order.fragment, order.version), {})
         left_out = {one.learner for one in made.left_out}
         for one in order.members if not made.failed else ():
             key = PushKey(one.learner, one.incarnation, order.fragment, order.version, one.attempt)
-            if key in self._accepted and one.learner not in left_out:
-                self.dealer.merge(one.learner, *self._accepted[key])
+            if key in accepted and one.learner not in left_out:
+                first, end = accepted[key]
+                self.dealer.merge(one.learner, first, end)
+                self.dealer.skip(order.fragment, end - first - one.tokens // self._ahead.sequence_length)
         self.dealer.close()
-        for key in [k for k in self._accepted if k.fragment == order.fragment and k.version <= order.version]:
-            del self._accepted[key]
 
     def tick(self) -> None:
         """Deal again what could not be dealt, and note who has been away for long. Call it once a second."""
         self._deal_rest()
+        if (overdue := self.dealer.overdue()) and not self._stopped:
+            self._write_down(self.dealer.undealt()[0], overdue)
         for learner in self._away_ticks:
             self._away_ticks[learner] += 1
         for learner in [one for one, ticks in self._away_ticks.items() if ticks >= _LAPSE_TICKS]:
@@ -190,23 +200,31 @@ class Dealing:
 
     def _deal(self, learner: str) -> None:
         present, chunk = self._present[learner], self._ahead.chunk(learner)
-        ahead = self._ahead.keep(learner) + chunk
+        # More of an epoch, and a job that ends has trained on parts of several.
+        share = max(chunk, self.dealer.sequences // (_AHEAD * len(self._present)))
+        ahead = min(self._ahead.keep(learner), share) + chunk
         left = self.dealer.left(learner, present.position)
         present.short = False
         if self._stopped or left >= ahead:
             return
         wanted = ahead + chunk - left
-        if self.dealer.next_mark(wanted) is not None and self._recording is None:
+        if self.dealer.next_mark(wanted) is not None:
             mark = self.dealer.next_mark(_BLOCK * max(wanted, sum(self._ahead.chunk(one) for one in self._present)))
             assert mark is not None
-            self._recording = asyncio.get_running_loop().create_task(self._recorded(mark))
+            self._write_down(mark)
         pieces = self.dealer.deal(learner, wanted)
         present.short = sum(piece.length for piece in pieces) < wanted
         self._send(learner, pieces)
 
-    async def _recorded(self, mark: int) -> None:
+    def _write_down(self, mark: int, overdue: Revoked = MappingProxyType({})) -> None:
+        """Begin to, unless something else is being written."""
+        if self._recording is None:
+            self._recording = asyncio.get_running_loop().create_task(self._recorded(mark, overdue))
+
+    async def _recorded(self, mark: int, overdue: Revoked) -> None:
+        revoked = {**self.dealer.revoked, **overdue}
         try:
-            await asyncio.get_running_loop().run_in_executor(None, partial(self._record, mark, ()))
+            await asyncio.get_running_loop().run_in_executor(None, partial(self._record, mark, (), revoked))
         except OSError as error:
             if not self._failed:
                 _log.warning("no more sequences are dealt until the disk takes it: %s", error.strerror or error)
@@ -214,6 +232,7 @@ class Dealing:
             return
         self._failed, self._recording = False, None
         self.dealer.recorded(mark)
+        self.dealer.revoke(overdue)
         self._deal_rest()
 
     def _send(self, learner: str, pieces: Iterable[Piece]) -> None:
@@ -221,24 +240,25 @@ class Dealing:
             self._present[learner].send(Dealt(*piece))
 
 
-def read_record(path: Path) -> tuple[int, Pairs]:
-    """The mark and what was left below it. Without a file: (0, ()).
+def read_record(path: Path) -> tuple[int, Pairs, Revoked]:
+    """What a ``Record`` has written. Without a file: (0, (), {}).
 
     Raises:
         UnusableFileError: the file is damaged.
     """
     if not path.exists():
-        return 0, ()
+        return 0, (), {}
     plain = read_json(path)
     try:
-        return int(plain["mark"]), [(int(start), int(stop)) for start, stop in plain["left"]]
-    except (KeyError, TypeError, ValueError):
+        revoked = {learner: (str(process), int(end)) for learner, (process, end) in plain["revoked"].items()}
+        return int(plain["mark"]), [(int(start), int(stop)) for start, stop in plain["left"]], revoked
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise UnusableFileError(f"{path}: does not say which sequences may have been dealt") from None
 
 
-def _write(path: Path, mark: int, left: Pairs) -> None:
+def _write(path: Path, mark: int, left: Pairs, revoked: Revoked) -> None:
     """Write it for ``read_record``. A full disk takes no new file, but another record in place of the one there."""
-    text = json.dumps({"mark": mark, "left": left}).ljust(_FILE_BYTES)
+    text = json.dumps({"mark": mark, "left": left, "revoked": revoked}).ljust(_FILE_BYTES)
     try:
         write_atomically(path, text)
     except OSError as error:

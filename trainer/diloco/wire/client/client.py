@@ -4,7 +4,6 @@ The session has a TCP connection of its own, so that a fragment never delays a h
 the caller knows whether a message is still wanted.
 """
 
-import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
@@ -30,7 +29,7 @@ from diloco.wire.client.route import Route, Target
 from diloco.wire.client.session import Session
 from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.client.transfers import Earlier, pull_parts, push_parts
-from diloco.wire.errors import ClosedError, DeadlineError, InvalidMessageError, UnavailableError, error_of
+from diloco.wire.errors import ClosedError, InvalidMessageError, UnavailableError, error_of
 from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt, Welcome
 from diloco.wire.tls.tls import ClientTls
 
@@ -49,7 +48,7 @@ class ClientOptions:
     tls: ClientTls | None = None
     """Certificates; read again when they have changed."""
     keepalive_seconds: float = 10.0
-    """A connection is pinged after this much silence, and counts as broken if the answer takes as long again."""
+    """A connection is pinged after this much silence. The session's is broken if the answer takes as long again."""
 
     def __post_init__(self) -> None:
         """Check the options.
@@ -125,7 +124,7 @@ class SyncClient:
         if len(data) != header.payload_bytes:
             raise InvalidMessageError(f"a payload of {len(data)} bytes with a header for {header.payload_bytes}")
 
-        return self._transferred(lambda lanes: push_parts(lanes, header, data, self._earlier), deadline_seconds, handle)
+        return self._transferred(lambda lanes: push_parts(lanes, header, data, self._earlier, deadline_seconds), handle)
 
     def pull(
         self,
@@ -148,7 +147,7 @@ class SyncClient:
         """
         seconds = deadline_seconds + (POSTED_SECONDS if request.posted else 0.0)
 
-        return self._transferred(lambda lanes: pull_parts(lanes, request, allocate, self._earlier), seconds, handle)
+        return self._transferred(lambda lanes: pull_parts(lanes, request, allocate, self._earlier, seconds), handle)
 
     def why_unreachable(self) -> str | None:
         """What stands in the way of a connection, as one line; None if nothing is found. Blocks for some seconds.
@@ -161,19 +160,9 @@ class SyncClient:
             return str(error)
         return diagnose(target.address, self._options.tls)
 
-    def _transferred(
-        self, parts: Callable[[Lanes], Coroutine[Any, Any, T]], seconds: float, handle: TransferHandle | None
-    ) -> T:
-        """The result of a transfer in parts that has so many seconds."""
-
-        async def work(lanes: Lanes) -> T:
-            try:
-                async with asyncio.timeout(seconds):
-                    return await parts(lanes)
-            except TimeoutError:
-                raise DeadlineError(f"it took longer than {seconds:g} s") from None
-
-        with self._errors(), self._connections.transfer(work) as transfer:
+    def _transferred(self, parts: Callable[[Lanes], Coroutine[Any, Any, T]], handle: TransferHandle | None) -> T:
+        """The result of a transfer in parts."""
+        with self._errors(), self._connections.transfer(parts) as transfer:
             if handle is not None:
                 handle.begin(transfer)
             return transfer.result()

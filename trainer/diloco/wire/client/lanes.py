@@ -63,6 +63,12 @@ class Lanes:
             self._channels[number] = self._open_lane(number)
         return self._channels[number]
 
+    def leave(self, number: int) -> None:
+        """Close connection ``number``, which is silent: what is under way on it goes on over a new one."""
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            self.after(channel.close())
+
     async def close(self) -> None:
         """Break off all calls, and close the connections."""
         endings = list(self._endings)

@@ -18,7 +18,7 @@ import grpc
 from diloco.wire.channel import DEFAULT_CONNECTIONS, PULL_PARTS, PUSH_PARTS, SERVICE
 from diloco.wire.client.lanes import Lanes
 from diloco.wire.convert import pack, unpack
-from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError, WireError, error_of
+from diloco.wire.errors import CorruptedError, DeadlineError, InvalidMessageError, UnavailableError, WireError, error_of
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
 from diloco.wire.part_messages import (
     Arrivals,
@@ -79,19 +79,27 @@ class _Calls:
         """What ended the first call since the latest answer."""
         self._working: set[int] = set()
         """Calls that have been answered and go on."""
+        self._unanswered: dict[int, int] = {}
+        """The other calls, and the connection of each."""
         self._result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._left: Any = None
         """The call that is not cancelled with the others, as there is something left to do on it."""
 
-    async def run(self, connections: int) -> Any:
-        """Make a call on each of so many connections until there is a result.
+    async def run(self, connections: int, seconds: float) -> Any:
+        """Make a call on each of so many connections until there is a result, which has so many seconds.
 
         Raises:
             WireError: the transfer failed.
         """
         tasks = [asyncio.create_task(self._keep_calling(number)) for number in range(connections)]
         try:
-            return await self._result
+            async with asyncio.timeout(seconds):
+                return await self._result
+        except TimeoutError:
+            # gRPC leaves a silent connection only after a minute, and what stands in between may keep it open.
+            for connection in self._unanswered.values():
+                self._lanes.leave(connection)
+            raise DeadlineError(f"it took longer than {seconds:g} s") from None
         finally:
             for task in tasks:
                 task.cancel()
@@ -106,6 +114,7 @@ class _Calls:
         self._answered_at = time.monotonic()
         self._cause = None
         self._working.add(number)
+        self._unanswered.pop(number, None)
 
     def _done(self, result: Any) -> None:
         if not self._result.done():
@@ -120,6 +129,7 @@ class _Calls:
         # A cancellation may end as a broken call: gRPC hides it from a call whose connection is being made.
         while not self._result.done():
             number = next(self._numbers)
+            self._unanswered[number] = connection
             began = time.monotonic()
             try:
                 await self._one_call(connection, number)
@@ -132,6 +142,7 @@ class _Calls:
             finally:
                 was_answered = number in self._working
                 self._working.discard(number)
+                self._unanswered.pop(number, None)
             if not error.retryable:
                 self._failed(error)
                 return
@@ -151,6 +162,11 @@ class _Calls:
             raise error_of(error.code(), error.details()) from None
         except asyncio.InvalidStateError:  # written to a call that has ended
             raise error_of(await call.code(), await call.details()) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise UnavailableError("the connection was silent") from None  # another transfer has left it
         finally:
             if call is not self._left:
                 call.cancel()
@@ -348,11 +364,12 @@ async def push_parts(
     header: PushHeader,
     payload: memoryview,
     earlier: Earlier,
+    seconds: float,
 ) -> PushReceipt:
     """Send an outer gradient.
 
     Raises:
-        WireError: it did not arrive, or was refused.
+        WireError: it did not arrive in so many seconds, or was refused.
     """
     used = connections_for(len(payload), earlier.connections, lanes.answer_seconds)
     before = earlier.pushed.pop(header.fragment, None)
@@ -361,7 +378,7 @@ async def push_parts(
     cut = before if before is not None and again else dataclasses.replace(header, part_bytes=grid.part_bytes)
     sending = _Push(lanes, cut, payload, granted=earlier.bytes_per_second > 0, again=again)
     earlier.pushed[header.fragment] = cut
-    receipt: PushReceipt = await sending.run(used)
+    receipt: PushReceipt = await sending.run(used, seconds)
     earlier.pushed.pop(header.fragment, None)
     return receipt
 
@@ -371,20 +388,21 @@ async def pull_parts(
     request: PullRequest,
     begin: Callable[[PullHeader], memoryview],
     earlier: Earlier,
+    seconds: float,
 ) -> PullHeader:
     """Receive a fragment into the buffer that ``begin`` returns; it is called once.
 
     Raises:
-        WireError: it did not arrive whole, or was refused.
+        WireError: it did not arrive whole in so many seconds, or was refused.
     """
     expected_bytes = earlier.pulled_bytes.get(request.fragment, _UNKNOWN_BYTES)
     used = connections_for(expected_bytes, earlier.connections, lanes.answer_seconds)
     before = earlier.pulled.pop(request.fragment, None)
     receiving = _Pull(lanes, request, begin, before if before is not None and before.epoch == request.epoch else None)
     try:
-        header: PullHeader = await receiving.run(used)
-    except CorruptedError:
-        raise  # nobody knows which part of it is wrong
+        header: PullHeader = await receiving.run(used, seconds)
+    except (CorruptedError, InvalidMessageError):
+        raise  # nobody knows which part of it is wrong, or it is of a payload with more parts
     except BaseException:
         if receiving.half is not None:
             earlier.pulled[request.fragment] = receiving.half

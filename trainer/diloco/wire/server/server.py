@@ -58,7 +58,7 @@ class ServerOptions:
     job: str | None = None
     """With ``tls``: certificates for another job are refused."""
     keepalive_seconds: float = 20.0
-    """A connection is pinged after this much silence, and counts as broken if the answer takes as long again."""
+    """A connection is pinged after this much silence, and counts as broken if the answer takes a minute."""
     stall_seconds: float = 60.0
     """A transfer that makes no progress for this long is ended, as is a session that does not begin."""
     queued_messages: int = 4096
