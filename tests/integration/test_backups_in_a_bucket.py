@@ -1,9 +1,5 @@
-"""Backups in a bucket of a real S3 server. It needs the packages obstore and, in any environment, moto[server]."""
+"""Backups in a bucket of a real S3 server."""
 
-import shutil
-import socket
-import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,38 +9,17 @@ from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.manifest import complete
 from diloco.syncer.prepare import prepare
-from testbed.kind.waiting import wait_until
 from tests.support.backups import Trained, beginning_from
+from tests.support.s3_server import s3_server
 
 pytestmark = pytest.mark.processes
-
-PROGRAM = shutil.which("moto_server")
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of an S3 server with the bucket ``kept``."""
-    pytest.importorskip("obstore")
-    if PROGRAM is None:
-        pytest.skip("no S3 server: install moto[server] in an environment of its own, with its programs on the PATH")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("REGION", "us-east-1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with subprocess.Popen([PROGRAM, "-p", str(port)], text=True, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_until(lambda: process.poll() is not None or _listens(port), "it listens")
-            urllib.request.urlopen(urllib.request.Request(f"{address}/kept", method="PUT")).close()
-            yield address
-        finally:
-            process.kill()
+    """Its address."""
+    with s3_server(monkeypatch) as address:
+        yield address
 
 
 def test_a_backup_in_a_bucket_is_pruned_and_restored(server: str, tmp_path: Path) -> None:

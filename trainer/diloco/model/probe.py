@@ -170,5 +170,5 @@ def check_documents(module: nn.Module, length: int) -> None:
     if not as_two <= _ROUNDING * as_one:
         raise ModelError(
             "data.documentMask: the model's tokens see the document before theirs, though position_ids begin at 0 in "
-            f"each; {use}"
+            f"each, as they do in transformers with use_cache; {use}"
         )

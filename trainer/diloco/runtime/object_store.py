@@ -170,15 +170,27 @@ class ObjectStore:
         """
         return self._size(name)
 
+    def version(self, name: str) -> str:
+        """Changes with the file: its size, and the tag that a bucket gives it or, elsewhere, when it was written.
+
+        Raises:
+            StoreError: it cannot be found.
+        """
+        found = self._info(name)
+        return f"{found['size']} {found.get('e_tag') or found.get('mtime')}"
+
     def _check_size(self, name: str, limit_bytes: int) -> None:
         size = self._size(name)
         if size > limit_bytes:
             raise TooLargeError(f"{self.url}: {name} has {size} bytes; at most {limit_bytes} are allowed here")
 
     def _size(self, name: str) -> int:
+        return int(self._info(name)["size"])
+
+    def _info(self, name: str) -> dict[str, Any]:
         try:
             self._files.invalidate_cache()
-            return int(self._files.info(self._path(name))["size"])
+            return dict(self._files.info(self._path(name)))
         except Exception as error:
             raise self._error(f"{name} cannot be found", error) from error
 
@@ -212,6 +224,8 @@ def open_store(url: str, endpoint: str | None = None) -> ObjectStore:
         from obstore.fsspec import FsspecStore  # noqa: PLC0415
     except ImportError:
         raise StoreError(f"{url}: needs the package obstore, which is not installed; install it") from None
+    if endpoint is None and protocol == "s3":
+        endpoint = os.environ.get("AWS_ENDPOINT_URL")
     settings: dict[str, Any] = {} if endpoint is None else {"endpoint": endpoint}
     client: dict[str, Any] = {"timeout": f"{_REQUEST_SECONDS}s", "connect_timeout": "20s"}
     if endpoint is not None and endpoint.startswith("http://"):

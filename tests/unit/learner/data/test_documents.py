@@ -1,7 +1,8 @@
 import json
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -184,6 +185,30 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, tokenizer: Path, monk
 def test_documents_are_bytes_without_a_tokenizer(tmp_path: Path) -> None:
     make_token_file(DocumentsData(path=str(write_documents(tmp_path / "a.parquet", ["ab", "c"]))), tmp_path / "out")
     assert open_token_file(tmp_path / "out").read(0, 5).tolist() == [*b"ab", 256, *b"c", 256]
+
+
+def test_texts_of_an_iterator_are_documents_with_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.learner.data.token_file_maker._BATCH_BYTES", 3)
+    told: list[Progress] = []
+    make_token_file((text for text in ("ab", "", b"c", "de")), tmp_path / "out", tell=told.append)
+    tokens = open_token_file(tmp_path / "out")
+    assert tokens.read(0, len(tokens)).tolist() == [*b"ab", 256, *b"c", 256, *b"de", 256]
+    assert [now.done_bytes for now in told] == [3, 5]
+    assert str(told[-1]._replace(done_bytes=2_000_000, tokens=30, seconds=10.0)) == "tokenized 2.0 MB, 3 tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("corpus.txt", "is one text; use an iterable of texts, or TextData(path=...)"),
+        (["a", 1], "document 1 is a int; use str or bytes"),
+        ([], "there are no tokens to write"),
+    ],
+)
+def test_what_is_no_iterator_of_texts_is_one_line(tmp_path: Path, source: Any, told: str) -> None:
+    with pytest.raises(DataError, match=f"{re.escape(told)}$"):
+        make_token_file(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_progress_grows_with_the_files_and_ends_with_all_of_them(

@@ -69,6 +69,24 @@ def test_other_documents_or_another_tokenizer_are_tokenized_anew(
     assert made_in(cache) == ["", ".tokens", ".tokens"]
 
 
+def test_tokens_of_changed_documents_are_removed_unless_they_are_read(
+    documents: DocumentsData, cache: Path, tmp_path: Path
+) -> None:
+    """Those of other documents stay."""
+    other = DocumentsData(path=str(write_documents(tmp_path / "b.parquet", ["a mat"])))
+    cached_tokens(other, cache, FIELD)
+    read = cached_tokens(documents, cache, FIELD)
+    for changed in (1, 2, 3):
+        os.utime(documents.path, ns=(0, changed))
+        cached_tokens(documents, cache, FIELD)
+        assert made_in(cache) == ["", ".tokens", ".tokens", ".tokens"]
+    assert read.read(0, 4).tolist() == [1, 2, END, 1]
+    del read
+    os.utime(documents.path, ns=(0, 4))
+    cached_tokens(documents, cache, FIELD)
+    assert made_in(cache) == ["", ".tokens", ".tokens"]
+
+
 def test_one_process_makes_the_tokens_and_the_others_wait(
     documents: DocumentsData, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,8 +172,14 @@ def test_what_is_wrong_with_a_store_or_its_files_is_one_line(
     url = f"file://{tmp_path}/bucket"
     with pytest.raises(DataError, match=f"^data.documents.path: {url}/none matches no file with content; use BUCKET"):
         cached_tokens(DocumentsData(path=f"{url}/none"), cache, FIELD)
-    monkeypatch.setattr(ObjectStore, "size", lambda *_: path.stat().st_size + 1)
-    with pytest.raises(DataError, match=rf"^data.documents.path: a.jsonl in {url} had \d+ bytes and now has \d+$"):
+    download = ObjectStore.download
+
+    def late(*arguments: Any) -> str:
+        os.utime(path, ns=(0, 0))
+        return download(*arguments)
+
+    monkeypatch.setattr(ObjectStore, "download", late)
+    with pytest.raises(DataError, match=rf"^data.documents.path: a.jsonl in {url} has changed; start again when it"):
         cached_tokens(DocumentsData(path=f"{url}/*"), cache, FIELD)
     monkeypatch.setattr(ObjectStore, "size", lambda *_: 1)
     with pytest.raises(DataUnavailableError, match=rf"^data.documents.path: {url}: a.jsonl has \d+ bytes; at most 1 "):
@@ -166,7 +190,7 @@ def test_what_is_wrong_with_a_store_or_its_files_is_one_line(
 def test_a_disk_without_room_is_one_line_that_names_the_variable(
     documents: DocumentsData, cache: Path, tmp_path: Path
 ) -> None:
-    told = rf"^{FIELD}: {cache}/\w+.tokens cannot be written; free space, or name another folder in {VARIABLE}: "
+    told = rf"^{FIELD}: {cache}/[\w-]+.tokens cannot be written; free space, or name another folder in {VARIABLE}: "
     with files_of_at_most(4096), pytest.raises(DataError, match=f"{told}File too large$"):
         cached_tokens(documents, cache, FIELD)
     assert made_in(cache) == [""]

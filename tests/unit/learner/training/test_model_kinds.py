@@ -16,6 +16,7 @@ from diloco.model.fragments import layout_of
 from diloco.model.logits import logits_of
 from diloco.model.probe import check_documents
 from diloco.spec import JobSpec
+from diloco.spec.training import DataSpec, TextData
 from diloco.syncer.disk.exporter import export
 from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED, VOCABULARY, hugging_face
 from tests.support.small_job import named_job, small_job, write_text
@@ -123,6 +124,16 @@ def test_a_model_of_transformers_is_trained_and_exported_alike(
     tmp_path: Path, text: Path, kind: str, optimizer: str
 ) -> None:
     check(job_of(text, kind, optimizer, "hugging_face", **HUGGING_FACE[kind]), tmp_path)
+
+
+def test_a_model_with_a_document_mask_is_trained_and_exported_alike(tmp_path: Path) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for number in range(100):
+        (documents / f"{number}.txt").write_text("ab" * (1 + number % 5))
+    data = DataSpec(text=TextData(path=str(documents)), holdout_fraction=0.1, document_mask=True)
+    plain = job_of(documents, "tests.support.model_kinds:hugging_face", kind="llama", **HUGGING_FACE["llama"])
+    check(plain.model_copy(update={"data": data}), tmp_path)
 
 
 @pytest.mark.parametrize("kind", HUGGING_FACE)

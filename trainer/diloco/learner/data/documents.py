@@ -44,8 +44,8 @@ class DocumentFiles:
     """Files of documents, in the order in which they are read; they must not change meanwhile."""
 
     files: tuple[Document, ...]
-    signatures: tuple[FileSignature | None, ...]
-    """Of each file, when the corpus was found."""
+    signatures: tuple[FileSignature | str | None, ...]
+    """Of each file, when the corpus was found; in a store its version."""
     field: str
     """The manifest's field, for messages."""
     column: str | None = None
@@ -71,7 +71,7 @@ class DocumentFiles:
                 changed = "has changed while it was read; start again when it is complete"
                 raise DataError(f"{self.field}: {self.files[index].path}: {changed}")
         else:
-            with _copied(self.files[index], self.store, self.copies, self.field) as copy:
+            with _copied(self.files[index], self.signatures[index], self.store, self.copies, self.field) as copy:
                 yield from self._read(copy)
 
     def _read(self, file: Document) -> Iterator[Text]:
@@ -98,8 +98,8 @@ def find_document_files(documents: DocumentsData, field: str, copies: Path | Non
         DataError: nothing is there, or something cannot be read; one line that names ``field``.
     """
     if "://" in documents.path:
-        store, files = _in_store(documents.path, f"{field}.path")
-        return DocumentFiles(files, (None,) * len(files), f"{field}.path", documents.column, store, copies)
+        store, files, versions = _in_store(documents.path, f"{field}.path")
+        return DocumentFiles(files, versions, f"{field}.path", documents.column, store, copies)
     return DocumentFiles.of(_find(documents.path, f"{field}.path"), f"{field}.path", documents.column)
 
 
@@ -117,33 +117,35 @@ def _find(path: str, field: str) -> tuple[Document, ...]:
     return find_documents(place, _IN_FOLDERS, field)
 
 
-def _in_store(url: str, field: str) -> tuple[ObjectStore, tuple[Document, ...]]:
-    """The files of one folder that ``url`` names, a pattern or a name in its last part."""
+def _in_store(url: str, field: str) -> tuple[ObjectStore, tuple[Document, ...], tuple[str, ...]]:
+    """The files of one folder that ``url`` names, a pattern or a name in its last part, and their versions."""
     folder, _, pattern = url.rpartition("/")
     try:
         store = open_store(folder)
         names = sorted(name for name in store.names() if fnmatchcase(name, pattern))
-        files = [Document(Path(name), store.size(name)) for name in names]
+        found = [(Document(Path(name), store.size(name)), store.version(name)) for name in names]
     except StoreError as error:
         raise DataUnavailableError(f"{field}: {error}") from error
-    if not any(file.size_bytes for file in files):
+    if not any(file.size_bytes for file, _ in found):
         raise DataError(f"{field}: {url} matches no file with content; use BUCKET/FOLDER/*.parquet, for instance")
-    return store, tuple(sorted(files, key=lambda file: sha256_bytes(str(file.path).encode())))
+    found.sort(key=lambda one: sha256_bytes(str(one[0].path).encode()))
+    return store, tuple(file for file, _ in found), tuple(version for _, version in found)
 
 
 @contextmanager
-def _copied(file: Document, store: ObjectStore, folder: Path | None, field: str) -> Iterator[Document]:
-    """A copy of a file, as large as it was when it was found, that is removed afterwards."""
+def _copied(file: Document, version: object, store: ObjectStore, folder: Path | None, field: str) -> Iterator[Document]:
+    """A copy of a file, as it was when it was found, that is removed afterwards."""
     with TemporaryDirectory(prefix=".copy.", suffix=".part", dir=folder) as place:
         path = Path(place, file.path.name)
         try:
             store.download(file.path.name, path, file.size_bytes)
+            now = store.version(file.path.name)
         except StoreError as error:
             raise DataUnavailableError(f"{field}: {error}") from error
         except OSError as error:
             raise unreadable(f"{field}: {path} cannot be written", error) from error
-        if (there := path.stat().st_size) != file.size_bytes:
-            raise DataError(f"{field}: {file.path} in {store.url} had {file.size_bytes} bytes and now has {there}")
+        if now != version:
+            raise DataError(f"{field}: {file.path} in {store.url} has changed; start again when it is complete")
         yield Document(path, file.size_bytes)
 
 

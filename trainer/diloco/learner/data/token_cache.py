@@ -1,6 +1,8 @@
 """Keeps the tokens of documents as a token file, so that they are tokenized once on a machine, by one process.
 
-The file's name is a digest of what it is made from. A process that is killed leaves no token file and no lock.
+The file's name has a digest of where its documents are, and one of all it is made from. So a new one shows which are of
+no more use: these are removed, except those that a process reads. A process that is killed leaves no token file and no
+lock.
 """
 
 import fcntl
@@ -9,7 +11,9 @@ import json
 import logging
 import shutil
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -40,18 +44,38 @@ def cached_tokens(
     """
     files = find_document_files(documents, field, folder)
     tokenizer = tokenizer_of(documents, field)
-    path = folder / f"{_key(files, tokenizer)}.tokens"
+    place = _place(documents)
+    path = folder / f"{place}-{_key(files, tokenizer)}.tokens"
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("w") as lock:
                 _lock(lock, stopping)
                 if not path.exists():
+                    for old in folder.glob(f"{place}-*.tokens"):
+                        _remove_unless_read(old)
                     _make(files, path, tokenizer, stopping)
     except OSError as error:
         what = f"{field}: {path} cannot be written; free space, or name another folder in {VARIABLE}"
         raise unreadable(what, error) from error
-    return open_token_file(path)
+    return _opened(path)
+
+
+def _opened(path: Path) -> TokenFile:
+    """Its file is locked while it is open."""
+    tokens = open_token_file(path)
+    with suppress(OSError):  # without locks nothing is removed
+        held = path.open("rb")
+        weakref.finalize(tokens, held.close)
+        fcntl.flock(held, fcntl.LOCK_SH)
+    return tokens
+
+
+def _remove_unless_read(path: Path) -> None:
+    with suppress(OSError), path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+        _log.info("removed %s: its documents, or their tokenizer, have changed", path)
 
 
 def _lock(file: IO[str], stopping: Callable[[], bool]) -> None:
@@ -92,11 +116,21 @@ def _make(files: DocumentFiles, path: Path, tokenizer: Tokenizer, stopping: Call
     _log.info("made %s: %d tokens", path, info.count)
 
 
+def _place(documents: DocumentsData) -> str:
+    """What names documents and tokenizer, whatever is there now."""
+    path = documents.path if "://" in documents.path else str(Path(documents.path).absolute())
+    tokenizer = documents.tokenizer and str(Path(documents.tokenizer).absolute())
+    return _digest([path, documents.column, tokenizer])[:16]
+
+
 def _key(files: DocumentFiles, tokenizer: Tokenizer) -> str:
     read = [
-        (str(file.path), file.size_bytes, signature and signature[2:])
+        (str(file.path), file.size_bytes, signature if isinstance(signature, str) else signature and signature[2:])
         for file, signature in zip(files.files, files.signatures, strict=True)
     ]
     place = files.store and files.store.url
-    made_from = [_MADE_BY, place, read, files.column, tokenizer.name, tokenizer.end_of_document]
-    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
+    return _digest([_MADE_BY, place, read, files.column, tokenizer.name, tokenizer.end_of_document])[:32]
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -1,7 +1,7 @@
 """Makes a token file from documents, in bounded memory whatever the length of a document."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from diloco.learner.data.corpus import open_text
-from diloco.learner.data.documents import DocumentFiles, find_document_files
+from diloco.learner.data.documents import DocumentFiles, Text, find_document_files
 from diloco.learner.data.source import DataError, Tokens, unreadable
 from diloco.learner.data.text import Document, read_bytes
 from diloco.learner.data.tokenfile import TokenFileInfo, write_token_file
@@ -31,15 +31,17 @@ class Progress(NamedTuple):
     """How far the making of a token file is."""
 
     done_bytes: int
-    """Of the files that are read."""
+    """Of the files that are read, or of the documents that were given."""
     all_bytes: int
+    """0: not known."""
     tokens: int
     seconds: float
 
     def __str__(self) -> str:
-        seconds, share = max(self.seconds, 1e-9), self.done_bytes / max(1, self.all_bytes)
+        seconds, share = max(self.seconds, 1e-9), self.done_bytes / self.all_bytes if self.all_bytes else 0
         left = f", {timedelta(seconds=round(seconds / share - seconds))} left" if share else ""
-        return f"tokenized {share:.0%} of {self.all_bytes / 1e6:,.1f} MB, {self.tokens / seconds:,.0f} tokens/s{left}"
+        done = f"{share:.0%} of {self.all_bytes / 1e6:,.1f}" if self.all_bytes else f"{self.done_bytes / 1e6:,.1f}"
+        return f"tokenized {done} MB, {self.tokens / seconds:,.0f} tokens/s{left}"
 
 
 def at_most_every(seconds: float, tell: Callable[[Progress], object]) -> Callable[[Progress], None]:
@@ -63,26 +65,29 @@ class _Piece(NamedTuple):
 
 
 def make_token_file(
-    source: TextData | DocumentsData,
+    source: TextData | DocumentsData | Iterable[str | bytes],
     output: Path,
     tokenizer: Tokenizer | None = None,
     tell: Callable[[Progress], object] = lambda _: None,
 ) -> TokenFileInfo:
     """Write the documents of ``source`` as tokens to ``output``; ``tell`` is called after every MiB or so.
 
-    ``tokenizer``: default is that of ``source``, or one token per byte, as with ``data.text``.
+    ``source``: files, or an iterable of texts. ``tokenizer``: default is that of ``source``, or one token per byte, as
+    with ``data.text``.
 
     Raises:
         DataError: the documents, the tokenizer or ``output`` cannot be used; one line that names it.
     """
+    chosen: Tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     if isinstance(source, DocumentsData):
-        files = find_document_files(source, "data.documents")
+        documents = _of_files(find_document_files(source, "data.documents"))
         chosen = tokenizer_of(source, "data.documents") if tokenizer is None else tokenizer
+    elif isinstance(source, TextData):
+        documents = _of_files(DocumentFiles.of(open_text(source).documents, "data.text.path"))
     else:
-        files = DocumentFiles.of(open_text(source).documents, "data.text.path")
-        chosen = ByteTokenizer() if tokenizer is None else tokenizer
+        documents = _Documents(_given(source), 0, "source")
     try:
-        return make_from_files(files, output, chosen, tell)
+        return _write(documents, output, chosen, tell)
     except OSError as error:
         raise unreadable(f"{output}: cannot be written", error) from error
 
@@ -96,36 +101,68 @@ def make_from_files(
         DataError: they or the tokenizer cannot be used.
         OSError: ``output`` cannot be written; nothing is left of it.
     """
-    tokens = _tokens(files, tokenizer, tell)
+    return _write(_of_files(files), output, tokenizer, tell)
+
+
+class _Documents(NamedTuple):
+    texts: Iterator[Text]
+    """``position``: bytes of all documents up to there, roughly."""
+    all_bytes: int
+    field: str
+
+
+def _of_files(files: DocumentFiles) -> _Documents:
+    def texts() -> Iterator[Text]:
+        before = 0
+        for index, file in enumerate(files.files):
+            for text in files.texts(index):
+                yield text._replace(position=before + min(file.size_bytes, text.position))
+            before += file.size_bytes
+
+    return _Documents(texts(), sum(file.size_bytes for file in files.files), files.field)
+
+
+def _given(source: Iterable[str | bytes]) -> Iterator[Text]:
+    if isinstance(source, str | bytes):
+        raise DataError("source: is one text; use an iterable of texts, or TextData(path=...)")
+    done = 0
+    for number, document in enumerate(source):
+        content = document.encode() if isinstance(document, str) else document
+        if not isinstance(content, bytes):
+            raise DataError(f"source: document {number} is a {type(content).__name__}; use str or bytes")
+        done += len(content)
+        yield Text(content, f"document {number}", done)
+
+
+def _write(
+    documents: _Documents, output: Path, tokenizer: Tokenizer, tell: Callable[[Progress], object]
+) -> TokenFileInfo:
+    tokens = _tokens(documents, tokenizer, tell)
     return write_token_file(output, tokens, tokenizer.vocabulary_size, tokenizer.name, tokenizer.end_of_document)
 
 
-def _tokens(files: DocumentFiles, tokenizer: Tokenizer, tell: Callable[[Progress], object]) -> Iterator[Tokens]:
+def _tokens(documents: _Documents, tokenizer: Tokenizer, tell: Callable[[Progress], object]) -> Iterator[Tokens]:
     began, tokens = time.monotonic(), 0
-    all_bytes = sum(file.size_bytes for file in files.files)
-    for done_bytes, batch in _batches(files):
+    for done_bytes, batch in _batches(documents):
         encoded = _encode(tokenizer, batch)
         tokens += len(encoded)
         yield encoded
-        tell(Progress(done_bytes, all_bytes, tokens, time.monotonic() - began))
+        tell(Progress(done_bytes, documents.all_bytes, tokens, time.monotonic() - began))
 
 
-def _batches(files: DocumentFiles) -> Iterator[tuple[int, list[_Piece]]]:
-    """Pieces of a MiB or so, each time with the bytes of the files that have been read up to there."""
+def _batches(documents: _Documents) -> Iterator[tuple[int, list[_Piece]]]:
+    """Pieces of a MiB or so, each time with the bytes that are done after them."""
     batch: list[_Piece] = []
-    room = _BATCH_BYTES
-    before = 0
-    for index, file in enumerate(files.files):
-        for text in files.texts(index):
-            for at, piece in _pieces(text.content, text.where, files.field):
-                batch.append(piece)
-                room -= len(piece.content)
-                if room <= 0 or len(batch) == _BATCH_PIECES:
-                    yield before + min(file.size_bytes, max(text.position, at)), batch
-                    batch, room = [], _BATCH_BYTES
-        before += file.size_bytes
+    room, done = _BATCH_BYTES, 0
+    for text in documents.texts:
+        for at, piece in _pieces(text.content, text.where, documents.field):
+            batch.append(piece)
+            room, done = room - len(piece.content), text.position + at
+            if room <= 0 or len(batch) == _BATCH_PIECES:
+                yield done, batch
+                batch, room = [], _BATCH_BYTES
     if batch:
-        yield before, batch
+        yield documents.all_bytes or done, batch
 
 
 def _pieces(content: bytes | Document, where: str, field: str) -> Iterator[tuple[int, _Piece]]:
