@@ -1,4 +1,4 @@
-"""What has to hold of every model: each kind is refused in one line, or four equalities hold to the bit."""
+"""What has to hold of every model that is trained: four equalities, to the bit."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ import torch
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.model import ModelError, build_model, layout_of
+from diloco.model import build_model, layout_of
 from diloco.spec import JobSpec
 from diloco.syncer.disk.exporter import export
-from tests.support.model_kinds import HUGGING_FACE, KINDS, REFUSED
+from tests.support.model_kinds import HUGGING_FACE, KINDS
 from tests.support.small_job import named_job, small_job, write_text
 from tests.support.small_learner import trainer_of
 
@@ -118,15 +118,6 @@ def test_a_model_of_transformers_is_trained_and_exported_alike(
     tmp_path: Path, text: Path, kind: str, optimizer: str
 ) -> None:
     check(job_of(text, kind, optimizer, "hugging_face", **HUGGING_FACE[kind]), tmp_path)
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_a_model_that_cannot_be_trained_well_is_refused(text: Path, kind: str) -> None:
-    with pytest.raises(ModelError) as raised:
-        steps(trainer_of(job_of(text, kind)), 4)
-    text_of_it = str(raised.value)
-    assert REFUSED[kind][1] in text_of_it
-    assert "\n" not in text_of_it
 
 
 @pytest.mark.parametrize(("kind", "told"), [("looking ahead", 1), ("attention", 0)])
