@@ -17,10 +17,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from diloco.cli.jobs.top import NewLines, follow
 from diloco.cli.live.cluster_access import ApiServer, ClusterError, connect
 from diloco.cli.live.cluster_jobs import Jobs
 from diloco.cli.live.frames import Frame, JobSource, now
-from diloco.cli.top import NewLines, follow
 from diloco.local.view.units import count_text, loss_text, percent_text
 from diloco.runtime.process.exits import EXIT_OK
 from diloco.spec.status.job import JobStatus

@@ -1,6 +1,6 @@
-"""Language models of every kind that users bring: ``KINDS`` are trained, ``REFUSED`` refused with words that say why.
+"""Language models of every kind that users bring, all of which are trained.
 
-What training must not change is refused too: see ``test_state_watch``.
+Which are refused, with what words, is in ``test_build_model`` and ``test_state_watch``.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations
 
 from tests.support import model_parts as parts
 from tests.support import models_with_buffers as buffered
-from tests.support.model_parts import VOCABULARY, WIDTH, Causal, Chain, linear
+from tests.support.model_parts import WIDTH, Causal, Chain, linear
 
 
 def frozen(module: nn.Module) -> nn.Module:
@@ -76,12 +76,6 @@ def hooked() -> nn.Module:
     return model
 
 
-def sparse_gradients() -> nn.Module:
-    model = plain()
-    model.embedding = nn.Embedding(VOCABULARY, WIDTH, sparse=True)
-    return model
-
-
 KINDS: Final[Mapping[str, Callable[[], nn.Module]]] = {
     "plain": plain,
     "tied": lambda: tied(Chain(linear())),
@@ -130,23 +124,13 @@ TOLD: Final[Mapping[str, Callable[[], nn.Module]]] = {
 }
 """Trained with a warning."""
 
-REFUSED: Final[Mapping[str, tuple[Callable[[], nn.Module], str]]] = {
-    "sparse gradients": (sparse_gradients, "sparse"),
-    "lazy": (lambda: Chain(nn.LazyLinear(WIDTH)), "parts.0"),
-    "two parameters on one storage": (lambda: Chain(parts.TwoOnOneStorage()), "parts.0.upper"),
-    "expanded": (lambda: Chain(parts.Expanded()), "parts.0.weight"),
-    "list of logits": (lambda: parts.ListOfLogits(linear()), "list"),
-    "half": (lambda: plain().bfloat16(), "bfloat16"),
-    "nothing trained": (lambda: frozen(plain()), "no parameter that requires a gradient"),
-}
-
 
 def made(kind: str) -> nn.Module:
     """An entrypoint."""
-    return (KINDS | TOLD | {name: make for name, (make, _) in REFUSED.items()})[kind]()
+    return (KINDS | TOLD)[kind]()
 
 
-_SMALL: Final = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": VOCABULARY}
+_SMALL: Final = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": parts.VOCABULARY}
 _EXPERTS: Final = {"num_key_value_heads": 1, "intermediate_size": 16}
 
 
@@ -154,7 +138,7 @@ def hugging_face(kind: str, **changes: Any) -> nn.Module:
     """A causal language model of a kind that transformers knows."""
     import transformers  # noqa: PLC0415  # loads for seconds
 
-    sizes = (_SMALL | changes) if kind not in ("gpt2", "mamba") else changes | {"vocab_size": VOCABULARY}
+    sizes = (_SMALL | changes) if kind not in ("gpt2", "mamba") else changes | {"vocab_size": parts.VOCABULARY}
     config = transformers.AutoConfig.for_model(kind, **sizes, use_cache=False)
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return model

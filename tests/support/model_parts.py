@@ -57,11 +57,6 @@ class ObjectWithLogits(Chain):
         return SimpleNamespace(logits=super().forward(tokens), loss=None)
 
 
-class ListOfLogits(Chain):
-    def forward(self, tokens: Tensor) -> Any:
-        return [super().forward(tokens)]
-
-
 class Transposed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -175,24 +170,3 @@ class FunctionalCall(nn.Module):
         values: dict[str, Tensor] = dict(self.inner.named_parameters())
         made: Tensor = torch.func.functional_call(self.inner, values, (x,))
         return made
-
-
-class TwoOnOneStorage(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        whole = torch.randn(2 * WIDTH, WIDTH)
-        self.upper, self.lower = nn.Parameter(whole[:WIDTH]), nn.Parameter(whole[: WIDTH + 2][2:])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.upper + x @ self.lower
-
-
-class Expanded(nn.Module):
-    """A stride of 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(1, WIDTH).expand(WIDTH, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight

@@ -131,9 +131,6 @@ def syncer_account(**changes: Any) -> dict[str, Any]:
         "merged": 0.9,
         "elapsed_seconds": 12.0,
         "rounds_in_flight": 1,
-        "checkpoint": {"newest": "", "age_seconds": None, "failures": 0, "problem": ""},
-        "tape_problem": "",
-        "model_exported": False,
         "learners": [learner],
     }
     return account | changes

@@ -36,17 +36,12 @@ def learner_status(index: int) -> LearnerStatus:
     return LearnerStatus(
         id=f"a/b/{index}",
         state="Training",
-        incarnation=1,
         steps=1,
         tokens=64,
         merged_tokens=0.0,
         tokens_per_second=1.0,
-        step_seconds=None,
         blocked_fraction=0.0,
-        versions_behind=0,
         restarts=0,
-        loss=None,
-        last_heard_seconds=None,
         time_seconds={"merged": 2.5, "late": 0.5},
     )
 

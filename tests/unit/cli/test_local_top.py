@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from diloco.cli.jobs.top import NewLines, follow
 from diloco.cli.live.frames import LocalSource
 from diloco.cli.main import execute
-from diloco.cli.top import NewLines, follow
 from diloco.core.fragments import TensorSpec, partition
 from diloco.local.journal import Entry
 from diloco.local.report.summary import summarize

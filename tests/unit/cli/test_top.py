@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from diloco.cli.jobs.top import FrameWriter, JsonFrames, LiveFrames, NewLines, follow
 from diloco.cli.live.cluster_access import AwayError, ClusterError
 from diloco.cli.live.frames import Frame
-from diloco.cli.top import FrameWriter, JsonFrames, LiveFrames, NewLines, follow
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diloco.cli.plan_view import needs_table, plan_view
+from diloco.cli.manifests.plan_view import needs_table, plan_view
 from diloco.plan.document import document
 from diloco.plan.fit.fit import FitKind
 from diloco.plan.memory import Memory

@@ -7,22 +7,12 @@ from typing import Annotated
 import typer
 
 from diloco import __version__
-from diloco.cli import (
-    data,
-    evaluate,
-    export,
-    plan,
-    processes,
-    render,
-    replay,
-    run,
-    tokens,
-    top,
-    track,
-    validate,
-)
+from diloco.cli import processes
 from diloco.cli.chaos import command as chaos
+from diloco.cli.jobs import data, replay, run, top, track
 from diloco.cli.live.target import KUBECTL_PROGRAM
+from diloco.cli.manifests import plan, render, validate
+from diloco.cli.models import evaluate, export, tokens
 from diloco.cli.needs_operator import add_cluster_commands
 from diloco.cli.program import new_app, run_command
 

@@ -73,7 +73,7 @@ def test_links_that_do_not_carry_the_schedule_are_told_with_what_would_do() -> N
 
 
 def test_files_that_are_not_written_are_told_with_the_reason() -> None:
-    checkpoint = syncer_account()["checkpoint"] | {"problem": "No space left on device"}
+    checkpoint = {"problem": "No space left on device"}
     snapshot = snapshot_of(checkpoint=checkpoint, tape_problem="the tape waits for the disk: full")
     text = shown(snapshot)
     assert "checkpoints: No space left on device; training goes on" in text

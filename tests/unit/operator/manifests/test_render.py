@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from diloco.cli.main import execute
-from diloco.cli.render import IN_CLUSTER
+from diloco.cli.manifests.render import IN_CLUSTER
 from diloco.spec import load_job
 from diloco_operator import names
 from diloco_operator.manifests import Inputs, Remote, Scale, all_children, choose_images

@@ -6,7 +6,7 @@ import pytest
 from diloco.core.account.time_spent import TimeSpent
 from diloco.local.curves import CurveReader, points
 from diloco.spec.status.curves import CurveRow, FragmentCurve
-from diloco.spec.status.syncer import CheckpointStatus, StoredStatus, SyncerStatus
+from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFile, Curves
 from diloco.syncer.reporting.status_builder import Reporter
 from diloco.wire.messages import StepReport
@@ -14,7 +14,7 @@ from tests.support.job_engine import engine_of
 from tests.support.status_of_a_job import changed
 from tests.support.syncer_process import SmallJob
 
-STORED = StoredStatus(checkpoint=CheckpointStatus(newest="", age_seconds=None, failures=0, problem=""), tape_problem="")
+STORED = StoredStatus()
 ROW = CurveRow(epoch=1, unix_seconds=5.0, merged_tokens=64, inner_steps=2, tokens_per_second=3.5, eval_loss=None)
 
 

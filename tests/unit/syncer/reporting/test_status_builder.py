@@ -14,7 +14,7 @@ from tests.support.job_engine import engine_of
 from tests.support.status_of_a_job import changed
 from tests.support.syncer_process import SmallJob
 
-CHECKPOINT = CheckpointStatus(newest="000001", age_seconds=None, failures=0, problem="")
+CHECKPOINT = CheckpointStatus(newest="000001")
 STORED = StoredStatus(checkpoint=CHECKPOINT, tape_problem="")
 
 

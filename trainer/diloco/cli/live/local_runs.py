@@ -73,35 +73,17 @@ def ask(where: str) -> SyncerStatus | Summary:
 
 def _snapshot(summary: Any) -> RunSnapshot:
     seconds = max(summary["wall_seconds"], 0.001)
-    learners = [
-        {
-            **one,
-            "state": "Ended",
-            "incarnation": 0,
-            "step_seconds": None,
-            "versions_behind": 0,
-            "loss": None,
-            "last_heard_seconds": None,
-            "time_seconds": one["time_shares"],
-        }
-        for one in summary["learners"]
-    ]
     status = {
         **summary,
         "epoch": 0,
         "phase_reason": summary["reason"],
         "elapsed_seconds": seconds,
-        "seconds_left": None,
         "syncer_step": summary["syncer_steps"],
-        "rounds_in_flight": 0,
         "merged_tokens": summary["tokens"],
         "tokens_per_second": summary["tokens"] / seconds,
-        "train_loss": None,
         "time_seconds": summary["time_shares"],
-        "learners": learners,
+        "learners": [{**one, "state": "Ended", "time_seconds": one["time_shares"]} for one in summary["learners"]],
         "recoveries": {},
-        "checkpoint": {"newest": "", "age_seconds": None, "failures": 0, "problem": ""},
-        "tape_problem": "",
     }
     moved = Bandwidth(summary["bytes_pushed"] / seconds, summary["bytes_pulled"] / seconds)
     return replace(RunSnapshot.from_status(SyncerStatus.model_validate(status)), bandwidth=moved)

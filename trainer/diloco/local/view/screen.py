@@ -1,7 +1,7 @@
 """Shows a run in progress: a table that is redrawn in a terminal, plain lines elsewhere.
 
 Both show the same ``RunSnapshot``. A supervisor pushes events and snapshots into a ``RunView``; ``diloco top`` asks for
-frames instead and has a ``FrameWriter`` for them (``cli.top``). Both draw with `render` and `progress_line`.
+frames instead and has a ``FrameWriter`` for them (``cli.jobs.top``). Both draw with `render` and `progress_line`.
 """
 
 from collections import deque

@@ -70,7 +70,7 @@ class LearnerStatus(StatusPart):
     """region/pool/index."""
     state: str
     """A `LearnerState`. Later syncers may have others."""
-    incarnation: int
+    incarnation: int = 0
     """Number of its latest admission; 0: never admitted."""
     steps: int
     """Inner steps so far, over all its processes."""
@@ -80,7 +80,7 @@ class LearnerStatus(StatusPart):
     """Number of these that reached the global model."""
     tokens_per_second: float = 0.0
     """Over the last half minute, as the syncer measures it."""
-    step_seconds: float | None
+    step_seconds: float | None = None
     """Moving average."""
     answer_seconds: float | None = None
     """Its usual time from the request to its complete outer gradient."""
@@ -90,15 +90,15 @@ class LearnerStatus(StatusPart):
     """It did not answer when it was last waited for, and has not answered since."""
     blocked_fraction: float
     """Share of its time in the job in which its inner loop waited for synchronization."""
-    versions_behind: int
+    versions_behind: int = 0
     """Merges, over all fragments, that it has not applied yet."""
     pushed_bytes: int = 0
     """Of its outer gradients."""
     restarts: int
     """Number of times a new process took its place."""
-    loss: float | None
+    loss: float | None = None
     """Loss of its latest inner step, in nats per token; None if it was not a number."""
-    last_heard_seconds: float | None
+    last_heard_seconds: float | None = None
     """Time since its last message; None if there was none."""
     left: bool = False
     """Its latest session ended with its leave, and not because it was lost."""
@@ -202,7 +202,7 @@ class EngineStatus(StatusPart):
     """By fragment."""
     merged_tokens: float
     budget_tokens: int
-    train_loss: float | None
+    train_loss: float | None = None
     """Mean of the latest losses of the learners that train."""
     eval_loss: float | None
     """Loss of the latest credible evaluation."""
@@ -216,7 +216,7 @@ class EngineStatus(StatusPart):
     """How the learner-seconds of the job were used."""
     elapsed_seconds: float
     """Time since the first learner joined, without the times the syncer was away."""
-    rounds_in_flight: int
+    rounds_in_flight: int = 0
     fragments_allowed: int = 0
     """Fragments that may currently be in flight."""
     merge_seconds: float | None = None

@@ -14,13 +14,13 @@ from diloco.spec.status.engine import EngineStatus, StatusPart
 class CheckpointStatus(StatusPart):
     """Checkpoints."""
 
-    newest: str
+    newest: str = ""
     """Name of the newest one; empty: none yet."""
-    age_seconds: float | None
+    age_seconds: float | None = None
     """Time since this process wrote it; None if this process has written none."""
-    failures: int
+    failures: int = 0
     """Writes that failed in this process."""
-    problem: str
+    problem: str = ""
     """Why the latest write failed; empty if it did not."""
 
 
@@ -140,8 +140,8 @@ class DataStatus(StatusPart):
 class StoredStatus(StatusPart):
     """What the syncer has on disk or measures, beside the engine's view."""
 
-    checkpoint: CheckpointStatus
-    tape_problem: str
+    checkpoint: CheckpointStatus = CheckpointStatus()
+    tape_problem: str = ""
     """Why the tape is incomplete or waits for the disk; empty if neither."""
     model_exported: bool = False
     """The job is over and its model is on the syncer's disk as ``model.safetensors``. With backups the syncer says so
@@ -167,5 +167,5 @@ class SyncerStatus(EngineStatus, StoredStatus):
     """Number of the syncer process, counted from 1."""
     tokens_per_second: float
     """Merged tokens, over the last half minute."""
-    seconds_left: float | None
+    seconds_left: float | None = None
     """Time to the end at that rate; None while the rate is 0."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from diloco.cli.plan_view import plan_view
+from diloco.cli.manifests.plan_view import plan_view
 from diloco.plan import PlanError
 from diloco.plan.document import document
 from diloco.plan.plan import make_plan

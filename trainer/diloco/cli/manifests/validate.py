@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from diloco.cli.render import check_for_operator
+from diloco.cli.manifests.render import check_for_operator
 from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.errors import Problem
 from diloco.spec.outer_choice import OuterChoice

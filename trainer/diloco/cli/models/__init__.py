@@ -1,0 +1,1 @@
+"""Text to tokens, and trained models to evaluations and other formats."""
