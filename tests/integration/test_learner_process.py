@@ -1,6 +1,7 @@
 """A real learner process against a syncer that the test drives by hand, over real gRPC."""
 
 import json
+import re
 import urllib.request
 from pathlib import Path
 
@@ -200,6 +201,34 @@ def test_sigterm_hands_in_the_requested_fragments_and_a_restart_resumes(tmp_path
             assert learner.wait() == 0
 
 
+MUON = {"type": "Muon", "learningRate": 3e-3, "warmupSteps": 4}
+
+
+def test_killed_it_goes_on_with_muons_state_but_not_with_another_kind(tmp_path: Path) -> None:
+    training = {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4, "checkpointEverySteps": 2, "optimizer": MUON}
+    syncer = ScriptedSyncer(make_job(tmp_path, training=training))
+    with RunningServer(syncer) as server:
+        with LearnerProcess(tmp_path, server.address) as learner:
+            syncer.wait_for(StepReport, lambda report: report.step >= 2)
+            learner.wait_for_file("checkpoints/0*/manifest.json")
+        mark = syncer.mark()
+        with LearnerProcess(tmp_path, server.address) as learner:
+            join = syncer.wait_for(Join, after=mark)
+            assert join.steps >= 2
+            assert join.steps % 2 == 0
+            learner.wait_for(f"continues from its own checkpoint of step {join.steps}")
+            assert syncer.wait_for(StepReport, after=mark).step == join.steps + 1
+        make_job(tmp_path, training=training | {"optimizer": {"type": "AdamW"}})
+        mark = syncer.mark()
+        with LearnerProcess(tmp_path, server.address) as learner:
+            assert syncer.wait_for(StepReport, after=mark).step == 1
+            told = r"it is of inner optimizer Muon on 18 matrices \(\w{12}\), this is inner optimizer AdamW\n"
+            assert len(re.findall(told, learner.log)) == 1
+            learner.terminate()
+            assert learner.wait() == 0
+        assert "Traceback" not in learner.log
+
+
 def test_without_a_checkpoint_progress_and_position_come_from_the_syncer(tmp_path: Path) -> None:
     class Remembers(ScriptedSyncer):
         async def session(self, join, peer, inbound, send):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
@@ -236,6 +265,17 @@ def test_one_that_is_to_stay_serves_on_after_the_end_until_it_is_stopped(tmp_pat
         learner.terminate()
         assert learner.wait() == 0
         assert json.loads((learner.directory / "activity.json").read_text())["ending"] == "Finished"
+
+
+def test_if_its_last_checkpoint_fails_the_learner_exits_with_an_error(tmp_path: Path) -> None:
+    syncer = ScriptedSyncer(make_job(tmp_path))
+    with RunningServer(syncer) as server, LearnerProcess(tmp_path, server.address) as learner:
+        syncer.wait_for(StepReport)
+        learner.limit_file_size(50_000)
+        learner.terminate()
+        assert learner.wait() == 1
+        (line,) = [line for line in learner.log.splitlines() if " here/cpu/0 error: " in line]
+        assert "no last checkpoint: cannot write the checkpoint in" in line
 
 
 def test_text_that_becomes_shorter_ends_it_with_one_line_naming_the_file(tmp_path: Path) -> None:

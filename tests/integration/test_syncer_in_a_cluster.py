@@ -1,11 +1,12 @@
 """A real syncer process as in a cluster: pools are scaled, SIGTERM stops it, and learners join late or lie."""
 
+import resource
 from pathlib import Path
 
 import pytest
 
 from diloco.model import load_model
-from diloco.runtime.process.exits import EXIT_OK
+from diloco.runtime.process.exits import EXIT_OK, EXIT_UNEXPECTED
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Finished, Refused, StepReport, Welcome
 from testbed.kind.waiting import wait_until
@@ -159,6 +160,18 @@ def test_the_status_says_exported_once_the_model_exists_and_after_restart(tmp_pa
             answer = late.join()
             assert isinstance(answer, Refused)
             assert answer.refusal == "Finished"
+
+
+def test_if_its_last_checkpoint_fails_the_syncer_exits_with_an_error(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path, tokens=10_000_000, checkpoint_every=3600)
+    with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:
+        one.begin().train(lambda this: len(this.merged) >= 2)
+        # Every file over 100 kB fails from here on, as on a disk that is full.
+        resource.prlimit(syncer.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        assert syncer.terminate() == EXIT_UNEXPECTED
+    (line,) = [line for line in syncer.log.splitlines() if "error: " in line]
+    assert "no last checkpoint: " in line
+    assert line.endswith("a restart continues from checkpoint 000001")
 
 
 def ended_with(one: ScriptedLearner) -> str:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -79,12 +81,25 @@ class LearnerProcess:
         return self.log.split("at http://")[1].split()[0]
 
     def wait_for(self, text: str) -> None:
-        """Wait for ``text`` in its log, and fail if the process ends first."""
+        """Wait for a line of its log."""
+        self._wait_until(lambda: text in self.log)
+
+    def wait_for_file(self, pattern: str) -> None:
+        """Wait for a file in its directory."""
+        self._wait_until(lambda: any(self.directory.glob(pattern)))
+
+    def _wait_until(self, true: Callable[[], bool]) -> None:
+        """Fail if the process ends first."""
         until = time.monotonic() + _EXIT_SECONDS
-        while text not in self.log:
+        while not true():
             assert self.runs, self.log
             assert time.monotonic() < until, self.log
             time.sleep(0.02)
+
+    def limit_file_size(self, size_bytes: int) -> None:
+        """Limit the size of every file that it writes from now on, as on a full disk."""
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
     def terminate(self) -> None:
         """SIGTERM."""

@@ -1,7 +1,6 @@
 """The program: quick if it computes nothing, and one line for a user's mistake."""
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -151,7 +150,6 @@ def test_an_odd_summary_is_one_line(
         (["run", "JOB", "--output", "OUT", "--resume", "--overwrite"], "--resume and --overwrite"),
         (["run", "JOB", "--output", "OUT", "--emulate-link", "x=1Mbit/s"], "--emulate-link x=1Mbit/s: 'x' is not in"),
         (["run", "JOB", "--output", "OUT", "--port", "70000"], "--port: 70000 is not a port; use 1 to 65535"),
-        (["run", "JOB", "--output", "JOB"], "--output "),
         (["run", "JOB", "--output", "JOB/out"], "--output "),
         (["status", "http://[::1"], "http://[::1: does not exist; use the directory of a run, HOST:PORT or"),
         (["status", "nowhere"], "nowhere: does not exist; use the directory of a run, HOST:PORT or"),
@@ -219,13 +217,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
     assert not (job.parent / "out").exists()
-
-
-def test_a_port_that_is_in_use_is_told(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
-        assert execute(["run", str(job), "--output", str(tmp_path / "out"), "--port", port]) == 2
-    assert f"--port: {port} is not free at 127.0.0.1 (" in capsys.readouterr().err
 
 
 def test_every_problem_of_a_manifest_is_a_line_of_its_own(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
