@@ -220,12 +220,11 @@ class DataSpec(Sources):
         return self
 
 
-class TaskSpec(SpecModel):
-    """What an inner step computes, by code of your own: examples, their loss and, if you like, their optimizer."""
+class OwnCode(SpecModel):
+    """Code of your own."""
 
     entrypoint: Entrypoint
-    """``package.module:factory``, called with ``arguments``; it returns a ``diloco.learner.data.Task``. An example
-    counts as ``training.sequenceLength`` tokens in the budget and in every clock, whatever its loss counts."""
+    """``package.module:factory``, called with ``arguments``."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
 
@@ -233,6 +232,22 @@ class TaskSpec(SpecModel):
     def _arguments_fit(self) -> Self:
         _check_arguments("entrypoint", self.arguments)
         return self
+
+
+class TaskSpec(OwnCode):
+    """What an inner step computes, by code of your own: examples, their loss and, if you like, their optimizer."""
+
+    entrypoint: Entrypoint
+    """``package.module:factory``, called with ``arguments``; it returns a ``diloco.learner.data.Task``. An example
+    counts as ``training.sequenceLength`` tokens in the budget and in every clock, whatever its loss counts."""
+
+
+class LoopSpec(OwnCode):
+    """The whole training loop, by code of your own: data, loss, optimizer and evaluation."""
+
+    entrypoint: Entrypoint
+    """``package.module:function``, called with the model and ``arguments`` in every learner. It trains inside of
+    ``with diloco.session(...)`` until that ends."""
 
 
 class MuonOptions(SpecModel):
