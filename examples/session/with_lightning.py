@@ -35,7 +35,12 @@ def train(model: Model, learning_rate: float) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     session = diloco.session(model, optimizer, evaluate=held_out_loss)
     points = session.saved["points"] = Points(session.seed)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = Trainer(max_epochs=-1, devices=1, callbacks=[Counts(session)], **quiet)
     with session:
         trainer.fit(Fit(model, optimizer), DataLoader(points, batch_size=16))

@@ -1,10 +1,11 @@
 """Loops of the user's own, valid and invalid ones, and what stands for the learner around one."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -14,9 +15,11 @@ from diloco.learner.job_training import Training
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.session.own_loop import OwnLoop
-from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.training.cross_entropy import cross_entropy
 from tests.support.small_learner import learner_options
+
+if TYPE_CHECKING:
+    from diloco.learner.session.trainer import SessionTrainer
 
 ENOUGH = Ending(EndKind.FINISHED, "enough")
 
@@ -24,7 +27,9 @@ ENOUGH = Ending(EndKind.FINISHED, "enough")
 class Stage:
     """Stands for the learner of one process, around a loop of this file by its name."""
 
-    def __init__(self, folder: Path, loop: str, model: str = "tests.support.entrypoints:tiny_model", **arguments: Any):
+    def __init__(
+        self, folder: Path, loop: str, model: str = "tests.support.entrypoints:tiny_model", **arguments: Any
+    ) -> None:
         spec = {
             "model": {"entrypoint": model},
             "data": {},
@@ -122,61 +127,87 @@ def changes_a_buffer(model: nn.Module) -> None:
 
 def faulty(model: nn.Module, what: str) -> None:
     """A loop with one mistake."""
-    match what:
-        case "raises":
-            raise RuntimeError("shapes differ")
-        case "raises inside":
-            with _session(model):
-                raise RuntimeError("shapes differ")
-        case "exits":
-            raise SystemExit(3)
-        case "no session":
-            return
-        case "not entered":
-            _session(model)
-        case "returns":
-            with _session(model) as session:
-                session.step()
-        case "twice":
-            _session(model)
-            _session(model)
-        case "entered twice":
-            with _session(model) as session, session:
-                pass
-        case "other model":
-            _session(nn.Linear(2, 2))
-        case "no optimizer":
-            _session(model, optimizer=model)
-        case "part of it":
-            _session(model, optimizer=torch.optim.SGD([next(model.parameters())], lr=0.1))
-        case "outside":
-            _session(model).step()
-        case "afterwards":
-            with _session(model) as session:
-                pass
-            session.step()
-        case "thread":
-            with _session(model) as session:
-                thread = threading.Thread(target=_quietly, args=[session.step])
-                thread.start()
-                thread.join()
-        case _:
-            session = _session(model, evaluate=lambda _: None)
-            session.saved.update(WRONG.get(what, {}))
-            with session:
-                while session.step():
-                    pass
+    _FAULTY.get(what, _uses)(model, what)
 
 
-def _quietly(call: Callable[[], object]) -> None:
-    """Call it as a framework might that catches everything."""
-    try:
-        call()
-    except ValueError:
+def _raises(_model: nn.Module, _what: str) -> None:
+    raise RuntimeError("shapes differ")
+
+
+def _raises_inside(model: nn.Module, what: str) -> None:
+    with _session(model):
+        _raises(model, what)
+
+
+def _exits(_model: nn.Module, _what: str) -> None:
+    raise SystemExit(3)
+
+
+def _returns(model: nn.Module, _what: str) -> None:
+    with _session(model) as session:
+        session.step()
+
+
+def _twice(model: nn.Module, _what: str) -> None:
+    _session(model)
+    _session(model)
+
+
+def _entered_twice(model: nn.Module, _what: str) -> None:
+    with _session(model) as session, session:
         pass
 
 
-def stops_by_itself(model: nn.Module, session_first: bool = True) -> None:
+def _part(model: nn.Module, _what: str) -> None:
+    _session(model, optimizer=torch.optim.SGD([next(model.parameters())], lr=0.1))
+
+
+def _afterwards(model: nn.Module, _what: str) -> None:
+    with _session(model) as session:
+        pass
+    session.step()
+
+
+def _thread(model: nn.Module, _what: str) -> None:
+    """As a framework might that catches everything."""
+
+    def step() -> None:
+        with contextlib.suppress(ValueError):
+            session.step()
+
+    with _session(model) as session:
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+
+
+def _uses(model: nn.Module, what: str) -> None:
+    session = _session(model, evaluate=lambda _: None)
+    session.saved.update(WRONG.get(what, {}))
+    with session:
+        while session.step():
+            pass
+
+
+_FAULTY: dict[str, Callable[[nn.Module, str], object]] = {
+    "raises": _raises,
+    "raises inside": _raises_inside,
+    "exits": _exits,
+    "no session": lambda _model, _what: None,
+    "not entered": lambda model, _: _session(model),
+    "returns": _returns,
+    "twice": _twice,
+    "entered twice": _entered_twice,
+    "other model": lambda _model, _what: _session(nn.Linear(2, 2)),
+    "no optimizer": lambda model, _: _session(model, optimizer=model),
+    "part of it": _part,
+    "outside": lambda model, _: _session(model).step(),
+    "afterwards": _afterwards,
+    "thread": _thread,
+}
+
+
+def stops_by_itself(model: nn.Module, *, session_first: bool) -> None:
     """Raises once the process is to stop, as a framework with a handler of its own does."""
     if session_first:
         with _session(model) as session:

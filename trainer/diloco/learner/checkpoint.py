@@ -182,7 +182,9 @@ class CheckpointStore:
                 optimizer[rest] = tensor
             else:
                 residuals[int(rest)] = tensor
-        return LearnerCheckpoint(TrainerState(optimizer, **counters, saved=str(manifest.get("saved", ""))), residuals, _training(manifest))
+        return LearnerCheckpoint(
+            TrainerState(optimizer, **counters, saved=str(manifest.get("saved", ""))), residuals, _training(manifest)
+        )
 
     def _check_identity(self, found: CheckpointIdentity) -> None:
         for what, word in (("job", "job"), ("learner", "learner"), ("optimizer", "inner optimizer")):

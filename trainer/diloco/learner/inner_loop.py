@@ -60,7 +60,9 @@ class LoopWiring:
 class InnerLoop:
     """Owned by the main thread. Other threads may read ``news`` and ``paused``."""
 
-    def __init__(self, trainer: FragmentTrainer, wiring: LoopWiring, settings: LoopSettings, activity: Activity) -> None:
+    def __init__(
+        self, trainer: FragmentTrainer, wiring: LoopWiring, settings: LoopSettings, activity: Activity
+    ) -> None:
         self._trainer = trainer
         self._wiring = wiring
         self._boxes = wiring.mailboxes

@@ -1,4 +1,4 @@
-"""Makes what trains a job's model on its task and data. With a loop of the user's own, that does (`learner.session`)."""
+"""Makes what trains a job's model on its task and data. With a loop of the user's own, that does."""
 
 from collections.abc import Callable
 from typing import NamedTuple

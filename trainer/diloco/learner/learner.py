@@ -16,6 +16,7 @@ from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.job_training import Training, training_of
 from diloco.learner.link.puller import Puller, ReceiveOptions
 from diloco.learner.link.pusher import PushEncoding, Pusher
 from diloco.learner.link.recovery_sender import RecoverySender
@@ -33,7 +34,6 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
-from diloco.learner.job_training import Training, training_of
 from diloco.learner.training.device import peak_flops
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import TrainingDivergedError
@@ -65,9 +65,7 @@ while a notice travels."""
 class Learner:
     """The learner of one process. Built, run once, closed."""
 
-    def __init__(
-        self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: Training | None = None
-    ) -> None:
+    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: Training | None = None) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
         ``own``: what trains, if a loop of the user's own makes the steps.

@@ -194,7 +194,8 @@ class MixturePart(Sources):
 
 
 class DataSpec(Sources):
-    """The data: exactly one of ``text``, ``tokens``, ``documents``, ``mixture``, ``entrypoint``; with ``task`` none."""
+    """The data: exactly one of ``text``, ``tokens``, ``documents``, ``mixture``, ``entrypoint``; none with ``task`` or
+    ``loop``."""
 
     mixture: tuple[MixturePart, ...] | None = Field(default=None, min_length=1, max_length=32)
     """Several sources, each with its share of the tokens. An epoch takes the largest part, relative to its weight,
@@ -342,7 +343,7 @@ class TrainingSpec(SpecModel):
     """Budget (tokens): the job is complete when this many are merged into the global model. It can be changed while
     the job is suspended."""
     sequence_length: int = Field(default=128, ge=1, le=1_048_576)
-    """Tokens in a sequence: at least 2, or with ``task`` 1."""
+    """Tokens in a sequence: at least 2, or with ``task`` or ``loop`` 1."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
     """Sequences in an inner step; a pool may set its own."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)

@@ -1,7 +1,9 @@
 """Loops of the user's own: what they train, what outlives a restart, and what is said of wrong ones."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -9,9 +11,11 @@ import torch
 import diloco
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data import DataError, DataStoppedError
+from diloco.learner.data.own_code import OwnCode
 from diloco.learner.mailboxes.orders import EndKind
 from diloco.learner.process import run_learner
 from diloco.learner.session import SessionError
+from diloco.learner.session.job_session import Session
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.model import ModelError
 from diloco.runtime.process.exits import EXIT_BAD_INPUT
@@ -126,7 +130,7 @@ def test_steps_that_the_syncer_knows_of_are_counted(tmp_path: Path) -> None:
 def test_what_training_changes_besides_parameters_is_noticed(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "changes_a_buffer", "tests.support.own_loops:model_with_a_mean")
     stage.after_step = lambda trainer: trainer.evaluate() if trainer.steps == 2 else None
-    with pytest.raises(ModelError, match="^model: training changes a buffer or a frozen parameter"):
+    with pytest.raises(ModelError, match=r"^model: training changes a buffer or a frozen parameter"):
         stage.run()
 
 
@@ -194,10 +198,8 @@ def test_without_a_learner_there_is_no_session() -> None:
 
 
 def test_each_learner_draws_other_data_and_the_same_after_a_restart(tmp_path: Path) -> None:
-    from diloco.learner.data.own_code import OwnCode
-    from diloco.learner.session.job_session import Session
-
-    trainer: Any = type("Trainer", (), {"device": "cpu", "saved": {}})()
-    made = [Session(name, 7, trainer, OwnCode("", ""), lambda _: trainer) for name in ("a/b/0", "a/b/1", "a/b/0")]
+    options, parts = Stage(tmp_path, "plain").options, cast("Any", SimpleNamespace(device="cpu", saved={}))
+    names = ("here/cpu/0", "here/cpu/1", "here/cpu/0")
+    made = [Session(replace(options, learner=name), parts, OwnCode("", ""), parts) for name in names]
     assert made[0].seed == made[2].seed != made[1].seed
     assert all(0 <= one.seed < 1 << 31 for one in made)

@@ -17,6 +17,7 @@ from diloco.learner.found_batch import FoundBatch
 from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending
+from diloco.learner.options import LearnerOptions
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.training.fragment_trainer import StepResult
 
@@ -33,12 +34,13 @@ class Session:
     """
 
     def __init__(
-        self, learner: str, seed: int, trainer: SessionTrainer, code: OwnCode, begin: Callable[[Training], Learner]
+        self, options: LearnerOptions, trainer: SessionTrainer, code: OwnCode, begin: Callable[[Training], Learner]
     ) -> None:
-        """``begin`` makes the process's learner. ``seed``: the job's."""
-        self.learner = learner
+        """``begin`` makes the process's learner."""
+        self.learner = options.learner
         """This learner's id, ``region/pool/index``."""
-        self.seed = int.from_bytes(hashlib.sha256(f"{seed} {learner}".encode()).digest()[:4]) >> 1
+        text = f"{options.job.spec.training.seed} {self.learner}"
+        self.seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
         """A number of 31 bits, another for each learner and the same after a restart: choose data by it."""
         self.device: torch.device = trainer.device
         """The model's."""
@@ -86,7 +88,8 @@ class Session:
             return False
         with self._noting_failures():
             if learner is None or self._thread != threading.get_ident():
-                raise self._code.mistake("step() is called outside of the session, or in another thread than entered it")
+                text = "step() is called outside of the session, or in another thread than entered it"
+                raise self._code.mistake(text)
             result = StepResult(
                 loss=_finite(loss, math.nan),
                 tokens=self._trainer.count_step(),
@@ -111,9 +114,9 @@ class Session:
 
     @contextmanager
     def _noting_failures(self) -> Iterator[None]:
+        if self.failure is not None:
+            raise self.failure
         try:
-            if self.failure is not None:
-                raise self.failure
             yield
         except BaseException as error:
             self.failure = error

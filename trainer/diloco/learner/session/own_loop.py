@@ -42,7 +42,8 @@ def session(
     """
     loop = _Current.loop
     if loop is None:
-        raise SessionError("diloco.session: has a use only in a learner; name the loop as spec.loop, and use 'diloco run'")
+        use = "name the loop as spec.loop, and use 'diloco run'"
+        raise SessionError(f"diloco.session: has a use only in a learner; {use}")
     return loop.session(model, Parts(optimizer, evaluate))
 
 
@@ -58,7 +59,7 @@ class OwnLoop:
         """
         spec = options.job.spec
         assert spec.loop is not None, "the caller has looked"
-        self._spec, self._learner, self._orders, self._begin = spec, options.learner, orders, begin
+        self._options, self._orders, self._begin = options, orders, begin
         self._arguments = spec.loop.arguments
         self._code = OwnCode(_FIELD, spec.loop.entrypoint)
         try:
@@ -82,9 +83,8 @@ class OwnLoop:
             if not isinstance(parts.optimizer, torch.optim.Optimizer):
                 kind = type(parts.optimizer).__name__
                 raise self._code.mistake(f"gives diloco.session a {kind}; give it a torch.optim.Optimizer")
-            trainer = SessionTrainer(self._spec, self._learner, model, self._layout, parts, self._code)
-            seed = self._spec.training.seed
-            self._session = Session(self._learner, seed, trainer, self._code, self._begin)
+            trainer = SessionTrainer(self._options, model, self._layout, parts, self._code)
+            self._session = Session(self._options, trainer, self._code, self._begin)
         except DataError as error:
             self._failure = error
             raise

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from diloco.core.fragments import Layout
 from diloco.learner.data import batch_size_of
 from diloco.learner.data.own_code import OwnCode
+from diloco.learner.options import LearnerOptions
 from diloco.learner.training.evaluate import swapped
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.own_optimizer import OwnOptimizer
 from diloco.model import ModelError
 from diloco.model.constants import constants_digest
 from diloco.model.probe import evaluating
-from diloco.spec import JobSpec
 
 _MOST_SAVED: Final = 500_000
 """Characters of JSON that a loop may save (ours): they are in a checkpoint's manifest."""
@@ -44,9 +44,7 @@ class Parts:
 class SessionTrainer(FragmentTrainer):
     """Holds model and optimizer of a loop of the user's own, and counts its steps."""
 
-    def __init__(
-        self, job: JobSpec, learner: str, module: nn.Module, layout: Layout, parts: Parts, code: OwnCode
-    ) -> None:
+    def __init__(self, options: LearnerOptions, module: nn.Module, layout: Layout, parts: Parts, code: OwnCode) -> None:
         """``module``: on its device. ``code``: the loop.
 
         Raises:
@@ -56,10 +54,11 @@ class SessionTrainer(FragmentTrainer):
         self.saved: dict[str, Stateful] = {}
         """What is saved and restored besides the optimizer, by name."""
         self._parts, self._code = parts, code
+        job = options.job.spec
         self._optimizer = OwnOptimizer(parts.optimizer, self._parameters, job.training.optimizer, code)
         self._constants = constants_digest(module)
         self.optimizer_identity = self._optimizer.identity
-        self.batch_size = batch_size_of(job, learner)
+        self.batch_size = batch_size_of(job, options.learner)
         self._step_tokens = self.batch_size * job.training.sequence_length
 
     @property
