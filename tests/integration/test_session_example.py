@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.local_run import LocalRun
+from testbed import fork_server
+from tests.support.local_run import PROGRAM, LocalRun
 
 LEARNERS = "here/cpu/0", "here/cpu/1"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/session"
@@ -33,3 +34,5 @@ def test_a_loop_goes_on_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for newest in (max(one.iterdir()) for one in run.output.glob("learners/*/checkpoints")):
         kept = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))
         assert json.loads(kept["saved"])["points"]["drawn"] >= 16 * kept["optimizer_steps"]
+    told = fork_server.run([*PROGRAM, "data", str(run.output)])
+    assert (told.returncode, "the job's loop has data of its own" in told.stdout) == (0, True)

@@ -10,7 +10,7 @@ import torch
 
 import diloco
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import DataError, DataStoppedError
+from diloco.learner.data import DataError, DataStoppedError, open_task
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.mailboxes.orders import EndKind
 from diloco.learner.process import run_learner
@@ -189,6 +189,11 @@ def test_a_learner_ends_with_one_line_of_a_wrong_loop(tmp_path: Path, caplog: py
     assert run_learner(Stage(tmp_path, "faulty", what="raises").options) == EXIT_BAD_INPUT
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{LOOP}faulty: it raised RuntimeError: shapes differ")
+
+
+def test_what_needs_a_task_says_that_a_loop_has_its_own(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^loop: .* in a loop of its own, which only 'diloco run' executes$"):
+        open_task(Stage(tmp_path, "plain").options.job.spec)
 
 
 def test_without_a_learner_there_is_no_session() -> None:
