@@ -25,7 +25,6 @@ def train(model: Model, learning_rate: float) -> None:
         per_device_train_batch_size=16,
         max_steps=10**9,  # the session says when it is over
         lr_scheduler_type="constant",
-        max_grad_norm=1.0,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
