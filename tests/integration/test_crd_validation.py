@@ -23,6 +23,11 @@ APPLY = ("apply", "--dry-run=server", "--output=json", "--filename=-")
 
 
 KNOWN_ONLY_TO_DILOCO = {
+    # The API server compares no value with its default.
+    "spec.data.holdoutFraction: has no use with spec.loop",
+    "spec.training.optimizer: has no use with spec.loop",
+    "spec.training.evaluation.sequences: has no use with spec.loop",
+    "spec.regions[0].pools[0].batchSize: Auto has no use with spec.loop",
     # For the API server a null is a missing field, which has a default.
     "spec.sync: null",
     "spec.training.seed: null",

@@ -15,7 +15,7 @@ from diloco.learner.mailboxes.orders import Ending, Orders
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.trainer import StepResult
+from diloco.learner.training.fragment_trainer import StepResult
 from diloco.simulate.counted import CountedTrainer
 from tests.support.hand_clock import HandClock
 
@@ -144,7 +144,7 @@ class LoopBench(CountedTrainer):
     def run(self, *steps: tuple[float, bool]) -> Ending:
         """Make these steps (seconds, and whether each is skipped), then stop."""
         self.steps_to_make = list(steps)
-        return self.loop.run()
+        return self.loop.run(self.step)
 
     def has_data(self) -> bool:
         return self.dealt

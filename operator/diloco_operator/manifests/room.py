@@ -39,7 +39,8 @@ def checkpoints_mib(spec: JobSpec) -> int | None:
 
 def temporary_mib(spec: JobSpec) -> int | None:
     """Room in MiB for temporary files. None: code of the user's may write as much as it likes, such as downloads."""
-    return None if spec.model.entrypoint or spec.data.entrypoint or spec.task else _TEMPORARY_MIB
+    own = spec.model.entrypoint or spec.data.entrypoint or spec.task or spec.loop
+    return None if own else _TEMPORARY_MIB
 
 
 def directory(mib: int | None, given: Resources | None) -> Manifest:

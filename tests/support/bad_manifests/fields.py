@@ -28,8 +28,8 @@ CASES: list[Bad] = [
     Bad({"spec": REMOVED}, "spec: is missing; use a mapping with model, training and regions", "Required value"),
     Bad(
         {"spec": []},
-        "spec: a list of 0 is not a mapping; its fields are suspend, image, model, data, task, training, sync, syncer, "
-        "initFrom, regions, failurePolicy, activeDeadlineSeconds and ttlSecondsAfterFinished",
+        "spec: a list of 0 is not a mapping; its fields are suspend, image, model, data, task, loop, training, sync, "
+        "syncer, initFrom, regions, failurePolicy, activeDeadlineSeconds and ttlSecondsAfterFinished",
         "must be of type object",
     ),
     # Fields that are not there.

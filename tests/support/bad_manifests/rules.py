@@ -59,7 +59,7 @@ CASES: list[Bad] = [
     ),
     Bad(
         {"spec.task": {"entrypoint": "a.b:c"}},
-        "spec.data.text: has no use with spec.task, which has its own examples; remove one of them",
+        "spec.data.text: has no use with spec.task, which has its own data; remove one of them",
         SAME,
     ),
     Bad(
@@ -72,8 +72,36 @@ CASES: list[Bad] = [
     ),
     Bad(
         {"spec.training.sequenceLength": 1},
-        "spec.training.sequenceLength: 1 has a use only with spec.task; use at least 2",
+        "spec.training.sequenceLength: 1 has a use only with spec.task or spec.loop; use at least 2",
         SAME,
+    ),
+    Bad(
+        {"spec.loop": {"entrypoint": "a.b:c"}},
+        "spec.data.text: has no use with spec.loop, which has its own data; remove one of them",
+        SAME,
+    ),
+    *(
+        Bad(
+            {"spec.loop": {"entrypoint": "a.b:c"}, "spec.data": given, "spec.model": {"entrypoint": "a.b:c"}} | change,
+            f"spec.{field}: has no use with spec.loop, whose code decides it; remove one of them",
+            SAME,
+        )
+        for field, change, given in (
+            ("task", {"spec.task": {"entrypoint": "a.b:c"}}, {}),
+            ("training.microBatchSize", {"spec.training.microBatchSize": 2}, {}),
+            ("data.holdoutFraction", {}, {"holdoutFraction": 0.1}),
+            ("training.optimizer", {"spec.training.optimizer.learningRate": 0.02}, {}),
+            ("training.evaluation.sequences", {"spec.training.evaluation.sequences": 4}, {}),
+        )
+    ),
+    Bad(
+        {
+            "spec.loop": {"entrypoint": "a.b:c"},
+            "spec.data": {},
+            "spec.model": {"entrypoint": "a.b:c"},
+            f"{LEARNERS_POOL.replace('[', '.').replace(']', '')}.batchSize": "Auto",
+        },
+        f"{LEARNERS_POOL}.batchSize: Auto has no use with spec.loop, whose code decides it; use a number",
     ),
     # What cannot be together.
     Bad(

@@ -113,6 +113,17 @@ def test_data_that_is_not_on_this_machine_is_a_warning(
     assert f"diloco: {job}:7: spec.data.{source}.path: nowhere does not exist here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("module", "found"), [("nowhere", False), ("json.nowhere", False), ("json.decoder", True)])
+def test_a_loop_that_is_not_on_this_machine_is_a_warning(
+    job: Path, module: str, capsys: pytest.CaptureFixture[str], *, found: bool
+) -> None:
+    own = SMALL_MANIFEST.replace("preset: pico", "preset: pico, vocabularySize: 257")
+    job.write_text(own.replace("data: {text: {}}", f"loop: {{entrypoint: '{module}:train'}}"))
+    assert execute(["validate", str(job)]) == 0
+    warning = f"diloco: {job}:7: spec.loop.entrypoint: module {module} does not exist here"
+    assert (warning in capsys.readouterr().err) is not found
+
+
 def test_the_full_manifest_is_valid_too(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["validate", str(job), "--full"]) == 0
     full = tmp_path / "full.yaml"

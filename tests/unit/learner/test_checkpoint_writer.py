@@ -11,7 +11,7 @@ import torch
 
 from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
-from diloco.learner.training.trainer import TrainerState
+from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
 FULL = CheckpointWriteError("checkpoint not written (no space left)")

@@ -86,7 +86,7 @@ class Scene:
     ) -> Learner:
         """A learner whose loop ends with ``ending``."""
         learner: Any = self.learner(**changes)
-        learner._loop = Part("loop", self, run=ending)
+        learner.loop = Part("loop", self, run=ending)
         learner._link = Part("link", self, current=membership)
         learner._link.sessions = 2
         learner._writer = Part("writer", self, close=closed)
@@ -202,7 +202,7 @@ def test_it_trains_on_the_device_it_is_told_or_on_the_best_there_is(
         seen.append(name)
         return torch.device("cpu")
 
-    monkeypatch.setattr("diloco.learner.learner.choose_device", choose)
+    monkeypatch.setattr("diloco.learner.job_training.choose_device", choose)
     Learner(replace(scene.options(), device=wanted), scene.orders, scene.wakeup)
     assert seen == [asked_for]
 

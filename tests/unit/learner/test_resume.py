@@ -11,7 +11,7 @@ from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.resume import Resume
-from diloco.learner.training.trainer import TrainerState
+from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 

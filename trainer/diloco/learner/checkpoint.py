@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diloco.core.fragments import Match, match_digests
-from diloco.learner.training.trainer import TrainerState
+from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
     UnusableFileError,
@@ -161,6 +161,7 @@ class CheckpointStore:
             "format": _FORMAT,
             **asdict(self._identity),
             **{name: getattr(checkpoint.state, name) for name in _COUNTERS},
+            "saved": checkpoint.state.saved,
             "training": checkpoint.training,
             "sha256": sha256_file(aside / _TENSORS),
         }
@@ -181,7 +182,9 @@ class CheckpointStore:
                 optimizer[rest] = tensor
             else:
                 residuals[int(rest)] = tensor
-        return LearnerCheckpoint(TrainerState(optimizer, **counters), residuals, _training(manifest))
+        return LearnerCheckpoint(
+            TrainerState(optimizer, **counters, saved=str(manifest.get("saved", ""))), residuals, _training(manifest)
+        )
 
     def _check_identity(self, found: CheckpointIdentity) -> None:
         for what, word in (("job", "job"), ("learner", "learner"), ("optimizer", "inner optimizer")):

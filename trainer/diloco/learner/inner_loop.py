@@ -1,7 +1,7 @@
-"""The training loop: makes inner steps, and handles the mailboxes between them.
+"""What a learner does before its first inner step and after every step; the steps are made by others.
 
-Between two steps it swaps in merged fragments, copies out those that are requested, and evaluates. It waits only for
-the initial model, and for the syncer at the staleness bound. It is the only user of the trainer.
+After a step it swaps in merged fragments, copies out those that are requested, and evaluates. It waits only for the
+initial model, and for the syncer at the staleness bound.
 """
 
 import logging
@@ -18,7 +18,7 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending
 from diloco.learner.mailboxes.push_queue import OuterGradient
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.trainer import InnerTrainer, StepResult
+from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.wire.messages import StepReport
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ class LoopWiring:
 class InnerLoop:
     """Owned by the main thread. Other threads may read ``news`` and ``paused``."""
 
-    def __init__(self, trainer: InnerTrainer, wiring: LoopWiring, settings: LoopSettings, activity: Activity) -> None:
+    def __init__(
+        self, trainer: FragmentTrainer, wiring: LoopWiring, settings: LoopSettings, activity: Activity
+    ) -> None:
         self._trainer = trainer
         self._wiring = wiring
         self._boxes = wiring.mailboxes
@@ -81,20 +83,52 @@ class InnerLoop:
         """Usual duration of a step, whatever one step was held up by; 0 before the first."""
         return self._usual_seconds
 
-    def run(self) -> Ending:
-        """Train until the end.
+    def run(self, step: Callable[[float], StepResult]) -> Ending:
+        """Train until the end. ``step`` makes an inner step, given the job's progress.
 
         Raises:
             TrainingDivergedError, DataError: from the trainer.
             BaseException: what a worker thread failed with.
         """
+        ending = self.begin()
+        while ending is None:
+            ending = self.after_step(step(self._boxes.orders.progress))
+        return ending
+
+    def begin(self) -> Ending | None:
+        """Wait for the whole model, and until the first step may be made; None: it may.
+
+        Raises:
+            DataError, ModelError: from the trainer.
+            BaseException: what a worker thread failed with.
+        """
         ending = self._load()
         self._activity.switch_to(Kind.LOOKING)
-        while ending is None:
-            self.between_steps()
-            ending = self._boxes.orders.ending() or self._pause_while_stale() or self._wait_for_data()
-            if ending is None:
-                self._step()
+        return ending or self._until_next_step()
+
+    def after_step(self, result: StepResult) -> Ending | None:
+        """Do all that is due after an inner step, and wait until the next may be made; None: it may.
+
+        Time since the step before counts as training. Raises as ``begin`` does.
+        """
+        seconds = result.seconds + sleep_for_speed(result.seconds, self._settings.speed, self._sleep)
+        self._activity.switch_to(Kind.LOOKING)
+        if result.skipped:
+            self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)
+            _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
+        else:
+            self._finished = (result, seconds)
+            if self._trainer.steps % self._settings.checkpoint_every_steps == 0:
+                with self._activity.at(Kind.CHECKPOINTING):
+                    self._wiring.checkpoint()
+            self._log_progress()
+        return self._until_next_step()
+
+    def _until_next_step(self) -> Ending | None:
+        self.between_steps()
+        ending = self._boxes.orders.ending() or self._pause_while_stale() or self._wait_for_data()
+        if ending is None:
+            self._activity.switch_to(Kind.TRAINING)
         return ending
 
     def between_steps(self) -> None:
@@ -263,20 +297,6 @@ class InnerLoop:
             for fragment in range(len(self._trainer.versions)):
                 self._boxes.requests.received(fragment)
         return self._trainer.has_data()
-
-    def _step(self) -> None:
-        with self._activity.at(Kind.TRAINING):
-            result = self._trainer.step(self._boxes.orders.progress)
-            slept = sleep_for_speed(result.seconds, self._settings.speed, self._sleep)
-        if result.skipped:
-            self._activity.reclassify(result.seconds + slept, Kind.TRAINING, Kind.SKIPPED)
-            _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
-            return
-        self._finished = (result, result.seconds + slept)
-        if self._trainer.steps % self._settings.checkpoint_every_steps == 0:
-            with self._activity.at(Kind.CHECKPOINTING):
-                self._wiring.checkpoint()
-        self._log_progress()
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, unless the process is asked to stop."""

@@ -15,16 +15,14 @@ from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
-from diloco.learner.data.opening import open_data, open_task
-from diloco.learner.found_batch import found_batch
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
+from diloco.learner.job_training import Training, training_of
 from diloco.learner.link.puller import Puller, ReceiveOptions
 from diloco.learner.link.pusher import PushEncoding, Pusher
 from diloco.learner.link.recovery_sender import RecoverySender
 from diloco.learner.link.syncer_link import Link, Mailboxes
 from diloco.learner.link.transfers import TransferContext, TransferCounts
 from diloco.learner.mailboxes.control_outbox import ControlOutbox
-from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.pull_queue import PullQueue
@@ -36,11 +34,9 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
-from diloco.learner.training.device import choose_device, flops_of_token, peak_flops
+from diloco.learner.training.device import peak_flops
 from diloco.learner.training.torch_threads import start_worker
-from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
-from diloco.model.build import build_model
-from diloco.model.fragments import layout_of
+from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.runtime.http import Route
 from diloco.wire.client.client import ClientOptions, SyncClient
@@ -50,8 +46,6 @@ _log = logging.getLogger(__name__)
 
 ACTIVITY_FILE = "activity.json"
 CHECKPOINTS_FOLDER = "checkpoints"
-TOKENS_FOLDER = "tokens"
-"""Where documents are kept as tokens, unless ``DILOCO_CACHE`` names a folder."""
 
 _LAST_CHECKPOINT_SECONDS = 60.0
 """Longest wait for the disk at the end."""
@@ -71,8 +65,10 @@ while a notice travels."""
 class Learner:
     """The learner of one process. Built, run once, closed."""
 
-    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> None:
+    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: Training | None = None) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
+
+        ``own``: what trains, if a loop of the user's own makes the steps.
 
         Raises:
             ModelError, LayoutError, DataError, DeviceError, OptimizerError, BatchError: this machine lacks what the job
@@ -86,16 +82,11 @@ class Learner:
         self._wakeup = wakeup
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
-        self._device = device = choose_device(options.device or "auto")
         make_writable_directory(options.directory, even_if_full=True)
-        module = build_model(spec)
-        layout = layout_of(module, spec.sync.fragments)
-        # Before the memory is measured.
-        task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
-        self._batch = found_batch(options, module.to(device), task, layout.digest, device)
-        data = open_data(spec, options.learner, task, batch_size=self._batch.size, hand=Hand(wakeup.notify))
-        self._trainer = InnerTrainer(spec, module, layout, data, device)
-        _log.info("training on %s", device)  # once nothing is wrong with the job: a mistake is one line
+        training = own or training_of(options, orders, wakeup)
+        self._trainer, self._step, self._batch, self._flops = training
+        layout = self._trainer.layout
+        _log.info("training on %s", self._trainer.device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
@@ -108,7 +99,7 @@ class Learner:
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
         in_flight = schedule.in_flight(schedule.overlap)
         lease_seconds = spec.sync.lease_seconds
-        self._counts, self._flops = TransferCounts(), flops_of_token(spec, module)
+        self._counts = TransferCounts()
         self._boxes = Mailboxes(
             orders=orders,
             requests=Requests(wakeup, fragments, in_flight),
@@ -117,7 +108,7 @@ class Learner:
             control=ControlOutbox(min(5.0, lease_seconds / 4), self._counts.received.read),
             holdings=Holdings(fragments),
             feedback=self._feedback,
-            hand=data.sampler.hand,
+            hand=self._trainer.hand,
         )
         most = schedule.in_flight(spec.sync.greatest_overlap)
         self._workers = min(_WORKERS, max(2, most), fragments)
@@ -126,7 +117,7 @@ class Learner:
         self._client = SyncClient(ClientOptions(options.syncer_address, options.tls))
         # Jitter need not be secret.
         uniform = random.Random().random  # noqa: S311
-        self._loop = InnerLoop(
+        self.loop = InnerLoop(
             self._trainer,
             LoopWiring(
                 self._boxes,
@@ -144,7 +135,7 @@ class Learner:
             options.learner,
             process_name(secrets.token_hex(8), options.pod),
             layout.digest,
-            sequences=data.sampler.sequences,
+            sequences=self._trainer.sequences,
         )
         self._link = Link(who, self._client.open_session, self._boxes, self._resume.position, uniform)
         self._link.why_unreachable = self._client.why_unreachable
@@ -153,7 +144,7 @@ class Learner:
             learner=options.learner,
             bulk=self._client,
             current=self._link.current,
-            step_seconds=self._loop.step_seconds,
+            step_seconds=self.loop.step_seconds,
             stopped=self._stopped,
             uniform=uniform,
             counts=self._counts,
@@ -181,6 +172,18 @@ class Learner:
         Raises:
             TrainingDivergedError, DataError: from the trainer.
         """
+        assert self._step is not None, "the steps are not the user's"
+        self.start()
+        try:
+            ending = self.loop.run(self._step)
+        except TrainingDivergedError:
+            self._forget_diverged()
+            raise
+        self.finish(ending)
+        return ending
+
+    def start(self) -> None:
+        """Start every thread, and join; then the loop can begin."""
         self._start("control", self._boxes.control.run)
         self._start("checkpoint", self._writer.run)
         for index in range(self._workers):
@@ -192,18 +195,15 @@ class Learner:
         for index in range(_HELD_SENDERS):
             self._start(f"held-{index}", self._recovery_sender.run)
         self._start("link", self._link.run)
-        try:
-            ending = self._loop.run()
-        except TrainingDivergedError:
-            self._forget_diverged()
-            raise
+
+    def finish(self, ending: Ending) -> None:
+        """Shut down as the loop's end requires."""
         if ending.kind is not EndKind.STUCK:
             self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
         if ending.kind is not EndKind.REFUSED:
             self._write_activity(ending)
-        return ending
 
     def stay(self) -> None:
         """Wait until this process is asked to stop. Only the HTTP pages stay available; everything else ends now."""
@@ -256,7 +256,7 @@ class Learner:
         self._activity.switch_to(Kind.LOADING)
         until = time.monotonic() + self._options.hand_in_seconds
         _log.info("stopping after step %d (%s)", self._trainer.steps, ending.reason)
-        self._loop.answer_waiting()
+        self.loop.answer_waiting()
         # The checkpoint is written while the pushes go out: the process was asked to stop and should end soon.
         if self._trainer.steps:
             self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
@@ -291,7 +291,7 @@ class Learner:
     def _figures(self) -> LearnerFigures:
         return LearnerFigures(
             spent=self._activity.spent,
-            news=lambda: self._loop.news,
+            news=lambda: self.loop.news,
             staleness_steps=lambda: self._trainer.staleness,
             sessions=lambda: self._link.sessions,
             joined=lambda: self._link.current() is not None,
@@ -300,7 +300,7 @@ class Learner:
             batch_size=self._trainer.batch_size,
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
             flops_of_token=self._flops,
-            peak_flops=peak_flops(self._device, self._options.job.spec.training.precision),
+            peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision),
         )
 
     def _write_activity(self, ending: Ending) -> None:

@@ -8,16 +8,18 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 
 from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.source import DataStoppedError
+from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
+from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.stuck import ended_if_stuck
 from diloco.learner.training.device import DeviceError
 from diloco.learner.training.fitting_batch import BatchError
@@ -85,10 +87,19 @@ def run_learner(options: LearnerOptions) -> int:
 
 
 def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
-    with _http(options) as http, closing(Learner(options, orders, wakeup)) as learner:
-        if http is not None:
-            http.serve(learner.pages())
-        ending = learner.run()
+    with _http(options) as http, ExitStack() as stack:
+
+        def begin(*own: Training) -> Learner:
+            made = stack.enter_context(closing(Learner(options, orders, wakeup, *own)))
+            if http is not None:
+                http.serve(made.pages())
+            return made
+
+        if options.job.spec.loop is None:
+            learner = begin()
+            ending = learner.run()
+        else:
+            learner, ending = OwnLoop(options, orders, begin).run()
         _log_ending(ending)
         if options.stay and ending.kind is EndKind.FINISHED:
             learner.stay()

@@ -7,9 +7,10 @@ may have lost its volume. The optimizer's state of another training, and the pla
 import logging
 
 from diloco.learner.checkpoint import LearnerCheckpoint, is_other_training
+from diloco.learner.data import DataError
 from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.residuals import Residuals
-from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.training.fragment_trainer import FragmentTrainer
 from diloco.model.entrypoint import one_line
 from diloco.runtime.output import escaped
 
@@ -23,7 +24,9 @@ class Resume:
     The inner loop's thread calls ``take_up``; any thread may call ``position``.
     """
 
-    def __init__(self, trainer: InnerTrainer, feedback: Residuals | None, checkpoint: LearnerCheckpoint | None) -> None:
+    def __init__(
+        self, trainer: FragmentTrainer, feedback: Residuals | None, checkpoint: LearnerCheckpoint | None
+    ) -> None:
         """``checkpoint``: None if there is none. ``feedback``: None if the job uses no error feedback."""
         self._trainer = trainer
         self._feedback = feedback
@@ -57,6 +60,8 @@ class Resume:
         step = checkpoint.state.steps
         try:
             self._trainer.load_state(checkpoint.state)
+        except DataError:  # of a loop of the user's own
+            raise
         except (KeyError, ValueError) as error:
             _log.warning(
                 "ignoring its own checkpoint of step %d: it does not fit the inner optimizer (%s), which starts anew",

@@ -204,6 +204,7 @@ def _frozen(job: DiLoCoJob) -> dict[str, Any]:
         "spec.model": spec.model,
         "spec.data": spec.data,
         "spec.task": spec.task,
+        "spec.loop": spec.loop,
         "spec.training.sequenceLength": spec.training.sequence_length,
         "spec.training.seed": spec.training.seed,
         "spec.training.optimizer.type": optimizer.type,

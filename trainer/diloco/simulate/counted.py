@@ -15,7 +15,7 @@ from diloco.core.merge.codec import codec_named
 from diloco.core.sizes import F32
 from diloco.learner.data.opening import batch_size_of
 from diloco.learner.training.capture import Capture
-from diloco.learner.training.trainer import StepResult, TrainerState
+from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 from diloco.plan.fit.situation import DOWNLINKS
 from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec

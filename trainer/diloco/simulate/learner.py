@@ -27,7 +27,7 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
-from diloco.learner.training.trainer import StepResult, TrainerState
+from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 from diloco.simulate.session import Environment, Identity, SessionCallbacks, SimulatedSession
 from diloco.simulate.syncer import FragmentNews, Order
 from diloco.simulate.work import Encoder, Trainer

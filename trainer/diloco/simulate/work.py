@@ -13,7 +13,7 @@ from torch import Tensor
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import LeftOut
 from diloco.learner.training.capture import Capture
-from diloco.learner.training.trainer import StepResult, TrainerState
+from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from diloco.spec.automatic import AUTO
 from diloco.spec.errors import Problem
 from diloco.spec.pods import PodSpec
 from diloco.spec.presets import TEXT_VOCABULARY
-from diloco.spec.training import not_one
+from diloco.spec.training import DataSpec, Evaluation, InnerOptimizer, not_one
 from diloco.spec.words import listed
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MODEL_ENDING = ".safetensors"
 """Ending of an exported model's file."""
+
+OF_A_LOOP = "has no use with spec.loop, whose code decides it"
+"""The problem with a setting of what a loop of the user's own does."""
 
 LEAST_LENGTH = 2
 """Fewest tokens in a sequence of a language model."""
@@ -44,6 +48,7 @@ def problems_of_known(spec: "JobSpec") -> list[Problem]:
 
 def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
     return (
+        _loop,
         _data,
         _vocabulary,
         _training,
@@ -71,23 +76,49 @@ def _at_most_learners(spec: "JobSpec", path: str, value: int) -> Iterator[Proble
         yield Problem(path, f"{value} is above the learners of spec.regions, {learners}; use at most as many")
 
 
+def own_code(spec: "JobSpec") -> str:
+    """The field by which the job brings data of its own: ``task`` or ``loop``; empty: ``spec.data`` names it."""
+    return "loop" if spec.loop is not None else "task" if spec.task is not None else ""
+
+
+def _loop(spec: "JobSpec") -> Iterator[Problem]:
+    if spec.loop is None:
+        return
+    training = spec.training
+    # An API server fills in defaults, so a value that is the default counts as absent.
+    for path, given in (
+        ("task", spec.task is not None),
+        ("data.holdoutFraction", spec.data.holdout_fraction != DataSpec().holdout_fraction),
+        ("training.microBatchSize", training.micro_batch_size is not None),
+        ("training.optimizer", training.optimizer != InnerOptimizer()),
+        ("training.evaluation.sequences", training.evaluation.sequences != Evaluation().sequences),
+    ):
+        if given:
+            yield Problem(path, f"{OF_A_LOOP}; remove one of them")
+    for path, pool in _pools(spec):
+        if pool.batch_size == AUTO:
+            yield Problem(f"{path}.batchSize", f"Auto {OF_A_LOOP}; use a number")
+
+
 def _data(spec: "JobSpec") -> Iterator[Problem]:
-    if spec.task is None:
+    own = own_code(spec)
+    if not own:
         if problem := not_one(spec.data.sources):
             yield Problem("data", problem)
         if spec.training.sequence_length < LEAST_LENGTH:
-            yield Problem("training.sequenceLength", f"1 has a use only with spec.task; use at least {LEAST_LENGTH}")
+            text = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
+            yield Problem("training.sequenceLength", text)
         return
     for name, value in spec.data.sources.items():
         if value is not None:
-            yield Problem(f"data.{name}", "has no use with spec.task, which has its own examples; remove one of them")
+            yield Problem(f"data.{name}", f"has no use with spec.{own}, which has its own data; remove one of them")
     if spec.data.document_mask:
-        yield Problem("data.documentMask", "has no use with spec.task, which has its own loss; remove it")
+        yield Problem("data.documentMask", f"has no use with spec.{own}, which has its own loss; remove it")
 
 
 def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:
     model, data = spec.model, spec.data
-    if model.builtin is None or (spec.task is None and not_one(data.sources)):
+    if model.builtin is None or (not own_code(spec) and not_one(data.sources)):
         return
     size, path = model.builtin.vocabulary_size, "model.builtin.vocabularySize"
     if data.text is None and size is None:

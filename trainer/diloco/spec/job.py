@@ -12,7 +12,7 @@ from diloco.spec.kube.values import DnsLabel, ImageName
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.placement import FailurePolicy, Pool, Region, SyncerSpec
 from diloco.spec.sync import SyncSpec
-from diloco.spec.training import DataSpec, ModelSpec, TaskSpec, TrainingSpec
+from diloco.spec.training import DataSpec, LoopSpec, ModelSpec, TaskSpec, TrainingSpec
 
 API_VERSION = "diloco.dev/v1alpha1"
 KIND = "DiLoCoJob"
@@ -46,6 +46,8 @@ class JobSpec(SpecModel):
     """The data."""
     task: TaskSpec | None = None
     """What is trained, by code of your own. Default: a language model of the data."""
+    loop: LoopSpec | None = None
+    """A training loop of your own, instead of ``task`` and ``data``."""
     training: TrainingSpec
     """Budget, batch, inner optimizer, evaluation."""
     sync: SyncSpec = SyncSpec()

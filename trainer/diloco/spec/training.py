@@ -194,7 +194,7 @@ class MixturePart(Sources):
 
 
 class DataSpec(Sources):
-    """The data: exactly one of ``text``, ``tokens``, ``documents``, ``mixture``, ``entrypoint``; with ``task`` none."""
+    """Exactly one of ``text``, ``tokens``, ``documents``, ``mixture``, ``entrypoint``; none with ``task`` or ``loop``."""
 
     mixture: tuple[MixturePart, ...] | None = Field(default=None, min_length=1, max_length=32)
     """Several sources, each with its share of the tokens. An epoch takes the largest part, relative to its weight,
@@ -223,12 +223,11 @@ class DataSpec(Sources):
         return self
 
 
-class TaskSpec(SpecModel):
-    """What an inner step computes, by code of your own: examples, their loss and, if you like, their optimizer."""
+class OwnCode(SpecModel):
+    """Code of your own."""
 
     entrypoint: Entrypoint
-    """``package.module:factory``, called with ``arguments``; it returns a ``diloco.learner.data.Task``. An example
-    counts as ``training.sequenceLength`` tokens in the budget and in every clock, whatever its loss counts."""
+    """``package.module:factory``, called with ``arguments``."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
 
@@ -236,6 +235,22 @@ class TaskSpec(SpecModel):
     def _arguments_fit(self) -> Self:
         _check_arguments("entrypoint", self.arguments)
         return self
+
+
+class TaskSpec(OwnCode):
+    """What an inner step computes, by code of your own: examples, their loss and, if you like, their optimizer."""
+
+    entrypoint: Entrypoint
+    """``package.module:factory``, called with ``arguments``; it returns a ``diloco.learner.data.Task``. An example
+    counts as ``training.sequenceLength`` tokens in the budget and in every clock, whatever its loss counts."""
+
+
+class LoopSpec(OwnCode):
+    """The whole training loop, by code of your own: data, loss, optimizer and evaluation."""
+
+    entrypoint: Entrypoint
+    """``package.module:function``, called with the model and ``arguments`` in every learner. It trains inside of
+    ``with diloco.session(...)`` until that ends."""
 
 
 class MuonOptions(SpecModel):
@@ -330,7 +345,7 @@ class TrainingSpec(SpecModel):
     """Budget (tokens): the job is complete when this many are merged into the global model. It can be changed while
     the job runs; a complete job goes on if it is raised above what is merged."""
     sequence_length: int = Field(default=128, ge=1, le=1_048_576)
-    """Tokens in a sequence: at least 2, or with ``task`` 1."""
+    """Tokens in a sequence: at least 2, or with ``task`` or ``loop`` 1."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
     """Sequences in an inner step; a pool may set its own."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)

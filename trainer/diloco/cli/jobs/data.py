@@ -42,6 +42,9 @@ def data(
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return
+    if not found.sequences:
+        typer.echo("no sequences are dealt: no learner has joined yet, or the job's loop has data of its own")
+        return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("epoch", *_COLUMNS):
         table.add_column(name, justify="right", no_wrap=True)

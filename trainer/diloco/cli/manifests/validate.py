@@ -1,6 +1,8 @@
 """``diloco validate``: checks a manifest before it runs."""
 
+import sys
 from glob import has_magic
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +14,7 @@ from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.errors import Problem
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.reading.load import located
-from diloco.spec.training import DataSpec, ModelSpec
+from diloco.spec.training import DataSpec, LoopSpec, ModelSpec
 from diloco.spec.words import listed
 
 
@@ -31,7 +33,8 @@ def validate(
     """
     manifest = load_job(job)
     check_for_operator(manifest, job)
-    for missing in filter(None, (_missing_data(manifest.spec.data), _missing_model(manifest.spec.model))):
+    spec = manifest.spec
+    for missing in filter(None, (_missing_data(spec.data), _missing_model(spec.model), _missing_loop(spec.loop))):
         typer.echo(f"diloco: {located([missing], job)}", err=True)
     if full:
         typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
@@ -58,6 +61,20 @@ def _missing_model(model: ModelSpec) -> Problem | None:
     if folder is None or Path(folder.path).exists():
         return None
     return _missing("spec.model.huggingface.path", folder.path)
+
+
+def _missing_loop(loop: LoopSpec | None) -> Problem | None:
+    """The module that cannot be found; nothing of it is run."""
+    folders = ["", *sys.path]
+    module = "" if loop is None else loop.entrypoint.partition(":")[0]
+    name = ""
+    for part in filter(None, module.split(".")):
+        name = f"{name}.{part}".lstrip(".")
+        found = PathFinder.find_spec(name, folders)
+        if found is None:
+            return _missing("spec.loop.entrypoint", f"module {module}")
+        folders = found.submodule_search_locations or []
+    return None
 
 
 def _missing(place: str, path: str) -> Problem:

@@ -66,6 +66,8 @@ def open_task(job: JobSpec, cache: Path | None = None, stopping: Callable[[], bo
 
     ``cache`` and ``stopping`` as in ``open_source``, which also says what it raises.
     """
+    if job.loop is not None:
+        raise DataError("loop: the job's data and loss are in a loop of its own, which only 'diloco run' executes")
     if job.task is not None:
         return own_task(job.task)
     source, field = open_source(job.data, cache, stopping), field_of(job.data)

@@ -1,8 +1,6 @@
 """A task of the user's own (``spec.task``). Whatever is wrong with it is one line that says what is allowed."""
 
-import traceback
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -10,15 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from diloco.learner.data.source import DataError, DataUnavailableError
+from diloco.learner.data.own_code import OwnCode
+from diloco.learner.data.source import DataError
 from diloco.learner.data.task import JobTask, Task, Total
-from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
-from diloco.runtime.files import is_machine_error
+from diloco.model.entrypoint import EntrypointError, call_entrypoint
 from diloco.spec.training import TaskSpec
 
 _FIELD: Final = "task.entrypoint"
-_OF_A_DEVICE: Final = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
-"""Errors that are no mistake of the task's. torch 2.8 and later have the second."""
 
 
 def own_task(spec: TaskSpec) -> JobTask:
@@ -44,14 +40,14 @@ class _OwnTask(JobTask):
 
     def __init__(self, task: Task, entrypoint: str) -> None:
         self._task: Any = task
-        self._entrypoint = entrypoint
-        self._length: int = self._call("__len__", lambda: len(task))
+        self._code = OwnCode(_FIELD, entrypoint)
+        self._length: int = self._code.call("__len__", lambda: len(task))
 
     def __len__(self) -> int:
         return self._length
 
     def batch(self, numbers: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        made = self._call("batch", self._task.batch, numbers)
+        made = self._code.call("batch", self._task.batch, numbers)
         if not isinstance(made, Mapping) or not made:
             raise self.mistake(f"its batch is {_described(made)}; return a mapping of names to tensors")
         for name, tensor in made.items():
@@ -60,7 +56,7 @@ class _OwnTask(JobTask):
         return made
 
     def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Total:
-        total = self._total("loss", self._call("loss", self._task.loss, module, batch))
+        total = self._total("loss", self._code.call("loss", self._task.loss, module, batch))
         if not isinstance(total.summed, Tensor) or not total.summed.is_floating_point():
             raise self.mistake(f"the sum of its loss is {_described(total.summed)}; return a floating-point tensor")
         return total
@@ -68,7 +64,7 @@ class _OwnTask(JobTask):
     def metrics(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Total]:
         if not hasattr(self._task, "metrics"):
             return {}
-        made = self._call("metrics", self._task.metrics, module, batch)
+        made = self._code.call("metrics", self._task.metrics, module, batch)
         if not isinstance(made, Mapping):
             raise self.mistake(f"its metrics are {_described(made)}; return a mapping of names to (sum, count)")
         return {str(name): self._total(f"metric {name}", pair) for name, pair in made.items()}
@@ -76,13 +72,13 @@ class _OwnTask(JobTask):
     def optimizer(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | None:
         if not hasattr(self._task, "optimizer"):
             return None
-        made = self._call("optimizer", self._task.optimizer, parameters)
+        made = self._code.call("optimizer", self._task.optimizer, parameters)
         if not isinstance(made, torch.optim.Optimizer):
             raise self.mistake(f"its optimizer is {_described(made)}; return a torch.optim.Optimizer")
         return made
 
     def mistake(self, text: str) -> DataError:
-        return DataError(f"{_FIELD}: {self._entrypoint}: {text}")
+        return self._code.mistake(text)
 
     def _total(self, what: str, made: object) -> Total:
         pair = made if isinstance(made, tuple) else ()
@@ -91,19 +87,6 @@ class _OwnTask(JobTask):
                 f"its {what} is {_described(made)}; return (sum, count), each a number or a scalar tensor"
             )
         return Total(*pair)
-
-    def _call(self, what: str, function: Callable[..., Any], *arguments: object) -> Any:
-        try:
-            return function(*arguments)
-        except (DataError, *_OF_A_DEVICE):
-            raise
-        except (Exception, SystemExit) as error:  # a user's code may raise anything: show it to the user
-            places = traceback.extract_tb(error.__traceback__)[1:2]  # after this one: in the task
-            where = "".join(f", line {place.lineno} of {Path(place.filename).name}" for place in places)
-            told = self.mistake(f"{what} raised {one_line(error)}{where}")
-            if isinstance(error, OSError) and is_machine_error(error):
-                raise DataUnavailableError(str(told)) from error
-            raise told from error
 
 
 def _is_number(value: object) -> bool:

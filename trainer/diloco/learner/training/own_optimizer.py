@@ -4,12 +4,11 @@ Its groups keep their own learning rates as peaks; warm-up and decay are those o
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.data.task import JobTask
 from diloco.learner.training.optimizer import LearningRates, OptimizerError
 from diloco.model.entrypoint import one_line
 from diloco.spec.training import InnerOptimizer
@@ -18,15 +17,26 @@ _NUMBER: Final = "number:"
 """Begins the key of a state that is no tensor."""
 
 
+class Maker(Protocol):
+    """The user's code that has made an optimizer: a task, or a loop."""
+
+    @property
+    def field(self) -> str:
+        """In the manifest, for messages."""
+
+    def mistake(self, text: str) -> ValueError:
+        """The error to raise about it."""
+
+
 class OwnOptimizer:
-    """``NamedOptimizer`` for an optimizer that a task has made of the parameters."""
+    """``NamedOptimizer`` for an optimizer that the user's code has made of the parameters."""
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         parameters: Mapping[str, nn.Parameter],
         options: InnerOptimizer,
-        task: JobTask,
+        task: Maker,
     ) -> None:
         """``parameters``: the trained ones, by name.
 

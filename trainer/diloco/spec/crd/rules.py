@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.spec.automatic import AUTO, allowed
-from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING
+from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING, OF_A_LOOP
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
 from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec, exactly_one
@@ -83,19 +83,28 @@ def _at_most_learners(field: str) -> Rule:
 
 
 _SPEC = (
-    Rule(f"has(self.task) || {_one_given('self.data', DataSpec().sources)}", exactly_one(DataSpec().sources), "data"),
     Rule(
-        f"has(self.task) || self.training.sequenceLength >= {LEAST_LENGTH}",
-        f"1 has a use only with spec.task; use at least {LEAST_LENGTH}",
+        f"has(self.task) || has(self.loop) || {_one_given('self.data', DataSpec().sources)}",
+        exactly_one(DataSpec().sources),
+        "data",
+    ),
+    Rule(
+        f"has(self.task) || has(self.loop) || self.training.sequenceLength >= {LEAST_LENGTH}",
+        f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}",
         "training.sequenceLength",
     ),
     *(
         Rule(
-            f"!has(self.task) || !has(self.data.{source})",
-            "has no use with spec.task, which has its own examples; remove one of them",
+            f"!has(self.{own}) || !has(self.data.{source})",
+            f"has no use with spec.{own}, which has its own data; remove one of them",
             f"data.{source}",
         )
+        for own in ("task", "loop")
         for source in DataSpec().sources
+    ),
+    *(
+        Rule(f"!has(self.loop) || !has(self.{field})", f"{OF_A_LOOP}; remove one of them", field)
+        for field in ("task", "training.microBatchSize")
     ),
     Rule(
         "!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",

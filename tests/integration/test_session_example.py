@@ -1,0 +1,38 @@
+"""The loops of `examples/session`, each in two learners, which are both killed on the way."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from testbed import fork_server
+from tests.support.local_run import PROGRAM, LocalRun
+
+LEARNERS = "here/cpu/0", "here/cpu/1"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/session"
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("loop", ["plain", "with_trainer", "with_lightning"])
+def test_a_loop_goes_on_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{EXAMPLE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.chdir(tmp_path)
+    job = tmp_path / "job.yaml"
+    manifest = (EXAMPLE / "job.yaml").read_text(encoding="utf-8").replace("plain:train", f"{loop}:train")
+    job.write_text(manifest.replace("16_000", "6_000"))
+    with LocalRun(job, "--chaos", "kill:*@step=20") as run:
+        done = run.ended()
+    assert done.returncode == 0, done.stderr
+    assert [run.starts(name) for name in LEARNERS] == [2, 2]
+    summary = run.summary()
+    assert summary["eval_loss"] < 0.8 * summary["eval_loss_start"]
+    # One of them may come back when the other has done the rest.
+    logs = [log.read_text(encoding="utf-8") for log in run.output.glob("logs/here.*.log")]
+    assert any("continues from its own checkpoint of step" in log for log in logs)
+    for newest in (max(one.iterdir()) for one in run.output.glob("learners/*/checkpoints")):
+        kept = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))
+        assert json.loads(kept["saved"])["points"]["drawn"] >= 16 * kept["optimizer_steps"]
+    told = fork_server.run([*PROGRAM, "data", str(run.output)])
+    assert (told.returncode, "the job's loop has data of its own" in told.stdout) == (0, True)

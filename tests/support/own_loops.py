@@ -1,0 +1,242 @@
+"""Loops of the user's own, valid and invalid ones, and what stands for the learner around one."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+import diloco
+from diloco.learner.job_training import Training
+from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
+from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.session.own_loop import OwnLoop
+from diloco.learner.training.cross_entropy import cross_entropy
+from tests.support.small_learner import learner_options
+
+if TYPE_CHECKING:
+    from diloco.learner.session.trainer import SessionTrainer
+
+ENOUGH = Ending(EndKind.FINISHED, "enough")
+
+
+class Stage:
+    """Stands for the learner of one process, around a loop of this file by its name."""
+
+    def __init__(
+        self, folder: Path, loop: str, model: str = "tests.support.entrypoints:tiny_model", **arguments: Any
+    ) -> None:
+        spec = {
+            "model": {"entrypoint": model},
+            "data": {},
+            "loop": {"entrypoint": f"tests.support.own_loops:{loop}", "arguments": arguments},
+            "training": {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4},
+            "sync": {"fragments": 2},
+        }
+        self.options = learner_options(folder, spec, device="cpu")
+        self.orders = Orders(Wakeup())
+        self.on_begin: Callable[[SessionTrainer], object] = lambda _: None
+        self.after_step: Callable[[SessionTrainer], object] = lambda trainer: trainer.steps >= 3
+        """What happens after a step; true: the job is over."""
+        self.results: list[Any] = []
+        self.endings: list[Ending] = []
+        self.trainer: SessionTrainer = cast("Any", None)
+
+    def run(self) -> Ending:
+        """Call the loop until the end."""
+        return OwnLoop(self.options, self.orders, cast("Any", self._begin)).run()[1]
+
+    def _begin(self, training: Training) -> SimpleNamespace:
+        self.trainer = cast("SessionTrainer", training.trainer)
+        loop = SimpleNamespace(begin=self._loop_begins, after_step=self._stepped)
+        return SimpleNamespace(start=lambda: None, loop=loop, finish=self.endings.append)
+
+    def _loop_begins(self) -> Ending | None:
+        self.on_begin(self.trainer)
+        return self.orders.ending()
+
+    def _stepped(self, result: object) -> Ending | None:
+        self.results.append(result)
+        return ENOUGH if self.after_step(self.trainer) else self.orders.ending()
+
+
+class Numbers:
+    """Batches of tokens, and the place in them."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def take(self) -> torch.Tensor:
+        self.place += 1
+        return torch.randint(257, (4, 17), generator=torch.Generator().manual_seed(self.place))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
+
+
+def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]) / tokens[:, 1:].numel()
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """As the built-in optimizer with its defaults."""
+    trained = [one for one in model.parameters() if one.requires_grad]
+    groups = [
+        {"params": [one for one in trained if (one.dim() >= 2) is matrices], "weight_decay": 0.1 * matrices}
+        for matrices in (True, False)
+    ]
+    return torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.99), eps=1e-8, fused=True)
+
+
+def plain(model: nn.Module) -> None:
+    """What the built-in loop does, with a warm-up of 20 steps."""
+    numbers, optimizer = Numbers(), adamw(model)
+    held_out = torch.arange(34).view(2, 17)
+    session = diloco.session(model, optimizer, evaluate=lambda model: loss_of(model, held_out))
+    session.saved["numbers"] = numbers
+    with session:
+        goes_on = True
+        while goes_on:
+            for group in optimizer.param_groups:
+                group["lr"] = 2e-3 * min(1.0, (session.steps + 1) / 20)
+            loss = loss_of(model, numbers.take())
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_([one for one in model.parameters() if one.requires_grad], 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            goes_on = session.step(loss.detach(), norm)
+
+
+def _session(model: nn.Module, **changes: Any) -> diloco.Session:
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.1)
+    return diloco.session(**({"model": model, "optimizer": optimizer, "evaluate": lambda _: 0.0} | changes))
+
+
+def changes_a_buffer(model: nn.Module) -> None:
+    with _session(model) as session:
+        while session.step():
+            model.get_buffer("mean").add_(1.0)
+
+
+def faulty(model: nn.Module, what: str) -> None:
+    """A loop with one mistake."""
+    _FAULTY.get(what, _uses)(model, what)
+
+
+def _raises(_model: nn.Module, _what: str) -> None:
+    raise RuntimeError("shapes differ")
+
+
+def _raises_inside(model: nn.Module, what: str) -> None:
+    with _session(model):
+        _raises(model, what)
+
+
+def _exits(_model: nn.Module, _what: str) -> None:
+    raise SystemExit(3)
+
+
+def _returns(model: nn.Module, _what: str) -> None:
+    with _session(model) as session:
+        session.step()
+
+
+def _twice(model: nn.Module, _what: str) -> None:
+    _session(model)
+    _session(model)
+
+
+def _entered_twice(model: nn.Module, _what: str) -> None:
+    with _session(model) as session, session:
+        pass
+
+
+def _part(model: nn.Module, _what: str) -> None:
+    _session(model, optimizer=torch.optim.SGD([next(model.parameters())], lr=0.1))
+
+
+def _afterwards(model: nn.Module, _what: str) -> None:
+    with _session(model) as session:
+        pass
+    session.step()
+
+
+def _thread(model: nn.Module, _what: str) -> None:
+    """As a framework might that catches everything."""
+
+    def step() -> None:
+        with contextlib.suppress(ValueError):
+            session.step()
+
+    with _session(model) as session:
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+
+
+def _uses(model: nn.Module, what: str) -> None:
+    session = _session(model, evaluate=lambda _: None)
+    session.saved.update(WRONG.get(what, {}))
+    with session:
+        while session.step():
+            pass
+
+
+_FAULTY: dict[str, Callable[[nn.Module, str], object]] = {
+    "raises": _raises,
+    "raises inside": _raises_inside,
+    "exits": _exits,
+    "no session": lambda _model, _what: None,
+    "not entered": lambda model, _: _session(model),
+    "returns": _returns,
+    "twice": _twice,
+    "entered twice": _entered_twice,
+    "other model": lambda _model, _what: _session(nn.Linear(2, 2)),
+    "no optimizer": lambda model, _: _session(model, optimizer=model),
+    "part of it": _part,
+    "outside": lambda model, _: _session(model).step(),
+    "afterwards": _afterwards,
+    "thread": _thread,
+}
+
+
+def stops_by_itself(model: nn.Module, *, session_first: bool) -> None:
+    """Raises once the process is to stop, as a framework with a handler of its own does."""
+    if session_first:
+        with _session(model) as session:
+            while session.step():
+                pass
+    raise KeyError("SIGTERM")
+
+
+class _State:
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def state_dict(self) -> Any:
+        return self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        raise KeyError(str(state))
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "a tensor": {"data": _State({"place": torch.ones(2)})},
+    "keys": {"data": _State({1: 2})},
+    "not a number": {"data": _State({"loss": float("nan")})},
+    "large": {"data": _State({"seen": "x" * 600_000})},
+    "loads": {"data": _State({"place": 1})},
+}
+
+
+def model_with_a_mean() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_buffer("mean", torch.zeros(2))
+    return model

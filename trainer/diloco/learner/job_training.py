@@ -1,0 +1,43 @@
+"""Makes what trains a job's model on its task and data. With a loop of the user's own, that does."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from diloco.learner.data.opening import open_data, open_task
+from diloco.learner.found_batch import FoundBatch, found_batch
+from diloco.learner.mailboxes.hand import Hand
+from diloco.learner.mailboxes.orders import Orders
+from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.options import LearnerOptions
+from diloco.learner.training.device import choose_device, flops_of_token
+from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.model.build import build_model
+from diloco.model.fragments import layout_of
+
+TOKENS_FOLDER = "tokens"
+"""Where documents are kept as tokens, unless ``DILOCO_CACHE`` names a folder."""
+
+
+class Training(NamedTuple):
+    """What trains in a learner."""
+
+    trainer: FragmentTrainer
+    step: Callable[[float], StepResult] | None
+    """Makes an inner step, given the job's progress; None: a loop of the user's own does."""
+    batch: FoundBatch
+    flops_of_token: float
+    """0: not known."""
+
+
+def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
+    """Build the model and open the data of a job; for what it raises see `Learner`."""
+    spec, device = options.job.spec, choose_device(options.device or "auto")
+    module = build_model(spec)
+    layout = layout_of(module, spec.sync.fragments)
+    # Before the memory is measured.
+    task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
+    batch = found_batch(options, module.to(device), task, layout.digest, device)
+    data = open_data(spec, options.learner, task, batch_size=batch.size, hand=Hand(wakeup.notify))
+    trainer = InnerTrainer(spec, module, layout, data, device)
+    return Training(trainer, trainer.step, batch, flops_of_token(spec, module))

@@ -1,0 +1,136 @@
+"""Calls the job's own loop in a learner's process, and sees that it goes on until the end."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from diloco.learner.data import DataError
+from diloco.learner.data.own_code import OwnCode
+from diloco.learner.data.source import DataStoppedError
+from diloco.learner.job_training import Training
+from diloco.learner.learner import Learner
+from diloco.learner.mailboxes.orders import Ending, Orders
+from diloco.learner.options import LearnerOptions
+from diloco.learner.session.job_session import Session, SessionError
+from diloco.learner.session.trainer import Parts, SessionTrainer
+from diloco.learner.training.device import choose_device
+from diloco.model.build import build_model
+from diloco.model.entrypoint import EntrypointError, load_entrypoint
+from diloco.model.fragments import layout_of
+
+_log = logging.getLogger(__name__)
+_FIELD: Final = "loop.entrypoint"
+
+
+def session(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    evaluate: Callable[[nn.Module], float | Tensor],
+) -> Session:
+    """This process's part in its job: ``with diloco.session(...) as s:`` around a loop that calls ``s.step()``.
+
+    Args:
+        model: the one that the loop was called with, on its device.
+        optimizer: it has every trained parameter of the model, and no other.
+        evaluate: returns the held-out loss of the model, which has the job's values then, and is in evaluation mode.
+
+    Raises:
+        SessionError: this process is no learner, or its job has no loop.
+        DataError: model or optimizer cannot be used; or it is called twice.
+    """
+    loop = _Current.loop
+    if loop is None:
+        use = "name the loop as spec.loop, and use 'diloco run'"
+        raise SessionError(f"diloco.session: has a use only in a learner; {use}")
+    return loop.session(model, Parts(optimizer, evaluate))
+
+
+class OwnLoop:
+    """The loop that a job's manifest names."""
+
+    def __init__(self, options: LearnerOptions, orders: Orders, begin: Callable[[Training], Learner]) -> None:
+        """Build the model. ``begin`` makes the process's learner.
+
+        Raises:
+            ModelError, LayoutError, DeviceError: this machine lacks what the job asks for.
+            DataError: the entrypoint cannot be loaded.
+        """
+        spec = options.job.spec
+        assert spec.loop is not None, "the caller has looked"
+        self._options, self._orders, self._begin = options, orders, begin
+        self._arguments = spec.loop.arguments
+        self._code = OwnCode(_FIELD, spec.loop.entrypoint)
+        try:
+            self._function = load_entrypoint(spec.loop.entrypoint, _FIELD)
+        except EntrypointError as error:
+            raise DataError(str(error)) from error
+        device = choose_device(options.device or "auto")
+        module = build_model(spec)
+        self._layout = layout_of(module, spec.sync.fragments)
+        self._module = module.to(device)
+        self._session: Session | None = None
+        self._failure: DataError | None = None
+
+    def session(self, model: nn.Module, parts: Parts) -> Session:
+        """See ``diloco.session``."""
+        try:
+            if self._session is not None:
+                raise self._code.mistake("calls diloco.session twice; call it once")
+            if model is not self._module:
+                raise self._code.mistake("gives diloco.session another model; give it the one that it was called with")
+            if not isinstance(parts.optimizer, torch.optim.Optimizer):
+                kind = type(parts.optimizer).__name__
+                raise self._code.mistake(f"gives diloco.session a {kind}; give it a torch.optim.Optimizer")
+            trainer = SessionTrainer(self._options, model, self._layout, parts, self._code)
+            self._session = Session(self._options, trainer, self._code, self._begin)
+        except DataError as error:
+            self._failure = error
+            raise
+        return self._session
+
+    def run(self) -> tuple[Learner, Ending]:
+        """Call the loop, until the job is over or this process is to stop; returns the learner, which has shut down.
+
+        Raises:
+            DataError: the loop has raised, or has returned too early.
+            DataStoppedError: it was asked to stop before it had a session.
+            BaseException: what the learner has failed with.
+        """
+        _Current.loop = self
+        told: Exception | None = None
+        try:
+            self._code.call("it", self._function, self._module, **self._arguments)
+        except Exception as error:  # noqa: BLE001  # raised below, unless there is a better reason
+            told = error
+        finally:
+            _Current.loop = None
+        return self._ended(told)
+
+    def _ended(self, told: Exception | None) -> tuple[Learner, Ending]:
+        made = self._session
+        if failure := self._failure or (made and made.failure):
+            raise failure
+        stops = self._orders.ending()
+        if made is not None and stops is not None:
+            made.end(stops)  # a framework may end by itself when the process is to stop
+        if made is not None and made.began is not None and made.ending is not None:
+            if told is not None:
+                _log.warning("after the end: %s", told)
+            return made.began, made.ending
+        if stops is not None:
+            raise DataStoppedError("stopping before the loop has entered its session")
+        if told is not None:
+            raise told
+        if made is None or made.began is None:
+            raise self._code.mistake("returned without entering a diloco.session; train inside of one")
+        raise self._code.mistake("returned before the job was complete; go on until step() returns False")
+
+
+class _Current:
+    """The loop that this process calls; None: it calls none."""
+
+    loop: OwnLoop | None = None
