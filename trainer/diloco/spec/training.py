@@ -194,8 +194,7 @@ class MixturePart(Sources):
 
 
 class DataSpec(Sources):
-    """The data: exactly one of ``text``, ``tokens``, ``documents``, ``mixture``, ``entrypoint``; none with ``task`` or
-    ``loop``."""
+    """One of ``text``, ``tokens``, ``documents``, ``mixture``, ``entrypoint``; none with ``task``, ``loop``."""
 
     mixture: tuple[MixturePart, ...] | None = Field(default=None, min_length=1, max_length=32)
     """Several sources, each with its share of the tokens. An epoch takes the largest part, relative to its weight,
