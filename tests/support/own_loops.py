@@ -107,7 +107,7 @@ def plain(model: nn.Module) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = 2e-3 * min(1.0, (session.steps + 1) / 20)
             loss = loss_of(model, numbers.take())
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
             norm = nn.utils.clip_grad_norm_([one for one in model.parameters() if one.requires_grad], 1.0)
             optimizer.step()
             optimizer.zero_grad()
