@@ -107,7 +107,7 @@ def plain(model: nn.Module) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = 2e-3 * min(1.0, (session.steps + 1) / 20)
             loss = loss_of(model, numbers.take())
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own
             norm = nn.utils.clip_grad_norm_([one for one in model.parameters() if one.requires_grad], 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -115,8 +115,12 @@ def plain(model: nn.Module) -> None:
 
 
 def _session(model: nn.Module, **changes: Any) -> diloco.Session:
-    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.1)
-    return diloco.session(**({"model": model, "optimizer": optimizer, "evaluate": lambda _: 0.0} | changes))
+    given: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.1),
+        "evaluate": lambda _: 0.0,
+    }
+    return diloco.session(**given | changes)
 
 
 def changes_a_buffer(model: nn.Module) -> None:

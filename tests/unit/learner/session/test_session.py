@@ -5,8 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import diloco
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
@@ -53,7 +55,7 @@ def test_a_plain_loop_trains_as_the_built_in_one_to_the_bit(tmp_path: Path) -> N
     )
     built_in = trainer_of(job)
 
-    def batch(_: object) -> dict[str, torch.Tensor]:
+    def batch(_: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         tokens = numbers.take()
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 

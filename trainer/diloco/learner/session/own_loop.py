@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -82,8 +82,9 @@ class OwnLoop:
                 raise self._code.mistake("calls diloco.session twice; call it once")
             if model is not self._module:
                 raise self._code.mistake("gives diloco.session another model; give it the one that it was called with")
-            if not isinstance(parts.optimizer, torch.optim.Optimizer):
-                kind = type(parts.optimizer).__name__
+            optimizer: Any = parts.optimizer  # whatever the user gives
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                kind = type(optimizer).__name__
                 raise self._code.mistake(f"gives diloco.session a {kind}; give it a torch.optim.Optimizer")
             trainer = SessionTrainer(self._options, model, self._layout, parts, self._code)
             self._session = Session(self._options, trainer, self._code, self._begin)
@@ -112,7 +113,8 @@ class OwnLoop:
 
     def _ended(self, told: Exception | None) -> tuple[Learner, Ending]:
         made = self._session
-        if failure := self._failure or (made and made.failure):
+        failure = self._failure or (None if made is None else made.failure)
+        if failure is not None:
             raise failure
         stops = self._orders.ending()
         if made is not None and stops is not None:
