@@ -31,7 +31,7 @@ class TcpProxy(Relay):
         """What is cut stays cut: no later connection reaches the target."""
         self._stalls_after: int | None = None
         self._carried: dict[socket.socket, int] = {}
-        self._silent: set[socket.socket] = set()
+        self._silenced: set[socket.socket] = set()
         self.stalled = threading.Event()
         """A connection is stalled."""
         self.held = threading.Event()
@@ -62,7 +62,7 @@ class TcpProxy(Relay):
     def silence(self) -> None:
         """Let nothing more pass on the connections that there are now. Neither side is told."""
         with self._lock:
-            self._silent = set(self._sockets)
+            self._silenced = set(self._sockets)
 
     def release(self) -> None:
         """Let everything pass again."""
@@ -129,7 +129,7 @@ class TcpProxy(Relay):
         with self._lock:
             if self._released.is_set():
                 return False
-            if source in self._silent:
+            if source in self._silenced:
                 return True
             if self._stalls_after is None:
                 return False
