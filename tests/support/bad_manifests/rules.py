@@ -71,6 +71,15 @@ CASES: list[Bad] = [
         "spec.task.arguments.path: null cannot be passed on; leave it out",
     ),
     Bad(
+        {
+            "spec.task": {"entrypoint": "a.b:c"},
+            "spec.data": {"documentMask": True},
+            "spec.model": {"entrypoint": "a.b:c"},
+        },
+        "spec.data.documentMask: has no use with spec.task, which has its own loss; remove it",
+        SAME,
+    ),
+    Bad(
         {"spec.training.sequenceLength": 1},
         "spec.training.sequenceLength: 1 has a use only with spec.task; use at least 2",
         SAME,

@@ -98,6 +98,11 @@ _SPEC = (
         for source in DataSpec().sources
     ),
     Rule(
+        "!has(self.task) || !self.data.documentMask",
+        "has no use with spec.task, which has its own loss; remove it",
+        "data.documentMask",
+    ),
+    Rule(
         "!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",
         "is missing; without spec.data.text give the number of token ids",
         "model.builtin.vocabularySize",
