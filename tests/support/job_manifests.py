@@ -93,7 +93,7 @@ EVERY_FIELD: dict[str, Any] = {
         "suspend": True,
         "image": "example.com/trainer:1",
         "model": {"builtin": {"preset": "micro", "vocabularySize": 300, "tieEmbeddings": False}},
-        "data": {"text": {"path": "/corpus", "include": ["*.txt"]}, "holdoutFraction": 0.1},
+        "data": {"text": {"path": "/corpus", "include": ["*.txt"]}, "documentMask": True, "holdoutFraction": 0.1},
         "training": {
             "tokens": 10_000_000,
             "sequenceLength": 256,

@@ -59,7 +59,7 @@ CASES: list[Bad] = [
     ),
     Bad(
         {"spec.task": {"entrypoint": "a.b:c"}},
-        "spec.data.text: has no use with spec.task, which has its own data; remove one of them",
+        "spec.data.text: has no use with spec.task or spec.loop, whose code decides it; remove one of them",
         SAME,
     ),
     Bad(
@@ -71,13 +71,22 @@ CASES: list[Bad] = [
         "spec.task.arguments.path: null cannot be passed on; leave it out",
     ),
     Bad(
+        {
+            "spec.task": {"entrypoint": "a.b:c"},
+            "spec.data": {"documentMask": True},
+            "spec.model": {"entrypoint": "a.b:c"},
+        },
+        "spec.data.documentMask: has no use with spec.task or spec.loop, whose code decides it; remove one of them",
+        SAME,
+    ),
+    Bad(
         {"spec.training.sequenceLength": 1},
         "spec.training.sequenceLength: 1 has a use only with spec.task or spec.loop; use at least 2",
         SAME,
     ),
     Bad(
         {"spec.loop": {"entrypoint": "a.b:c"}},
-        "spec.data.text: has no use with spec.loop, which has its own data; remove one of them",
+        "spec.data.text: has no use with spec.task or spec.loop, whose code decides it; remove one of them",
         SAME,
     ),
     *(

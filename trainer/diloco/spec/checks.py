@@ -23,6 +23,7 @@ MODEL_ENDING = ".safetensors"
 """Ending of an exported model's file."""
 
 OF_A_LOOP = "has no use with spec.loop, whose code decides it"
+OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it"
 """The problem with a setting of what a loop of the user's own does."""
 
 LEAST_LENGTH = 2
@@ -76,9 +77,9 @@ def _at_most_learners(spec: "JobSpec", path: str, value: int) -> Iterator[Proble
         yield Problem(path, f"{value} is above the learners of spec.regions, {learners}; use at most as many")
 
 
-def own_code(spec: "JobSpec") -> str:
-    """The field by which the job brings data of its own: ``task`` or ``loop``; empty: ``spec.data`` names it."""
-    return "loop" if spec.loop is not None else "task" if spec.task is not None else ""
+def has_own_code(spec: "JobSpec") -> bool:
+    """Whether data and loss are those of a ``task`` or a ``loop``, so that ``spec.data`` names none."""
+    return spec.task is not None or spec.loop is not None
 
 
 def _loop(spec: "JobSpec") -> Iterator[Problem]:
@@ -101,24 +102,21 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
 
 
 def _data(spec: "JobSpec") -> Iterator[Problem]:
-    own = own_code(spec)
-    if not own:
+    if not has_own_code(spec):
         if problem := not_one(spec.data.sources):
             yield Problem("data", problem)
         if spec.training.sequence_length < LEAST_LENGTH:
             text = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
             yield Problem("training.sequenceLength", text)
         return
-    for name, value in spec.data.sources.items():
-        if value is not None:
-            yield Problem(f"data.{name}", f"has no use with spec.{own}, which has its own data; remove one of them")
-    if spec.data.document_mask:
-        yield Problem("data.documentMask", f"has no use with spec.{own}, which has its own loss; remove it")
+    for name, given in {**spec.data.sources, "documentMask": spec.data.document_mask or None}.items():
+        if given is not None:
+            yield Problem(f"data.{name}", f"{OF_OWN_CODE}; remove one of them")
 
 
 def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:
     model, data = spec.model, spec.data
-    if model.builtin is None or (not own_code(spec) and not_one(data.sources)):
+    if model.builtin is None or (not has_own_code(spec) and not_one(data.sources)):
         return
     size, path = model.builtin.vocabulary_size, "model.builtin.vocabularySize"
     if data.text is None and size is None:

@@ -184,10 +184,3 @@ def test_a_model_that_does_not_keep_documents_apart_is_refused(
     assert str(raised.value).startswith(f"data.documentMask: {told}")
     assert str(raised.value).endswith("; use another model, or leave documentMask out")
     assert "\n" not in str(raised.value)
-
-
-def test_a_task_of_the_users_own_has_no_use_for_a_mask() -> None:
-    with pytest.raises(
-        ValueError, match=r"data.documentMask: has no use with spec.task, which has its own loss; remove it"
-    ):
-        masked_job({}, task={"entrypoint": "tests.support.tasks:any"})

@@ -13,28 +13,31 @@ from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
 SHAPE = (3, 7, 50)
 
 
-def operands(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Some of the targets are not counted."""
+def operands(dtype: torch.dtype, *, masked: bool = False) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     logits = (4 * torch.randn(SHAPE, generator=generator)).to(dtype).requires_grad_()
     targets = torch.randint(SHAPE[2], SHAPE[:2], generator=generator)
-    targets[1, 2:5] = NOT_COUNTED
+    if masked:
+        targets[1, 2:5] = NOT_COUNTED
     return logits, targets
 
 
 @pytest.mark.parametrize("elements", [1, 8 * 50, 10**6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_is_torchs_own_however_it_is_cut(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, elements: int) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_it_is_torchs_own_however_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, elements: int, *, masked: bool
+) -> None:
     monkeypatch.setattr(module, "_CHUNK_ELEMENTS", elements)
-    (logits, targets), (wanted, _) = operands(dtype), operands(dtype)
-    loss = cross_entropy(logits, targets)
+    (logits, targets), (wanted, _) = operands(dtype, masked=masked), operands(dtype)
+    loss = cross_entropy(logits, targets, masked=masked)
     reference = functional.cross_entropy(wanted.float().flatten(0, 1), targets.flatten(), reduction="sum")
     (loss / 21).backward()  # type: ignore[no-untyped-call]  # torch's own
     (reference / 21).backward()  # type: ignore[no-untyped-call]  # torch's own
     torch.testing.assert_close(loss, reference, rtol=1e-6, atol=0)
     torch.testing.assert_close(logits.grad, wanted.grad, rtol=0 if dtype == torch.float32 else 2**-7, atol=1e-8)
     with torch.no_grad():
-        assert cross_entropy(logits, targets) == loss
+        assert cross_entropy(logits, targets, masked=masked) == loss
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
@@ -51,8 +54,8 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
 
 def test_no_whole_f32_copy_of_bf16_logits_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 4 * 50)
-    logits, targets = operands(torch.bfloat16)
+    logits, targets = operands(torch.bfloat16, masked=True)
     with Largest() as seen:  # type: ignore[no-untyped-call]  # torch's own
-        cross_entropy(logits, targets).backward()  # type: ignore[no-untyped-call]  # torch's own
+        cross_entropy(logits, targets, masked=True).backward()  # type: ignore[no-untyped-call]  # torch's own
     assert logits.grad is not None
     assert seen.elements == 4 * 50

@@ -137,9 +137,9 @@ class LanguageModel(JobTask):
 
     def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Total:
         """Cross-entropy of each target."""
-        targets = batch["targets"]
-        summed = cross_entropy(logits_of(module, batch["inputs"], batch.get("positions")), targets)
-        return Total(summed, targets.numel() if self._end is None else (targets != NOT_COUNTED).sum())
+        targets, masked = batch["targets"], self._end is not None
+        summed = cross_entropy(logits_of(module, batch["inputs"], batch.get("positions")), targets, masked=masked)
+        return Total(summed, (targets != NOT_COUNTED).sum() if masked else targets.numel())
 
     def check(self, module: nn.Module) -> None:
         """Check that the module's output is logits, its vocabulary has every token id, and documents stay apart."""

@@ -14,12 +14,12 @@ NOT_COUNTED: Final = -100
 _CHUNK_ELEMENTS: Final = 2**24
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, targets: Tensor, *, masked: bool = False) -> Tensor:
     """Summed cross-entropy in nats of logits (batch, sequence, vocabulary) against ids (batch, sequence), in f32.
 
-    Positions whose id is ``NOT_COUNTED`` are left out.
+    ``masked``: positions whose id is ``NOT_COUNTED`` are left out.
     """
-    total: Tensor = _CrossEntropy.apply(logits.flatten(0, 1), targets.flatten())
+    total: Tensor = _CrossEntropy.apply(logits.flatten(0, 1), targets.flatten(), masked)
     return total
 
 
@@ -27,7 +27,7 @@ class _CrossEntropy(torch.autograd.Function):
     """Of logits (positions, vocabulary)."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, masked: bool) -> Tensor:  # noqa: FBT001  # torch passes it so
         ctx.gradient = torch.empty_like(logits) if logits.requires_grad else None
         total = torch.zeros((), device=logits.device)
         rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
@@ -38,11 +38,13 @@ class _CrossEntropy(torch.autograd.Function):
             if ctx.gradient is not None:
                 column, minus = ids.clamp(min=0)[:, None], scores.new_full((len(ids), 1), -1.0)
                 of_part = scores.exp_().scatter_add_(1, column, minus)
-                torch.mul(of_part, (ids != NOT_COUNTED)[:, None], out=ctx.gradient[first : first + rows])
+                if masked:
+                    of_part.mul_((ids != NOT_COUNTED)[:, None])
+                ctx.gradient[first : first + rows] = of_part
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
         gradient, ctx.gradient = ctx.gradient, None  # in place, so only once
-        return gradient.mul_(outer), None
+        return gradient.mul_(outer), None, None

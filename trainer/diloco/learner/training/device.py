@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from diloco.spec import JobSpec
-from diloco.spec.checks import own_code
+from diloco.spec.checks import has_own_code
 
 _FLOPS_OF_PARAMETER: Final = 6
 """Of a token's forward and backward pass, without attention (arXiv 2001.08361, section 2.1)."""
@@ -21,7 +21,7 @@ class DeviceError(ValueError):
 def flops_of_token(job: JobSpec, module: nn.Module) -> int:
     """Operations of a token's forward and backward pass; 0: not known, as with frozen parameters or a task."""
     parameters = list(module.parameters())
-    known = not own_code(job) and all(one.requires_grad for one in parameters)
+    known = not has_own_code(job) and all(one.requires_grad for one in parameters)
     return _FLOPS_OF_PARAMETER * sum(one.numel() for one in parameters) if known else 0
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.spec.automatic import AUTO, allowed
-from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING, OF_A_LOOP
+from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING, OF_A_LOOP, OF_OWN_CODE
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
 from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec, exactly_one
@@ -94,13 +94,11 @@ _SPEC = (
         "training.sequenceLength",
     ),
     *(
-        Rule(
-            f"!has(self.{own}) || !has(self.data.{source})",
-            f"has no use with spec.{own}, which has its own data; remove one of them",
-            f"data.{source}",
-        )
-        for own in ("task", "loop")
-        for source in DataSpec().sources
+        Rule(f"!(has(self.task) || has(self.loop)) || {unused}", f"{OF_OWN_CODE}; remove one of them", f"data.{name}")
+        for name, unused in {
+            **{source: f"!has(self.data.{source})" for source in DataSpec().sources},
+            "documentMask": "!self.data.documentMask",
+        }.items()
     ),
     *(
         Rule(f"!has(self.loop) || !has(self.{field})", f"{OF_A_LOOP}; remove one of them", field)
