@@ -16,6 +16,8 @@ from diloco.spec import DiLoCoJob, SpecError, load_job
 
 _log = logging.getLogger(__name__)
 
+Change = LearnersPlanned | BudgetChanged
+
 
 class JobFile:
     """One manifest on disk, polled for changes. For one thread at a time."""
@@ -28,7 +30,7 @@ class JobFile:
         self._signature: FileSignature | None = None
         """Signature of the file as last read. None at first: it may have changed since ``job`` was read."""
 
-    def poll(self) -> list[LearnersPlanned | BudgetChanged]:
+    def poll(self) -> list[Change]:
         """What has changed: the learners that are planned, the budget. Never raises: problems are logged.
 
         A poll costs one ``stat``, which follows the links that a mounted ConfigMap is updated through.
@@ -54,7 +56,7 @@ class JobFile:
         return [now for now, then in zip(_said(job), before, strict=True) if now != then]
 
 
-def _said(job: DiLoCoJob) -> tuple[LearnersPlanned, BudgetChanged]:
+def _said(job: DiLoCoJob) -> tuple[Change, Change]:
     spec, training = job.spec, job.spec.training
     planned = LearnersPlanned(spec.learner_ids, tuple(spec.pools), pool_minimums(spec))
     return planned, BudgetChanged(training.tokens, evaluate_every_tokens(training))

@@ -107,6 +107,17 @@ def test_a_job_completes_without_a_cluster_and_is_cleaned_up_later() -> None:
     assert w.condition("Degraded")["status"] == "False"
 
 
+def test_a_complete_job_goes_on_in_all_clusters_with_a_larger_budget() -> None:
+    w = training()
+    w.syncer.merged = float(w.syncer.budget)
+    w.run(60)
+    assert w.status["phase"] == "Complete"
+    assert not any(other.pods.pods for other in w.others.values())
+    w.change(training=w.job["spec"]["training"] | {"tokens": 2 * w.syncer.budget})
+    w.run(90)
+    assert (w.status["phase"], w.status["learners"]["summary"]) == ("Training", "4/4")
+
+
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_deleted_job_goes_once_nothing_of_it_is_left_anywhere(*, readable: bool) -> None:
     w = training()
