@@ -143,7 +143,7 @@ def test_a_missing_package_names_the_extra(
         build_model(job)
 
 
-def test_of_an_adapters_base_what_is_behind_the_first_adapter_has_a_backward_pass(tmp_path: Path) -> None:
+def test_an_adapters_base_counts_by_the_passes_through_it(tmp_path: Path) -> None:
     job = job_of(write_model(tmp_path), adapter={"rank": 2, "targets": ["q_proj", "v_proj"]})
     sizes = {name: (one.numel(), one.requires_grad) for name, one in build_model(job).named_parameters()}
     trained = sum(size for size, trains in sizes.values() if trains)
