@@ -23,7 +23,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,20 @@ class _Own:
     """What forks for this process."""
 
     server: _Server | None = None
+    more: tuple[str, ...] = ()
+    """Modules that the next server also loads."""
+
+
+@contextmanager
+def loading(*modules: str) -> Iterator[None]:
+    """Inside, processes are forked from one that has loaded these modules too."""
+    end()
+    _Own.more = modules
+    try:
+        yield
+    finally:
+        end()
+        _Own.more = ()
 
 
 def end() -> None:
@@ -90,7 +105,13 @@ def end() -> None:
 def _server() -> _Server:
     if _Own.server is None:
         here, there = _ends()
-        command = [sys.executable, "-c", "from testbed.fork_server import main; main()", str(there.fileno())]
+        command = [
+            sys.executable,
+            "-c",
+            "from testbed.fork_server import main; main()",
+            str(there.fileno()),
+            *_Own.more,
+        ]
         process = subprocess.Popen(
             [*command, " " * _TITLE_BYTES], cwd=_ROOT, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()]
         )
@@ -145,7 +166,7 @@ def main() -> None:
     """Be the server whose requests come by the socket of this number; each process that it forks returns from here."""
     way = socket.socket(fileno=int(sys.argv[1]))
     _show_as(["fork-server"])
-    for name in _LOADED:
+    for name in (*_LOADED, *sys.argv[2:-1]):
         importlib.import_module(name)
     # What is there now is not looked at again, so its pages stay shared.
     gc.collect()

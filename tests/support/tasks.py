@@ -57,21 +57,22 @@ class ImagesWithAdafactor(Images):
 
 
 class Counting(torch.optim.Optimizer):
-    """Steps along the sign, and keeps a number."""
+    """Steps along the sign, and keeps a number for each parameter and two for its group."""
 
     def step(self) -> None:  # type: ignore[override]  # no closure
         with torch.no_grad():
             for group in self.param_groups:
+                group["pace"] *= 0.9
+                group["begun"] = True
                 for parameter in group["params"]:
                     kept = self.state[parameter]
                     kept["count"] = kept.get("count", 0) + 1
-                    kept["pace"] = kept.get("pace", 1.0) * 0.9
-                    parameter.sub_(group["lr"] * kept["pace"] * parameter.grad.sign())
+                    parameter.sub_(group["lr"] * group["pace"] * parameter.grad.sign() / kept["count"])
 
 
 class ImagesWithCounts(Images):
     def optimizer(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        return Counting(parameters.values(), {"lr": 0.01})
+        return Counting(parameters.values(), {"lr": 0.01, "pace": 1.0, "begun": False})
 
 
 class Answers:

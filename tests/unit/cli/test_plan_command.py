@@ -100,6 +100,8 @@ def test_a_model_of_ones_own_is_planned_by_its_shapes_or_its_size(
     execute(["plan", str(path), "--json", *arguments])
     told = json.loads(capsys.readouterr().out)
     assert (told["model"]["parameters"], told["model"]["largest_fragment"]) == (parameters, largest)
+    frozen_bytes = 0 if arguments else 8 * 4
+    assert told["memory"]["device_bytes"] == 5 * 4 * parameters + frozen_bytes
     assert ("fragments of equal size (--parameters)" in told["assumed"]) == bool(arguments)
 
 

@@ -30,9 +30,15 @@ def job(**changes: Any) -> DiLoCoJob:
     return named_job("planned", spec)
 
 
-def plan(links: list[str], steps: list[str], model_size: int | Sequence[int] | None = None, **changes: Any) -> Plan:
+def plan(
+    links: list[str],
+    steps: list[str],
+    model_size: int | Sequence[int] | None = None,
+    frozen_bytes: int = 0,
+    **changes: Any,
+) -> Plan:
     made = job(**changes)
-    return make_plan(made, read_world(made.spec, links, steps), model_size)
+    return make_plan(made, read_world(made.spec, links, steps), model_size, frozen_bytes)
 
 
 def test_pools_with_learners_are_groups_behind_their_regions_link() -> None:
@@ -174,6 +180,9 @@ def test_memory_is_counted_by_what_the_job_keeps() -> None:
     assert encoded.checkpoint_bytes == 12 * 10**9
     muon = plan([], [], 10**9, regions=WEST, model=OWN, training=MUON).memory
     assert muon.device_bytes == 16 * 10**9
+    adapted = plan([], [], 10**7, 8 * 10**9, regions=WEST, model=OWN).memory
+    assert adapted.device_bytes == 8 * 10**9 + 20 * 10**7
+    assert adapted.host_bytes == adapted.syncer_bytes == 8 * 10**9 + 4 * 10**7
 
 
 def test_the_document_is_json_and_holds_the_verdict_and_the_remedies() -> None:

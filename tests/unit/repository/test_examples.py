@@ -12,11 +12,15 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 OTHER_NAMES = {"kubernetes": "corpus"}
 """Jobs that are not called what their folder is."""
 EXAMPLES = sorted(path for path in (REPOSITORY / "examples").iterdir() if path.is_dir())
+SEVERAL = {"finetune": ("lora", "sft")}
+"""Jobs of a folder that has more than one; each is called what its file is."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_is_a_good_manifest_with_a_readme(example: Path) -> None:
-    assert load_job(example / "job.yaml").metadata.name == OTHER_NAMES.get(example.name, example.name)
+def test_an_example_has_good_manifests_and_a_readme(example: Path) -> None:
+    jobs = SEVERAL.get(example.name, ("job",))
+    found = [load_job(example / f"{job}.yaml").metadata.name for job in jobs]
+    assert found == list(SEVERAL.get(example.name, (OTHER_NAMES.get(example.name, example.name),)))
     assert (example / "README.md").is_file()
 
 

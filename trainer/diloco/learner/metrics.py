@@ -100,7 +100,8 @@ class _LearnerCollector(Collector):
         if figures.flops_of_token and figures.peak_flops:
             done = figures.flops_of_token * figures.tokens_per_step / news.step_seconds if news.step_seconds else 0.0
             text = (
-                "Share of the device's peak arithmetic that the latest step used (MFU): 6 for each parameter a token."
+                "Share of the device's peak arithmetic that the latest step used (MFU): 6 operations for each trained "
+                "parameter and token, 4 for a frozen one behind a trained one, 2 for another."
             )
             yield _gauge("flops_utilization_ratio", text, done / figures.peak_flops)
 

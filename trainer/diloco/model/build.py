@@ -68,25 +68,35 @@ def vocabulary_of_builtin(spec: JobSpec) -> int:
     raise ModelError("model.builtin.vocabularySize: is missing; give it unless the data is text")
 
 
-def layout_of_job(spec: JobSpec) -> Layout:
-    """The layout of the job's model, for callers that need sizes but no values: it is built on torch's meta device.
+def blank_model(spec: JobSpec) -> nn.Module:
+    """The job's model, for callers that need sizes but no values: it is built on torch's meta device.
 
     That takes no memory and draws no random numbers. An entrypoint that needs values is called once more and builds the
-    whole model. Only in that case, or if the model has no constants, does the layout include the digest of constants.
-    Weights of a Hugging Face folder are not read.
+    whole model. Weights of a Hugging Face folder are not read.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    vocabulary = vocabulary_of_builtin(spec)
+    try:
+        with seeded(spec.training.seed), torch.device("meta"), _WithoutInitialValues():
+            return _make(spec.model, vocabulary)
+    except ModelError:
+        if spec.model.entrypoint is None:
+            raise
+        return build_model(spec)
+
+
+def layout_of_job(spec: JobSpec) -> Layout:
+    """The layout of the job's ``blank_model``.
+
+    Only if that has values, or no constants, does the layout include the digest of constants.
 
     Raises:
         ModelError: the model cannot be built, or has nothing to train.
         LayoutError: more fragments than parameter tensors.
     """
-    vocabulary = vocabulary_of_builtin(spec)
-    try:
-        with seeded(spec.training.seed), torch.device("meta"), _WithoutInitialValues():
-            return layout_of(_make(spec.model, vocabulary), spec.sync.fragments)
-    except ModelError:
-        if spec.model.entrypoint is None:
-            raise
-        return layout_of(build_model(spec), spec.sync.fragments)
+    return layout_of(blank_model(spec), spec.sync.fragments)
 
 
 class _WithoutInitialValues(TorchFunctionMode):

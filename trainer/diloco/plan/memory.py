@@ -24,24 +24,26 @@ class Memory:
     """What is needed at least, in bytes."""
 
     device_bytes: int
-    """Of a learner's device: parameters, gradients, moments (Muon keeps one, AdamW two), the evaluated parameters."""
+    """Of a learner's device: parameters, gradients, moments (Muon keeps one, AdamW two), the evaluated parameters, and
+    frozen parameters."""
     host_bytes: int
-    """Of a learner's host, if it trains on another device."""
+    """Of a learner's host, if it trains on another device. The model is made there."""
     syncer_bytes: int
-    """Parameters and momentum, twice while a checkpoint is written, and one fragment from every learner."""
+    """Parameters and momentum, twice while a checkpoint is written, and one fragment from every learner; or the model,
+    frozen parameters too, while it is made."""
     checkpoint_bytes: int
     """Of the syncer's disk, for each checkpoint."""
 
 
-def memory(spec: JobSpec, exchange: Exchange, learners: int) -> Memory:
-    """The memory of a job with this many learners."""
+def memory(spec: JobSpec, exchange: Exchange, learners: int, frozen_bytes: int) -> Memory:
+    """The memory of a job with this many learners. ``frozen_bytes``: of parameters that are not trained."""
     copy = F32.payload_bytes(sum(exchange.numels))
     moments = 1 if spec.training.optimizer.type == "Muon" else _MOMENTS
     feedback = OF_FEEDBACK if spec.sync.keeps_residuals else 0
     checkpoint = copy * (2 if exchange.downlink == "F32" else 3)  # what its encoding leaves over is kept
     return Memory(
-        device_bytes=copy * (2 + LATER_ON_A_DEVICE - _MOMENTS + moments),
-        host_bytes=copy * (IN_A_PROCESS - _MOMENTS + feedback),
-        syncer_bytes=_WHILE_WRITTEN * checkpoint + learners * max(exchange.up_bytes),
+        device_bytes=copy * (2 + LATER_ON_A_DEVICE - _MOMENTS + moments) + frozen_bytes,
+        host_bytes=max(copy * (IN_A_PROCESS - _MOMENTS + feedback), copy + frozen_bytes),
+        syncer_bytes=max(_WHILE_WRITTEN * checkpoint + learners * max(exchange.up_bytes), copy + frozen_bytes),
         checkpoint_bytes=checkpoint,
     )

@@ -82,8 +82,10 @@ class Plan:
         return tuple(words)
 
 
-def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = None) -> Plan:
-    """Compute how ``job`` goes in ``world``. ``size``: of a model that is not the built-in one, see ``model_size``.
+def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = None, frozen_bytes: int = 0) -> Plan:
+    """Compute how ``job`` goes in ``world``.
+
+    ``size``: of a model that is not the built-in one, see ``model_size``. ``frozen_bytes``: of its frozen parameters.
 
     Raises:
         PlanError: the model's size is given although it is known, or is wrong.
@@ -107,7 +109,7 @@ def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = N
         unlimited=tuple(
             region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
         ),
-        memory=memory(job.spec, situation.exchange, situation.learners),
+        memory=memory(job.spec, situation.exchange, situation.learners, frozen_bytes),
         data_parallel=data_parallel(situation),
         advice=advice(job.spec, situation),
         not_measured=not_measured(job.spec, situation),

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
-from diloco.learner.training.device import DeviceError, choose_device, peak_flops
+from diloco.learner.training.device import DeviceError, choose_device, flops_of_token, peak_flops
+from tests.support.small_job import small_job
 
 
 @pytest.mark.parametrize("name", ["gpu", "meta", "cuda:99"])
@@ -50,3 +52,14 @@ def test_the_peak_of_a_device_is_told_where_it_is_known(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
     assert peak_flops(torch.device("cuda"), precision) == peak
     assert peak_flops(torch.device("cpu"), precision) is None
+
+
+def test_frozen_parameters_cost_what_the_passes_through_them_do() -> None:
+    module = nn.ModuleList([nn.Linear(2, 3, bias=False), nn.Linear(3, 5, bias=False), nn.Linear(5, 7, bias=False)])
+    for layers, operations in (((), 6 * 6 + 6 * 15 + 6 * 35), ((0,), 2 * 6 + 6 * 15 + 6 * 35), ((0, 2), 12 + 90 + 140)):
+        module.requires_grad_()
+        for layer in layers:
+            module[layer].requires_grad_(requires_grad=False)
+        assert flops_of_token(small_job(), module) == operations
+    task = {"entrypoint": "tests.support.tasks:Images"}
+    assert flops_of_token(small_job(task=task, data={}, model={"entrypoint": "mine:make"}), module) == 0

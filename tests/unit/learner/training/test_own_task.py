@@ -1,5 +1,6 @@
 """Tasks of the user's own: what they train, and what is said of wrong ones."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,20 @@ def test_an_own_optimizer_resumes_to_the_bit(task: str, tmp_path: Path) -> None:
     assert {name: value.tolist() for name, value in whole.state().tensors.items()} == {
         name: value.tolist() for name, value in second.state().tensors.items()
     }
+
+
+def test_numbers_of_an_own_optimizers_groups_outlive_a_restart() -> None:
+    first, second = (trainer_of(job_of("ImagesWithCounts")) for _ in range(2))
+    (group,) = second._optimizer._optimizer.param_groups  # type: ignore[union-attr]  # the task's own
+    first.step(0.0)
+    second.load_state(first.state())
+    assert (group["pace"], group["begun"]) == (0.9, True)
+    second.start_over()
+    assert (group["pace"], group["begun"]) == (1.0, False)
+    state = first.state()
+    left = {name: value for name, value in state.tensors.items() if not name.endswith(".pace")}
+    with pytest.raises(KeyError, match=r"group:0\.pace"):
+        second.load_state(replace(state, tensors=left))
 
 
 def test_an_own_optimizers_rates_follow_the_jobs_warm_up_and_decay() -> None:

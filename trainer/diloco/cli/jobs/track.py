@@ -38,14 +38,19 @@ def track(
     """
     run = RunDirectory(run_directory(directory))
     try:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise TrackError("--tensorboard: needs the package tensorboard; install decoupled-diloco[track]") from error
-    reader, written = CurveReader(run.syncer / FILE), 0
+    reader, written, epoch = CurveReader(run.syncer / FILE), 0, 0
     with SummaryWriter(str(tensorboard)) as writer:
         while True:
             over = not follow or run.summary.exists()
             for row in reader.rows():
+                if epoch and row.epoch != epoch:  # a restarted syncer merges again what came after its checkpoint
+                    replaced = Event(session_log=SessionLog(status=SessionLog.START))
+                    writer.file_writer.add_event(replaced, int(row.merged_tokens), row.unix_seconds)
+                epoch = row.epoch
                 for name, value in points(row):
                     writer.add_scalar(name, value, int(row.merged_tokens), row.unix_seconds)
                 written += 1

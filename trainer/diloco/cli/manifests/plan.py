@@ -83,7 +83,7 @@ def plan(
     """
     manifest = load_job(job)
     world = read_world(manifest.spec, link or (), step or ())
-    made = make_plan(manifest, world, _size(manifest.spec, parameters, hf))
+    made = make_plan(manifest, world, *_size(manifest.spec, parameters, hf))
     if device_memory is not None:
         made = replace(made, device_bytes=parse_bytes("--device-memory", device_memory))
     if as_json:
@@ -93,23 +93,26 @@ def plan(
     raise typer.Exit(EXIT_OK if made.fits else EXIT_DOES_NOT_FIT)
 
 
-def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> int | tuple[int, ...] | None:
-    """The model's size, unless it is the built-in one: the number given, or each fragment's."""
+def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> tuple[int | tuple[int, ...] | None, int]:
+    """The model's size, unless it is the built-in one: the number given, or each fragment's; and frozen bytes."""
     if parameters is not None:
         if folder is not None:
             raise PlanError(f"--parameters: {parameters} is not needed with --hf; remove it")
-        return parse_count("--parameters", parameters)
+        return parse_count("--parameters", parameters), 0
     if folder is None and spec.model.builtin is not None:
-        return None
+        return None, 0
     from diloco.model import ModelError
-    from diloco.model.build import layout_of_job
+    from diloco.model.build import blank_model
+    from diloco.model.fragments import layout_of
 
     if folder is not None:
         adapter = spec.model.adapter
         model = HuggingFaceModel(path=str(folder), weights=adapter is not None)
         spec = spec.model_copy(update={"model": ModelSpec(huggingface=model, adapter=adapter)})
     try:
-        return layout_of_job(spec).numels
+        blank = blank_model(spec)
+        frozen_bytes = sum(one.nbytes for one in blank.parameters() if not one.requires_grad)
+        return layout_of(blank, spec.sync.fragments).numels, frozen_bytes
     except ModelError as error:
         flag = "--parameters: is missing, and" if folder is None else "--hf:"
         raise PlanError(f"{flag} {error}; use the number of trained parameters") from error

@@ -15,6 +15,8 @@ from diloco.spec.training import InnerOptimizer
 
 _NUMBER: Final = "number:"
 """Begins the key of a state that is no tensor."""
+_GROUP: Final = "group:"
+"""Begins the key of a group's number."""
 
 
 class Maker(Protocol):
@@ -55,6 +57,7 @@ class OwnOptimizer:
             raise task.mistake("its optimizer holds more than the parameters it was given; give it only these")
         if not all(isinstance(group.get("lr"), float | int | Tensor) for group in optimizer.param_groups):
             raise task.mistake("its optimizer has groups without lr; give each a learning rate")
+        self._as_made = [dict(group) for group in optimizer.param_groups]
         self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
         self.steps = 0
         """Steps made, including those before a restart."""
@@ -86,22 +89,32 @@ class OwnOptimizer:
     def start_over(self) -> None:
         """Drop the state and the count of steps, so that the learning rate warms up again."""
         self._optimizer.state.clear()
+        for group, made in zip(self._optimizer.param_groups, self._as_made, strict=True):
+            group.clear()
+            group.update(made)
         self.steps = 0
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the state in host memory, by ``KEY.NAME``; a number's key is ``number:KEY.NAME``.
+        """A copy of the state in host memory, by ``KEY.NAME``.
+
+        A number's key is ``number:KEY.NAME``; that of a number of a group, such as a count of steps, is
+        ``group:INDEX.KEY``.
 
         Raises:
             OptimizerError: it keeps something else than tensors and numbers.
         """
-        tensors: dict[str, Tensor] = {}
+        tensors = {
+            f"{_GROUP}{index}.{key}": _tensor_of(value)
+            for index, group in enumerate(self._optimizer.param_groups)
+            for key, value in group.items()
+            if key != "lr" and isinstance(value, int | float)
+        }
         for name, parameter in self._parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     tensors[f"{key}.{name}"] = value.to("cpu", copy=True).contiguous()
                 elif isinstance(value, int | float):
-                    dtype = torch.float64 if isinstance(value, float) else None
-                    tensors[f"{_NUMBER}{key}.{name}"] = torch.tensor(value, dtype=dtype)
+                    tensors[f"{_NUMBER}{key}.{name}"] = _tensor_of(value)
                 elif value is not None:
                     raise OptimizerError(
                         f"{self._task.field}: its optimizer keeps a {type(value).__name__} as {key} of {name}; use one "
@@ -113,8 +126,16 @@ class OwnOptimizer:
         """Restore what ``state`` returned after ``steps`` steps, before the first step.
 
         Raises:
-            KeyError: a state is of a parameter that does not exist.
+            KeyError: a state is of a parameter that does not exist, or a group's numbers are missing.
         """
+        numbers = {full: one for full, one in tensors.items() if full.startswith(_GROUP)}
+        if missing := {full for full in self.state() if full.startswith(_GROUP)} - numbers.keys():
+            raise KeyError(min(missing))
+        by_index = dict(enumerate(self._optimizer.param_groups))
+        for full, number in numbers.items():
+            index, _, key = full.removeprefix(_GROUP).partition(".")
+            by_index[int(index)][key] = number.item()
+        tensors = {full: one for full, one in tensors.items() if full not in numbers}
         groups = {id(one): group for group in self._optimizer.param_groups for one in group["params"]}
         found = {full: full.removeprefix(_NUMBER).partition(".")[::2] for full in tensors}
         if unknown := [full for full, (_, name) in found.items() if name not in self._parameters]:
@@ -130,3 +151,7 @@ class OwnOptimizer:
                 there = tensor.dim() > 0 or group.get("capturable") or group.get("fused")
                 kept[key] = tensor.to(parameter.device, copy=True) if there else tensor.clone()
         self.steps = steps
+
+
+def _tensor_of(number: float) -> Tensor:
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
