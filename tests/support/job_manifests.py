@@ -286,6 +286,15 @@ OWN_TASK = changed(
         "spec.training.sequenceLength": 1,
     }
 )
-_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS, OWN_TASK)
+OWN_LOOP = changed(
+    {
+        "metadata.name": "own-loop",
+        "spec.model": {"entrypoint": "mine.model:make"},
+        "spec.data": REMOVED,
+        "spec.loop": {"entrypoint": "mine.loop:train", "arguments": {"rate": 0.1}},
+        "spec.training.sequenceLength": 1,
+    }
+)
+_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS, OWN_TASK, OWN_LOOP)
 GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, *_FURTHER)}
 """Good jobs by name; every field stands in one of them at least."""

@@ -75,7 +75,7 @@ def test_the_state_of_a_device_starts_another_process(tmp_path: Path) -> None:
     for _ in range(3):
         first.step(0.0)
     for fragment in range(len(first.versions)):
-        whole = first._reader.read(first._layout.fragments[fragment])[0]
+        whole = first._reader.read(first.layout.fragments[fragment])[0]
         torch.cuda.synchronize()
         second.apply(fragment, 1, whole)
     second.load_state(first.state())
@@ -97,7 +97,7 @@ def test_a_device_trains_a_task_of_the_users_own(task: str) -> None:
     for _ in range(40):
         first.step(0.0)
     for fragment in range(2):
-        whole = first._reader.read(first._layout.fragments[fragment])[0]
+        whole = first._reader.read(first.layout.fragments[fragment])[0]
         torch.cuda.synchronize()
         for one in (first, second):
             one.apply(fragment, 1, whole)
