@@ -98,7 +98,7 @@ class LearnerStatus(_Status):
     restarts: int
     """Number of times a new process took its place."""
     loss: float | None
-    """Loss of its latest inner step, in nats per token; None if it was not a number."""
+    """Loss of its latest inner step, in the task's unit; None if it was not a number."""
     last_heard_seconds: float | None
     """Time since its last message; None if there was none."""
     left: bool = False
