@@ -40,7 +40,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Outcome(Course):
-    """A finished run whose training was computed. Losses are of evaluations, in nats a token."""
+    """A finished run whose training was computed. Losses are of evaluations, in the task's unit."""
 
     loss_start: float
     loss: float

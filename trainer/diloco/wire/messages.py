@@ -121,7 +121,7 @@ class EvaluationReport:
     incarnation: int
     evaluation: int
     loss: float
-    """Mean cross-entropy, nats per token; not a number if the model has diverged."""
+    """Mean loss, in the task's unit; not a number if the model has diverged."""
     exact: bool
     """Whether the model had exactly the versions that were asked for."""
 

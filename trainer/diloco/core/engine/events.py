@@ -167,7 +167,7 @@ class Evaluated(OfSession):
 
     evaluation: int
     loss: float
-    """Mean cross-entropy in nats per token."""
+    """Mean loss, in the task's unit."""
     exact: bool
     """Whether the model had exactly the ordered versions (always so for the final one)."""
 

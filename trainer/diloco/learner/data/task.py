@@ -40,7 +40,7 @@ class Task(Protocol):
         """The examples of these numbers, on the CPU."""
         ...
 
-    def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | float]:
+    def loss(self, module: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor | float]:
         """Sum of the losses in a batch, a scalar that needs a gradient, and the number of losses in it."""
         ...
 

@@ -1,6 +1,6 @@
 """A run's history as values, from which the summary, the report and the closing table are made.
 
-Times are seconds of the run (see ``timeline.RunClock``); losses are nats per token; tokens are merged tokens of the
+Times are seconds of the run (see ``timeline.RunClock``); losses are in the task's unit; tokens are merged tokens of the
 whole job.
 """
 

@@ -42,7 +42,7 @@ _EARLY = 0.1
 """Share of the tokens before which losses do not decide on the range of the charts (ours)."""
 
 _TOKENS = Axis("merged tokens", count_text, from_zero=True)
-_LOSS = Axis("loss, nats a token", lambda value: f"{value:.2f}")
+_LOSS = Axis("loss", lambda value: f"{value:.2f}")
 
 _PAGES = Environment(
     loader=PackageLoader("diloco.local"),

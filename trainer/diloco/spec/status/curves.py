@@ -49,7 +49,7 @@ class CurveRow(_Values):
     tokens_per_second: float
     """Merged tokens, over the last half minute."""
     eval_loss: float | None
-    """Of the latest credible evaluation, nats per token."""
+    """Of the latest credible evaluation, in the task's unit."""
     learners: dict[str, LearnerCurve] = {}
     """By id; empty if the job has too many for a file."""
     fragments: dict[int, FragmentCurve] = {}

@@ -97,7 +97,7 @@ class LearnerStatus(StatusPart):
     restarts: int
     """Number of times a new process took its place."""
     loss: float | None = None
-    """Loss of its latest inner step, in nats per token; None if it was not a number."""
+    """Loss of its latest inner step, in the task's unit; None if it was not a number."""
     last_heard_seconds: float | None = None
     """Time since its last message; None if there was none."""
     left: bool = False
@@ -136,7 +136,7 @@ class EvaluationStatus:
     tokens: int
     """Merged tokens at that time."""
     loss: float | None
-    """Nats per token, on held-out data; None if it was not a number: the model has diverged."""
+    """In the task's unit, on held-out data; None if it was not a number: the model has diverged."""
     seconds: float
     """Time since the first learner joined."""
     final: bool

@@ -71,12 +71,12 @@ class Progress(StatusModel):
     seconds_left: int | None = None
     """Estimated seconds until the budget is used up. Absent until a rate is known."""
     loss: str | None = None
-    """Newest credible evaluation loss of the global model, nats per token. Absent before the first."""
+    """Newest credible evaluation loss of the global model, in the task's unit. Absent before the first."""
     doubted_loss: str | None = None
     """Newest evaluation loss if no other learner's is close to it and none has confirmed it. Absent if it is
     credible."""
     train_loss: str | None = None
-    """Mean training loss of the learners, nats per token."""
+    """Mean training loss of the learners, in the task's unit."""
     goodput: str | None = None
     """Fraction of the learners' time in which they compute inner steps."""
     merged: str | None = None

@@ -153,7 +153,7 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
         yield from _links(status.links)
     yield _recoveries(status.recoveries)
     if status.eval_loss is not None:
-        yield _gauge("diloco_eval_loss", "Loss of the latest credible evaluation, nats a token", status.eval_loss)
+        yield _gauge("diloco_eval_loss", "Loss of the latest credible evaluation, in the task's unit", status.eval_loss)
     learners = GaugeMetricFamily("diloco_learners", "Learners by state", labels=["state"])
     for state in LearnerState:
         learners.add_metric([state], sum(learner.state == state for learner in status.learners))
