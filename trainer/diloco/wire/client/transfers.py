@@ -163,13 +163,18 @@ class _Calls:
         except asyncio.InvalidStateError:  # written to a call that has ended
             raise error_of(await call.code(), await call.details()) from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             raise UnavailableError("the connection was silent") from None  # another transfer has left it
         finally:
             if call is not self._left:
                 call.cancel()
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task is. A local variable for it would keep the task's calls, and so their connections."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 class _Push(_Calls):
