@@ -257,7 +257,9 @@ async def test_a_stop_keeps_everything_and_takes_in_nothing_more(tmp_path: Path)
 async def test_a_budget_raised_after_the_end_is_for_the_next_process(tmp_path: Path) -> None:
     job, folder = SmallJob(tmp_path, learners=1, tokens=1000), tmp_path / "syncer"
     async with running(job, folder, job_file=job.path) as (syncer, run):
-        await (await NearLearner(syncer, job).begin()).train()
+        learner = await NearLearner(syncer, job).begin()
+        await learner.train()
+        await learner.leave()
         await asyncio.sleep(100.0)
         assert not run.done(), "it serves the finished model's status"
         before = syncer.status()
@@ -270,7 +272,9 @@ async def test_a_budget_raised_after_the_end_is_for_the_next_process(tmp_path: P
     async with running(job, folder, job_file=job.path) as (syncer, _):
         assert (syncer.status().phase, syncer.status().budget_tokens) == ("Waiting", 3000)
         assert syncer.status().merged_tokens == before.merged_tokens
-        await (await NearLearner(syncer, job).begin()).train()
+        learner = await NearLearner(syncer, job).begin()
+        await learner.train()
+        await learner.leave()
         assert (syncer.status().phase, syncer.status().merged_tokens >= 3000) == ("Complete", True)
 
 
