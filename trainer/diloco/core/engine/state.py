@@ -74,8 +74,8 @@ class LearnerRecord:
     """The same for the largest fragment."""
     versions: list[int] = field(default_factory=list)
     """Version of each fragment it trains on; -1: none."""
-    turn_steps: list[float] = field(default_factory=list)
-    """Its steps that count (`Credit.steps`) when each fragment last had its turn, or was loaded."""
+    turn_steps: list[int] = field(default_factory=list)
+    """Its step when each fragment last had its turn, or was loaded."""
     received_steps: list[int] = field(default_factory=list)
     """Its step when it received each fragment."""
     received_tokens: list[float] = field(default_factory=list)

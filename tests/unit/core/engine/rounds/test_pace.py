@@ -75,6 +75,18 @@ def test_a_job_whose_learners_all_wait_at_their_bound_after_a_cut_goes_on() -> N
     assert not script.view.rounds_in_flight
 
 
+def test_learners_at_their_bound_go_on_though_few_steps_of_one_count() -> None:
+    # The other one's steps were slow, so only few of its own count: its clock and its turns do not reach the next round.
+    script = started(2, quorum=2, fragments=4, grace_safety=0.0)
+    for _ in range(2):
+        merged_at_once(script, [*script.step(0, seconds=0.001), *script.step(1, seconds=100.0)])
+    bound = script.options.max_staleness_steps
+    merges = sum(merged_at_once(script, script.step(index, bound, seconds=0.001)) for index in (0, 1))
+    for _ in range(40):
+        merges += merged_at_once(script, [*script.wait(5.0), *script.alive(0), *script.alive(1)])
+    assert merges >= 4
+
+
 def test_a_learner_that_hangs_does_not_drive_rounds_however_overdue_it_is() -> None:
     script = started(2, fragments=4, grace_safety=0.0)
     rounds = 0

@@ -148,10 +148,10 @@ def _give_up(state: EngineState, record: LearnerRecord, now: float) -> None:
 def _holds(state: EngineState, record: LearnerRecord, held: tuple[int, ...], load: tuple[int, ...]) -> None:
     """Note which versions a process holds that joins, but for those that it must ``load``."""
     record.versions = [-1 if p in load else version for p, version in enumerate(held)]
-    turns = record.turn_steps or [record.credit.steps] * len(held)
+    turns = record.turn_steps or [record.step] * len(held)
     # Fragments that others merged in the meantime have had their turn without this learner, which receives them now.
     passed = [version < current for version, current in zip(held, state.versions, strict=True)]
-    record.turn_steps = [record.credit.steps if over else step for over, step in zip(passed, turns, strict=True)]
+    record.turn_steps = [record.step if over else step for over, step in zip(passed, turns, strict=True)]
     count = len(held)
     record.received_steps = record.received_steps or [record.step] * count
     record.received_tokens = record.received_tokens or [record.credit.tokens] * count

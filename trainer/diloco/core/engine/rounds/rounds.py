@@ -45,7 +45,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         state.launched, state.turns_at[fragment] = step, now
         for record in working:
             record.clock = max(record.clock, schedule.least_clock(step))
-            record.turn_steps[fragment] = record.credit.steps
+            record.turn_steps[fragment] = record.step
         current = state.opened(step)
         current.launched_at = now
         reason = f"syncer step {step}, due at inner step {schedule.due(step)}: {ready} learner(s) have reached it"
@@ -66,7 +66,8 @@ def _ready(state: EngineState, step: int, working: list[LearnerRecord], now: flo
     schedule, fragment = state.options.schedule, state.options.schedule.fragment(step)
     due, bound = schedule.due(step), schedule.overdue_steps(state.options.max_staleness_steps)
     behind = [one for one in working if one.clock < due]
-    overdue = sum(one.credit.steps - one.turn_steps[fragment] >= bound for one in behind)
+    # All its steps, as those that do not count bring it to its staleness bound too.
+    overdue = sum(one.step - one.turn_steps[fragment] >= bound for one in behind)
     turn_at = state.turns_at[fragment]
     # This runs on every event, and rarely is one overdue.
     if overdue and turn_at is not None and now - turn_at < schedule.interval * state.quorum_step_seconds:
