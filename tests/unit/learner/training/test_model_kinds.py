@@ -18,7 +18,8 @@ from diloco.model.probe import check_documents
 from diloco.spec import JobSpec
 from diloco.spec.training import DataSpec, TextData
 from diloco.syncer.disk.exporter import export
-from tests.support.model_kinds import HUGGING_FACE, KINDS, VOCABULARY, hugging_face
+from tests.support.model_kinds import HUGGING_FACE, KINDS, hugging_face
+from tests.support.model_parts import VOCABULARY
 from tests.support.small_job import named_job, small_job, write_text
 from tests.support.small_learner import trainer_of
 
