@@ -12,12 +12,12 @@ from diloco.core.fragments import Layout
 from diloco.learner.data.opening import batch_size_of
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.evaluate import swapped
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.own_optimizer import OwnOptimizer
 from diloco.model import ModelError
 from diloco.model.constants import constants_digest
 from diloco.model.probe import evaluating
+from diloco.model.values import swapped
 
 _MOST_SAVED: Final = 500_000
 """Characters of JSON that a loop may save (ours): they are in a checkpoint's manifest."""
