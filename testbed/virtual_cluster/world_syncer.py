@@ -17,6 +17,9 @@ TOKENS_PER_SECOND = 100.0
 """Of one learner."""
 TOKENS_PER_STEP = 50.0
 
+STAYING_SECONDS = 60.0
+"""Longest time after which a learner that was told of the end finds out that the job goes on."""
+
 THIN_LINKS: dict[str, Any] = {
     "kind": "LinkTooThin",
     "reason": "the link us-west/old would be used to 133 % by merged fragments on the way down of 2 learner(s)",
@@ -51,6 +54,8 @@ class WorldSyncer:
     """Learners that load the model, and for how many seconds."""
     cut_off: set[str] = field(default_factory=set)
     """Learners that run and do not reach it."""
+    staying: dict[str, float] = field(default_factory=dict)
+    """Learners whose processes were told of the end, and in how many seconds they next ask whether the job goes on."""
     silent: dict[str, float] = field(default_factory=dict)
     """Seconds since it heard of learners, of those that have joined since it started."""
     left_out: dict[str, str] = field(default_factory=dict)
@@ -90,7 +95,10 @@ class WorldSyncer:
 
     def trains(self, seconds: float, present: Iterable[str]) -> None:
         """Let time pass with these learners connected."""
-        self.joined, before = set(present) - self.given_up - self.cut_off, self.joined
+        there, over = set(present), self.phase is Phase.COMPLETE
+        self.staying |= dict.fromkeys(there if over else (), STAYING_SECONDS + seconds)
+        self.staying = {one: left - seconds for one, left in self.staying.items() if one in there and left > seconds}
+        self.joined, before = there - self.given_up - self.cut_off - self.staying.keys(), self.joined
         self.silent = {one: past + seconds for one, past in self.silent.items()} | dict.fromkeys(self.joined, 0.0)
         self.incarnations |= {one: self.incarnations.get(one, 0) + 1 for one in self.joined - before}
         self.ever |= self.joined

@@ -2,14 +2,18 @@
 
 import resource
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from diloco.model import load_model
+from diloco.runtime.files import write_atomically
 from diloco.runtime.process.exits import EXIT_OK, EXIT_UNEXPECTED
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Finished, Refused, StepReport, Welcome
 from testbed.kind.waiting import wait_until
+from tests.support.learner_process import LearnerProcess, make_job
 from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess, replayed, serving
 
@@ -69,6 +73,31 @@ def test_a_budget_is_raised_while_the_job_trains_and_after_its_end(tmp_path: Pat
         assert syncer.terminate() == EXIT_OK
     report = replayed(tmp_path / "s")
     assert len(report.epochs) == 2
+
+
+def test_a_learner_that_stays_trains_again_once_the_budget_is_raised(tmp_path: Path) -> None:
+    training = {"tokens": 3_000, "sequenceLength": 16, "batchSize": 4, "evaluation": {"sequences": 6}}
+    make_job(tmp_path, learners=1, training=training)
+    manifest, address = tmp_path / "job.json", tmp_path / "address"
+
+    def syncer() -> SyncerProcess:
+        started = SyncerProcess(cast("SmallJob", SimpleNamespace(path=manifest)), tmp_path / "s").serving()
+        write_atomically(address, started.address)
+        return started
+
+    with syncer() as first, LearnerProcess(tmp_path, address, "--stay") as staying:
+        staying.wait_for("the job is over; waiting for SIGTERM")
+        merged = first.status().merged_tokens
+        manifest.write_text(manifest.read_text().replace('"tokens": 3000', '"tokens": 9000'))
+        assert first.exit_code() == EXIT_OK
+        with syncer() as second:
+            assert staying.wait() == EXIT_OK
+            assert "the job goes on" in staying.log
+            with LearnerProcess(tmp_path, address, "--stay") as again:
+                wait_until(lambda: second.status().complete, "it trains to the new budget")
+                assert second.status().merged_tokens >= 9_000 > merged
+                assert second.status().learners[0].restarts == 0
+                assert again.runs
 
 
 def test_a_region_is_added_and_another_one_removed_while_the_job_runs(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from diloco_operator.decide.causes.all import (
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.ending.deletion import deletion
 from diloco_operator.decide.ending.ending import (
+    End,
     deadline_end,
     goes_on,
     recorded_end,
@@ -36,7 +37,7 @@ from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.fallback import with_fallbacks
 from diloco_operator.decide.learners.lost_pods import Finding, lost_pods
 from diloco_operator.decide.learners.sessions import session_events
-from diloco_operator.decide.objects.child_changes import Changes, changes
+from diloco_operator.decide.objects.child_changes import Changes, changes, desired
 from diloco_operator.decide.objects.workloads import replicas
 from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
 from diloco_operator.decide.plan import Plan, Scaling
@@ -74,19 +75,20 @@ def reconcile(
     if job["metadata"].get("deletionTimestamp"):
         return deletion(job_now)
     if recorded_end(job_now.before) is not None:
-        return _has_ended(job_now)
-    end = syncer_end(observed.syncer, job_now.budget_tokens) or deadline_end(
+        return _has_ended(job_now, maker)
+    # A syncer reads nothing of a manifest that is refused.
+    end = syncer_end(observed.syncer, None if refusal else job_now.budget_tokens) or deadline_end(
         job_now.active_deadline_seconds, job_now.before.start_time, now
     )
     if end is not None:
-        # It is recorded before anything is stopped, because the syncer's status is not requested afterwards.
-        return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), end=end)
+        return _ends(job_now, end)
     if refusal is not None:
         return _is_refused(job_now, refusal)
     try:
         change = changes(job_now, _scale(job_now), maker)
     except (InvalidSpecError, NoImageError) as error:
-        return _is_refused(replace(job_now, job=None), _refusal(error, observed))
+        job_now, end = replace(job_now, job=None), syncer_end(observed.syncer, None)
+        return _is_refused(job_now, _refusal(error, observed)) if end is None else _ends(job_now, end)
     return _suspends(job_now, change) if job_now.suspend else _runs(job_now, change)
 
 
@@ -130,10 +132,15 @@ def _handing_in(job_now: JobNow) -> bool:
     return bool(left.learners - left.remote or there)
 
 
-def _has_ended(job_now: JobNow) -> Plan:
+def _ends(job_now: JobNow, end: End) -> Plan:
+    """Record it before anything is stopped, because the syncer's status is not requested afterwards."""
+    return with_status(job_now, Plan(again_in_seconds=0.0), over(job_now.before, end), end=end)
+
+
+def _has_ended(job_now: JobNow, maker: CertificateMaker) -> Plan:
     """Remove its pods, learners first, and keep the rest until the job is deleted; or have it go on."""
     options = job_now.options
-    if goes_on(job_now.before, job_now.budget_tokens):
+    if goes_on(job_now.before, job_now.budget_tokens) and _can_run(job_now, maker):
         # It is recorded before anything starts, because from then on the job is one that has not ended.
         return with_status(job_now, Plan(again_in_seconds=0.0), reopened(job_now), reopens=True)
     live_seconds = seconds_to_live(job_now.ttl_seconds_after_finished, job_now.before.completion_time, job_now.now)
@@ -146,6 +153,16 @@ def _has_ended(job_now: JobNow) -> Plan:
         _without_lost_pods(Plan(again, scale=_all_down(job_now)), lost),
         ended(job_now, [*lost.causes, *stopping_causes(job_now)]),
     )
+
+
+def _can_run(job_now: JobNow, maker: CertificateMaker) -> bool:
+    """Whether the manifest of a job that has ended can be carried out."""
+    try:
+        job_now = replace(job_now, job=job_from(job_now.given))
+        desired(job_now, Scale(learners=job_now.desired_learners, syncer=1), maker)
+    except (SpecError, InvalidSpecError, NoImageError):
+        return False
+    return True
 
 
 def _suspends(job_now: JobNow, change: Changes) -> Plan:

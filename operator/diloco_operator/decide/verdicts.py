@@ -43,7 +43,8 @@ def ended(job_now: JobNow, causes: list[Cause]) -> Verdicts:
 def reopened(job_now: JobNow) -> Verdicts:
     """The verdicts about a complete job that goes on, as its budget was raised."""
     merged = job_now.before.progress.tokens if job_now.before.progress else 0
-    text = f"{merged} of spec.training.tokens, {job_now.budget_tokens}, are merged"
+    # Complete says it for as long as the job goes on, and the budget may change again.
+    text = f"the job was complete with {merged} tokens merged, and spec.training.tokens was raised"
     raised = Verdict("False", Reason.BUDGET_RAISED, text)
     kept: Verdicts = {
         type_: taken_over(job_now.before, type_, AS_EXPECTED) for type_ in ("Degraded", "Suspended", "Failed")

@@ -314,11 +314,20 @@ class TestEnds:
             ("thread.join", 0.0),
         ]
 
-    def test_one_that_stays_does_nothing_until_it_is_stopped(self, scene: Scene) -> None:
+    def test_one_that_stays_asks_ever_more_rarely_until_it_is_stopped(self, scene: Scene) -> None:
         learner = scene.scripted()
         assert not learner._figures().over()
-        scene.wakeup.events = [lambda: None, lambda: scene.orders.stop("SIGTERM")]
+        learner._uniform = lambda: 1.0
+        scene.wakeup.events = [*[lambda: None] * 7, lambda: scene.orders.stop("SIGTERM")]
         learner.stay()
-        assert scene.wakeup.waits == [1.0, 1.0]
+        assert scene.wakeup.waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+        assert scene.calls.count(("link.goes_on",)) == 7
         assert learner._figures().over()
         assert ("client.close",) in scene.calls
+
+    def test_one_that_stays_ends_once_the_job_goes_on(self, scene: Scene) -> None:
+        learner: Any = scene.scripted()
+        learner._link = Part("link", scene, goes_on=True)
+        scene.wakeup.events = [lambda: None]
+        learner.stay()
+        assert len(scene.wakeup.waits) == 1

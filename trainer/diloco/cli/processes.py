@@ -112,7 +112,7 @@ def learner(
     ] = "",
     device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
     stay: Annotated[
-        bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM instead of exiting.")
+        bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM, or until it goes on.")
     ] = False,
     http: Http = None,
     threads: Threads = None,

@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 
 from diloco.core.engine.rounds.schedule import Schedule
@@ -37,6 +38,7 @@ from diloco.learner.resume import Resume
 from diloco.learner.training.device import peak_flops
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.training.trainer import TrainingDivergedError
+from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.runtime.http import Route
 from diloco.wire.client.client import ClientOptions, SyncClient
@@ -50,7 +52,9 @@ CHECKPOINTS_FOLDER = "checkpoints"
 _LAST_CHECKPOINT_SECONDS = 60.0
 """Longest wait for the disk at the end."""
 _JOIN_SECONDS = 5.0
-_LOOK_SECONDS = 1.0
+_ASK_FIRST_SECONDS, _ASK_MOST_SECONDS = 1.0, 60.0
+"""Pauses, growing, between questions of a process that stays (ours): its pod is often removed within seconds. A raised
+budget waits no longer than the last, and many learners of a cluster that is out of reach burden nobody."""
 _WORKERS = 4
 """Most transfers at once in one direction, apart from posted pulls and pushes over far links."""
 _PUSHERS = 8
@@ -114,9 +118,10 @@ class Learner:
         self._workers = min(_WORKERS, max(2, most), fragments)
         self._pushers = min(_PUSHERS, max(2, most), fragments)
         self._post_threads = min(_POST_THREADS, most)
-        self._client = SyncClient(ClientOptions(options.syncer_address, options.tls))
+        self._client_options = ClientOptions(options.syncer_address, options.tls)
+        self._client = SyncClient(self._client_options)
         # Jitter need not be secret.
-        uniform = random.Random().random  # noqa: S311
+        uniform = self._uniform = random.Random().random  # noqa: S311
         self.loop = InnerLoop(
             self._trainer,
             LoopWiring(
@@ -206,14 +211,24 @@ class Learner:
             self._write_activity(ending)
 
     def stay(self) -> None:
-        """Wait until this process is asked to stop. Only the HTTP pages stay available; everything else ends now."""
+        """Wait until this process is asked to stop, or the job goes on: what has ended its work trains no more.
+
+        Only the HTTP pages stay available; everything else ends now.
+        """
         self._staying = True
         self._end_work()
         _log.info("the job is over; waiting for SIGTERM")
-        notices = self._wakeup.notices
-        while not self._orders.stopping:
-            self._wakeup.wait(notices, _LOOK_SECONDS)
+        pauses = Retries(Backoff(_ASK_FIRST_SECONDS, _ASK_MOST_SECONDS, self._uniform))
+        while True:
             notices = self._wakeup.notices
+            if not self._orders.stopping:
+                self._wakeup.wait(notices, pauses.next_seconds())
+            if self._orders.stopping:
+                return
+            with closing(SyncClient(self._client_options)) as client:
+                if self._link.goes_on(client.open_session):
+                    _log.info("the job goes on; the next process trains")
+                    return
 
     def close(self) -> None:
         """Stop every thread and close every connection."""

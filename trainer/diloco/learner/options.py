@@ -42,7 +42,7 @@ class LearnerOptions:
     device: str | None = None
     """``cpu``, ``cuda``, ``cuda:1``... Default: cuda if there is one."""
     stay: bool = False
-    """Once the job is over, wait for SIGTERM instead of exiting: for a supervisor that restarts every process."""
+    """Once the job is over, wait for SIGTERM, or until it goes on: for a supervisor that restarts every process."""
     pod: str = ""
     """The uid of the pod that it runs in; empty: none."""
     hand_in_seconds: float = 20.0

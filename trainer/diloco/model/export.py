@@ -85,6 +85,19 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     fsync(path.parent)
 
 
+def info_of(path: Path) -> ModelInfo:
+    """The metadata of a model that ``export_model`` wrote.
+
+    Raises:
+        ModelError: there is none that can be read.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _info(path, (file.metadata() or {}).get(_METADATA_KEY))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: cannot be read as safetensors ({one_line(error)})") from error
+
+
 def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
     """Read a model that ``export_model`` wrote. ``model`` is needed, and trusted, if it came from an entrypoint.
 

@@ -175,7 +175,7 @@ class Syncer:
         if self._view().finished:
             self._finished_at = self._now()
             self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
-            self._exporter.resume(self._export_now())
+            self._exporter.resume(self._export_now(), self._merged_tokens)
 
     def status(self) -> SyncerStatus:
         """The current status. Call it on the event loop."""
@@ -369,8 +369,12 @@ class Syncer:
     def _export_now(self) -> Callable[[], None]:
         """A function that writes the model as it is now."""
         parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]
-        tokens = round(self._view().merged_tokens)
-        return partial(export, self._options.job, self._layout, parameters, tokens, self._directory.model)
+        folder, tokens = self._directory.model, self._merged_tokens
+        return partial(export, self._options.job, self._layout, parameters, tokens, folder)
+
+    @property
+    def _merged_tokens(self) -> int:
+        return round(self._view().merged_tokens)
 
     def _now(self) -> float:
         return self._clock() - self._started_at

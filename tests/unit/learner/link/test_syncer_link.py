@@ -252,3 +252,21 @@ def test_what_a_restarted_syncer_lacks_is_ordered_for_its_session() -> None:
     order.decline(Declined(0, 1, 7, 3))
     assert session.sent == [Declined(0, 1, 7, 3)]
     assert len(bench.joins) == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "goes_on"),
+    [
+        ([NO_PROGRESS, welcome(4)], True),
+        ([Refused("Superseded", "another process has joined")], True),
+        ([Refused("Finished", "the job is over")], False),
+        ([UnavailableError("nobody there")], False),
+        ([], False),
+    ],
+)
+def test_one_that_stays_asks_by_joining_and_leaves(answers: list[SyncerMessage | WireError], *, goes_on: bool) -> None:
+    session, bench = Script(*answers), Bench()
+    assert bench.link.goes_on(lambda _: session) is goes_on
+    left = [Leave(4, "the job goes on; the next process trains")]
+    assert (session.sent, session.closed) == (left if welcome(4) in answers else [], 1)
+    assert bench.link.current() is None

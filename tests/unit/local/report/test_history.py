@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_class import TimeClass
-from diloco.core.engine.events import StepReported
+from diloco.core.engine.events import BudgetChanged, StepReported
 from diloco.core.fragments import Layout
 from diloco.local.journal import Entry
 from diloco.local.report.history import Life, RunHistory, Stretch
@@ -29,6 +29,15 @@ def test_the_figures_are_the_engines_own(history: RunHistory) -> None:
     assert history.merged_tokens >= 60
     assert history.syncer_steps == len(history.merges)
     assert history.parameters == 10
+
+
+def test_the_budget_is_the_latest_one(layout: Layout, journal: list[Entry]) -> None:
+    job = parse_job(JOB)
+    world = OneLearner(job, layout)
+    world.tell(BudgetChanged(90, 60))
+    world.train(12)
+    assert history_of(job, layout, [world.tape], journal).budget_tokens == 90
+    assert history_of(job, layout, [], journal).budget_tokens == 60
 
 
 def test_bytes_by_region_are_a_table_and_a_chart(layout: Layout, journal: list[Entry]) -> None:

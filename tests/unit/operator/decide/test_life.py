@@ -229,7 +229,7 @@ def test_a_complete_job_goes_on_from_its_checkpoint_with_a_larger_budget() -> No
     w.reconcile()
     assert (w.status["phase"], w.status["reason"]) == ("Pending", "BudgetRaised")
     assert not {"startTime", "completionTime", "model"} & w.status.keys()
-    told = "60000 of spec.training.tokens, 100000, are merged"
+    told = "the job was complete with 60000 tokens merged, and spec.training.tokens was raised"
     assert [(event.reason, event.message) for event in w.events[-1:]] == [("BudgetRaised", told)]
     w.run(60)
     assert w.status["phase"] == "Training"
@@ -251,12 +251,38 @@ def test_a_budget_raised_as_the_syncer_ends_the_job_is_no_end(*, reads: bool) ->
     w.syncer.reads_orders = reads
     raise_budget(w, 100_000)
     w.syncer.export_blocked = False
-    w.run(30)
+    w.run(90)
     assert w.status["phase"] == "Training"
     assert w.condition("Progressing")["reason"] == ("Training" if reads else "Finishing")
     w.syncer.reads_orders = True
-    w.run(150)
+    w.run(200)
     assert (w.status["phase"], w.status["progress"]["tokens"]) == ("Complete", 100_000)
+
+
+def test_a_budget_raised_before_the_pods_of_a_complete_job_are_gone_is_trained() -> None:
+    w = world(60)
+    while w.status["phase"] != "Complete":
+        w.tick()
+        w.reconcile()
+    uids = {pod["metadata"]["uid"] for pod in w.pods.pods.values()}
+    raise_budget(w, 100_000)
+    w.run(10)
+    assert (w.condition("Complete")["reason"], w.status["phase"]) == ("BudgetRaised", "Training")
+    assert {pod["metadata"]["uid"] for pod in w.pods.pods.values()} == uids
+    w.run(250)
+    assert (w.status["phase"], w.status["progress"]["tokens"]) == ("Complete", 100_000)
+
+
+@pytest.mark.parametrize("refused", [{"activeDeadlineSeconds": "soon"}, {"syncer": {"env": [{"name": "DILOCO_POD"}]}}])
+def test_a_refused_manifest_with_a_larger_budget_keeps_no_job_from_its_end(refused: dict[str, Any]) -> None:
+    w = world(60)
+    w.change(**refused)
+    raise_budget(w, 100_000)
+    w.run(30)
+    assert w.status["phase"] == "Invalid"
+    w.run(200)
+    assert (w.status["phase"], w.status["progress"]["tokens"]) == ("Complete", 60_000)
+    assert not w.pods.pods
 
 
 def test_a_suspended_job_whose_budget_is_raised_goes_on_once_it_is_resumed() -> None:

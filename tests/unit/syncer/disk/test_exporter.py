@@ -41,6 +41,14 @@ class Model:
             yield Exporter(self.path, executor)
 
 
+def exported(folder: Path, path: Path, tokens: int) -> SmallJob:
+    """Export a model of halves; returns its job."""
+    job = SmallJob(folder)
+    parameters = [torch.full((fragment.numel,), 0.5) for fragment in job.layout.fragments]
+    export(job.job, job.layout, parameters, tokens, path)
+    return job
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Model:
     return Model(tmp_path)
@@ -106,28 +114,28 @@ async def test_the_model_of_an_end_that_was_undone_is_gone_at_once(
     assert model.path.read_text() == "new"
 
 
-@pytest.mark.parametrize("there", [True, False])
-async def test_after_a_restart_it_is_written_only_where_it_is_missing(
-    model: Model, monkeypatch: pytest.MonkeyPatch, *, there: bool
+@pytest.mark.parametrize(("there", "tokens"), [(True, 640), (True, 320), (False, 640)])
+async def test_after_a_restart_it_is_written_unless_that_of_this_end_is_there(
+    model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, there: bool, tokens: int
 ) -> None:
-    content = "old" if there else "new"
+    content = b"new"
     if there:
-        model.path.write_text("old")
+        exported(tmp_path, model.path, tokens)
+    if there and tokens == 640:
+        content = model.path.read_bytes()
     forced = watch_disk(monkeypatch)
 
     async with model.exporter() as exporter:
-        exporter.resume(model.write)
+        exporter.resume(model.write, 640)
         await ended(exporter)
         assert exporter.exported
-    assert model.path.read_text() == content
+    assert model.path.read_bytes() == content
     # It may have been renamed into place just before a power cut.
-    assert forced == [("forced", model.path.name, content.encode()), ("forced", model.path.parent.name, b"")]
+    assert forced == [("forced", model.path.name, content), ("forced", model.path.parent.name, b"")]
 
 
 def test_what_is_exported_can_be_loaded_and_says_where_it_is_from(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path)
-    parameters = [torch.full((fragment.numel,), 0.5) for fragment in job.layout.fragments]
-    export(job.job, job.layout, parameters, 640, tmp_path / "model.safetensors")
+    job = exported(tmp_path, tmp_path / "model.safetensors", 640)
     loaded = load_model(tmp_path / "model.safetensors")
     assert (loaded.info.job, loaded.info.tokens, loaded.info.sequence_length) == ("small", 640, 16)
     assert loaded.info.layout_digest == job.layout.digest

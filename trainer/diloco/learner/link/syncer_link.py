@@ -141,6 +141,23 @@ class Link:
         if session is not None:
             session.close()
 
+    def goes_on(self, open_session: Callable[[Join], SessionLike]) -> bool:
+        """Whether a job that was over goes on, as with a larger budget. Asks by joining.
+
+        If it is admitted it leaves at once, so that the next process of this learner counts as no restart.
+        """
+        try:
+            with contextlib.closing(open_session(self._join())) as session:
+                for message in session:
+                    if isinstance(message, Welcome):
+                        session.send(Leave(message.incarnation, "the job goes on; the next process trains"))
+                        return True
+                    if isinstance(message, Refused):
+                        return message.refusal != Refusal.FINISHED
+        except WireError as error:
+            _log.debug("cannot ask whether the job goes on: %s", error)
+        return False
+
     def run(self) -> None:
         """Keep a session until closed or ended by the syncer."""
         while not self._closed.is_set():

@@ -146,7 +146,7 @@ class HistoryBuilder:
             seconds=self._end,
             phase=view.phase if view else "Waiting",
             phase_reason=view.phase_reason if view else "the syncer has written no tape",
-            budget_tokens=self._job.spec.training.tokens,
+            budget_tokens=view.budget_tokens if view else self._job.spec.training.tokens,
             merged_tokens=view.merged_tokens if view else 0.0,
             syncer_steps=view.syncer_step if view else 0,
             parameters=self._layout.numel,

@@ -14,6 +14,7 @@ from torch import nn
 from diloco.core.fragments import Layout
 from diloco.model import ModelError, ModelInfo, export_model
 from diloco.model.build import layout_of_job, model_from_fragments, vocabulary_of_builtin
+from diloco.model.export import info_of
 from diloco.runtime.files import fsync
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.checkpoint import load_checkpoint, newest_checkpoint
@@ -48,11 +49,18 @@ class Exporter:
             fsync(self._path.parent)
         self._task = asyncio.create_task(self._until_done(write))
 
-    def resume(self, write: Callable[[], None]) -> None:
-        """Write the model, unless it is there, of a job that had ended before this process began."""
+    def resume(self, write: Callable[[], None], tokens: int) -> None:
+        """Write the model of a job that had ended before this process began, unless it is there.
+
+        ``tokens``: merged ones. A file with fewer is of an earlier end, after which the budget was raised.
+        """
 
         def missing() -> None:
-            if not self._path.exists():
+            try:
+                there = info_of(self._path).tokens == tokens
+            except ModelError:
+                there = False
+            if not there:
                 write()
             # It may have been renamed into place just before a power failure.
             fsync(self._path, self._path.parent)
