@@ -45,7 +45,7 @@ def goes_on(status: JobStatus, budget_tokens: int | None) -> bool:
 
 
 def syncer_end(syncer: SyncerStatusView | SyncerAway | None, budget_tokens: int | None) -> End | None:
-    """The end that the syncer reports. Complete only once the model is exported, and the budget, if one is given, merged.
+    """The end that the syncer reports. Complete only once the model is exported, and a given budget merged.
 
     A syncer that has ended the job with a smaller budget starts again once it reads of it.
     """

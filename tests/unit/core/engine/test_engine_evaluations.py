@@ -131,14 +131,14 @@ def test_a_budget_that_is_raised_in_the_final_evaluation_goes_on() -> None:
     assert [(one.tokens, one.final) for one in script.view.evaluations] == [(0, False), (200, False), (400, True)]
 
 
-def test_a_budget_that_is_raised_to_what_is_merged_leaves_the_final_evaluation() -> None:
+def test_a_budget_raised_to_what_is_merged_leaves_the_final_evaluation() -> None:
     script = begun(budget_tokens=50)
     turn(script)
     assert [type(action) for action in budget(script, 100)] == [Note]
     assert of(script.evaluated(), Finish)
 
 
-def test_a_budget_that_is_raised_after_the_end_changes_nothing_before_a_restart() -> None:
+def test_a_budget_raised_after_the_end_changes_nothing_before_a_restart() -> None:
     script = begun(budget_tokens=100)
     turn(script)
     script.evaluated()

@@ -259,7 +259,7 @@ def test_a_budget_raised_as_the_syncer_ends_the_job_is_no_end(*, reads: bool) ->
     assert (w.status["phase"], w.status["progress"]["tokens"]) == ("Complete", 100_000)
 
 
-def test_a_budget_raised_before_the_pods_of_a_complete_job_are_gone_is_trained() -> None:
+def test_a_budget_raised_before_a_complete_jobs_pods_are_gone_is_trained() -> None:
     w = world(60)
     while w.status["phase"] != "Complete":
         w.tick()
@@ -274,7 +274,7 @@ def test_a_budget_raised_before_the_pods_of_a_complete_job_are_gone_is_trained()
 
 
 @pytest.mark.parametrize("refused", [{"activeDeadlineSeconds": "soon"}, {"syncer": {"env": [{"name": "DILOCO_POD"}]}}])
-def test_a_refused_manifest_with_a_larger_budget_keeps_no_job_from_its_end(refused: dict[str, Any]) -> None:
+def test_a_refused_manifest_with_a_larger_budget_lets_the_job_end(refused: dict[str, Any]) -> None:
     w = world(60)
     w.change(**refused)
     raise_budget(w, 100_000)
