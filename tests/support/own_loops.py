@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -114,6 +115,26 @@ def plain(model: nn.Module) -> None:
             goes_on = session.step(loss.detach(), norm)
 
 
+SCHEDULE: Callable[[torch.optim.Optimizer], Any] = cast("Any", None)
+"""Makes that of ``scheduled``."""
+
+
+def scheduled(model: nn.Module) -> None:
+    """Steps with a learning-rate schedule of torch."""
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1.0)
+    session = _session(model, optimizer=optimizer)
+    schedule = session.saved["schedule"] = SCHEDULE(optimizer)
+    with session:
+        goes_on = True
+        while goes_on:
+            for group in optimizer.param_groups:
+                for one in group["params"]:
+                    one.grad = torch.ones_like(one)
+            optimizer.step()
+            schedule.step(*[1.0] * isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau))
+            goes_on = session.step()
+
+
 def _session(model: nn.Module, **changes: Any) -> diloco.Session:
     given: dict[str, Any] = {
         "model": model,
@@ -141,6 +162,35 @@ def _raises(_model: nn.Module, _what: str) -> None:
 def _raises_inside(model: nn.Module, what: str) -> None:
     with _session(model):
         _raises(model, what)
+
+
+def _raises_later(model: nn.Module, _what: str) -> None:
+    with _session(model) as session:
+        session.step()
+        raise RuntimeError("a worker was killed")
+
+
+def _unfreezes(model: nn.Module, what: str) -> None:
+    for one in list(model.parameters())[:-1]:
+        one.requires_grad_(what == "unfreezes")
+    _session(model)
+
+
+def _tells(what: str) -> dict[str, Any]:
+    told: dict[str, dict[str, Any]] = {
+        "two losses": {"loss": torch.ones(2)},
+        "text as loss": {"loss": "low"},
+        "text as norm": {"gradient_norm": {}},
+    }
+    return told.get(what, {})
+
+
+def tells(model: nn.Module) -> None:
+    """Numbers as libraries have them."""
+    with _session(model, evaluate=lambda _: np.float32(0.5)) as session:
+        session.step(torch.ones((), requires_grad=True) * 2)
+        session.step(gradient_norm=cast("Any", np.float32(0.5)))
+        session.step(float("inf"))
 
 
 def _exits(_model: nn.Module, _what: str) -> None:
@@ -189,13 +239,16 @@ def _uses(model: nn.Module, what: str) -> None:
     session = _session(model, evaluate=lambda _: None)
     session.saved.update(WRONG.get(what, {}))
     with session:
-        while session.step():
+        while session.step(**_tells(what)):
             pass
 
 
 _FAULTY: dict[str, Callable[[nn.Module, str], object]] = {
     "raises": _raises,
     "raises inside": _raises_inside,
+    "raises later": _raises_later,
+    "unfreezes": _unfreezes,
+    "freezes": _unfreezes,
     "exits": _exits,
     "no session": lambda _model, _what: None,
     "not entered": lambda model, _: _session(model),

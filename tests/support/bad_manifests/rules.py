@@ -98,6 +98,7 @@ CASES: list[Bad] = [
         for field, change, given in (
             ("task", {"spec.task": {"entrypoint": "a.b:c"}}, {}),
             ("training.microBatchSize", {"spec.training.microBatchSize": 2}, {}),
+            ("training.precision", {"spec.training.precision": "BF16"}, {}),
             ("data.holdoutFraction", {}, {"holdoutFraction": 0.1}),
             ("training.optimizer", {"spec.training.optimizer.learningRate": 0.02}, {}),
             ("training.evaluation.sequences", {"spec.training.evaluation.sequences": 4}, {}),

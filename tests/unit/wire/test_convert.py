@@ -100,9 +100,10 @@ def test_no_message_of_the_protocol_is_missing() -> None:
 
 
 def test_a_diverged_loss_can_be_said() -> None:
-    said = unpack_learner(pack_learner(messages.StepReport(1, 2, 3, 0.5, math.nan, 6)))
+    said = unpack_learner(pack_learner(messages.StepReport(1, 2, 3, 0.5, math.nan, 6, gradient_norm=math.nan)))
     assert isinstance(said, messages.StepReport)
     assert math.isnan(said.loss)
+    assert math.isnan(said.gradient_norm)
 
 
 @pytest.mark.parametrize(

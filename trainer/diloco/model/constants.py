@@ -62,6 +62,14 @@ def digests(module: nn.Module) -> dict[str, str]:
     return {name: tensor_digest(name, tensor) for name, tensor in found.items()}
 
 
+def changed_in_training(what: str) -> ModelError:
+    """The error that training changes ``what``, which is not synchronized."""
+    return ModelError(
+        f"model: training changes {what}, and only trained parameters are synchronized; use layers without "
+        "running statistics (LayerNorm, GroupNorm), leave it as it is, or make it a trained parameter"
+    )
+
+
 class SavedBuffers:
     """Detects a write to a buffer in the state dict, which counts even if no result depends on it, as yet."""
 

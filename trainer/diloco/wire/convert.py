@@ -53,7 +53,7 @@ _SYNCER_BODIES: dict[str, type[SyncerMessage]] = {
 }
 _LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}
 _SYNCER_NAMES = {cls: name for name, cls in _SYNCER_BODIES.items()}
-_MAY_BE_NAN = frozenset({"loss"})
+_MAY_BE_NAN = frozenset({"loss", "gradient_norm"})
 _FOR_PEOPLE = frozenset({"reason"})
 """Text that is only displayed."""
 _MAY_BE_ABSENT: Final = int | None

@@ -1,5 +1,6 @@
 """Loops of the user's own: what they train, what outlives a restart, and what is said of wrong ones."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import torch
 
 import diloco
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data import DataError
+from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.opening import open_task
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
@@ -115,7 +116,7 @@ def test_starting_over_drops_the_optimizers_state(tmp_path: Path) -> None:
     def start_over(trainer: SessionTrainer) -> bool:
         assert trainer.state().tensors
         trainer.start_over()
-        assert not trainer.state().tensors
+        assert all(name.startswith("group:") for name in trainer.state().tensors)
         return trainer.steps == 2
 
     stage.after_step = start_over
@@ -132,7 +133,7 @@ def test_steps_that_the_syncer_knows_of_are_counted(tmp_path: Path) -> None:
 def test_what_training_changes_besides_parameters_is_noticed(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "changes_a_buffer", "tests.support.own_loops:model_with_a_mean")
     stage.after_step = lambda trainer: trainer.evaluate() if trainer.steps == 2 else None
-    with pytest.raises(ModelError, match=r"^model: training changes a buffer or a frozen parameter"):
+    with pytest.raises(ModelError, match=r"^model: training changes buffer mean, and only trained parameters"):
         stage.run()
 
 
@@ -162,15 +163,20 @@ def test_a_stop_ends_a_loop_even_if_it_raises_then(tmp_path: Path, begun: bool) 
         ("entered twice", "its session is entered twice; enter it once"),
         ("other model", "gives diloco.session another model; give it the one that it was called with"),
         ("no optimizer", "gives diloco.session a TinyModel; give it a torch.optim.Optimizer"),
+        ("unfreezes", "changes the model before its session; freeze, replace and load in model.entrypoint"),
+        ("freezes", "changes the model before its session; freeze, replace and load in model.entrypoint"),
         ("part of it", "its optimizer does not hold embedding.weight"),
         ("outside", r"step\(\) is called outside of the session, or in another thread"),
         ("afterwards", r"step\(\) is called outside of the session, or in another thread"),
         ("thread", r"step\(\) is called outside of the session, or in another thread"),
-        ("evaluates", "evaluate returned a NoneType; return the loss, one number"),
+        ("evaluates", "evaluate returned a NoneType; give one number"),
+        ("two losses", r"step\(\): loss is a Tensor; give one number"),
+        ("text as loss", r"step\(\): loss is a str; give one number"),
+        ("text as norm", r"step\(\): gradient_norm is a dict; give one number"),
         ("a tensor", "saved 'data': its state_dict has values that JSON lacks"),
         ("keys", "saved 'data': its state_dict has values that JSON lacks"),
         ("not a number", "saved 'data': its state_dict has values that JSON lacks"),
-        ("large", r"saved 'data': its state_dict has 600\d+ characters of JSON; use at most 500000"),
+        ("large", r"saved: its states have 600\d+ characters of JSON; use at most 500000"),
         ("loads", "saved 'data': load_state_dict raised KeyError"),
     ],
 )
@@ -185,6 +191,29 @@ def test_a_mistake_in_a_loop_is_one_line(tmp_path: Path, what: str, told: str) -
     with pytest.raises(DataError, match=f"^{LOOP}faulty: {told}") as raised:
         stage.run()
     assert "\n" not in str(raised.value)
+
+
+def test_what_a_loop_tells_of_a_step_may_be_of_many_kinds(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "tells")
+    losses: list[float] = []
+
+    def step(trainer: SessionTrainer) -> bool:
+        losses.append(trainer.evaluate())
+        return trainer.steps == 3
+
+    stage.after_step = step
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stage.run()
+    assert losses == [0.5, 0.5, 0.5]
+    told = [(str(one.loss), str(one.grad_norm)) for one in stage.results]
+    assert told == [("2.0", "nan"), ("nan", "0.5"), ("nan", "nan")]
+
+
+def test_what_a_loop_raises_after_a_step_is_tried_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "faulty", what="raises later")
+    with pytest.raises(DataUnavailableError, match=f"^{LOOP}faulty: it raised RuntimeError: a worker was killed, line"):
+        stage.run()
 
 
 def test_a_learner_ends_with_one_line_of_a_wrong_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

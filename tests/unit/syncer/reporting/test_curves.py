@@ -1,4 +1,5 @@
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ def test_a_row_has_what_learners_reported_and_merges_found(status: SyncerStatus)
     assert (learner.loss, learner.gradient_norm, learner.learning_rate) == (2.0, 1.5, 0.01)
     assert ("fragments/1/agreement", 0.75) in points(row)
     assert ("learners/here/cpu/0/loss", 2.0) in points(row)
+    curves.reported("here/cpu/0", StepReport(1, 1, 64, 0.5, 2.0, 4, gradient_norm=math.nan))
+    row = CurveRow.model_validate_json(curves.row(status).model_dump_json())
+    assert row.learners["here/cpu/0"].gradient_norm is None
 
 
 def test_a_job_has_a_thousand_rows_and_one_at_its_end(status: SyncerStatus) -> None:

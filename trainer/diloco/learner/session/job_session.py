@@ -50,6 +50,8 @@ class Session:
         self.began: Learner | None = None
         self.ending: Ending | None = None
         """How the training has ended; None: it has not."""
+        self.stepped = False
+        """Whether this process has made a step."""
         self.failure: BaseException | None = None
         """What a call has raised, even if the loop has caught it."""
         self._thread: int | None = None
@@ -90,11 +92,13 @@ class Session:
             if learner is None or self._thread != threading.get_ident():
                 text = "step() is called outside of the session, or in another thread than entered it"
                 raise self._code.mistake(text)
+            told, norm = self._number("loss", loss), self._number("gradient_norm", gradient_norm)
+            self.stepped = True
             result = StepResult(
-                loss=_finite(loss, math.nan),
+                loss=told,
                 tokens=self._trainer.count_step(),
                 seconds=time.monotonic() - self._since,
-                grad_norm=_finite(gradient_norm, 0.0),
+                grad_norm=norm,
                 learning_rates={"AdamW": self._trainer.learning_rate},
                 skipped=False,
             )
@@ -104,6 +108,10 @@ class Session:
         """End the training so, unless it has ended."""
         if self.ending is None and self.began is not None:
             self._goes_on(self.began, ending)
+
+    def _number(self, name: str, value: float | Tensor | None) -> float:
+        number = math.nan if value is None else self._trainer.number(f"step(): {name} is", value)
+        return number if math.isfinite(number) else math.nan
 
     def _goes_on(self, learner: Learner, ending: Ending | None) -> bool:
         self.ending = ending
@@ -121,8 +129,3 @@ class Session:
         except BaseException as error:
             self.failure = error
             raise
-
-
-def _finite(value: float | Tensor | None, otherwise: float) -> float:
-    number = otherwise if value is None else float(value)
-    return number if math.isfinite(number) else otherwise

@@ -7,7 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.data import DataError
+from diloco.core.fragments import LayoutError
+from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
 from diloco.learner.job_training import Training
@@ -86,6 +87,9 @@ class OwnLoop:
             if not isinstance(optimizer, torch.optim.Optimizer):
                 kind = type(optimizer).__name__
                 raise self._code.mistake(f"gives diloco.session a {kind}; give it a torch.optim.Optimizer")
+            if not self._is_as_built(model):
+                text = "changes the model before its session; freeze, replace and load in model.entrypoint"
+                raise self._code.mistake(text)
             trainer = SessionTrainer(self._options, model, self._layout, parts, self._code)
             self._session = Session(self._options, trainer, self._code, self._begin)
         except DataError as error:
@@ -93,11 +97,18 @@ class OwnLoop:
             raise
         return self._session
 
+    def _is_as_built(self, model: nn.Module) -> bool:
+        try:
+            return layout_of(model, self._options.job.spec.sync.fragments).digest == self._layout.digest
+        except LayoutError:  # fewer parameters are left than fragments
+            return False
+
     def run(self) -> tuple[Learner, Ending]:
         """Call the loop, until the job is over or this process is to stop; returns the learner, which has shut down.
 
         Raises:
             DataError: the loop has raised, or has returned too early.
+            DataUnavailableError: it has raised after a step, which may go well in another process.
             DataStoppedError: it was asked to stop before it had a session.
             BaseException: what the learner has failed with.
         """
@@ -125,6 +136,8 @@ class OwnLoop:
             return made.began, made.ending
         if stops is not None:
             raise DataStoppedError("stopping before the loop has entered its session")
+        if made is not None and made.stepped and isinstance(told, DataError):
+            raise DataUnavailableError(str(told)) from told
         if told is not None:
             raise told
         if made is None or made.began is None:

@@ -14,8 +14,7 @@ from diloco.learner.data.own_code import OwnCode
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.own_optimizer import OwnOptimizer
-from diloco.model import ModelError
-from diloco.model.constants import constants_digest
+from diloco.model.constants import SavedBuffers, changed_in_training, tensor_digest
 from diloco.model.probe import evaluating
 from diloco.model.values import swapped
 
@@ -56,7 +55,7 @@ class SessionTrainer(FragmentTrainer):
         self._parts, self._code = parts, code
         job = options.job.spec
         self._optimizer = OwnOptimizer(parts.optimizer, self._parameters, job.training.optimizer, code)
-        self._constants = constants_digest(module)
+        self._buffers, self._frozen = SavedBuffers(module), _frozen(module)
         self.optimizer_identity = self._optimizer.identity
         self.batch_size = batch_size_of(job, options.learner)
         self._step_tokens = self.batch_size * job.training.sequence_length
@@ -75,18 +74,25 @@ class SessionTrainer(FragmentTrainer):
 
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
         """See `FragmentTrainer`."""
-        if constants_digest(self._module) != self._constants:
-            raise ModelError(
-                "model: training changes a buffer or a frozen parameter, and only trained parameters are synchronized; "
-                "use layers without running statistics (LayerNorm, GroupNorm), or make it a trained parameter"
-            )
+        frozen = _frozen(self._module).items() ^ self._frozen.items()
+        if changed := self._buffers.changed() or min(frozen, default=("", ""))[0]:
+            raise changed_in_training(changed)
         with torch.no_grad(), evaluating(self._module), swapped(self._module, self._anchors(replaced)):
             loss = self._code.call("evaluate", self._parts.evaluate, self._module)
-            if isinstance(loss, Tensor) and loss.numel() == 1:
-                loss = loss.item()
-        if not isinstance(loss, int | float):
-            raise self._code.mistake(f"evaluate returned a {type(loss).__name__}; return the loss, one number")
-        return float(loss)
+        return self.number("evaluate returned", loss)
+
+    def number(self, what: str, value: Any) -> float:
+        """``value`` as a number; ``what`` begins the message if it is none.
+
+        Raises:
+            DataError: it is none.
+        """
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise self._code.mistake(f"{what} a {type(value).__name__}; give one number") from error
 
     def catch_up(self, steps: int, data_position: int) -> None:
         """See `FragmentTrainer`; the data is the loop's."""
@@ -101,7 +107,7 @@ class SessionTrainer(FragmentTrainer):
     def state(self) -> TrainerState:
         """See `FragmentTrainer`."""
         tensors, made = self._optimizer.state(), self._optimizer.steps
-        return TrainerState(tensors, made, self.steps, self.tokens, 0, json.dumps(dict(self._saved())))
+        return TrainerState(tensors, made, self.steps, self.tokens, 0, self._saved())
 
     def load_state(self, state: TrainerState) -> None:
         """See `FragmentTrainer`.
@@ -116,30 +122,32 @@ class SessionTrainer(FragmentTrainer):
             if name in states:
                 self._code.call(f"saved {name!r}: load_state_dict", one.load_state_dict, states[name])
 
-    def _saved(self) -> dict[str, Any]:
+    def _saved(self) -> str:
+        """JSON of all that is saved.
+
+        Raises:
+            DataError: a state is not as it was once it has been written and read, or all take too much room.
+        """
         states: dict[str, Any] = {}
         for name, one in self.saved.items():
             states[name] = self._code.call(f"saved {name!r}: state_dict", one.state_dict)
-            self._check_json(name, states[name])
-        return states
-
-    def _check_json(self, name: str, state: object) -> None:
-        """Check that a state is as it was once it has been written and read.
-
-        Raises:
-            DataError: it is not, or takes too much room.
-        """
-        try:
-            text = json.dumps(state, allow_nan=False)
-            same = json.loads(text) == state
-        except (TypeError, ValueError, RecursionError):
-            same = False
-        if not same:
-            raise self._code.mistake(
-                f"saved {name!r}: its state_dict has values that JSON lacks; use numbers, text, lists and dictionaries "
-                "with keys of text"
-            )
+            try:
+                same = json.loads(json.dumps(states[name])) == states[name]
+            except (TypeError, ValueError, RecursionError):
+                same = False
+            if not same:
+                raise self._code.mistake(
+                    f"saved {name!r}: its state_dict has values that JSON lacks; use numbers, text, lists and "
+                    "dictionaries with keys of text"
+                )
+        text = json.dumps(states)
         if len(text) > _MOST_SAVED:
             raise self._code.mistake(
-                f"saved {name!r}: its state_dict has {len(text)} characters of JSON; use at most {_MOST_SAVED}"
+                f"saved: its states have {len(text)} characters of JSON; use at most {_MOST_SAVED}"
             )
+        return text
+
+
+def _frozen(module: nn.Module) -> dict[str, str]:
+    frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
+    return {f"frozen parameter {name}": tensor_digest(name, one) for name, one in frozen.items()}

@@ -3,7 +3,7 @@
 Its groups keep their own learning rates as peaks; warm-up and decay are those of ``training.optimizer``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from diloco.spec.training import InnerOptimizer
 _NUMBER: Final = "number:"
 """Begins the key of a state that is no tensor."""
 _GROUP: Final = "group:"
-"""Begins the key of a group's number."""
+"""Begins the key of what a group has besides parameters: its rate, betas, a count of steps."""
 
 
 class Maker(Protocol):
@@ -57,7 +57,7 @@ class OwnOptimizer:
             raise task.mistake("its optimizer holds more than the parameters it was given; give it only these")
         if not all(isinstance(group.get("lr"), float | int | Tensor) for group in optimizer.param_groups):
             raise task.mistake("its optimizer has groups without lr; give each a learning rate")
-        self._as_made = [dict(group) for group in optimizer.param_groups]
+        self._as_made = [{key: one for key, one in group.items() if key != "lr"} for group in optimizer.param_groups]
         self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
         self.steps = 0
         """Steps made, including those before a restart."""
@@ -87,18 +87,17 @@ class OwnOptimizer:
         self._optimizer.zero_grad()
 
     def start_over(self) -> None:
-        """Drop the state and the count of steps, so that the learning rate warms up again."""
+        """Drop the state and the count of steps, so that the learning rate of a task warms up again."""
         self._optimizer.state.clear()
         for group, made in zip(self._optimizer.param_groups, self._as_made, strict=True):
-            group.clear()
-            group.update(made)
+            group.update(made)  # a loop's schedule goes on from its rates, and from what it has added
         self.steps = 0
 
     def state(self) -> dict[str, Tensor]:
         """A copy of the state in host memory, by ``KEY.NAME``.
 
-        A number's key is ``number:KEY.NAME``; that of a number of a group, such as a count of steps, is
-        ``group:INDEX.KEY``.
+        A number's key is ``number:KEY.NAME``; that of a number of a group, or of a tuple of them, such as its rate or
+        betas, is ``group:INDEX.KEY``.
 
         Raises:
             OptimizerError: it keeps something else than tensors and numbers.
@@ -107,7 +106,7 @@ class OwnOptimizer:
             f"{_GROUP}{index}.{key}": _tensor_of(value)
             for index, group in enumerate(self._optimizer.param_groups)
             for key, value in group.items()
-            if key != "lr" and isinstance(value, int | float)
+            if isinstance(value, Tensor) or _are_numbers(value if isinstance(value, tuple | list) else [value])
         }
         for name, parameter in self._parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
@@ -131,15 +130,19 @@ class OwnOptimizer:
         numbers = {full: one for full, one in tensors.items() if full.startswith(_GROUP)}
         if missing := {full for full in self.state() if full.startswith(_GROUP)} - numbers.keys():
             raise KeyError(min(missing))
-        by_index = dict(enumerate(self._optimizer.param_groups))
-        for full, number in numbers.items():
-            index, _, key = full.removeprefix(_GROUP).partition(".")
-            by_index[int(index)][key] = number.item()
         tensors = {full: one for full, one in tensors.items() if full not in numbers}
         groups = {id(one): group for group in self._optimizer.param_groups for one in group["params"]}
         found = {full: full.removeprefix(_NUMBER).partition(".")[::2] for full in tensors}
         if unknown := [full for full, (_, name) in found.items() if name not in self._parameters]:
             raise KeyError(min(unknown))
+        by_index = dict(enumerate(self._optimizer.param_groups))
+        for full, number in numbers.items():
+            index, _, key = full.removeprefix(_GROUP).partition(".")
+            group = by_index[int(index)]
+            if isinstance(held := group.get(key), Tensor):
+                group[key] = number.to(held.device, copy=True)
+            else:
+                group[key] = tuple(number.tolist()) if number.dim() else number.item()
         for full, (key, name) in found.items():
             tensor, parameter = tensors[full], self._parameters[name]
             group, kept = groups[id(parameter)], self._optimizer.state[parameter]
@@ -153,5 +156,11 @@ class OwnOptimizer:
         self.steps = steps
 
 
-def _tensor_of(number: float) -> Tensor:
-    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
+def _are_numbers(values: Sequence[object]) -> bool:
+    return bool(values) and all(isinstance(one, int | float) for one in values)
+
+
+def _tensor_of(value: float | Sequence[float] | Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    return torch.tensor(value, dtype=None if isinstance(value, int) else torch.float64)

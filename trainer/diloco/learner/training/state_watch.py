@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from diloco.learner.data import DataError
 from diloco.learner.data.task import JobTask
 from diloco.model import ModelError
-from diloco.model.constants import SavedBuffers, digests
+from diloco.model.constants import SavedBuffers, changed_in_training, digests
 from diloco.model.entrypoint import one_line
 from diloco.model.fragments import trained_parameters
 from diloco.model.probe import arithmetic, evaluating
@@ -70,10 +70,7 @@ class StateWatch:
                 changed = next((name for name in after if after[name] != self._digests.get(name)), "")
                 changed = changed or "state that is neither a parameter nor a buffer"
         if changed:
-            raise ModelError(
-                f"model: training changes {changed}, and only trained parameters are synchronized; use layers without "
-                "running statistics (LayerNorm, GroupNorm), leave it as it is, or make it a trained parameter"
-            )
+            raise changed_in_training(changed)
 
     def _is_steady(self, first: Tensor) -> bool:
         """Whether the same state gives the same result."""

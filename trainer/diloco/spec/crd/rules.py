@@ -105,6 +105,9 @@ _SPEC = (
         for field in ("task", "training.microBatchSize")
     ),
     Rule(
+        "!has(self.loop) || self.training.precision == 'F32'", f"{OF_A_LOOP}; remove one of them", "training.precision"
+    ),
+    Rule(
         "!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",
         "is missing; without spec.data.text give the number of token ids",
         "model.builtin.vocabularySize",

@@ -21,8 +21,8 @@ class LearnerCurve(_Values):
     """Over the last half minute."""
     loss: float | None
     """Nats per token; None if it was not a number."""
-    gradient_norm: float
-    """Global norm of the gradient before clipping."""
+    gradient_norm: float | None
+    """Global norm of the gradient before clipping; None if it was not a number."""
     learning_rate: float
     """AdamW's."""
 

@@ -4,6 +4,7 @@ A syncer that restarts goes on with the file; what it merges again, it writes ag
 """
 
 import logging
+import math
 import os
 import time
 from pathlib import Path
@@ -57,7 +58,7 @@ class Curves:
                     steps=learner.steps,
                     tokens_per_second=learner.tokens_per_second,
                     loss=learner.loss,
-                    gradient_norm=report.gradient_norm,
+                    gradient_norm=report.gradient_norm if math.isfinite(report.gradient_norm) else None,
                     learning_rate=report.learning_rate,
                 )
                 for learner in known
