@@ -9,7 +9,7 @@ reads its batch from memory, clips, steps and reads the loss. Processor time is 
 import json
 import statistics
 import time
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
 from diloco.learner.mailboxes.push_queue import PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.trainer import InnerTrainer, StepResult
+from diloco.learner.training.fragment_trainer import StepResult
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 from diloco.spec import JobSpec, parse_job
@@ -60,11 +61,11 @@ class PlainLoop:
     def step(self) -> float:
         """One step; returns its loss."""
         length = self._training.sequence_length
-        starts = torch.randint(len(self._corpus) - length - 1, (cast("int", self._training.batch_size),)).tolist()
+        starts = torch.randint(len(self._corpus) - length - 1, (self._training.batch_size,)).tolist()
         rows = torch.stack([self._corpus[start : start + length + 1] for start in starts]).long()
         logits = self._module(rows[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         nn.utils.clip_grad_norm_(self._module.parameters(), self._clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -126,7 +127,7 @@ def run_case(preset: str, steps: int) -> dict[str, Any]:
     )
     wiring = LoopWiring(boxes, wakeup, lambda: HERE, lambda: None, lambda: None)
     trainer.begin(boxes, PlainLoop(spec, corpus), WARM_UP_STEPS + steps)
-    InnerLoop(trainer, wiring, LoopSettings(10 * INTERVAL, 10**9), Activity(time.monotonic)).run()
+    InnerLoop(trainer, wiring, LoopSettings(10 * INTERVAL, 10**9), Activity(time.monotonic)).run(trainer.step)
     ours, plain = (trainer.seconds[side][WARM_UP_STEPS:] for side in ("ours", "plain"))
     lowest, middle, highest = statistics.quantiles(paired(ours, plain), n=4)
     return {

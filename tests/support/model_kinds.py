@@ -127,7 +127,7 @@ TOLD: Final[Mapping[str, Callable[[], nn.Module]]] = {
 
 def made(kind: str) -> nn.Module:
     """An entrypoint."""
-    return (KINDS | TOLD)[kind]()
+    return {**KINDS, **TOLD}[kind]()
 
 
 _SMALL: Final = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": parts.VOCABULARY}

@@ -12,6 +12,7 @@ from diloco.learner.link.transfers import TransferCounts
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptionError
 from diloco.learner.process import run_learner
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
 from diloco.runtime.http import HttpServer
@@ -109,8 +110,10 @@ class TestMistakes:
         mine = {"model": model, "sync": {"fragments": 1, "interval": 6}}
 
         def step(learner: Learner) -> None:
-            learner._trainer._data.sampler.supply = lambda first, _: first  # no syncer deals here
-            learner._trainer.step(0.0)
+            trainer = learner._trainer
+            assert isinstance(trainer, InnerTrainer)
+            trainer._data.sampler.supply = lambda first, _: first  # no syncer deals here
+            trainer.step(0.0)
 
         monkeypatch.setattr(Learner, "run", step)
         assert run_learner(learner_options(tmp_path, mine)) == EXIT_UNEXPECTED
