@@ -159,8 +159,6 @@ class Dealer:
             process, end = self.revoked.get(learner, ("", 0))
             if process == instance:
                 holder.end = max(holder.end, end)
-            else:
-                self.revoked.pop(learner, None)
         holder.present = True
         self._lapsed.discard(learner)
         if not claims:
@@ -324,7 +322,8 @@ class Dealer:
             holder = _Holder(**plain | {"pieces": pieces, "merged": merged, "present": False})
             process, end = revoked.get(learner, ("", 0))
             if process == holder.instance:
-                holder.pieces, holder.end = holder.parts(0, holder.accepted), max(holder.end, end)
+                holder.pieces = holder.parts(0, holder.accepted) + holder.parts(max(end, holder.accepted), holder.end)
+                holder.end = max(holder.end, end)
             # What it pushed since may be in the model that learners have.
             holder.kept = holder.end
             for part in holder.parts(holder.accepted, holder.end):
