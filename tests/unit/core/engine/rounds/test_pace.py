@@ -76,7 +76,7 @@ def test_a_job_whose_learners_all_wait_at_their_bound_after_a_cut_goes_on() -> N
 
 
 def test_learners_at_their_bound_go_on_though_few_steps_of_one_count() -> None:
-    # The other one's steps were slow, so only few of its own count: its clock and its turns do not reach the next round.
+    # The other one's steps were slow, so only few of its own count: its clock and turns do not reach the next round.
     script = started(2, quorum=2, fragments=4, grace_safety=0.0)
     for _ in range(2):
         merged_at_once(script, [*script.step(0, seconds=0.001), *script.step(1, seconds=100.0)])
