@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.dealing.dealer import Dealer, Piece, Revoked
+from diloco.core.dealing.dealer import Dealer, Revoked
+from diloco.core.dealing.pieces import Piece
 from diloco.learner.mailboxes.hand import Hand
 from diloco.spec.status.syncer import EpochStatus
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece, Revoked
+from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Revoked
+from diloco.core.dealing.pieces import Piece
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged
 from diloco.runtime.files import UnusableFileError, read_json, write_atomically
