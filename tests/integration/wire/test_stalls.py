@@ -3,6 +3,8 @@
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -111,3 +113,31 @@ def test_a_transfer_that_nobody_answers_leaves_its_connection(
     with pytest.raises(DeadlineError):
         send(0.5)
     send(30)
+
+
+def test_a_deadline_does_not_break_the_transfer_of_another() -> None:
+    keeper = Keeper({7: bytes(8 << 20), 8: b"1234"})
+    keeper.connections = 1
+    with (
+        RunningServer(keeper, ServerOptions("127.0.0.1:0")) as server,
+        TcpProxy(server.address) as proxy,
+        SyncClient(ClientOptions(proxy.address)) as client,
+        ThreadPoolExecutor(1) as pool,
+        client.open_session(JOIN) as session,
+    ):
+        next(iter(session))  # says that there is one connection
+
+        def pull(fragment: int, seconds: float) -> object:
+            request = replace(REQUEST, fragment=fragment)
+            return client.pull(request, lambda it: memoryview(bytearray(it.payload_bytes)), deadline_seconds=seconds)
+
+        pull(8, 30)
+        opened = proxy.connections
+        proxy.hold_answer_after_bytes(1 << 20)
+        large = pool.submit(pull, 7, 30)
+        assert proxy.held.wait(30)
+        with pytest.raises(DeadlineError):
+            pull(8, 0.5)
+        proxy.release()
+        large.result()
+        assert proxy.connections == opened

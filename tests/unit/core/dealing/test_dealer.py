@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.dealing.dealer import Dealer, Piece, Revoked
+from diloco.core.dealing.dealer import Dealer, Revoked
+from diloco.core.dealing.pieces import Piece
 from diloco.learner.mailboxes.hand import Hand
 from diloco.spec.status.syncer import EpochStatus
 
@@ -270,6 +271,35 @@ def test_what_others_took_stays_theirs_over_a_crash(checkpoint: str) -> None:
     for name in "ab":
         world.join(name, 0)
     run(world, {"a": 3, "b": 3}, 30)
+
+
+def test_a_process_that_returned_keeps_its_new_work_over_a_stop() -> None:
+    world = others_took_what_a_had()
+    world.join("a", 0)
+    run(world, {"a": 3}, 1)
+    dealer = world.dealer
+    held = dealer.left("a", dealer.end("a") - AHEAD)
+    assert held > 0
+    again = Dealer.restored(dealer.state(), *dealer.undealt())
+    assert again.left("a", dealer.end("a") - AHEAD) == held
+
+
+def test_what_others_took_stays_theirs_though_another_process_came() -> None:
+    dealer = Dealer(SEQUENCES)
+    dealer.recorded(2 * SEQUENCES)
+    for name in "ab":
+        dealer.joined(name, name, 0, ())
+    dealer.deal("a", 20)
+    dealer.deal("b", SEQUENCES - 20)
+    checkpoint = copy.deepcopy(dealer.state())
+    dealer.absent("a", for_good=False)
+    dealer.lapse("a")
+    dealer.revoke(dealer.overdue())
+    dealer.deal("b", 20)
+    dealer.joined("a", "another", 20, ())
+    again = Dealer.restored(checkpoint, *dealer.undealt())
+    again.joined("a", "a", 0, (Piece(0, 0, 20),))
+    assert not again.accept("a", 0, 20, KEEP)
 
 
 def test_a_link_that_is_cut_for_a_moment_costs_nothing() -> None:

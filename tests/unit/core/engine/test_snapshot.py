@@ -44,6 +44,11 @@ class TestTheWholeState:
         assert again._state == script.state
         assert again._state.rounds
 
+    def test_the_same_state_is_written_in_the_same_order(self) -> None:
+        planned = take(fresh(options(20), 1), 0.0)["planned"]
+        assert planned == sorted(planned)
+        assert len(planned) == 20
+
     def test_it_does_not_change_with_its_engine(self) -> None:
         script = busy()
         whole = script.engine.image()

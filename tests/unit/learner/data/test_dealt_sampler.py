@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diloco.core.dealing.dealer import Piece
+from diloco.core.dealing.pieces import Piece
 from diloco.learner.data import DataError
 from diloco.learner.data.holdout import Holdout, check_size
 from diloco.learner.data.sampler import DealtSampler, Sampling

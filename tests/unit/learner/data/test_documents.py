@@ -202,6 +202,7 @@ def test_texts_of_an_iterator_are_documents_with_progress(tmp_path: Path, monkey
     [
         ("corpus.txt", "is one text; use an iterable of texts, or TextData(path=...)"),
         (["a", 1], "document 1 is a int; use str or bytes"),
+        (["a", "\ud800"], "source: document 1 has half of a surrogate pair; use valid Unicode"),
         ([], "there are no tokens to write"),
     ],
 )

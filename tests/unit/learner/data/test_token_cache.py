@@ -87,6 +87,25 @@ def test_tokens_of_changed_documents_are_removed_unless_they_are_read(
     assert made_in(cache) == ["", ".tokens", ".tokens"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_tokens_removed_before_they_are_open_are_made_again(
+    documents: DocumentsData, cache: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool
+) -> None:
+    if there:
+        cached_tokens(documents, cache, FIELD)
+    opened = token_cache._opened
+
+    def open_late(path: Path) -> TokenFile:
+        monkeypatch.setattr(token_cache, "_opened", opened)
+        with (cache / "lock").open("w") as lock:
+            if token_cache._has_locked(lock):  # as another process whose documents are newer
+                path.unlink()
+        return opened(path)
+
+    monkeypatch.setattr(token_cache, "_opened", open_late)
+    assert len(cached_tokens(documents, cache, FIELD)) == 3000
+
+
 def test_one_process_makes_the_tokens_and_the_others_wait(
     documents: DocumentsData, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from diloco.core.dealing.dealer import Piece
+from diloco.core.dealing.pieces import Piece
 from diloco.learner.data import DataError
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError

@@ -14,9 +14,9 @@ from diloco.core.engine.events import FragmentArrived, FragmentDeclined, Merged
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import JobSpec
 from diloco.syncer.peers import dealing
-from diloco.syncer.peers.dealing import Dealing
+from diloco.syncer.peers.dealing import Ahead, Dealing
 from diloco.wire.errors import RefusedError
-from diloco.wire.messages import Dealt, Leave, PushHeader, PushKey
+from diloco.wire.messages import Dealt, Join, Leave, PushHeader, PushKey
 from tests.support.small_job import small_job
 from tests.support.syncer_peers import (
     ANYBODY,
@@ -89,6 +89,25 @@ async def test_nothing_is_dealt_that_is_not_on_disk(peers: SyncerPeers) -> None:
     peers.dealing.tick()
     await settled(peers)
     assert dealt(one) == [Dealt(0, 0, FIRST)]
+
+
+async def test_learners_that_join_during_a_write_are_not_counted_each_time() -> None:
+    asked: list[str] = []
+
+    def batch_size(learner: str) -> int:
+        asked.append(learner)
+        return BATCH
+
+    one = Dealing(Dealer(SEQUENCES), Ahead(batch_size, BOUND, INTERVAL, 16), lambda *_: None)
+    for number in range(50):
+        one.admitted(Join("job", f"r/p/{number}", "process", "", sequences=SEQUENCES), 0, lambda _: None)
+    await one.stop()
+    assert len(asked) < 50 * 5
+
+
+async def test_a_process_that_is_refused_says_nothing_of_the_data(peers: SyncerPeers) -> None:
+    assert (await peers.join(steps=2**62, sequences=SEQUENCES - 1)).problem is not None
+    assert not (await peers.join(BESIDE, sequences=SEQUENCES)).over
 
 
 async def test_other_data_is_refused_in_one_line(peers: SyncerPeers) -> None:
@@ -198,6 +217,21 @@ def test_a_full_disk_takes_another_record_in_place(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(dealing, "write_atomically", full)
     dealing._write(path, 100_000, (), {})
     assert dealing.read_record(path) == (100_000, [], {})
+
+
+def test_a_full_disk_takes_a_short_record_over_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "dealt.json"
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    long = [(3 * number, 3 * number + 1) for number in range(500)]
+    dealing._write(path, 1000, long, {})
+    monkeypatch.setattr(dealing, "write_atomically", full)
+    with pytest.raises(OSError, match="No space"):
+        dealing._write(path, 1000, [*long, *long], {})
+    dealing._write(path, 2000, (), {})
+    assert dealing.read_record(path) == (2000, [], {})
 
 
 def test_a_record_of_another_training_does_not_count(tmp_path: Path, spec: JobSpec) -> None:

@@ -14,8 +14,9 @@ hold is lost.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
+from diloco.core.dealing.pieces import Piece, extend, parts_of
 from diloco.core.dealing.ranges import Ranges
 from diloco.spec.status.syncer import DataStatus, EpochStatus
 
@@ -27,43 +28,6 @@ _SHOWN_EPOCHS = 32
 
 Revoked = Mapping[str, tuple[str, int]]
 """By learner: a process, and the count below which nothing is its own any more unless it was accepted before."""
-
-
-class Piece(NamedTuple):
-    """A learner's counts ``first`` .. ``first + length - 1`` are the positions from ``start`` on."""
-
-    first: int
-    start: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        """The count after its last."""
-        return self.first + self.length
-
-    @property
-    def stop(self) -> int:
-        """The position after its last."""
-        return self.start + self.length
-
-    def within(self, first: int, end: int) -> "Piece":
-        """Its part from count ``first`` to ``end``; of length 0 or less if there is none."""
-        low = max(first, self.first)
-        return Piece(low, self.start + low - self.first, min(end, self.end) - low)
-
-
-def parts_of(pieces: Iterable[Piece], first: int, end: int) -> list[Piece]:
-    """The parts of ``pieces`` from count ``first`` to ``end``."""
-    return [part for piece in pieces if (part := piece.within(first, end)).length > 0]
-
-
-def extend(pieces: list[Piece], piece: Piece) -> None:
-    """Add ``piece`` to the end of ``pieces``, as a part of the last one if it goes on with it."""
-    if pieces and (pieces[-1].end, pieces[-1].stop) == piece[:2]:
-        last = pieces[-1]
-        pieces[-1] = Piece(last.first, last.start, last.length + piece.length)
-    else:
-        pieces.append(piece)
 
 
 @dataclass(slots=True)
@@ -159,8 +123,6 @@ class Dealer:
             process, end = self.revoked.get(learner, ("", 0))
             if process == instance:
                 holder.end = max(holder.end, end)
-            else:
-                self.revoked.pop(learner, None)
         holder.present = True
         self._lapsed.discard(learner)
         if not claims:
@@ -324,7 +286,8 @@ class Dealer:
             holder = _Holder(**plain | {"pieces": pieces, "merged": merged, "present": False})
             process, end = revoked.get(learner, ("", 0))
             if process == holder.instance:
-                holder.pieces, holder.end = holder.parts(0, holder.accepted), max(holder.end, end)
+                holder.pieces = holder.parts(0, holder.accepted) + holder.parts(max(end, holder.accepted), holder.end)
+                holder.end = max(holder.end, end)
             # What it pushed since may be in the model that learners have.
             holder.kept = holder.end
             for part in holder.parts(holder.accepted, holder.end):

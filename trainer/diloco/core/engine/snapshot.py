@@ -62,7 +62,8 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
 
 def take_whole(state: EngineState) -> dict[str, Any]:
     """The whole state; it shares nothing that can change with ``state``."""
-    return {"format": FORMAT, **to_plain(state, without=_NOT_IN_IT)}
+    in_order = {"planned": sorted(state.planned), "pools": sorted(state.pools)}
+    return {"format": FORMAT, **to_plain(state, without=_NOT_IN_IT), **in_order}
 
 
 def restore_whole(options: EngineOptions, epoch: int, plain: Any) -> EngineState:

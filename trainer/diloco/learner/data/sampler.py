@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.core.dealing.dealer import Piece
+from diloco.core.dealing.pieces import Piece
 from diloco.learner.data.permutation import Permutation
 from diloco.learner.mailboxes.hand import Hand
 

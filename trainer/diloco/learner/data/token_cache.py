@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from diloco.learner.data.documents import DocumentFiles, find_document_files
-from diloco.learner.data.source import DataStoppedError, unreadable
+from diloco.learner.data.source import DataError, DataStoppedError, unreadable
 from diloco.learner.data.token_file_maker import Progress, at_most_every, make_from_files
 from diloco.learner.data.tokenfile import TokenFile, open_token_file
 from diloco.learner.data.tokenizer import Tokenizer, tokenizer_of
@@ -46,19 +46,24 @@ def cached_tokens(
     tokenizer = tokenizer_of(documents, field)
     place = _place(documents)
     path = folder / f"{place}-{_key(files, tokenizer)}.tokens"
+    if path.exists():
+        try:
+            return _opened(path)
+        except DataError:
+            if path.exists():  # no process with other documents has removed it meanwhile
+                raise
     try:
-        if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / "lock").open("w") as lock:
-                _lock(lock, stopping)
-                if not path.exists():
-                    for old in folder.glob(f"{place}-*.tokens"):
-                        _remove_unless_read(old)
-                    _make(files, path, tokenizer, stopping)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            _lock(lock, stopping)
+            if not path.exists():
+                for old in folder.glob(f"{place}-*.tokens"):
+                    _remove_unless_read(old)
+                _make(files, path, tokenizer, stopping)
+            return _opened(path)
     except OSError as error:
         what = f"{field}: {path} cannot be written; free space, or name another folder in {VARIABLE}"
         raise unreadable(what, error) from error
-    return _opened(path)
 
 
 def _opened(path: Path) -> TokenFile:

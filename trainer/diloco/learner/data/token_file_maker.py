@@ -127,7 +127,10 @@ def _given(source: Iterable[str | bytes]) -> Iterator[Text]:
         raise DataError("source: is one text; use an iterable of texts, or TextData(path=...)")
     done = 0
     for number, document in enumerate(source):
-        content = document.encode() if isinstance(document, str) else document
+        try:
+            content = document.encode() if isinstance(document, str) else document
+        except UnicodeEncodeError:
+            raise DataError(f"source: document {number} has half of a surrogate pair; use valid Unicode") from None
         if not isinstance(content, bytes):
             raise DataError(f"source: document {number} is a {type(content).__name__}; use str or bytes")
         done += len(content)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from diloco.core.dealing.dealer import Piece
+from diloco.core.dealing.pieces import Piece
 from diloco.core.engine.actions import Refusal
 from diloco.learner.checkpoint import is_other_training
 from diloco.learner.link.transfers import reconnecting

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from diloco.core.dealing.dealer import MOST_CLAIMS, Piece, extend, parts_of
+from diloco.core.dealing.dealer import MOST_CLAIMS
+from diloco.core.dealing.pieces import Piece, extend, parts_of
 
 
 class Hand:

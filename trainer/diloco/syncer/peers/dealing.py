@@ -15,7 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Piece, Revoked
+from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Revoked
+from diloco.core.dealing.pieces import Piece
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged
 from diloco.runtime.files import UnusableFileError, read_json, write_atomically
@@ -208,7 +209,7 @@ class Dealing:
         if self._stopped or left >= ahead:
             return
         wanted = ahead + chunk - left
-        if self.dealer.next_mark(wanted) is not None:
+        if self._recording is None and self.dealer.next_mark(wanted) is not None:
             mark = self.dealer.next_mark(_BLOCK * max(wanted, sum(self._ahead.chunk(one) for one in self._present)))
             assert mark is not None
             self._write_down(mark)
@@ -262,6 +263,7 @@ def _write(path: Path, mark: int, left: Pairs, revoked: Revoked) -> None:
     try:
         write_atomically(path, text)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or len(text) > _FILE_BYTES or not path.exists():
+        there = path.stat().st_size if path.exists() else 0
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or len(text) > there:
             raise
-        overwrite(path, text.encode())
+        overwrite(path, text.ljust(there).encode())

@@ -91,7 +91,6 @@ class Sessions:
         if join.training and self._training and join.training != self._training:
             # Its checkpoint is of another training: how far it was there does not count here.
             join = replace(join, steps=0, data_position=0)
-        self._dealing.check(join)
         try:
             self._claims.check_join(join)
         except ClaimError as error:
@@ -99,6 +98,7 @@ class Sessions:
         no_room = self._admission.problem_with(join.learner, (learner for learner, _ in self._joining))
         if no_room is not None:
             raise UnavailableError(no_room)  # the manifest that plans it may arrive soon
+        self._dealing.check(join)
         session = _Session(join, send)
         key = (join.learner, join.instance)
         replaced = self._joining.pop(key, None)

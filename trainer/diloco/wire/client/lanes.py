@@ -9,7 +9,7 @@ import concurrent.futures
 import contextlib
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -35,6 +35,8 @@ class Lanes:
         self._open_lane = open_lane
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._answers: deque[float] = deque(maxlen=_ANSWERS)
+        self.serving: Counter[int] = Counter()
+        """By connection: calls of all transfers that were answered and go on."""
         self._endings: set[asyncio.Task[None]] = set()
 
     def after(self, ending: Coroutine[Any, Any, None]) -> None:
@@ -64,9 +66,8 @@ class Lanes:
         return self._channels[number]
 
     def leave(self, number: int) -> None:
-        """Close connection ``number``, which is silent: what is under way on it goes on over a new one."""
-        channel = self._channels.pop(number, None)
-        if channel is not None:
+        """Close connection ``number``, as it is silent: its calls go on over a new one. Not while it serves others."""
+        if not self.serving[number] and (channel := self._channels.pop(number, None)) is not None:
             self.after(channel.close())
 
     async def close(self) -> None:

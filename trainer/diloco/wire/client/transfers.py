@@ -114,7 +114,7 @@ class _Calls:
         self._answered_at = time.monotonic()
         self._cause = None
         self._working.add(number)
-        self._unanswered.pop(number, None)
+        self._lanes.serving[self._unanswered.pop(number)] += 1
 
     def _done(self, result: Any) -> None:
         if not self._result.done():
@@ -142,6 +142,7 @@ class _Calls:
             finally:
                 was_answered = number in self._working
                 self._working.discard(number)
+                self._lanes.serving[connection] -= was_answered
                 self._unanswered.pop(number, None)
             if not error.retryable:
                 self._failed(error)
