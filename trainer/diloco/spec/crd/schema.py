@@ -6,6 +6,7 @@ exclusive bounds as flags
 structural schema"). Other modules add rules.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,10 @@ _LONGEST_WORD = 32
 """Bound for a word, as the API server must be able to estimate the cost of a rule on it."""
 _LONGEST_KEY = 1024
 """The same for the key of an item that is passed on unchanged."""
+_RESERVED = re.compile(
+    r"\.(as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return|var|void|while)\b"
+)
+"""Fields whose names are CEL's own words; in a rule they have underscores around them."""
 
 
 @dataclass(frozen=True)
@@ -121,4 +126,5 @@ def fields(node: Schema) -> Iterator[tuple[str, Schema, bool]]:
 def add_rules(node: Schema, rules: list[dict[str, Any]]) -> None:
     """Append CEL rules to those of a part of a structural schema."""
     if rules:
-        node.setdefault("x-kubernetes-validations", []).extend(rules)
+        escaped = [{**one, "rule": _RESERVED.sub(r".__\1__", one["rule"])} for one in rules]
+        node.setdefault("x-kubernetes-validations", []).extend(escaped)
