@@ -31,7 +31,9 @@ def test_a_loop_goes_on_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # One of them may come back when the other has done the rest.
     logs = [log.read_text(encoding="utf-8") for log in run.output.glob("logs/here.*.log")]
     assert any("continues from its own checkpoint of step" in log for log in logs)
-    for newest in (max(one.iterdir()) for one in run.output.glob("learners/*/checkpoints")):
+    newest_of_each = [max(one.iterdir()) for one in run.output.glob("learners/*/checkpoints")]
+    assert newest_of_each
+    for newest in newest_of_each:
         kept = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))
         assert json.loads(kept["saved"])["points"]["drawn"] >= 16 * kept["optimizer_steps"]
     told = fork_server.run([*PROGRAM, "data", str(run.output)])

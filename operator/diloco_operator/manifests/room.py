@@ -39,7 +39,7 @@ def checkpoints_mib(spec: JobSpec) -> int | None:
 
 def temporary_mib(spec: JobSpec) -> int | None:
     """Room in MiB for temporary files. None: code of the user's may write as much as it likes, such as downloads."""
-    own = spec.model.entrypoint or spec.data.entrypoint or spec.task or spec.loop
+    own = spec.model.entrypoint or spec.data.entrypoint or spec.has_own_code
     return None if own else _TEMPORARY_MIB
 
 

@@ -320,7 +320,7 @@ class InnerLoop:
             data_position=self._trainer.data_position,
             spent=self._activity.spent(),
             gradient_norm=result.grad_norm,
-            learning_rate=result.learning_rates["AdamW"],
+            learning_rate=result.learning_rate,
         )
         self._boxes.control.step(self.news)
 

@@ -96,7 +96,7 @@ class _LearnerCollector(Collector):
         yield _gauge("step_seconds", "Duration of the latest inner step, in seconds.", news.step_seconds)
         yield _gauge("loss", "Training loss of the latest step, in the task's unit.", news.loss)
         yield _gauge("gradient_norm", "Global norm of the latest step's gradient before clipping.", news.gradient_norm)
-        yield _gauge("learning_rate", "Learning rate of the latest step (AdamW's).", news.learning_rate)
+        yield _gauge("learning_rate", "Learning rate of the latest step.", news.learning_rate)
         if figures.flops_of_token and figures.peak_flops:
             done = figures.flops_of_token * figures.tokens_per_step / news.step_seconds if news.step_seconds else 0.0
             text = (

@@ -89,8 +89,8 @@ def run_learner(options: LearnerOptions) -> int:
 def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
     with _http(options) as http, ExitStack() as stack:
 
-        def begin(*own: Training) -> Learner:
-            made = stack.enter_context(closing(Learner(options, orders, wakeup, *own)))
+        def begin(own: Training | None = None) -> Learner:
+            made = stack.enter_context(closing(Learner(options, orders, wakeup, own)))
             if http is not None:
                 http.serve(made.pages())
             return made

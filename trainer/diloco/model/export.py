@@ -93,7 +93,7 @@ def info_of(path: Path) -> ModelInfo:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            return _info(path, (file.metadata() or {}).get(_METADATA_KEY))
+            return _info(path, file.metadata() or {})
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read as safetensors ({one_line(error)})") from error
 
@@ -107,7 +107,7 @@ def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
     try:
         open_regular(path).close()
         with safe_open(path, framework="pt") as file:
-            info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
+            info = _info(path, file.metadata() or {})
             module = _empty_model(path, info, model)
             _fill(path, module, info, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # not a mapping
     except OSError as error:
@@ -128,7 +128,7 @@ def fill_trained(path: Path, module: nn.Module) -> None:
     trained = {id(parameter) for parameter in trained_parameters(module).values()}
     try:
         with safe_open(path, framework="pt") as file:
-            info = _info(path, (file.metadata() or {}).get(_METADATA_KEY))
+            info = _info(path, file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path.name}: cannot be read as safetensors ({one_line(error)})") from error
@@ -149,7 +149,8 @@ def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Mod
     return make_model(model or info.model, info.vocabulary_size, 0)
 
 
-def _info(path: Path, described: str | None) -> ModelInfo:
+def _info(path: Path, metadata: Mapping[str, str]) -> ModelInfo:
+    described = metadata.get(_METADATA_KEY)
     if described is None:
         raise ModelError(f"{path}: was not written by diloco (no {_METADATA_KEY!r} in its metadata)")
     try:

@@ -73,7 +73,7 @@ class CountedTrainer:
         self.steps += 1
         self.tokens += tokens
         self.data_position += self._batch_size
-        return StepResult(0.0, tokens, 0.0, 0.0, {}, skipped=False)
+        return StepResult(0.0, tokens, 0.0, 0.0, 0.0, skipped=False)
 
     def capture(self, fragment: int) -> Capture:
         """The counters of an outer gradient, without values."""

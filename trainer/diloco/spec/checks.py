@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 MODEL_ENDING = ".safetensors"
 """Ending of an exported model's file."""
 
-OF_A_LOOP = "has no use with spec.loop, whose code decides it"
-OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it"
-"""The problem with a setting of what a loop of the user's own does."""
+OF_A_LOOP = "has no use with spec.loop, whose code decides it; remove one of them"
+OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; remove one of them"
+"""The problem with a setting of what code of the user's own does."""
 
 LEAST_LENGTH = 2
 """Fewest tokens in a sequence of a language model."""
+TOO_SHORT = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
 
 MAXIMUM_LEARNERS = 10_000
 """Most learners of a job (ours), as one syncer serves them all."""
@@ -77,11 +78,6 @@ def _at_most_learners(spec: "JobSpec", path: str, value: int) -> Iterator[Proble
         yield Problem(path, f"{value} is above the learners of spec.regions, {learners}; use at most as many")
 
 
-def has_own_code(spec: "JobSpec") -> bool:
-    """Whether data and loss are those of a ``task`` or a ``loop``, so that ``spec.data`` names none."""
-    return spec.task is not None or spec.loop is not None
-
-
 def _loop(spec: "JobSpec") -> Iterator[Problem]:
     if spec.loop is None:
         return
@@ -96,28 +92,27 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
         ("training.evaluation.sequences", training.evaluation.sequences != Evaluation().sequences),
     ):
         if given:
-            yield Problem(path, f"{OF_A_LOOP}; remove one of them")
+            yield Problem(path, OF_A_LOOP)
     for path, pool in _pools(spec):
         if pool.batch_size == AUTO:
-            yield Problem(f"{path}.batchSize", f"Auto {OF_A_LOOP}; use a number")
+            yield Problem(f"{path}.batchSize", "Auto has no use with spec.loop, whose code decides it; use a number")
 
 
 def _data(spec: "JobSpec") -> Iterator[Problem]:
-    if not has_own_code(spec):
+    if not spec.has_own_code:
         if problem := not_one(spec.data.sources):
             yield Problem("data", problem)
         if spec.training.sequence_length < LEAST_LENGTH:
-            text = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
-            yield Problem("training.sequenceLength", text)
+            yield Problem("training.sequenceLength", TOO_SHORT)
         return
     for name, given in {**spec.data.sources, "documentMask": spec.data.document_mask or None}.items():
         if given is not None:
-            yield Problem(f"data.{name}", f"{OF_OWN_CODE}; remove one of them")
+            yield Problem(f"data.{name}", OF_OWN_CODE)
 
 
 def _vocabulary(spec: "JobSpec") -> Iterator[Problem]:
     model, data = spec.model, spec.data
-    if model.builtin is None or (not has_own_code(spec) and not_one(data.sources)):
+    if model.builtin is None or (not spec.has_own_code and not_one(data.sources)):
         return
     size, path = model.builtin.vocabulary_size, "model.builtin.vocabularySize"
     if data.text is None and size is None:

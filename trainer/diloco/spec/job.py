@@ -66,6 +66,11 @@ class JobSpec(SpecModel):
     """Seconds until a finished job is deleted. Default: never."""
 
     @property
+    def has_own_code(self) -> bool:
+        """Whether data and loss are those of ``task`` or ``loop``, so that ``data`` names none."""
+        return self.task is not None or self.loop is not None
+
+    @property
     def pools(self) -> dict[str, Pool]:
         """Every pool by ``region/pool``, in the manifest's order."""
         return {f"{region.name}/{pool.name}": pool for region in self.regions for pool in region.pools}

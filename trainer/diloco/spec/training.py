@@ -223,7 +223,7 @@ class DataSpec(Sources):
         return self
 
 
-class OwnCode(SpecModel):
+class EntrypointSpec(SpecModel):
     """Code of your own."""
 
     entrypoint: Entrypoint
@@ -237,7 +237,7 @@ class OwnCode(SpecModel):
         return self
 
 
-class TaskSpec(OwnCode):
+class TaskSpec(EntrypointSpec):
     """What an inner step computes, by code of your own: examples, their loss and, if you like, their optimizer."""
 
     entrypoint: Entrypoint
@@ -245,7 +245,7 @@ class TaskSpec(OwnCode):
     counts as ``training.sequenceLength`` tokens in the budget and in every clock, whatever its loss counts."""
 
 
-class LoopSpec(OwnCode):
+class LoopSpec(EntrypointSpec):
     """The whole training loop, by code of your own: data, loss, optimizer and evaluation."""
 
     entrypoint: Entrypoint

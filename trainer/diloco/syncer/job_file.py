@@ -52,11 +52,11 @@ class JobFile:
                 changed,
             )
             return []
-        before, self.job = _said(self.job), job
-        return [now for now, then in zip(_said(job), before, strict=True) if now != then]
+        before, self.job = _watched(self.job), job
+        return [now for now, then in zip(_watched(job), before, strict=True) if now != then]
 
 
-def _said(job: DiLoCoJob) -> tuple[Change, Change]:
+def _watched(job: DiLoCoJob) -> tuple[Change, Change]:
     spec, training = job.spec, job.spec.training
     planned = LearnersPlanned(spec.learner_ids, tuple(spec.pools), pool_minimums(spec))
     return planned, BudgetChanged(training.tokens, evaluate_every_tokens(training))

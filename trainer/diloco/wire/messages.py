@@ -70,7 +70,7 @@ class StepReport:
     """Over all processes of this learner, including this step's."""
     step_seconds: float
     loss: float
-    """Nats per token; not a number if the model has diverged."""
+    """In the task's unit; not a number if the model has diverged."""
     data_position: int
     spent: TimeSpent = NO_TIME
     """How the process has spent its time since it started."""
@@ -81,7 +81,7 @@ class StepReport:
     gradient_norm: float = 0.0
     """Global norm of the gradient before clipping."""
     learning_rate: float = 0.0
-    """AdamW's, of this step."""
+    """Of this step: AdamW's, or that of the first group of a loop's optimizer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,8 @@ def test_a_plain_loop_trains_as_the_built_in_one_to_the_bit(tmp_path: Path, monk
     assert (stage.trainer.steps, stage.trainer.tokens) == (built_in.steps, built_in.tokens) == (12, 12 * 64)
     told = [(one.loss, one.grad_norm, one.tokens) for one in stage.results]
     assert told == [(pytest.approx(one.loss), pytest.approx(one.grad_norm), 64) for one in results]
-    rates = [one.learning_rates["AdamW"] for one in results]
-    assert [one.learning_rates["AdamW"] for one in stage.results] == pytest.approx(rates)
+    rates = [one.learning_rate for one in results]
+    assert [one.learning_rate for one in stage.results] == pytest.approx(rates)
 
 
 @pytest.mark.usefixtures("one_torch_thread")

@@ -41,7 +41,7 @@ class _OwnTask(JobTask):
     def __init__(self, task: Task, entrypoint: str) -> None:
         self._task: Any = task
         self._code = OwnCode(_FIELD, entrypoint)
-        self._length: int = self._code.call("__len__", lambda: len(task))
+        self._length: int = self._code.call("__len__", len, task)
 
     def __len__(self) -> int:
         return self._length

@@ -6,7 +6,6 @@ lock.
 """
 
 import fcntl
-import hashlib
 import json
 import logging
 import shutil
@@ -23,6 +22,7 @@ from diloco.learner.data.token_file_maker import Progress, at_most_every, make_f
 from diloco.learner.data.tokenfile import TokenFile, open_token_file
 from diloco.learner.data.tokenizer import Tokenizer, tokenizer_of
 from diloco.runtime.cache import VARIABLE
+from diloco.runtime.files import sha256_bytes
 from diloco.spec.training import DocumentsData
 
 _log = logging.getLogger(__name__)
@@ -138,4 +138,4 @@ def _key(files: DocumentFiles, tokenizer: Tokenizer) -> str:
 
 
 def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return sha256_bytes(json.dumps(value).encode())

@@ -70,7 +70,7 @@ class Session:
             self._thread = threading.get_ident()
             self.began = learner = self._begin(Training(self._trainer, None, FoundBatch(self._trainer.batch_size), 0.0))
             learner.start()
-            self._goes_on(learner, learner.loop.begin())
+            self._continue_or_finish(learner, learner.loop.begin())
         return self
 
     def __exit__(
@@ -92,28 +92,28 @@ class Session:
             if learner is None or self._thread != threading.get_ident():
                 text = "step() is called outside of the session, or in another thread than entered it"
                 raise self._code.mistake(text)
-            told, norm = self._number("loss", loss), self._number("gradient_norm", gradient_norm)
+            mean, norm = self._number("loss", loss), self._number("gradient_norm", gradient_norm)
             self.stepped = True
             result = StepResult(
-                loss=told,
+                loss=mean,
                 tokens=self._trainer.count_step(),
                 seconds=time.monotonic() - self._since,
                 grad_norm=norm,
-                learning_rates={"AdamW": self._trainer.learning_rate},
+                learning_rate=self._trainer.learning_rate,
                 skipped=False,
             )
-            return self._goes_on(learner, learner.loop.after_step(result))
+            return self._continue_or_finish(learner, learner.loop.after_step(result))
 
     def end(self, ending: Ending) -> None:
         """End the training so, unless it has ended."""
         if self.ending is None and self.began is not None:
-            self._goes_on(self.began, ending)
+            self._continue_or_finish(self.began, ending)
 
     def _number(self, name: str, value: float | Tensor | None) -> float:
         number = math.nan if value is None else self._trainer.number(f"step(): {name} is", value)
         return number if math.isfinite(number) else math.nan
 
-    def _goes_on(self, learner: Learner, ending: Ending | None) -> bool:
+    def _continue_or_finish(self, learner: Learner, ending: Ending | None) -> bool:
         self.ending = ending
         if ending is not None:
             learner.finish(ending)

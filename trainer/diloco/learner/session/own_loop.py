@@ -113,16 +113,16 @@ class OwnLoop:
             BaseException: what the learner has failed with.
         """
         _Current.loop = self
-        told: Exception | None = None
+        raised: Exception | None = None
         try:
             self._code.call("it", self._function, self._module, **self._arguments)
         except Exception as error:  # noqa: BLE001  # raised below, unless there is a better reason
-            told = error
+            raised = error
         finally:
             _Current.loop = None
-        return self._ended(told)
+        return self._ended(raised)
 
-    def _ended(self, told: Exception | None) -> tuple[Learner, Ending]:
+    def _ended(self, raised: Exception | None) -> tuple[Learner, Ending]:
         made = self._session
         failure = self._failure or (None if made is None else made.failure)
         if failure is not None:
@@ -131,15 +131,15 @@ class OwnLoop:
         if made is not None and stops is not None:
             made.end(stops)  # a framework may end by itself when the process is to stop
         if made is not None and made.began is not None and made.ending is not None:
-            if told is not None:
-                _log.warning("after the end: %s", told)
+            if raised is not None:
+                _log.warning("after the end: %s", raised)
             return made.began, made.ending
         if stops is not None:
             raise DataStoppedError("stopping before the loop has entered its session")
-        if made is not None and made.stepped and isinstance(told, DataError):
-            raise DataUnavailableError(str(told)) from told
-        if told is not None:
-            raise told
+        if made is not None and made.stepped and isinstance(raised, DataError):
+            raise DataUnavailableError(str(raised)) from raised
+        if raised is not None:
+            raise raised
         if made is None or made.began is None:
             raise self._code.mistake("returned without entering a diloco.session; train inside of one")
         raise self._code.mistake("returned before the job was complete; go on until step() returns False")

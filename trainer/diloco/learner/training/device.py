@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from diloco.spec import JobSpec
-from diloco.spec.checks import has_own_code
 
 _FLOPS: Final = 2
 """Operations of a parameter for a token: so many in the forward pass, for the gradient of what goes into its layer, and
@@ -25,7 +24,7 @@ def flops_of_token(job: JobSpec, module: nn.Module) -> int:
     A frozen parameter has no gradient of its own, and none goes through its layer to parameters before it if these are
     all frozen. Before means registered earlier.
     """
-    if has_own_code(job):
+    if job.has_own_code:
         return 0
     operations, behind = 0, False
     for parameter in module.parameters():

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from diloco.core.fragments import Layout
 from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.training.capture import Capture, Reader
-from diloco.learner.training.optimizer import LearningRates
 from diloco.model.fragments import trained_parameters, whole_tensors, write_fragment
 
 NOTHING: Final[Mapping[int, Tensor]] = MappingProxyType({})
@@ -33,7 +32,8 @@ class StepResult:
     seconds: float
     grad_norm: float
     """Global norm of the gradient before clipping."""
-    learning_rates: LearningRates
+    learning_rate: float
+    """Of AdamW, or of the first group of an optimizer of the user's own."""
     skipped: bool
     """Loss or gradient was not finite: nothing was changed and the step does not count."""
 

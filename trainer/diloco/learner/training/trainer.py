@@ -89,7 +89,7 @@ class InnerTrainer(FragmentTrainer):
             self.tokens += tokens
         else:
             self._skip(loss)
-        return StepResult(loss, tokens, time.perf_counter() - began, norm, rates, not finite)
+        return StepResult(loss, tokens, time.perf_counter() - began, norm, rates["AdamW"], not finite)
 
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
         """See `FragmentTrainer`; in the task's unit."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.spec.automatic import AUTO, allowed
-from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING, OF_A_LOOP, OF_OWN_CODE
+from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING, OF_A_LOOP, OF_OWN_CODE, TOO_SHORT
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
 from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec, exactly_one
@@ -82,30 +82,24 @@ def _at_most_learners(field: str) -> Rule:
     )
 
 
+_OWN_CODE = "(has(self.task) || has(self.loop))"
 _SPEC = (
-    Rule(
-        f"has(self.task) || has(self.loop) || {_one_given('self.data', DataSpec().sources)}",
-        exactly_one(DataSpec().sources),
-        "data",
-    ),
-    Rule(
-        f"has(self.task) || has(self.loop) || self.training.sequenceLength >= {LEAST_LENGTH}",
-        f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}",
-        "training.sequenceLength",
-    ),
+    Rule(f"{_OWN_CODE} || {_one_given('self.data', DataSpec().sources)}", exactly_one(DataSpec().sources), "data"),
+    Rule(f"{_OWN_CODE} || self.training.sequenceLength >= {LEAST_LENGTH}", TOO_SHORT, "training.sequenceLength"),
     *(
-        Rule(f"!(has(self.task) || has(self.loop)) || {unused}", f"{OF_OWN_CODE}; remove one of them", f"data.{name}")
+        Rule(f"!{_OWN_CODE} || {unused}", OF_OWN_CODE, f"data.{name}")
         for name, unused in {
             **{source: f"!has(self.data.{source})" for source in DataSpec().sources},
             "documentMask": "!self.data.documentMask",
         }.items()
     ),
     *(
-        Rule(f"!has(self.loop) || !has(self.{field})", f"{OF_A_LOOP}; remove one of them", field)
-        for field in ("task", "training.microBatchSize")
-    ),
-    Rule(
-        "!has(self.loop) || self.training.precision == 'F32'", f"{OF_A_LOOP}; remove one of them", "training.precision"
+        Rule(f"!has(self.loop) || {unused}", OF_A_LOOP, field)
+        for field, unused in {
+            "task": "!has(self.task)",
+            "training.microBatchSize": "!has(self.training.microBatchSize)",
+            "training.precision": "self.training.precision == 'F32'",
+        }.items()
     ),
     Rule(
         "!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",

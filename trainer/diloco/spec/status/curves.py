@@ -20,11 +20,11 @@ class LearnerCurve(_Values):
     tokens_per_second: float
     """Over the last half minute."""
     loss: float | None
-    """Nats per token; None if it was not a number."""
+    """In the task's unit; None if it was not a number."""
     gradient_norm: float | None
     """Global norm of the gradient before clipping; None if it was not a number."""
     learning_rate: float
-    """AdamW's."""
+    """AdamW's, or that of the first group of a loop's optimizer."""
 
 
 class FragmentCurve(_Values):

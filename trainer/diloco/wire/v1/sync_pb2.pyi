@@ -282,7 +282,7 @@ class StepReport(_message.Message):
     gradient_norm: _builtins.float
     """global, before clipping"""
     learning_rate: _builtins.float
-    """AdamW's"""
+    """AdamW's, or that of the first group of a loop's optimizer"""
     @_builtins.property
     def spent(self) -> Global___TimeSpent: ...
     def __init__(
