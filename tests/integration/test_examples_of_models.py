@@ -17,6 +17,8 @@ from testbed import fork_server
 from tests.support.documented_commands import local_script, statements
 from tests.support.local_run import PROGRAM
 
+pytestmark = pytest.mark.processes
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LIBRARIES = ("transformers.models.llama.modeling_llama", "peft", "pyarrow.parquet", "tokenizers")
 """Loading them takes each process ten seconds."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ from tests.support.local_run import PROGRAM, LocalRun
 
 LEARNERS = "here/cpu/0", "here/cpu/1"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/session"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries_loaded_once() -> Iterator[None]:
+    with fork_server.loading("transformers.trainer", "pytorch_lightning"):
+        yield
 
 
 @pytest.mark.processes
