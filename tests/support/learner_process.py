@@ -19,13 +19,13 @@ from tests.support.small_job import small_job, write_text
 _EXIT_SECONDS = 60.0
 
 
-def make_job(folder: Path, learners: int = 2, **changes: Any) -> DiLoCoJob:
+def make_job(folder: Path, learners: int = 2, name: str = "small", **changes: Any) -> DiLoCoJob:
     """A small job whose manifest lies at ``folder/job.json``."""
     spec = small_job(write_text(folder), learners, **changes)
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": "small"},
+        "metadata": {"name": name},
         "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     (folder / "job.json").write_text(json.dumps(document))

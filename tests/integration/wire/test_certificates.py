@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from diloco.spec.names.syncer_name import syncer_name
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.errors import IdentityError, UnavailableError, WireError
 from diloco.wire.messages import Alive, Join, Welcome
@@ -221,9 +222,13 @@ def test_a_reconnected_learner_uses_its_new_certificates_on_every_channel(world:
 
 @pytest.mark.processes
 def test_a_learner_process_that_is_turned_away_ends_with_one_line(world: World, tmp_path: Path) -> None:
-    make_job(tmp_path)
+    make_job(tmp_path, name="job")
     tls = world.old.learner("other", "here/cpu")
-    with LearnerProcess(tmp_path, world.server.address, *tls_flags(tls)) as learner:
+    named = ServerOptions("127.0.0.1:0", tls=world.old.server("named", syncer_name("job", "default")), job="job")
+    with (
+        RunningServer(world.keeper, named) as server,
+        LearnerProcess(tmp_path, server.address, *tls_flags(tls)) as learner,
+    ):
         assert learner.wait() == 3
         assert [line for line in learner.log.splitlines() if "error" in line] == learner.log.splitlines()[-1:]
         assert "the certificate is for job other; this is job job" in learner.log
