@@ -59,7 +59,7 @@ async def push(peers: SyncerPeers, first: int, end: int, incarnation: int = INCA
     key = PushKey(WHO, incarnation, 1, 5, 1)
     peers.inbox.ask(key)
     header = PushHeader(*key, 4, 2, 64, "None", 24, EPOCH, data_from=first, data_to=end)
-    peers.service.accept_push(header, ANYBODY, lambda: None)[:] = bytes(64)
+    peers.service.accept_push(header, ANYBODY, lambda: None)[:] = bytes(header.payload_bytes)
     return (await peers.service.pushed(replace(header, payload_digest=bytes(16)))).accepted
 
 
