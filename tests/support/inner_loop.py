@@ -165,9 +165,9 @@ class LoopBench(CountedTrainer):
         if not self.steps_to_make:
             self.boxes.orders.stop("the steps are made")
         if skipped:
-            return StepResult(math.nan, 0, seconds, 1.0, {"AdamW": 0.1}, skipped=True)
+            return StepResult(math.nan, 0, seconds, 1.0, 0.1, skipped=True)
         super().step(progress)
-        return StepResult(2.0, STEP_TOKENS, seconds, 1.0, {"AdamW": 0.1}, skipped=False)
+        return StepResult(2.0, STEP_TOKENS, seconds, 1.0, 0.1, skipped=False)
 
     def apply(self, fragment: int, version: int, values: Tensor) -> None:
         self.clock.now += 0.5
