@@ -32,8 +32,8 @@ class Life:
     ending = Ending(EndKind.FINISHED, "enough")
     checkpoint_written = True
 
-    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> None:
-        del options, wakeup
+    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: None) -> None:
+        del options, wakeup, own
         self._orders = orders
         self.calls.append("made")
 
