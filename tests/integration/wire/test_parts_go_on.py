@@ -28,13 +28,13 @@ class Link:
         self._monkeypatch = monkeypatch
 
     def cut_after_bytes(self, count: int, not_before: threading.Event | None = None) -> None:
-        self._monkeypatch.setattr("diloco.wire.client.transfers._BROKEN_SECONDS", 0.2)
+        self._monkeypatch.setattr("diloco.wire.client.calls._BROKEN_SECONDS", 0.2)
         self._proxy.for_good = True
         self._proxy.cut_after_bytes(count, not_before=not_before)
 
     def mend(self) -> None:
         assert self._proxy.was_cut.is_set()
-        self._monkeypatch.setattr("diloco.wire.client.transfers._BROKEN_SECONDS", 30.0)
+        self._monkeypatch.setattr("diloco.wire.client.calls._BROKEN_SECONDS", 30.0)
         self._proxy.for_good = False
 
 

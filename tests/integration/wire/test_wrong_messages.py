@@ -178,7 +178,7 @@ def offer(fragment: int = 7, version: int = 3, digest: bytes = b"") -> bytes:
 def test_an_answer_to_a_pull_that_is_wrong_is_not_believed(
     messages: list[bytes], error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diloco.wire.client.transfers._BROKEN_SECONDS", 0.0)
+    monkeypatch.setattr("diloco.wire.client.calls._BROKEN_SECONDS", 0.0)
     with LyingServer(messages) as server, SyncClient(ClientOptions(server.address)) as client:
         client._welcomed(Welcome(1, "epoch", (), (), 0, 0, Progress(0, 1, 0)))
         buffer = memoryview(bytearray(len(DATA)))
