@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+from torch import nn
+
+from diloco.core.fragments import Layout
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.found_batch import FoundBatch, found_batch
 from diloco.learner.mailboxes.hand import Hand
@@ -30,14 +34,24 @@ class Training(NamedTuple):
     """0: not known."""
 
 
-def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
-    """Build the model and open the data of a job; for what it raises see `Learner`."""
+def built(options: LearnerOptions) -> tuple[nn.Module, Layout, torch.device]:
+    """The job's model, on the learner's device, and its layout.
+
+    Raises:
+        ModelError, LayoutError, DeviceError: this machine lacks what the job asks for.
+    """
     spec, device = options.job.spec, choose_device(options.device or "auto")
     module = build_model(spec)
     layout = layout_of(module, spec.sync.fragments)
+    return module.to(device), layout, device
+
+
+def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
+    """Build the model and open the data of a job; for what it raises see `Learner`."""
+    spec, (module, layout, device) = options.job.spec, built(options)
     # Before the memory is measured.
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
-    batch = found_batch(options, module.to(device), task, layout.digest, device)
+    batch = found_batch(options, module, task, layout.digest, device)
     data = open_data(spec, options.learner, task, batch_size=batch.size, hand=Hand(wakeup.notify))
     trainer = InnerTrainer(spec, module, layout, data, device)
     return Training(trainer, trainer.step, batch, flops_of_token(spec, module))

@@ -57,9 +57,14 @@ def digests(module: nn.Module) -> dict[str, str]:
     Raises:
         ModelError: one is not a plain, strided tensor.
     """
-    found: dict[str, Tensor] = {f"buffer {name}": buffer for name, buffer, _ in _buffers(module)}
-    found |= {f"frozen parameter {name}": one for name, one in module.named_parameters() if not one.requires_grad}
-    return {name: tensor_digest(name, tensor) for name, tensor in found.items()}
+    buffers = {f"buffer {name}": buffer for name, buffer, _ in _buffers(module)}
+    return {name: tensor_digest(name, buffer) for name, buffer in buffers.items()} | frozen_digests(module)
+
+
+def frozen_digests(module: nn.Module) -> dict[str, str]:
+    """Of each frozen parameter, by ``frozen parameter NAME``; raises as ``digests`` does."""
+    frozen = {f"frozen parameter {name}": one for name, one in module.named_parameters() if not one.requires_grad}
+    return {name: tensor_digest(name, tensor) for name, tensor in frozen.items()}
 
 
 def changed_in_training(what: str) -> ModelError:

@@ -119,7 +119,7 @@ class ObjectStore:
                 raise
             except Exception as error:
                 raise self._error(f"{name} cannot be written", error) from error
-        stored = self._size(name)
+        stored = self.size(name)
         if stored != size:
             raise StoreError(f"{self.url}: {name} has {stored} bytes there, not the {size} that were sent")
         return digest.hexdigest()
@@ -168,31 +168,27 @@ class ObjectStore:
         Raises:
             StoreError: it cannot be found.
         """
-        return self._size(name)
+        return self.size_and_version(name)[0]
 
-    def version(self, name: str) -> str:
-        """Changes with the file: its size, and the tag that a bucket gives it or, elsewhere, when it was written.
+    def size_and_version(self, name: str) -> tuple[int, str]:
+        """Bytes of a file, and a text that changes with it.
+
+        The text is the size, and the tag that a bucket gives the file or, elsewhere, when it was written.
 
         Raises:
             StoreError: it cannot be found.
         """
-        found = self._info(name)
-        return f"{found['size']} {found.get('e_tag') or found.get('mtime')}"
-
-    def _check_size(self, name: str, limit_bytes: int) -> None:
-        size = self._size(name)
-        if size > limit_bytes:
-            raise TooLargeError(f"{self.url}: {name} has {size} bytes; at most {limit_bytes} are allowed here")
-
-    def _size(self, name: str) -> int:
-        return int(self._info(name)["size"])
-
-    def _info(self, name: str) -> dict[str, Any]:
         try:
             self._files.invalidate_cache()
-            return dict(self._files.info(self._path(name)))
+            found = self._files.info(self._path(name))
         except Exception as error:
             raise self._error(f"{name} cannot be found", error) from error
+        return int(found["size"]), f"{found['size']} {found.get('e_tag') or found.get('mtime')}"
+
+    def _check_size(self, name: str, limit_bytes: int) -> None:
+        size = self.size(name)
+        if size > limit_bytes:
+            raise TooLargeError(f"{self.url}: {name} has {size} bytes; at most {limit_bytes} are allowed here")
 
     def _block(self, source: BinaryIO, name: str) -> bytes:
         try:

@@ -200,7 +200,14 @@ def test_what_is_wrong_with_a_store_or_its_files_is_one_line(
     monkeypatch.setattr(ObjectStore, "download", late)
     with pytest.raises(DataError, match=rf"^data.documents.path: a.jsonl in {url} has changed; start again when it"):
         cached_tokens(DocumentsData(path=f"{url}/*"), cache, FIELD)
-    monkeypatch.setattr(ObjectStore, "size", lambda *_: 1)
+    grown = path.read_bytes()
+    path.write_bytes(b" ")
+
+    def larger(*arguments: Any) -> str:
+        path.write_bytes(grown)
+        return download(*arguments)
+
+    monkeypatch.setattr(ObjectStore, "download", larger)
     with pytest.raises(DataUnavailableError, match=rf"^data.documents.path: {url}: a.jsonl has \d+ bytes; at most 1 "):
         cached_tokens(DocumentsData(path=f"{url}/*"), cache, FIELD)
     assert made_in(cache) == [""]

@@ -123,9 +123,10 @@ def _in_store(url: str, field: str) -> tuple[ObjectStore, tuple[Document, ...], 
     try:
         store = open_store(folder)
         names = sorted(name for name in store.names() if fnmatchcase(name, pattern))
-        found = [(Document(Path(name), store.size(name)), store.version(name)) for name in names]
+        described = [(name, *store.size_and_version(name)) for name in names]
     except StoreError as error:
         raise DataUnavailableError(f"{field}: {error}") from error
+    found = [(Document(Path(name), size), version) for name, size, version in described]
     if not any(file.size_bytes for file, _ in found):
         raise DataError(f"{field}: {url} matches no file with content; use BUCKET/FOLDER/*.parquet, for instance")
     found.sort(key=lambda one: sha256_bytes(str(one[0].path).encode()))
@@ -139,7 +140,7 @@ def _copied(file: Document, version: object, store: ObjectStore, folder: Path | 
         path = Path(place, file.path.name)
         try:
             store.download(file.path.name, path, file.size_bytes)
-            now = store.version(file.path.name)
+            _, now = store.size_and_version(file.path.name)
         except StoreError as error:
             raise DataUnavailableError(f"{field}: {error}") from error
         except OSError as error:

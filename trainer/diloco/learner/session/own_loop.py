@@ -11,14 +11,12 @@ from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.job_training import Training
+from diloco.learner.job_training import Training, built
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, Orders
 from diloco.learner.options import LearnerOptions
 from diloco.learner.session.job_session import Session, SessionError
 from diloco.learner.session.trainer import Parts, SessionTrainer
-from diloco.learner.training.device import choose_device
-from diloco.model.build import build_model
 from diloco.model.entrypoint import EntrypointError, load_entrypoint
 from diloco.model.fragments import layout_of
 
@@ -69,10 +67,7 @@ class OwnLoop:
             self._function = load_entrypoint(spec.loop.entrypoint, _FIELD)
         except EntrypointError as error:
             raise DataError(str(error)) from error
-        device = choose_device(options.device or "auto")
-        module = build_model(spec)
-        self._layout = layout_of(module, spec.sync.fragments)
-        self._module = module.to(device)
+        self._module, self._layout, _ = built(options)
         self._session: Session | None = None
         self._failure: DataError | None = None
 

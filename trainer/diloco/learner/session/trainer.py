@@ -14,7 +14,7 @@ from diloco.learner.data.own_code import OwnCode
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.own_optimizer import OwnOptimizer
-from diloco.model.constants import SavedBuffers, changed_in_training, tensor_digest
+from diloco.model.constants import SavedBuffers, changed_in_training, frozen_digests
 from diloco.model.probe import evaluating
 from diloco.model.values import swapped
 
@@ -55,7 +55,7 @@ class SessionTrainer(FragmentTrainer):
         self._parts, self._code = parts, code
         job = options.job.spec
         self._optimizer = OwnOptimizer(parts.optimizer, self._parameters, job.training.optimizer, code)
-        self._buffers, self._frozen = SavedBuffers(module), _frozen(module)
+        self._buffers, self._frozen = SavedBuffers(module), frozen_digests(module)
         self.optimizer_identity = self._optimizer.identity
         self.batch_size = batch_size_of(job, options.learner)
         self._step_tokens = self.batch_size * job.training.sequence_length
@@ -74,7 +74,7 @@ class SessionTrainer(FragmentTrainer):
 
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
         """See `FragmentTrainer`."""
-        frozen = _frozen(self._module).items() ^ self._frozen.items()
+        frozen = frozen_digests(self._module).items() ^ self._frozen.items()
         if changed := self._buffers.changed() or min(frozen, default=("", ""))[0]:
             raise changed_in_training(changed)
         with torch.no_grad(), evaluating(self._module), swapped(self._module, self._anchors(replaced)):
@@ -146,8 +146,3 @@ class SessionTrainer(FragmentTrainer):
                 f"saved: its states have {len(text)} characters of JSON; use at most {_MOST_SAVED}"
             )
         return text
-
-
-def _frozen(module: nn.Module) -> dict[str, str]:
-    frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
-    return {f"frozen parameter {name}": tensor_digest(name, one) for name, one in frozen.items()}
