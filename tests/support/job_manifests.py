@@ -295,6 +295,20 @@ OWN_LOOP = changed(
         "spec.training.sequenceLength": 1,
     }
 )
-_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS, OWN_TASK, OWN_LOOP)
+UNITS = changed(
+    {
+        "metadata.name": "units",
+        "spec.model.parallelize": "mine.model:parallelize",
+        "spec.regions.0.pools.0": {
+            "name": "new",
+            "learners": 2,
+            "processesPerNode": 4,
+            "nodesPerLearner": 2,
+            "parallelism": "DDP",
+            "topologyKey": "topology.kubernetes.io/zone",
+        },
+    }
+)
+_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS, OWN_TASK, OWN_LOOP, UNITS)
 GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, *_FURTHER)}
 """Good jobs by name; every field stands in one of them at least."""

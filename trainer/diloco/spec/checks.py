@@ -61,6 +61,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
         _backups,
         _learners,
         _pool_sizes,
+        _units,
         _fallbacks,
         _resource_claims,
     )
@@ -237,6 +238,23 @@ def _pool_sizes(spec: "JobSpec") -> Iterator[Problem]:
             yield Problem(
                 f"{path}.minimumLearners",
                 f"{minimum} is above learners less excludedIndices, {pool.size}; use at most as many, or leave it out",
+            )
+
+
+def _units(spec: "JobSpec") -> Iterator[Problem]:
+    for path, pool in _pools(spec):
+        if pool.topology_key is not None and pool.nodes_per_learner == 1:
+            yield Problem(f"{path}.topologyKey", "has no use with nodesPerLearner 1; remove it")
+        if (ranks := pool.ranks) == 1:
+            continue
+        number = f"{ranks} processes (processesPerNode times nodesPerLearner)"
+        if spec.loop is not None:
+            yield Problem(f"{path}.processesPerNode", f"a learner has {number}; with spec.loop use 1")
+        elif pool.batch_size == AUTO:
+            yield Problem(f"{path}.batchSize", f"Auto is not possible with {number} of a learner; use a number")
+        elif (batch := pool.largest_batch(spec.training)) % ranks and spec.model.parallelize is None:
+            yield Problem(
+                f"{path}.batchSize", f"{batch} is not a multiple of the {number} of a learner; use one that is"
             )
 
 

@@ -8,7 +8,7 @@ from diloco.spec import automatic
 from diloco.spec.automatic import AUTO
 from diloco.spec.backup import Backup
 from diloco.spec.base import ADDRESS_RANGE, BOUND, HOST, HOST_NAME, RATE, SET, MapBy, Size, SpecModel, bytes_in
-from diloco.spec.kube.values import Annotations, ClassName, DnsLabel, ImageName
+from diloco.spec.kube.values import Annotations, ClassName, DnsLabel, ImageName, LabelKey, amount
 from diloco.spec.pods import PodTemplate, Resources, Variables
 from diloco.spec.training import BATCH_LIMIT, TrainingSpec
 
@@ -24,6 +24,8 @@ BatchSize = Annotated[int | Literal["Auto"], automatic.checked(1, BATCH_LIMIT), 
 AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43)]
 """Addresses by their prefix (CIDR)."""
 
+ACCELERATOR = "/gpu"
+"""Ends the name of an accelerator among a container's resources, such as nvidia.com/gpu."""
 _LEAST_TAPE_BYTES = 64 << 20
 _MOST_TAPE_BYTES = 2 << 30
 
@@ -84,6 +86,16 @@ class Pool(SpecModel):
     """Certificates of this pool's learners that were made before this time are refused and replaced, such as
     2026-03-01T12:00:00Z. A later time takes effect once it has come. `diloco cluster revoke` sets it. Only in a
     cluster. Default: none is refused."""
+    processes_per_node: int | None = Field(default=None, ge=1, le=64)
+    """Processes that are one learner on a node, an accelerator each; they share out ``batchSize``, which must be a
+    multiple of their number. Default: the accelerators (``*/gpu``) in the limits of ``resources``, else 1."""
+    nodes_per_learner: int = Field(default=1, ge=1, le=256)
+    """Nodes, a pod each, that are one learner; started, restarted and given up as one. Only in a cluster."""
+    parallelism: Literal["FSDP", "DDP"] = "FSDP"
+    """How the processes of a learner hold the model. FSDP: each a part (fully sharded). DDP: each the whole."""
+    topology_key: LabelKey | None = Field(default=None, max_length=317)
+    """Label of nodes, such as topology.kubernetes.io/zone: the pods of one learner run where its value is the same.
+    Default: anywhere."""
     batch_size: BatchSize | None = None
     """Sequences per inner step of a learner. Auto: as many as fit the device's memory, at most ``training.batchSize``,
     found at the start. Default: ``training.batchSize``."""
@@ -102,6 +114,19 @@ class Pool(SpecModel):
     storage: LearnerStorage | None = None
     """A volume for each learner, for its inner optimizer. Default: none; in a new pod the inner optimizer begins
     without moments and warms up."""
+
+    @property
+    def processes(self) -> int:
+        """Processes of a learner on each of its nodes."""
+        if self.processes_per_node is not None:
+            return self.processes_per_node
+        limits = self.resources.limits if self.resources is not None else {}
+        return max(1, sum(int(amount(one)) for name, one in limits.items() if name.endswith(ACCELERATOR)))
+
+    @property
+    def ranks(self) -> int:
+        """Processes of a learner, on all its nodes."""
+        return self.processes * self.nodes_per_learner
 
     @property
     def indices(self) -> tuple[int, ...]:

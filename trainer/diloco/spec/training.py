@@ -117,6 +117,10 @@ class ModelSpec(SpecModel):
     training changes."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
+    parallelize: Entrypoint | None = None
+    """Your own parallelism for learners of several processes: ``package.module:function``, called in each of them with
+    the model and the ``DeviceMesh`` of all. It makes trained parameters ``DTensor`` and returns the mesh whose ranks
+    share out a batch. Default: ``parallelism`` of the pool."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
