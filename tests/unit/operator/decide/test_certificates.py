@@ -165,7 +165,7 @@ def test_an_authority_is_replaced_with_a_third_of_its_life_left(first: Held) -> 
     assert leaf(held).not_valid_after_utc == due + LEAF_LIFE
 
 
-def test_a_pool_of_units_gets_a_certificate_for_both_ends_and_others_keep_theirs(first: Held) -> None:
+def test_a_pool_of_units_gets_a_certificate_for_both_ends(first: Held) -> None:
     units = replace(JOB, units={POOLS[0]})
     held, reasons = at(START, first, units)
     assert reasons == (f"{FAST}: is for other names",)
