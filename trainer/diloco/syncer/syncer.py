@@ -17,6 +17,7 @@ from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import LearnerFailed, LearnerReadmitted, LearnersPlanned, SnapshotAsked
 from diloco.core.engine.options import RULES
 from diloco.core.merge.codec import codec_named
+from diloco.model.build import model_identity
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
 from diloco.spec.status.engine import EngineStatus
@@ -329,9 +330,8 @@ class Syncer:
         assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
         epoch, outer, moved = int(self.epoch), self._outer, self.traffic.read()
-        return CheckpointContent(
-            self.job, self._layout, epoch, image, engine, outer, reason, moved, self._dealing.dealer.state()
-        )
+        dealt, model = self._dealing.dealer.state(), model_identity(self._options.job.spec)
+        return CheckpointContent(self.job, self._layout, epoch, image, engine, outer, reason, moved, dealt, model)
 
     def _begin_tape(self, base: str, start_state: StartState) -> TapeWriter:
         limits = TapeLimits.of_size(self._options.job.spec.syncer.tape_bytes, keep_all=self._options.record)
