@@ -58,8 +58,17 @@ class RunDirectory:
     @property
     def has_checkpoint(self) -> bool:
         """Whether the syncer has a checkpoint to resume from."""
+        return bool(self._checkpoints())
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of the syncer's newest checkpoint, about that of each learner's; 0 if there is none."""
+        newest = max(self._checkpoints(), key=lambda entry: int(entry.name), default=None)
+        return 0 if newest is None else sum(path.stat().st_size for path in newest.iterdir())
+
+    def _checkpoints(self) -> list[Path]:
         folder = self.syncer / "checkpoints"
-        return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
+        return [entry for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
 
 
 def dotted(process: str) -> str:
