@@ -21,7 +21,8 @@ from diloco_operator.names import PoolKey
 
 CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
-"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and a margin."""
+"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, more if much is kept, and a margin."""
+_DISK_SECONDS: Final = 60
 LOST_NODE_SECONDS: Final = 30
 """How long a learner's pod stays on a node that is not ready or out of reach (ours; the API server's default is 300
 s)."""
@@ -79,8 +80,10 @@ def syncer_argument(job: DiLoCoJob) -> str:
 def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
     state = None if pool.storage else room.directory(room.checkpoints_mib(job.spec), pool.resources)
     temporary = room.directory(room.temporary_mib(job.spec), pool.resources)
+    # Without a volume, the checkpoint is deleted with the pod.
+    more_seconds = room.more_seconds(pool.resources, _DISK_SECONDS) if pool.storage else 0
     return {
-        **common.pod_defaults(GRACE_SECONDS),
+        **common.pod_defaults(GRACE_SECONDS + more_seconds),
         "containers": [_container(job, key, pool, image)],
         "volumes": common.volumes(names.config_map(job.metadata.name), secret, state, temporary),
     }
