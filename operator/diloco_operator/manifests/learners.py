@@ -80,13 +80,16 @@ def syncer_argument(job: DiLoCoJob) -> str:
 def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
     state = None if pool.storage else room.directory(room.checkpoints_mib(job.spec), pool.resources)
     temporary = room.directory(room.temporary_mib(job.spec), pool.resources)
-    # Without a volume, the checkpoint is deleted with the pod.
-    more_seconds = room.more_seconds(pool.resources, _DISK_SECONDS) if pool.storage else 0
     return {
-        **common.pod_defaults(GRACE_SECONDS + more_seconds),
+        **common.pod_defaults(GRACE_SECONDS + _more_seconds(pool)),
         "containers": [_container(job, key, pool, image)],
         "volumes": common.volumes(names.config_map(job.metadata.name), secret, state, temporary),
     }
+
+
+def _more_seconds(pool: Pool) -> int:
+    """For a large last checkpoint. Without a volume, it is deleted with the pod."""
+    return room.more_seconds(pool.resources, _DISK_SECONDS) if pool.storage else 0
 
 
 def _of_pod(name: str, field: str) -> Manifest:
@@ -113,5 +116,5 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
         "ports": [common.port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
         "resources": room.resources(pool.resources, None if pool.storage else room.checkpoints_mib(job.spec)),
         "volumeMounts": common.mounts(),
-        **common.probes(STARTUP_SECONDS),
+        **common.probes(STARTUP_SECONDS, GRACE_SECONDS if _more_seconds(pool) else None),
     }

@@ -122,6 +122,9 @@ def test_a_pod_may_take_as_long_to_end_as_its_memory_takes_to_write(
     grace = [found[name]["spec"]["terminationGracePeriodSeconds"] for name in (SET, DEPLOYMENT)]
     learner, syncer = max(checkpoint_writer.LEAST_SECONDS, disk_seconds), max(checkpointer.LEAST_SECONDS, disk_seconds)
     assert grace == [learner + 60, syncer + 30]
+    probes = [one["livenessProbe"] for pod in found.values() for one in containers(pod)]
+    stuck = {one.get("terminationGracePeriodSeconds") for one in probes}
+    assert stuck == ({120, 150} if disk_seconds else {None})
 
 
 def test_a_learner_whose_checkpoints_go_with_its_pod_ends_soon() -> None:
