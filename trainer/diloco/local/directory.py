@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.local.journal import older_part
+from diloco.runtime.disk_rate import newest_bytes
 from diloco.runtime.files import UnusableFileError, make_writable_directory, write_atomically
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
@@ -58,17 +59,13 @@ class RunDirectory:
     @property
     def has_checkpoint(self) -> bool:
         """Whether the syncer has a checkpoint to resume from."""
-        return bool(self._checkpoints())
+        folder = self.syncer / "checkpoints"
+        return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
 
     @property
     def checkpoint_bytes(self) -> int:
         """Size of the syncer's newest checkpoint, about that of each learner's; 0 if there is none."""
-        newest = max(self._checkpoints(), key=lambda entry: int(entry.name), default=None)
-        return 0 if newest is None else sum(path.stat().st_size for path in newest.iterdir())
-
-    def _checkpoints(self) -> list[Path]:
-        folder = self.syncer / "checkpoints"
-        return [entry for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+        return newest_bytes(self.syncer / "checkpoints")
 
 
 def dotted(process: str) -> str:
