@@ -9,8 +9,14 @@ from diloco_operator.manifests.inputs import Manifest
 
 SYNC_PORT: Final = 29400
 HTTP_PORT: Final = 8080
+LINK_PORT: Final = 29401
+"""Between the nodes of a learner: the further ones connect to the first."""
+STORE_PORT: Final = 29402
+"""The store by which their processes find each other."""
 SYNC_PORT_NAME: Final = "sync"
 HTTP_PORT_NAME: Final = "http"
+LINK_PORT_NAME: Final = "link"
+STORE_PORT_NAME: Final = "store"
 
 USER_ID: Final = 10001
 """User and group of every process, unless the platform assigns them; the images run as any."""
@@ -30,6 +36,9 @@ OUR_MOUNTS: Final = {
     TEMPORARY_VOLUME: TEMPORARY_DIRECTORY,
 }
 """Where each of the operator's volumes is mounted, in every pod."""
+SHARED_MEMORY_VOLUME: Final = "shared-memory"
+SHARED_MEMORY_DIRECTORY: Final = "/dev/shm"  # noqa: S108  # a volume of the pod's own
+OUR_VOLUMES: Final = (*OUR_MOUNTS, SHARED_MEMORY_VOLUME)
 
 TLS_ARGUMENTS: Final = (
     f"--tls-ca={TLS_DIRECTORY}/ca.crt",

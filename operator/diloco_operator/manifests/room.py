@@ -5,16 +5,17 @@ not the neighbours. How large a model from an entrypoint is, and what user code 
 """
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from diloco.spec import JobSpec
 from diloco.spec.pods import Resources
 from diloco_operator.manifests.inputs import Manifest
 
-DEFAULT_REQUESTS: Final[Mapping[str, str]] = MappingProxyType({"cpu": "100m", "memory": "256Mi"})
-"""Requests for resources that the manifest does not mention (ours), enough for a small model."""
+_MILLICORES, _MEMORY_MIB = 100, 256
+"""Requests of each process for what the manifest does not mention (ours), enough for a small model."""
+_SHARED_MEMORY_MIB: Final = 256
+"""Room for each of several processes on a node (ours). Where devices cannot reach each other's memory, NCCL takes 9.2
+MiB for each channel between two of them. Without a volume a container has 64 MiB, enough for seven."""
 DISK: Final = "ephemeral-storage"
 _LOGS_MIB: Final = 64
 """What a kubelet keeps of a container's output, five files of 10 MiB, and some."""
@@ -48,11 +49,20 @@ def directory(mib: int | None, given: Resources | None) -> Manifest:
     return {"emptyDir": {} if mib is None or _named(given, DISK) else {"sizeLimit": f"{mib}Mi"}}
 
 
-def resources(given: Resources | None, checkpoints_mib: int | None = None) -> Manifest:
+def shared_memory(processes: int) -> Manifest:
+    """A volume in memory for so many processes. What they write there counts as the container's memory."""
+    return {"emptyDir": {"medium": "Memory", "sizeLimit": f"{processes * _SHARED_MEMORY_MIB}Mi"}}
+
+
+def resources(given: Resources | None, checkpoints_mib: int | None = None, processes: int = 1) -> Manifest:
     """A container's resources: the given ones, and our requests for those that are not mentioned."""
     found: Manifest = {} if given is None else given.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     # Without a request, Kubernetes uses the limit as the request; it refuses a request above the limit.
-    ours = {**DEFAULT_REQUESTS, DISK: f"{_LOGS_MIB + (checkpoints_mib or 0)}Mi"}
+    ours = {
+        "cpu": f"{processes * _MILLICORES}m",
+        "memory": f"{processes * _MEMORY_MIB}Mi",
+        DISK: f"{_LOGS_MIB + (checkpoints_mib or 0)}Mi",
+    }
     missing = {resource: amount for resource, amount in ours.items() if not _named(given, resource)}
     return {**found, "requests": {**missing, **found.get("requests", {})}} if missing else found
 
