@@ -60,13 +60,12 @@ def unplaced(
     for index in [index for index, unit in tried.items() if unit.placed == workload.nodes]:
         del known[index], tried[index]
     waiting = [index for index, unit in units.items() if index not in held and unit.placed and unit.waits >= _AT_ONCE]
-    apart = sorted(index for index in waiting if units[index].waits >= patience)
-    # What the others leave may complete one of them.
+    apart = [index for index in waiting if units[index].waits >= patience]
     lately = any(now - (until - _pause(known[index].times)) < patience for index, until in held.items())
-    stays = max(apart, key=lambda index: (units[index].placed, -index)) if lately or len(apart) > 1 else None
-    for index in apart:
-        if index != stays:
-            known[index] = _held(index, known[index].times + 1 if index in known else 1, now)
+    # What others leave may complete one of them.
+    stay = int(lately or len(apart) > 1)
+    for index in sorted(apart, key=lambda index: (-units[index].placed, index))[stay:]:
+        known[index] = _held(index, known[index].times + 1 if index in known else 1, now)
     undecided = any(unit.changes or _AT_ONCE <= unit.waits < patience for unit in tried.values())
     due = sorted((until, index) for index, until in held.items() if until <= now)
     if due and not (waiting or undecided):

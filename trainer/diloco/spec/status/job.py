@@ -143,7 +143,7 @@ class PoolStatus(StatusModel):
     held: int | None = None
     """Learners whose pods are held back without a node: given up, in ``excludedIndices`` or ``unplaced``. Absent if
     none."""
-    unplaced: Annotated[tuple[UnplacedLearner, ...], Field(max_length=10_000), MapBy("index")] | None = None
+    unplaced: Annotated[tuple[UnplacedLearner, ...], Field(max_length=10_000)] | None = None
     """Learners of which only some pods found a node. Absent if none."""
     nodes_per_learner: int | None = None
     """Pods of each learner, one on a node. Absent if one."""
