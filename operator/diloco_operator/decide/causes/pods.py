@@ -6,7 +6,7 @@ alternates (ErrImagePull, ImagePullBackOff) count as one problem.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -54,6 +54,10 @@ class PodProblem:
     """One line; may be empty."""
     node_silent: bool = False
     """Kubernetes takes it for not ready because its node does not respond, and not because the pod says so."""
+    ended_at: str = ""
+    """When the container ended, if it did."""
+    where: str = ""
+    """Whose pod it is, of a learner of several nodes."""
 
 
 def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
@@ -174,7 +178,8 @@ def _container_problem(container: Object, events: tuple[Object, ...]) -> PodProb
         return None
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
     looping = reason == "CrashLoopBackOff" or int(container.get("restartCount") or 0) >= CRASHES_OF_A_LOOP
-    return _crash(ended, looping=looping) if ended else None
+    problem = _crash(ended, looping=looping) if ended else None
+    return problem and replace(problem, ended_at=str(ended.get("finishedAt") or ""))
 
 
 def _pull_cause(reason: str, message: str, events: tuple[Object, ...]) -> str:
