@@ -170,8 +170,8 @@ class Storage(SpecModel):
     """The syncer's volume."""
 
     size: Size = "10Gi"
-    """Size of the PersistentVolumeClaim. Checkpoints and the tape need about 20 bytes a parameter, 28 with
-    sync.downlink BF16 or Int8; with ``syncer.backup`` 28 and 40."""
+    """Size of the PersistentVolumeClaim. Checkpoints need 24 bytes a parameter, 36 with sync.downlink BF16
+    or Int8; with ``syncer.backup`` 32 and 48."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"
