@@ -36,8 +36,8 @@ from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
 from diloco.learner.training.device import peak_flops
+from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import start_worker
-from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.files import make_writable_directory, write_json_atomically
 from diloco.runtime.http import Route

@@ -5,15 +5,16 @@ from torch import Tensor, nn
 
 from diloco.learner.data.task import JobTask
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
+from diloco.learner.training.share import WHOLE, Share
 from diloco.spec.training import TrainingSpec
 
 
 def backpropagate(
-    module: nn.Module, task: JobTask, batch: Batch, examples: int, training: TrainingSpec
+    module: nn.Module, task: JobTask, batch: Batch, examples: int, training: TrainingSpec, share: Share = WHOLE
 ) -> tuple[Tensor, Tensor]:
     """Set the parameters' gradients to those of a batch's mean loss; returns the mean and its count, on its device.
 
-    ``batch``, of ``examples``, is on the module's device. The parameters have no gradients before.
+    ``batch``, of ``examples``, is this process's share, on the module's device. Parameters have no gradients before.
 
     Raises:
         DataError, ModelError: the loss cannot be used, or the batch cannot be parted.
@@ -36,4 +37,4 @@ def backpropagate(
             f"a tensor of its batch has not {examples} as its first dimension, the examples; that is needed with "
             "training.microBatchSize"
         )
-    return accumulate(loss, parts_of(batch, most), module.parameters())
+    return accumulate(loss, parts_of(batch, most), module.parameters(), share)
