@@ -121,6 +121,12 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many "
             "more; or they have nodes again, or are given up or left out, and it has fewer.",
         ),
+        Reason.PLACED_IN_PART: warning(
+            "Only some pods of a learner of several nodes found a node for a minute, or `fallbackAfterSeconds`. All of "
+            "them are held back, so that none keeps a node. They are tried again after one to eight minutes, one "
+            "learner of a pool at a time.",
+            "If nodes are being added: nothing. Otherwise lower the pool's `learners`.",
+        ),
         Reason.AS_EXPECTED: normal(
             "Nothing to report.",
         ),
