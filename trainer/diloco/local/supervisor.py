@@ -98,7 +98,8 @@ class Supervisor:
         injector = FaultInjector(faults, fleet, links, journal)
         facts = RunFacts(plan.job.metadata.name, plan.job.spec.learner_ids, plan.relayed_regions, plan.http_address)
         chaos = ChaosListener(plan.directory, facts, announce)
-        journal.write("run", learners=list(fleet.learners), resumed=plan.request.resume)
+        processes = {learner: len(devices) for learner, devices in plan.devices.items()}
+        journal.write("run", processes=processes, resumed=plan.request.resume)
         try:
             with self._signals():
                 watch.start()
@@ -151,8 +152,9 @@ class Supervisor:
                     plan.directory.log(learner),
                     thread_environment(plan.learner_threads),
                 ),
+                processes=len(devices),
             )
-            for learner in plan.job.spec.learner_ids
+            for learner, devices in plan.devices.items()
         }
         return Fleet(
             syncer=Managed(SYNCER, syncer),
