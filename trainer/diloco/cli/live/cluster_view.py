@@ -236,7 +236,7 @@ def _pools(status: JobStatus) -> Table:
             table.add_row(
                 f"{region.name}/{pool.name}",
                 Text(str(pool.training), style=short),
-                str(pool.ready),
+                str(pool.ready) if pool.ready_pods is None else f"{pool.ready} ({pool.ready_pods} pods)",
                 str(pool.desired) if pool.minimum is None else f"{pool.minimum} to {pool.desired}",
                 *([Text(str(pool.left_out or 0), style="yellow" if pool.left_out else "")] if some_left_out else []),
                 pool.stateful_set or _NONE,
