@@ -81,7 +81,9 @@ def learner_names(job: str, pool: PoolKey, *, unit: bool = False) -> LeafNames:
     ``unit``: they have several nodes, of which the further ones check the first one's name.
     """
     uris = (f"diloco://{job}/learner/{pool.region}/{pool.pool}",)
-    return LeafNames("diloco learner", *(("both", (pool_name(*pool),)) if unit else ("client", ())), uris)
+    if unit:
+        return LeafNames("diloco learner", "both", (pool_name(*pool),), uris)
+    return LeafNames("diloco learner", "client", uris=uris)
 
 
 def certificates(

@@ -175,16 +175,18 @@ def mounts() -> list[Manifest]:
     ]
 
 
-def probes(startup_seconds: int) -> Manifest:
+def probes(startup_seconds: int, grace_seconds: int | None = None) -> Manifest:
     """Startup, readiness and liveness of a container that serves /healthz and /readyz at the port named http.
 
-    It may take ``startup_seconds`` until its first answer; after that, 90 seconds without an answer end it.
+    It may take ``startup_seconds`` until its first answer; after that, 90 seconds without an answer end it, within
+    ``grace_seconds``, by default the pod's grace period.
     """
     period_seconds = 5
+    grace = {} if grace_seconds is None else {"terminationGracePeriodSeconds": grace_seconds}
     return {
-        "startupProbe": _probe("/healthz", period_seconds, startup_seconds // period_seconds),
+        "startupProbe": {**_probe("/healthz", period_seconds, startup_seconds // period_seconds), **grace},
         "readinessProbe": _probe("/readyz", period_seconds, 2),
-        "livenessProbe": _probe("/healthz", 15, 6),
+        "livenessProbe": {**_probe("/healthz", 15, 6), **grace},
     }
 
 

@@ -24,7 +24,8 @@ from diloco_operator.names import PoolKey
 
 CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
-"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and a margin."""
+"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, more if much is kept, and a margin."""
+_DISK_SECONDS: Final = 60
 LOST_NODE_SECONDS: Final = 30
 """How long a learner's pod stays on a node that is not ready or out of reach (ours; the API server's default is 300
 s)."""
@@ -103,7 +104,13 @@ def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, set_name: str, image: str) ->
         container["volumeMounts"].append(
             {"name": common.SHARED_MEMORY_VOLUME, "mountPath": common.SHARED_MEMORY_DIRECTORY}
         )
-    return {**common.pod_defaults(GRACE_SECONDS), "containers": [container], "volumes": volumes}
+    grace = GRACE_SECONDS + _more_seconds(pool)
+    return {**common.pod_defaults(grace), "containers": [container], "volumes": volumes}
+
+
+def _more_seconds(pool: Pool) -> int:
+    """For a large last checkpoint. Without a volume, it is deleted with the pod."""
+    return room.more_seconds(pool.resources, _DISK_SECONDS) if pool.storage else 0
 
 
 def _of_pod(name: str, field: str) -> Manifest:
@@ -132,5 +139,5 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
             pool.resources, None if pool.storage else room.checkpoints_mib(job.spec), pool.processes
         ),
         "volumeMounts": common.mounts(),
-        **common.probes(STARTUP_SECONDS),
+        **common.probes(STARTUP_SECONDS, GRACE_SECONDS if _more_seconds(pool) else None),
     }

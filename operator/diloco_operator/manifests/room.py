@@ -1,4 +1,4 @@
-"""What a pod requests of its node where the manifest says nothing, and how much of the node's disk it may fill.
+"""What a pod requests of its node where the manifest says nothing, how much of its disk it may fill, and for how long.
 
 A node that runs short first evicts pods that use more than they requested. A folder beyond its limit costs its own pod,
 not the neighbours. How large a model from an entrypoint is, and what user code writes, is not known here.
@@ -7,7 +7,9 @@ not the neighbours. How large a model from an entrypoint is, and what user code 
 import math
 from typing import Final
 
+from diloco.runtime.disk_rate import longest_write_seconds
 from diloco.spec import JobSpec
+from diloco.spec.kube.values import amount
 from diloco.spec.pods import Resources
 from diloco_operator.manifests.inputs import Manifest
 
@@ -22,6 +24,8 @@ _LOGS_MIB: Final = 64
 _CHECKPOINTS: Final = 3
 """A learner keeps two and writes the third beside them."""
 _CHECKPOINTS_SPARE_MIB: Final = 64
+_LONGEST_END_SECONDS: Final = 86_400
+"""For a last checkpoint (ours): one of 4 TB."""
 _TEMPORARY_MIB: Final = 2048
 """Our code writes nothing there; a device's driver may keep what it has compiled."""
 
@@ -65,6 +69,16 @@ def resources(given: Resources | None, checkpoints_mib: int | None = None, proce
     }
     missing = {resource: amount for resource, amount in ours.items() if not _named(given, resource)}
     return {**found, "requests": {**missing, **found.get("requests", {})}} if missing else found
+
+
+def more_seconds(given: Resources | None, least_seconds: float) -> int:
+    """Time that the last checkpoint may take beyond ``least_seconds``: it fits into the memory that the manifest gives.
+
+    Without such a memory, 0: how large it is is not known.
+    """
+    memory = "0" if given is None else given.limits.get("memory", given.requests.get("memory", "0"))
+    seconds = longest_write_seconds(float(amount(memory)), least_seconds)
+    return math.ceil(min(seconds, _LONGEST_END_SECONDS) - least_seconds)
 
 
 def _named(given: Resources | None, resource: str) -> bool:

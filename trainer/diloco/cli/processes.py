@@ -111,6 +111,7 @@ def learner(
         ),
     ] = "",
     device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
+    processes: Annotated[int | None, typer.Option("--processes", hidden=True)] = None,
     stay: Annotated[
         bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM, or until it goes on.")
     ] = False,
@@ -152,6 +153,7 @@ def learner(
         threads=threads,
         http_address=http,
         device=device,
+        processes=processes,
         stay=stay,
         pod=pod,
     )

@@ -41,6 +41,8 @@ class LearnerOptions:
     """``host:port`` for /metrics, /healthz and /readyz. Default: none."""
     device: str | None = None
     """``cpu``, ``cuda``, ``cuda:1``... Default: cuda if there is one."""
+    processes: int | None = None
+    """Its processes, if they are all on this machine. Default: those of its pool's nodes."""
     stay: bool = False
     """Once the job is over, wait for SIGTERM, or until it goes on: for a supervisor that restarts every process."""
     pod: str = ""

@@ -24,8 +24,8 @@ from diloco.learner.stuck import ended_if_stuck
 from diloco.learner.training.device import DeviceError
 from diloco.learner.training.fitting_batch import BatchError
 from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import set_torch_threads
-from diloco.learner.training.trainer import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
 from diloco.runtime.files import UnusableFileError

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment, Layout, TensorSpec, partition
 from diloco.model.constants import constants_digest
+from diloco.model.sharded import whole
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -87,9 +88,9 @@ def write_fragment(module: nn.Module, fragment: Fragment, values: Tensor) -> Non
             parameter.copy_(part, non_blocking=True)
 
 
-def slot_values(module: nn.Module, fragment: Fragment) -> list[Tensor]:
-    """The module's parameters, or their rows, at the fragment's slots, without a copy."""
-    return [_rows(module.get_parameter(slot.tensor.name), slot.tensor) for slot in fragment.slots]
+def slot_values(module: nn.Module, fragment: Fragment) -> Iterator[Tensor]:
+    """The module's parameters, or their rows, at the fragment's slots, without a copy unless they are parted."""
+    return (_rows(whole(module.get_parameter(slot.tensor.name)), slot.tensor) for slot in fragment.slots)
 
 
 def whole_tensors(layout: Layout, flats: Iterable[Tensor]) -> dict[str, Tensor]:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from diloco.model.sharded import is_parted, part_of, swapped_parts
+
 
 @contextmanager
 def swapped(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
@@ -14,6 +16,10 @@ def swapped(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     A strided parameter gets a strided copy, so that a model computes the same to the bit wherever its values are from.
     """
     parameters = {name: module.get_parameter(name) for name in values}
+    if any(map(is_parted, parameters.values())):
+        with swapped_parts(module, {name: part_of(values[name], one) for name, one in parameters.items()}):
+            yield
+        return
     before = {name: parameter.data for name, parameter in parameters.items()}
     try:
         for name, parameter in parameters.items():

@@ -15,6 +15,8 @@ from diloco_operator.decide.observed import Object, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import last_line, one_line, parsed_time
 
+SILENT_GRACE_SECONDS = 150.0
+"""Most of a grace period that counts on a node that does not respond (ours): all of a small job's."""
 SETTLING_SECONDS = 10.0
 """A node may need this long for a pod's volumes and sandbox; it retries failures in that time (ours)."""
 CRASHES_OF_A_LOOP = 2
@@ -112,10 +114,17 @@ def is_lost(pod: Object, now: datetime, after_seconds: float) -> bool:
 
 
 def seconds_until_lost(pod: Object, now: datetime, after_seconds: float) -> float:
-    """How long a pod that is being deleted still has before it counts as lost; infinite for others."""
+    """How long a pod that is being deleted still has before it counts as lost; infinite for others.
+
+    A node that does not respond is not given the time that a large checkpoint may take.
+    """
     # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
     due = parsed_time(pod["metadata"].get("deletionTimestamp"))
-    return float("inf") if due is None else after_seconds - (now - due).total_seconds()
+    if due is None:
+        return float("inf")
+    grace_seconds = pod["metadata"].get("deletionGracePeriodSeconds") or 0
+    too_long = max(0.0, grace_seconds - SILENT_GRACE_SECONDS) if is_on_silent_node(pod) else 0.0
+    return after_seconds - too_long - (now - due).total_seconds()
 
 
 def _condition(pod: Object, type_: str) -> Object:

@@ -100,7 +100,7 @@ def test_numbers_of_an_own_optimizers_groups_outlive_a_restart() -> None:
 
 def test_an_own_optimizers_rates_follow_the_jobs_warm_up_and_decay() -> None:
     trainer = trainer_of(job_of("ImagesWithAdafactor"))
-    groups = trainer._optimizer._optimizer.param_groups  # type: ignore[union-attr]  # the task's own
+    groups = trainer._inner.optimizer._optimizer.param_groups  # type: ignore[union-attr]  # the task's own
     trainer.step(0.0)
     assert [group["lr"] for group in groups] == pytest.approx([0.02 / 4, 0.01 / 4])
     assert trainer.optimizer_identity.endswith("Adafactor")
@@ -112,7 +112,7 @@ def test_an_own_optimizers_rates_follow_the_jobs_warm_up_and_decay() -> None:
 def test_a_state_that_is_no_tensor_or_number_is_refused_by_name() -> None:
     trainer = trainer_of(job_of("ImagesWithCounts"))
     trainer.step(0.0)
-    trainer._optimizer._optimizer.state[trainer._parameters["0.bias"]]["past"] = [1]  # type: ignore[union-attr]
+    trainer._inner.optimizer._optimizer.state[trainer._parameters["0.bias"]]["past"] = [1]  # type: ignore[union-attr]
     with pytest.raises(OptimizerError, match=r"^task\.entrypoint: its optimizer keeps a list as past of 0\.bias; use"):
         trainer.state()
 

@@ -82,7 +82,7 @@ def test_a_model_that_is_unsteady_by_right_is_trained_with_one_warning(
 def test_watching_leaves_parameters_and_random_numbers_as_they_are(tmp_path: Path) -> None:
     trainer = of(tmp_path, "drawn_table")
     before, numbers = [one.clone() for one in trainer._module.parameters()], torch.get_rng_state()
-    trainer._watch.check()
+    trainer._inner.watch.check()
     assert all(torch.equal(one, was) for one, was in zip(trainer._module.parameters(), before, strict=True))
     assert torch.equal(torch.get_rng_state(), numbers)
 

@@ -12,7 +12,8 @@ from torch import nn
 from diloco.core.dealing.pieces import Piece
 from diloco.learner.data import DataError
 from diloco.learner.training.capture import Capture
-from diloco.learner.training.trainer import InnerTrainer, TrainingDivergedError
+from diloco.learner.training.steps import TrainingDivergedError
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.fragments import layout_of
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of

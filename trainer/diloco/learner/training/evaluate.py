@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diloco.learner.data.task import JobTask, on
+from diloco.learner.training.share import WHOLE, Share
 from diloco.model.probe import arithmetic, evaluating
 from diloco.model.values import swapped
 
@@ -25,27 +26,28 @@ def mean_loss(
     module: nn.Module,
     task: JobTask,
     batches: Iterable[NDArray[np.int64]],
-    device: torch.device,
     parameters: Mapping[str, Tensor] | None = None,
+    share: Share = WHOLE,
 ) -> Evaluated:
     """Means of a task's losses and metrics, in f32 arithmetic (see ``arithmetic``) whatever the training's precision.
 
-    ``batches``: numbers of examples. ``parameters``: used in place of the module's own of those names, on ``device``.
+    ``batches``: numbers of examples. ``parameters``: used in place of the module's own of those names, on its device.
 
     Raises:
         DataError: the examples cannot be read, or a mean is over nothing.
     """
+    device = next(module.parameters()).device
     totals: dict[str, Tensor] = {}
     with torch.no_grad(), evaluating(module), swapped(module, parameters or {}), arithmetic(module, device):
-        for numbers in batches:
+        for numbers, counts in share.in_turn(batches):
             batch = on(device, task.batch(numbers))
             terms = {"": task.loss(module, batch), **task.metrics(module, batch)}
             for name, term in terms.items():
                 pair = [torch.as_tensor(one, dtype=torch.float64, device=device) for one in term]
-                totals[name] = totals.get(name, 0.0) + torch.stack(pair)
+                totals[name] = totals.get(name, 0.0) + torch.stack(pair) * counts
     means: dict[str, float] = {}
     for name, total in totals.items():
-        summed, counted = total.tolist()
+        summed, counted = share.summed(total).tolist()
         if counted <= 0:
             raise task.mistake(f"{name or 'its loss'} has a count of {counted:g} in an evaluation; it must be above 0")
         means[name] = summed / counted

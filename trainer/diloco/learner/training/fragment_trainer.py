@@ -145,8 +145,11 @@ class FragmentTrainer(ABC):
         Raises:
             ValueError: ``values`` is of another size or type than the fragment.
         """
-        write_fragment(self._module, self.layout.fragments[fragment], values)
+        self._write(fragment, values)
         self._held[fragment] = _Held(version, values, self.steps, self.tokens, self.data_position)
+
+    def _write(self, fragment: int, values: Tensor) -> None:
+        write_fragment(self._module, self.layout.fragments[fragment], values)
 
     @abstractmethod
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:

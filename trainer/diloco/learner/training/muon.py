@@ -10,6 +10,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from diloco.model.sharded import part, part_of, whole
+
 _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
 """Of the iteration, steepest at 0 (https://kellerjordan.github.io/posts/muon/), as are steps and epsilon."""
 _STEPS: Final = 5
@@ -36,9 +38,12 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
                 momentum = state["momentum_buffer"].lerp_(gradient, 1 - self._momentum)
-                update = orthogonal(gradient.lerp(momentum, self._momentum))
+                # A parted matrix is not orthogonalized by its parts: each process does the whole, and keeps its own.
+                update = orthogonal(whole(gradient.lerp(momentum, self._momentum)))
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(update, alpha=-group["lr"] * (0.2 * math.sqrt(max(parameter.shape[-2:]))))
+                part(parameter).add_(
+                    part_of(update, parameter), alpha=-group["lr"] * (0.2 * math.sqrt(max(parameter.shape[-2:])))
+                )
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ class LearnerSnapshot:
     restarts: int
     status: LearnerStatus | None
     """None before the syncer first answered."""
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class RunSnapshot:
             status = known.get(process.name)
             word = status.state.lower() if status and process.proven else "starting"
             state = _state(process, word, active_faults)
-            rows.append(LearnerSnapshot(process.name, state, process.restarts, status))
+            rows.append(LearnerSnapshot(process.name, state, process.restarts, status, process.processes))
         return cls(
             job=job,
             elapsed_seconds=elapsed_seconds,

@@ -1,0 +1,64 @@
+"""The trainer in the first process of a learner: it tells the others each call before it makes it.
+
+The inner loop is a trainer's only user, on one thread. So all processes make the same calls in the same order, and a
+fragment is swapped in at the same step in each.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from diloco.learner.training.capture import Capture, Reader
+from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer
+from diloco.learner.training.share import Numbers
+from diloco.learner.training.steps import Made
+from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.unit.orders import Op, Order
+from diloco.learner.unit.rank import Rank
+from diloco.model.fragments import trained_parameters
+from diloco.spec import JobSpec
+
+
+class UnitTrainer(InnerTrainer):
+    """Has the fragments whole, as received, and one part of the model that is trained."""
+
+    def __init__(self, job: JobSpec, source: nn.Module, rank: Rank) -> None:
+        """``source``: the whole model on the CPU, whose values ``rank`` has got."""
+        FragmentTrainer.__init__(self, source, rank.layout, torch.device("cpu"))
+        self.device = rank.world.device
+        self._module = rank.module
+        self._parameters = trained_parameters(rank.module)
+        self._reader = Reader(rank.module, self.device)
+        self._rank, self._world = rank, rank.world
+        self._begin(job, rank.data, rank.inner)
+
+    def _step(self, numbers: Numbers, began: int, progress: float) -> Made:
+        self._world.tell(Order(Op.STEP, began, x=progress))
+        self._world.share(torch.from_numpy(numbers))
+        return super()._step(numbers, began, progress)
+
+    def capture(self, fragment: int) -> Capture:
+        """See `FragmentTrainer`."""
+        self._world.tell(Order(Op.CAPTURE, fragment))
+        return super().capture(fragment)
+
+    def _write(self, fragment: int, values: Tensor) -> None:
+        self._world.tell(Order(Op.APPLY, fragment))
+        self._rank.receive(fragment, values)
+
+    def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
+        """See `FragmentTrainer`; nothing can be replaced."""
+        assert not replaced
+        self._world.tell(Order(Op.EVALUATE))
+        loss, self.metrics = self._rank.evaluate()
+        return loss
+
+    def start_over(self) -> None:
+        """See `FragmentTrainer`."""
+        self._world.tell(Order(Op.START_OVER))
+        super().start_over()
+
+    def end(self) -> None:
+        """Have the other processes end."""
+        self._world.tell(Order(Op.END))

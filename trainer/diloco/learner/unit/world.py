@@ -1,0 +1,57 @@
+"""The processes of one learner, connected. The first, rank 0, is the learner itself."""
+
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]  # it is there, and documented
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from diloco.learner.unit.orders import NUMBERS, Order, decoded
+
+_NO_LIMIT: Final = timedelta(days=365)
+"""The first process may wait for the syncer for as long as a region is cut off. What hangs is found by stuckSeconds."""
+
+
+class World:
+    """This process's connections to the others of its learner."""
+
+    def __init__(self, store: Store, rank: int, ranks: int, device: torch.device) -> None:
+        """Wait for all, and connect.
+
+        Raises:
+            RuntimeError: another one ended meanwhile.
+        """
+        self.rank, self.ranks, self.device = rank, ranks, device
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=_NO_LIMIT
+        )
+        control = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
+        assert isinstance(control, dist.ProcessGroup), "this process is in it"
+        self._control = control
+        self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
+
+    def tell(self, order: Order) -> None:
+        """From the first process: tell the others what it does next."""
+        self.share(torch.tensor(order.encoded()))
+
+    def hear(self) -> Order:
+        """In the others: wait for what to do next.
+
+        Raises:
+            OrderError: the first process has another version.
+            RuntimeError: it has ended.
+        """
+        numbers = torch.zeros(NUMBERS, dtype=torch.int64)
+        self.share(numbers)
+        return decoded(numbers.tolist())
+
+    def share(self, tensor: Tensor) -> None:
+        """Overwrite a tensor in host memory, of one shape and type in all processes, with that of the first."""
+        dist.broadcast(tensor, 0, group=self._control)
+
+    def leave(self) -> None:
+        """Close the connections."""
+        dist.destroy_process_group()
