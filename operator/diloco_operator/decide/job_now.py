@@ -45,7 +45,7 @@ from diloco_operator.decide.objects.workloads import (
     syncer_ready,
 )
 from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
-from diloco_operator.manifests.placement.holds import is_held_back
+from diloco_operator.manifests.placement.holds import creates_gated, is_held_back
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.objects import mapping
 from diloco_operator.options import OperatorOptions
@@ -354,8 +354,9 @@ def _needs_holding(workload: PoolWorkload) -> bool:
 
 def _needs_replacing(workload: PoolWorkload) -> bool:
     """Whether pods may have to be deleted, to be created anew."""
+    live = workload.live
     if workload.nodes > 1 and not workload.held:
-        return rollout_waits(workload) > 0
+        return live is not None and (creates_gated(live) or rollout_waits(workload) > 0)
     return _needs_holding(workload)
 
 

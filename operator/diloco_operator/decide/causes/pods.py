@@ -178,8 +178,8 @@ def _container_problem(container: Object, events: tuple[Object, ...]) -> PodProb
         return None
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
     looping = reason == "CrashLoopBackOff" or int(container.get("restartCount") or 0) >= CRASHES_OF_A_LOOP
-    problem = _crash(ended, looping=looping) if ended else None
-    return problem and replace(problem, ended_at=str(ended.get("finishedAt") or ""))
+    problem = _crash(ended or {}, looping=looping)
+    return None if problem is None or not ended else replace(problem, ended_at=str(ended.get("finishedAt") or ""))
 
 
 def _pull_cause(reason: str, message: str, events: tuple[Object, ...]) -> str:

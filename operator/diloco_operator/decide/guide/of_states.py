@@ -89,8 +89,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "is lost' below.",
         ),
         Reason.LEARNER_HELD: normal(
-            "The pod of a learner that is given up, or that `excludedIndices` names, was deleted to free its node. "
-            "The next pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
+            "The pod of a learner that is given up, in `excludedIndices` or placed in part was deleted to free its "
+            "node. The next pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
         ),
         Reason.LEARNER_READMITTED: normal(
             "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "

@@ -85,4 +85,4 @@ def _held(index: int, times: int, now: datetime) -> UnplacedLearner:
 
 
 def _pause(times: int) -> timedelta:
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times - 1, 10))
+    return min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(times - 1, 10)))
