@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
+from diloco.learner.checkpoint import CheckpointWriteError, LearnerCheckpoint
 
 _log = logging.getLogger(__name__)
 
@@ -16,8 +16,9 @@ _log = logging.getLogger(__name__)
 class CheckpointWriter:
     """``run`` is the body of one thread."""
 
-    def __init__(self, store: CheckpointStore) -> None:
-        self._store = store
+    def __init__(self, save: Callable[[LearnerCheckpoint], object]) -> None:
+        """``save``: writes one; raises `CheckpointWriteError`."""
+        self._save = save
         self._condition = threading.Condition()
         self._next: LearnerCheckpoint | None = None
         self._writing = False
@@ -75,7 +76,7 @@ class CheckpointWriter:
 
     def _write(self, snapshot: LearnerCheckpoint) -> None:
         try:
-            self._store.save(snapshot)
+            self._save(snapshot)
         except CheckpointWriteError as error:
             # Training goes on: losing a checkpoint costs less than stopping.
             if not self._failing:

@@ -94,8 +94,8 @@ class Learner:
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
-        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
-        self._writer = CheckpointWriter(store)
+        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity, self._trainer.others)
+        self._writer = CheckpointWriter(store.save)
         self._feedback = Residuals() if spec.sync.keeps_residuals else None
         self._resume = Resume(self._trainer, self._feedback, store.load())
 

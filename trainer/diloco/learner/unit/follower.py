@@ -6,12 +6,13 @@ import torch
 
 from diloco.learner.data.holdout import Holdout
 from diloco.learner.training.steps import TrainingDivergedError
+from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.orders import Op
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.world import World
 
 
-def follow(world: World, rank: Rank, holdout: Holdout, batch_size: int) -> None:
+def follow(world: World, rank: Rank, holdout: Holdout, batch_size: int, checkpoints: RankCheckpoints) -> None:
     """Do what the first process tells, until the end.
 
     Raises:
@@ -34,5 +35,10 @@ def follow(world: World, rank: Rank, holdout: Holdout, batch_size: int) -> None:
                 rank.evaluate(holdout.batches())
             case Op.START_OVER:
                 rank.inner.start_over()
+            case Op.SAVE:
+                checkpoints.save()
+            case Op.LOAD:
+                checkpoints.load(order.a, order.b)
             case Op.END:
+                checkpoints.close()
                 return

@@ -1,5 +1,6 @@
 """The processes of one learner, connected. The first, rank 0, is the learner itself."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -28,6 +29,7 @@ class World:
             "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=_NO_LIMIT
         )
         self._control = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
+        self._saving = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
         self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
 
     def tell(self, order: Order) -> None:
@@ -48,6 +50,28 @@ class World:
     def share(self, tensor: Tensor) -> None:
         """Overwrite a tensor in host memory, of one shape and type in all processes, with that of the first."""
         dist.broadcast(tensor, 0, group=self._control)
+
+    def share_list(self, numbers: Sequence[int] = (), *, saving: bool = False) -> list[int]:
+        """The first process's ``numbers``, in all. ``saving``: among the threads that write checkpoints."""
+        group = self._saving if saving else self._control
+        size = torch.tensor([len(numbers)])
+        dist.broadcast(size, 0, group=group)
+        shared = torch.tensor(numbers, dtype=torch.int64) if self.rank == 0 else torch.empty(*size, dtype=torch.int64)
+        dist.broadcast(shared, 0, group=group)
+        return shared.tolist()  # type: ignore[no-any-return]
+
+    def all_saved(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The ``numbers``, equally many, of all processes' threads that write checkpoints, by rank."""
+        own = torch.tensor(numbers, dtype=torch.int64)
+        every = [torch.empty_like(own) for _ in range(self.ranks)]
+        dist.all_gather(every, own, group=self._saving)
+        return [one.tolist() for one in every]
+
+    def least(self, number: int) -> int:
+        """The least ``number`` of all processes."""
+        least = torch.tensor([number])
+        dist.all_reduce(least, dist.ReduceOp.MIN, group=self._control)
+        return int(least)
 
     def leave(self) -> None:
         """Close the connections."""
