@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self, *fates: CheckpointWriteError | Callable[[], object] | None) -> None:
         self.disk = Disk(*fates)
-        self.writer = CheckpointWriter(self.disk)
+        self.writer = CheckpointWriter(self.disk.save)
         self.condition = self.writer._condition = ScriptedCondition()
 
     def offer(self, steps: int) -> bool:

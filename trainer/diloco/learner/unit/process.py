@@ -4,14 +4,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import TOKENS_FOLDER
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import set_torch_threads
+from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
 from diloco.learner.unit.joining import facts_of, file_store, joined
 from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import CAUSE_SECONDS
 from diloco.model.build import layout_of_job
 from diloco.runtime.process.exits import EXIT_OK
@@ -48,7 +51,8 @@ def _run(options: RankOptions) -> int:
     world = joined(store, options.rank, options.ranks, device, facts_of(spec, layout))
     # The first process has tokenized documents by now.
     task, pool = open_task(spec, options.directory / TOKENS_FOLDER), spec.pool_of(learner)
-    rank = Rank(spec, pool, layout, task, world, None)
-    follow(world, rank, open_data(spec, learner, task).holdout, pool.largest_batch(spec.training))
+    data = open_data(spec, learner, task)
+    rank = Rank(spec, parted_model(spec, pool, world, None), layout, data, world)
+    follow(rank, RankCheckpoints(options.directory / CHECKPOINTS_FOLDER, rank, pool.processes))
     world.leave()
     return EXIT_OK
