@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import downlink_codec
 from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
+from diloco.learner.activity_file import ACTIVITY_FILE, Told, write_activity
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
@@ -38,15 +38,15 @@ from diloco.learner.resume import Resume
 from diloco.learner.training.device import peak_flops
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import start_worker
+from diloco.learner.unit.starting import Unit
 from diloco.runtime.backoff import Backoff, Retries
-from diloco.runtime.files import make_writable_directory, write_json_atomically
+from diloco.runtime.files import make_writable_directory
 from diloco.runtime.http import Route
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.messages import Join
 
 _log = logging.getLogger(__name__)
 
-ACTIVITY_FILE = "activity.json"
 CHECKPOINTS_FOLDER = "checkpoints"
 
 _LAST_CHECKPOINT_SECONDS = 60.0
@@ -69,10 +69,17 @@ while a notice travels."""
 class Learner:
     """The learner of one process. Built, run once, closed."""
 
-    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: Training | None = None) -> None:
+    def __init__(
+        self,
+        options: LearnerOptions,
+        orders: Orders,
+        wakeup: Wakeup,
+        own: Training | None = None,
+        unit: Unit | None = None,
+    ) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
-        ``own``: what trains, if a loop of the user's own makes the steps.
+        ``own``: what trains, if a loop of the user's own makes the steps. ``unit``: its processes, if they are several.
 
         Raises:
             ModelError, LayoutError, DataError, DeviceError, OptimizerError, BatchError: this machine lacks what the job
@@ -87,8 +94,8 @@ class Learner:
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         make_writable_directory(options.directory, even_if_full=True)
-        training = own or training_of(options, orders, wakeup)
-        self._trainer, self._step, self._batch, self._flops = training
+        self._training = training = own or training_of(options, orders, wakeup, unit)
+        self._trainer, self._step, self._batch, self._unit = training.trainer, training.step, training.batch, unit
         layout = self._trainer.layout
         _log.info("training on %s", self._trainer.device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
@@ -207,8 +214,11 @@ class Learner:
             self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
+        if self._unit is not None:
+            self._unit.end(self._trainer.end)
         if ending.kind is not EndKind.REFUSED:
-            self._write_activity(ending)
+            told = Told(self._options.learner, ending, self._link.sessions, self._trainer.steps, self._trainer.tokens)
+            write_activity(self._options.directory / ACTIVITY_FILE, told, self._activity.spent(), self._counts)
 
     def stay(self) -> None:
         """Wait until this process is asked to stop, or the job goes on: what has ended its work trains no more.
@@ -314,37 +324,7 @@ class Learner:
             counts=self._counts,
             batch_size=self._trainer.batch_size,
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
-            flops_of_token=self._flops,
+            flops_of_token=self._training.flops_of_token,
+            processes=self._training.processes,
             peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision),
         )
-
-    def _write_activity(self, ending: Ending) -> None:
-        """Write how this process spent its time, for the report."""
-        spent, counts = self._activity.spent(), self._counts
-        value = {
-            "learner": self._options.learner,
-            "ending": ending.kind.value,
-            "reason": ending.reason,
-            "steps": self._trainer.steps,
-            "tokens": self._trainer.tokens,
-            "sessions": self._link.sessions,
-            "seconds": asdict(spent),
-            "blocked_fraction": spent.fraction(spent.blocked_seconds),
-            "waited_fraction": spent.fraction(spent.waited_seconds),
-            "evaluating_fraction": spent.fraction(spent.evaluating),
-            "checkpointing_fraction": spent.fraction(spent.checkpointing),
-            "bytes_pushed": counts.bytes_pushed,
-            "bytes_pulled": counts.bytes_pulled,
-            "pushes": counts.pushes,
-            "pulls": counts.pulls,
-            "pulls_posted": counts.posted,
-            "updates": counts.updates,
-            "updates_wrong": counts.updates_wrong,
-            "pulls_refused": counts.refused,
-            "pushes_refused": counts.pushes_refused,
-            "retries": counts.retries,
-        }
-        try:
-            write_json_atomically(self._options.directory / ACTIVITY_FILE, value)
-        except OSError as error:
-            _log.warning("cannot write %s: %s", self._options.directory / ACTIVITY_FILE, error.strerror or error)

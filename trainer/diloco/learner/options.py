@@ -1,6 +1,7 @@
 """A learner process's options, checked before anything is built. Everything about training is in the job."""
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,17 +37,21 @@ class LearnerOptions:
     speed: float = 1.0
     """Simulates slower hardware: each inner step takes 1/speed as long, the rest being slept. At most 1."""
     threads: int | None = None
-    """torch threads of the inner step. Default: torch's own choice."""
+    """torch threads of the inner step in each process. Default: torch's own choice; with several, a share each."""
     http_address: str | None = None
     """``host:port`` for /metrics, /healthz and /readyz. Default: none."""
     device: str | None = None
-    """``cpu``, ``cuda``, ``cuda:1``... Default: cuda if there is one."""
+    """``cpu``, ``cuda``, ``cuda:1``..., or one for each process, separated by commas. Default: cuda if there is one."""
+    processes: int | None = None
+    """Processes that are this learner, all on this machine. Default: the pool's."""
     stay: bool = False
     """Once the job is over, wait for SIGTERM, or until it goes on: for a supervisor that restarts every process."""
     pod: str = ""
     """The uid of the pod that it runs in; empty: none."""
     hand_in_seconds: float = 20.0
     """After SIGTERM: longest wait until what is due has reached the syncer."""
+    log_json: bool = False
+    """How its other processes log."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without building anything.
@@ -65,6 +70,12 @@ class LearnerOptions:
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise LearnerOptionError(f"--threads: {self.threads} is not allowed; use 1 to 1024")
+        devices = (self.device or "auto").split(",")
+        if len(devices) not in (1, self.ranks) or len({name.partition(":")[0] for name in devices}) > 1:
+            raise LearnerOptionError(
+                f"--device: {self.device} is not possible for {self.ranks} process(es); use one device, or one of a "
+                "kind for each"
+            )
         if len(self.pod) > LONGEST_POD or not (self.pod.isascii() and self.pod.isprintable()) or "/" in self.pod:
             raise LearnerOptionError(
                 f"--pod, DILOCO_POD: {self.pod[:LONGEST_POD]!r} is not a pod's uid; "
@@ -76,6 +87,22 @@ class LearnerOptions:
             parse_address(self.syncer_address)
         if self.http_address is not None:
             parse_address(self.http_address)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that are this learner."""
+        return self.processes or self.job.spec.pool_of(self.learner).processes
+
+    @property
+    def threads_of_process(self) -> int | None:
+        """Number of torch threads of each process; None: torch's own choice."""
+        share = None if self.ranks == 1 else max(1, (os.cpu_count() or 1) // self.ranks)
+        return self.threads or share
+
+    def device_of(self, process: int) -> str:
+        """The device of one of its processes, as `choose_device` takes it."""
+        devices = (self.device or "auto").split(",")
+        return devices[process % len(devices)]
 
     @property
     def staleness_bound_steps(self) -> int:

@@ -65,5 +65,6 @@ class UnitTrainer(InnerTrainer):
         super().start_over()
 
     def end(self) -> None:
-        """Have the other processes end."""
+        """See `FragmentTrainer`."""
         self._world.tell(Order(Op.END))
+        self._world.leave()

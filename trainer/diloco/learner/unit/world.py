@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from diloco.learner.unit.orders import NUMBERS, Order, decoded
 
-_NO_LIMIT: Final = timedelta(days=365)
+NO_LIMIT: Final = timedelta(days=365)
 """The first process may wait for the syncer for as long as a region is cut off. What hangs is found by stuckSeconds."""
 
 
@@ -24,10 +24,12 @@ class World:
             RuntimeError: another one ended meanwhile.
         """
         self.rank, self.ranks, self.device = rank, ranks, device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=_NO_LIMIT
+            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=NO_LIMIT
         )
-        self._control = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
+        self._control = dist.new_group(backend="gloo", timeout=NO_LIMIT)
         self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
 
     def tell(self, order: Order) -> None:
