@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from diloco.learner.options import LONGEST_POD
 from diloco.learner.unit.node_connection import NodeLinkError, NodePlace
 from diloco.learner.unit.node_link import FirstNode, Meeting, NodeRefusedError, OtherNode
 from diloco.learner.unit.node_messages import LONGEST_BYTES, Hello, encoded
@@ -49,7 +50,7 @@ class Nodes:
         return self.closed(FirstNode(self.place, self.stopping.set, lambda code: self.ended.put((0, code))))
 
     def other(self, node: int, **changes: object) -> OtherNode:
-        place = replace(self.place, node=node, pod=f"pod{node}", **changes)  # type: ignore[arg-type]
+        place = replace(self.place, **({"node": node, "pod": f"pod{node}"} | changes))  # type: ignore[arg-type]
         return self.closed(OtherNode(place, lambda code: self.ended.put((node, code))))
 
     def soon(self, what: Callable[[], Meeting]) -> "Future[Meeting]":
@@ -63,7 +64,7 @@ class Nodes:
 
     def started(self) -> tuple[FirstNode, OtherNode, OtherNode]:
         first, one, two = self.first(), self.other(1), self.other(2)
-        for waiting in [self.soon(one.gather if isinstance(one, FirstNode) else one.join) for one in (first, one, two)]:
+        for waiting in [self.soon(one.meet) for one in (first, one, two)]:
             waiting.result(WAIT_SECONDS)
         return first, one, two
 
@@ -94,30 +95,42 @@ def plain() -> Iterator[Nodes]:
 
 
 def test_nodes_that_start_in_any_order_meet_at_one_store(nodes: Nodes) -> None:
-    early = nodes.soon(nodes.other(2).join)
-    first = nodes.soon(nodes.first().gather)
-    late = nodes.soon(nodes.other(1).join)
+    early = nodes.soon(nodes.other(2).meet)
+    first = nodes.soon(nodes.first().meet)
+    late = nodes.soon(nodes.other(1).meet)
     met = first.result(WAIT_SECONDS)
-    assert met.pods == "pod0 pod1 pod2"
     assert met.listening is not None
     for one in (early, late):
         told = one.result(WAIT_SECONDS)
-        assert (told.host, told.port, told.token) == (met.host, met.port, met.token)
+        assert told.url == met.url
     assert met.listening.getsockname() == (met.host, met.port)
+
+
+def test_the_pods_of_a_learner_are_others_once_one_of_them_is() -> None:
+    def pods(of_one: str) -> str:
+        with ExitStack() as stack:
+            nodes = Nodes(stack, None)
+            met = nodes.soon(nodes.first().meet)
+            for other in (nodes.other(1, pod=of_one), nodes.other(2)):
+                nodes.soon(other.meet)
+            return met.result(WAIT_SECONDS).pods
+
+    assert pods("a") == pods("a") != pods("b")
+    assert 0 < len(pods("a")) <= LONGEST_POD
 
 
 def test_a_node_that_leaves_before_the_start_may_come_back(plain: Nodes) -> None:
     first = plain.first()
-    waiting = plain.soon(first.gather)
+    waiting = plain.soon(first.meet)
     gone = OtherNode(replace(plain.place, node=1))
-    asked = plain.soon(gone.join)
+    asked = plain.soon(gone.meet)
     _until(lambda: first.missing == [2])
     gone.close()
     assert asked.exception(WAIT_SECONDS) is not None
     _until(lambda: first.missing == [1, 2])
     for node in (1, 2):
-        plain.soon(plain.other(node).join)
-    assert waiting.result(WAIT_SECONDS).pods == "pod0 pod1 pod2"
+        plain.soon(plain.other(node).meet)
+    assert waiting.result(WAIT_SECONDS).pods
     assert plain.ended.empty()
 
 
@@ -142,28 +155,18 @@ def test_a_node_that_is_asked_to_stop_has_the_first_stop_all(nodes: Nodes) -> No
     one.stop("SIGTERM")
     assert nodes.stopping.wait(WAIT_SECONDS)
     first.over()
-    for other in (one, two):
-        assert other.over.wait(WAIT_SECONDS)
-    one.close()
     first.close()
-    two.wait_until_gone()
+    for other in (one, two):
+        other.wait_until_gone()
     assert nodes.ended.empty()  # in order: nobody was ended
 
 
-def test_a_node_that_trains_nothing_ends_at_once_when_asked(plain: Nodes) -> None:
-    alone = plain.other(1)
-    joining = plain.soon(alone.join)
-    alone.stop("SIGTERM")
-    assert plain.who_ends(1) == {(1, 0)}
-    first, other = plain.first(), plain.other(2)
-    met = plain.soon(first.gather)
-    plain.soon(other.join)
-    for one in (joining, met):
-        one.result(WAIT_SECONDS)
+def test_a_node_that_waits_after_the_end_ends_at_once_when_asked(plain: Nodes) -> None:
+    first, one, _ = plain.started()
     first.over()
-    assert other.over.wait(WAIT_SECONDS)
-    other.stop("SIGTERM")
-    assert plain.who_ends(1) == {(2, 0)}
+    _until(lambda: one._ending)
+    one.stop("SIGTERM")
+    assert plain.who_ends(1) == {(1, 0)}
     assert not plain.stopping.is_set()
 
 
@@ -173,7 +176,7 @@ def test_a_node_of_another_learner_or_number_is_refused(plain: Nodes, changes: d
     place = replace(plain.place, **({"node": 1} | changes))  # type: ignore[arg-type]
     other = plain.closed(OtherNode(place))
     with pytest.raises(NodeRefusedError, match=r"it is node .* and this learner has nodes 1 to 2 of a/b/0"):
-        other.join()
+        other.meet()
     assert first.missing == [1, 2]
 
 
@@ -181,14 +184,14 @@ def test_the_second_of_two_with_one_number_waits_for_the_firsts_end(
     plain: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = plain.first()
-    met = plain.soon(first.gather)
+    met = plain.soon(first.meet)
     old, new = OtherNode(replace(plain.place, node=1)), plain.other(1)
-    plain.soon(old.join)
+    plain.soon(old.meet)
     _until(lambda: first.missing == [2])
-    joined = plain.soon(new.join)
+    joined = plain.soon(new.meet)
     _until(lambda: "an earlier connection of this node has not ended" in caplog.text)
     old.close()
-    plain.soon(plain.other(2).join)
+    plain.soon(plain.other(2).meet)
     assert joined.result(WAIT_SECONDS).token == met.result(WAIT_SECONDS).token
 
 
@@ -210,7 +213,7 @@ def test_only_certificates_of_the_learner_may_connect(
         nodes = Nodes(stack, authority.learner("small", "a/b"))
         first = nodes.first()
         strange = nodes.other(1, tls=tls[stranger]())
-        joining = nodes.soon(strange.join)
+        joining = nodes.soon(strange.meet)
         _until(lambda: caplog.text.count("waiting for the learner's first node") == 1)
         _until(lambda: "a connection: " in caplog.text)
         assert first.missing == [1, 2]
@@ -223,7 +226,7 @@ def test_a_node_does_not_join_a_first_node_of_others(authority: Authority, caplo
         nodes = Nodes(stack, authority.learner("small", "a/c"))
         nodes.first()
         other = nodes.other(1, tls=authority.learner("small", "a/b", "own"))
-        nodes.soon(other.join)
+        nodes.soon(other.meet)
         _until(lambda: "the certificate is that of pool a/c" in caplog.text)
         other.close()
 
@@ -249,9 +252,9 @@ def test_certificates_that_are_renewed_are_used_at_once(authority: Authority, tm
         Authority(renewed).learner("small", "a/b")
         for file in renewed.iterdir():
             file.replace(tmp_path / file.name)
-        met = nodes.soon(first.gather)
+        met = nodes.soon(first.meet)
         for node in (1, 2):
-            nodes.soon(nodes.other(node).join)
+            nodes.soon(nodes.other(node).meet)
         assert met.result(WAIT_SECONDS).token
 
 
@@ -261,7 +264,7 @@ def test_certificates_that_are_renewed_are_used_at_once(authority: Authority, tm
 )
 def test_a_stranger_is_cut_off_and_the_others_still_meet(plain: Nodes, sent: bytes) -> None:
     first = plain.first()
-    met = plain.soon(first.gather)
+    met = plain.soon(first.meet)
     with socket.create_connection((plain.place.host, plain.place.port), WAIT_SECONDS) as stranger:
         stranger.sendall(sent)
         stranger.shutdown(socket.SHUT_WR)
@@ -271,14 +274,14 @@ def test_a_stranger_is_cut_off_and_the_others_still_meet(plain: Nodes, sent: byt
         except ConnectionError:
             pass
     for node in (1, 2):
-        plain.soon(plain.other(node).join)
+        plain.soon(plain.other(node).meet)
     assert met.result(WAIT_SECONDS).token
 
 
 def test_nonsense_from_a_node_that_was_let_in_ends_all(plain: Nodes) -> None:
     first = plain.first()
-    met = plain.soon(first.gather)
-    plain.soon(plain.other(2).join)
+    met = plain.soon(first.meet)
+    plain.soon(plain.other(2).meet)
     with socket.create_connection((plain.place.host, plain.place.port), WAIT_SECONDS) as node:
         node.sendall(encoded(Hello("a/b/0", 1, "", "x")))
         met.result(WAIT_SECONDS)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diloco.learner.unit.node_connection import (
@@ -46,6 +47,8 @@ _TELL_SECONDS: Final = 1.0
 """For a last message, before a process ends."""
 _FIRST_PAUSE_SECONDS: Final = 0.25
 _LONGEST_PAUSE_SECONDS: Final = 10.0
+SCHEME: Final = "tcp://"
+"""Of a store's address."""
 _NOT_CONNECTED: Final = (OSError, ValueError, WireError, TlsFileError)
 
 
@@ -62,12 +65,17 @@ class Meeting:
     token: str
     """Random: processes of an earlier start have another one."""
     pods: str = ""
-    """In the first node: the uids of the pods of all nodes."""
+    """In the first node: a digest of the uids of all nodes' pods."""
     listening: socket.socket | None = None
     """In the first node: where the store is to listen."""
 
+    @property
+    def url(self) -> str:
+        """As text."""
+        return f"{SCHEME}{self.token}@{format_address(self.host, self.port)}"
 
-class _Link:
+
+class NodeLink:
     """Runs an event loop on a thread of its own, so that it answers whatever the process computes or waits for."""
 
     def __init__(self, place: NodePlace, exit_process: Callable[[int], object]) -> None:
@@ -81,6 +89,18 @@ class _Link:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nodes", daemon=True)
         self._thread.start()
+
+    def meet(self) -> Meeting:
+        """Wait until all nodes are there, for as long as it takes; returns where their processes meet.
+
+        Raises:
+            NodeLinkError: the first node's store cannot listen.
+            NodeRefusedError: the first node refuses this one.
+        """
+        raise NotImplementedError
+
+    def over(self) -> None:
+        """In the first node: tell the others that the processes end in order, before an order ends them."""
 
     def fail(self, line: str) -> None:
         """Tell the other nodes how a process of this one has failed, before this process ends. Any thread."""
@@ -136,7 +156,7 @@ class _Link:
             _log.warning("%s", line)
 
 
-class FirstNode(_Link):
+class FirstNode(NodeLink):
     """The first node's end: listens from construction until ``close``."""
 
     def __init__(
@@ -163,23 +183,19 @@ class FirstNode(_Link):
         """The nodes that are not there yet."""
         return [one for one in range(1, self._place.nodes) if one not in self._connections]
 
-    def gather(self) -> Meeting:
-        """Wait until all nodes are there, for as long as it takes, and tell them where to meet.
-
-        Raises:
-            NodeLinkError: the store cannot listen.
-        """
+    def meet(self) -> Meeting:
+        """See `NodeLink`."""
         host = self._place.host if is_address(self._place.host) else "localhost"
         store, token = listening(self._place.host, 0), secrets.token_hex(16)
         port = int(store.getsockname()[1])
         while True:
             self._all_there.wait()
             if self._run(self._start(Said(Kind.START, token, port))).result():
-                pods = " ".join([self._place.pod, *(one.pod for _, one in sorted(self._connections.items()))])
-                return Meeting(host, port, token, pods, store)
+                pods = [self._place.pod, *(one.pod for _, one in sorted(self._connections.items()))]
+                return Meeting(host, port, token, sha256(" ".join(pods).encode()).hexdigest()[:32], store)
 
     def over(self) -> None:
-        """Tell the other nodes that the processes end in order. Call it before the order that ends them."""
+        """See `NodeLink`."""
         self._run(self._tell(Said(Kind.OVER))).result()
 
     async def _start(self, said: Said) -> bool:
@@ -269,25 +285,19 @@ class FirstNode(_Link):
             self._all_there.clear()
 
 
-class OtherNode(_Link):
+class OtherNode(NodeLink):
     """The end of any further node."""
 
     def __init__(self, place: NodePlace, exit_process: Callable[[int], object] = os._exit) -> None:
         super().__init__(place, exit_process)
-        self.over = threading.Event()
-        """Whether the processes end in order."""
         self._gone = threading.Event()
 
-    def join(self) -> Meeting:
-        """Wait until all nodes are there, for as long as it takes; returns where the processes meet.
-
-        Raises:
-            NodeRefusedError: the first node refuses this one.
-        """
+    def meet(self) -> Meeting:
+        """See `NodeLink`."""
         return self._run(self._join()).result()
 
     def stop(self, reason: str) -> None:
-        """Have the processes of all nodes end in order; if none trains, end this one at once. Any thread."""
+        """Have the processes of all nodes end in order, or this one at once if they have. Any thread."""
         self._run(self._stop(reason))
 
     def wait_until_gone(self) -> None:
@@ -295,7 +305,7 @@ class OtherNode(_Link):
         self._gone.wait()
 
     async def _stop(self, reason: str) -> None:
-        if self.over.is_set() or not self._connections:
+        if self._ending:
             _log.info("stopping (%s)", reason)
             self._exit_process(EXIT_OK)
         else:
@@ -339,7 +349,6 @@ class OtherNode(_Link):
             while (said := await connection.next()) is not None:
                 if said.kind is Kind.OVER:
                     self._ending = True
-                    self.over.set()
                 elif said.kind is Kind.ENDED:
                     connection.failure = escaped(said.text)
                     break
