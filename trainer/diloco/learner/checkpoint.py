@@ -84,6 +84,11 @@ class LearnerCheckpoint:
     training: str = ""
     """Id of the training that it is of, as the syncer has said; empty: it has said none."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.nbytes for tensor in (*self.state.tensors.values(), *self.residuals.values()))
+
 
 class CheckpointStore:
     """The checkpoints of one identity in a directory. For one thread at a time."""

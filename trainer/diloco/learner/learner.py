@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 CHECKPOINTS_FOLDER = "checkpoints"
 
-_LAST_CHECKPOINT_SECONDS = 60.0
-"""Longest wait for the disk at the end."""
+_ROOM = 3.0
+"""At the end, pushes get so many times the time that they take at the link's rate (ours)."""
 _JOIN_SECONDS = 5.0
 _ASK_FIRST_SECONDS, _ASK_MOST_SECONDS = 1.0, 60.0
 """Pauses, growing, between questions of a process that stays (ours): its pod is often removed within seconds. A raised
@@ -161,8 +161,8 @@ class Learner:
             uniform=uniform,
             counts=self._counts,
         )
-        codec = codec_named(spec.sync.compression)
-        boxes, encoding = self._boxes, PushEncoding(codec, self._feedback)
+        self._codec = codec_named(spec.sync.compression)
+        boxes, encoding = self._boxes, PushEncoding(self._codec, self._feedback)
         self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, encoding)
         numels = tuple(fragment.numel for fragment in layout.fragments)
         receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
@@ -252,7 +252,7 @@ class Learner:
         self._boxes.recovery_orders.close()
         self._boxes.control.close()
         self._link.close()
-        self._writer.close(_LAST_CHECKPOINT_SECONDS)
+        self._writer.close()
         self._client.close()
         until = time.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
@@ -266,7 +266,7 @@ class Learner:
         self._trainer.start_over()
         if self._feedback is not None:
             self._feedback.forget()
-        self._writer.finish(self._snapshot, self._options.hand_in_seconds)
+        self._writer.finish(self._snapshot, self._writer.longest_seconds())
 
     def _offer_checkpoint(self) -> None:
         self._writer.offer(self._snapshot)
@@ -279,17 +279,18 @@ class Learner:
     def _shut_down(self, ending: Ending) -> None:
         """Push what was requested, leave, and save a checkpoint: within a time limit, whatever the syncer does."""
         self._activity.switch_to(Kind.LOADING)
-        until = time.monotonic() + self._options.hand_in_seconds
+        began = time.monotonic()
         _log.info("stopping after step %d (%s)", self._trainer.steps, ending.reason)
         self.loop.answer_waiting()
         # The checkpoint is written while the pushes go out: the process was asked to stop and should end soon.
-        if self._trainer.steps:
-            self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
-        self._push_due(ending, until)
-        if self._trainer.steps:
-            self.checkpoint_written = (
-                self._writer.close(_LAST_CHECKPOINT_SECONDS) and self._writer.written_steps == self._trainer.steps
-            )
+        if trained := self._trainer.steps > 0:
+            begun = self._writer.finish(self._snapshot, self._options.hand_in_seconds)
+        longest = self._writer.longest_seconds()
+        self._push_due(ending, began + max(self._options.hand_in_seconds, min(longest, self._due_seconds())))
+        if trained:
+            if not begun:
+                self._writer.finish(self._snapshot, longest)
+            self.checkpoint_written = self._writer.close() and self._writer.written_steps == self._trainer.steps
             if self.checkpoint_written:
                 _log.info("wrote a checkpoint of step %d", self._trainer.steps)
             else:
@@ -297,6 +298,13 @@ class Learner:
                     "no last checkpoint: %s; a restart continues from the previous one",
                     self._writer.problem,
                 )
+
+    def _due_seconds(self) -> float:
+        """Longest time for the pushes that are due, at the link's rate; 0 before one was measured."""
+        rate = self._pusher.bytes_per_second
+        numels = self._trainer.layout.numels
+        due = sum(self._codec.payload_bytes(numels[fragment]) for fragment in self._boxes.push_queue.pending())
+        return 0.0 if rate is None else _ROOM * due / rate
 
     def _push_due(self, ending: Ending, until: float) -> None:
         membership = self._link.current()

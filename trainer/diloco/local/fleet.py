@@ -39,6 +39,8 @@ class Managed:
     name: str
     """A learner's id, or ``syncer``."""
     child: Child
+    processes: int = 1
+    """Of a learner."""
     state: ProcessState = ProcessState.WAITING
     restart_at: float = 0.0
     restarts: int = 0

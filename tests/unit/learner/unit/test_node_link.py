@@ -234,7 +234,7 @@ def test_a_node_does_not_join_a_first_node_of_others(authority: Authority, caplo
 def test_the_operators_certificates_serve_at_both_ends(tmp_path: Path) -> None:
     now, maker = dt.datetime.now(dt.UTC), RandomCertificateMaker()
     issuer = new_authority("test", now, maker)
-    leaf = new_leaf(issuer, LeafNames("learner", "client", uris=("diloco://small/learner/a/b",)), now, maker)
+    leaf = new_leaf(issuer, LeafNames("learner", "both", uris=("diloco://small/learner/a/b",)), now, maker)
     tls = TlsFiles(tmp_path / "ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key")
     tls.ca.write_bytes(certificate_pem(issuer.certificate))
     tls.certificate.write_bytes(certificate_pem(leaf.certificate))
