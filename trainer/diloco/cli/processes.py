@@ -113,6 +113,8 @@ def learner(
     ] = "",
     device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
     processes: Annotated[int | None, typer.Option("--processes", min=1, hidden=True)] = None,
+    index_of_pod: Annotated[bool, typer.Option("--index-of-pod", hidden=True)] = False,
+    unit: Annotated[str | None, typer.Option("--unit", hidden=True)] = None,
     stay: Annotated[
         bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM, or until it goes on.")
     ] = False,
@@ -136,13 +138,18 @@ def learner(
     if address is None or (syncer is not None and syncer_address_file is not None):
         given = "both are given" if address is not None else "none is given"
         raise typer.BadParameter(f"--syncer, --syncer-address-file: {given}; use one of them")
+    if index_of_pod != (unit is not None):
+        raise typer.BadParameter("--index-of-pod, --unit: only one is given; use both, for a learner of several nodes")
     manifest = load_job(job)
-    from diloco.learner.options import LearnerOptions
+    from diloco.learner.options import LearnerOptions, node_of_pod
     from diloco.learner.unit.starting import unit_of
     from diloco.spec.names.syncer_name import syncer_name
     from diloco.wire.tls.tls import ClientTls
 
-    set_up_logging(json=log_json, process=learner)
+    node = 0
+    if unit is not None:
+        learner, node, unit = node_of_pod(manifest, learner, unit)
+    set_up_logging(json=log_json, process=f"{learner} node {node}" if node else learner)
     at = manifest.metadata.name, manifest.metadata.namespace
     options = LearnerOptions(
         job=manifest,
@@ -155,14 +162,20 @@ def learner(
         http_address=http,
         device=device,
         processes=processes,
+        unit=unit,
+        node=node,
         stay=stay,
         pod=pod,
         log_json=log_json,
     )
-    with unit_of(options) as unit:
+    with unit_of(options) as processes_of_it:
+        if processes_of_it is not None and node:
+            from diloco.learner.unit.process import run_node
+
+            raise typer.Exit(run_node(options, processes_of_it))
         from diloco.learner.process import run_learner  # imports torch, as the others do by now
 
-        raise typer.Exit(run_learner(options, unit))
+        raise typer.Exit(run_learner(options, processes_of_it))
 
 
 @app.command(hidden=True)
@@ -171,7 +184,8 @@ def rank(
     learner: Learner,
     rank: Annotated[int, typer.Option("--rank")],
     ranks: Annotated[int, typer.Option("--ranks")],
-    store: Annotated[Path, typer.Option("--store")],
+    processes: Annotated[int, typer.Option("--processes")],
+    store: Annotated[str, typer.Option("--store")],
     directory: Directory,
     device: Annotated[str, typer.Option("--device")],
     threads: Annotated[int, typer.Option("--threads")],
@@ -184,7 +198,8 @@ def rank(
     from diloco.learner.unit.process import RankOptions, run_rank
 
     set_up_logging(json=log_json, process=f"{learner} rank {rank}")
-    raise typer.Exit(run_rank(RankOptions(manifest, learner, rank, ranks, store, directory, device, threads)))
+    options = RankOptions(manifest, learner, rank, ranks, processes, store, directory, device, threads)
+    raise typer.Exit(run_rank(options))
 
 
 def main() -> None:

@@ -144,7 +144,7 @@ class Learner:
         who = Join(
             options.job.metadata.name,
             options.learner,
-            process_name(secrets.token_hex(8), options.pod),
+            process_name(secrets.token_hex(8), options.pod if unit is None else unit.pod),
             layout.digest,
             sequences=self._trainer.sequences,
         )

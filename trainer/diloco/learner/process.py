@@ -50,7 +50,7 @@ def run_learner(options: LearnerOptions, unit: Unit | None = None) -> int:
 
 
 def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: Unit | None) -> int:
-    with _http(options) as http, ExitStack() as stack:
+    with _http(options, unit) as http, ExitStack() as stack:
 
         def begin(own: Training | None = None) -> Learner:
             made = stack.enter_context(closing(Learner(options, orders, wakeup, own, unit)))
@@ -72,13 +72,17 @@ def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: Unit | N
 
 
 @contextmanager
-def _http(options: LearnerOptions) -> Iterator[HttpServer | None]:
+def _http(options: LearnerOptions, unit: Unit | None) -> Iterator[HttpServer | None]:
     """Serve the HTTP pages before anything that may take long, so that a probe sees that the process is loading."""
     if options.http_address is None:
         yield None
         return
     loading = Loading()
     loading.switch_to("creating the model and opening the data")
+    if unit is not None and unit.nodes is not None and unit.nodes.http is not None:
+        unit.nodes.http.serve(loading.pages())
+        yield unit.nodes.http
+        return
     with HttpServer(options.http_address, loading.pages()) as http:
         _log.info("serving /metrics, /healthz and /readyz at http://%s", http.address)
         yield http

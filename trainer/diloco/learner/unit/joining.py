@@ -1,14 +1,16 @@
 """How the processes of a learner find each other, and see that they are of one job and one version."""
 
 import hashlib
-from pathlib import Path
+import socket
 
 import torch
 import torch.distributed as dist
 
 from diloco import __version__
 from diloco.core.fragments import Layout
+from diloco.learner.unit.node_link import SCHEME
 from diloco.learner.unit.world import NO_LIMIT, World
+from diloco.runtime.addresses import parse_address
 from diloco.spec import JobSpec
 
 
@@ -16,9 +18,17 @@ class UnitError(RuntimeError):
     """A process differs from the first of its learner; the text is one line."""
 
 
-def file_store(path: Path, ranks: int) -> dist.Store:
-    """Where the processes of one machine meet."""
-    store = dist.FileStore(str(path), ranks)
+def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> dist.Store:
+    """Where the processes meet: on one machine a file, else `Meeting.url`, which the first serves at ``listening``."""
+    store: dist.Store
+    if where.startswith(SCHEME):
+        token, _, address = where.removeprefix(SCHEME).partition("@")
+        host, port = parse_address(address)
+        first = {} if listening is None else {"is_master": True, "master_listen_fd": listening.detach()}
+        shared = dist.TCPStore(host, port, timeout=NO_LIMIT, wait_for_workers=False, **first)
+        store = dist.PrefixStore(token, shared)
+    else:
+        store = dist.FileStore(where, ranks)
     store.set_timeout(NO_LIMIT)
     return store
 

@@ -8,14 +8,17 @@ from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import TOKENS_FOLDER
+from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
-from diloco.learner.unit.joining import facts_of, file_store, joined
+from diloco.learner.unit.joining import facts_of, joined, store_at
+from diloco.learner.unit.node_link import OtherNode
+from diloco.learner.unit.nodes import asked_to_stop, node_pages
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.sharding import parted_model
-from diloco.learner.unit.starting import CAUSE_SECONDS
+from diloco.learner.unit.starting import CAUSE_SECONDS, Unit
 from diloco.model.build import layout_of_job
 from diloco.runtime.process.exits import EXIT_OK
 from diloco.spec import DiLoCoJob
@@ -29,7 +32,9 @@ class RankOptions:
     learner: str
     rank: int
     ranks: int
-    store: Path
+    processes: int
+    """Of them, on this machine."""
+    store: str
     """Where the processes meet."""
     directory: Path
     """The learner's."""
@@ -44,15 +49,52 @@ def run_rank(options: RankOptions) -> int:
     return exit_code_of(lambda: _run(options), lambda: time.sleep(CAUSE_SECONDS))
 
 
+def run_node(options: LearnerOptions, unit: Unit) -> int:
+    """Run the first process of a node that is not the learner's first; returns the exit code.
+
+    Once the processes have ended in order it waits until the first one's has ended as well: after the job's end that
+    one stays. SIGTERM has the processes of all nodes end in order. Call it in the main thread.
+    """
+    nodes = unit.nodes
+    assert nodes is not None, "it is one node"
+    assert isinstance(nodes.link, OtherNode), "it is the first"
+    if nodes.http is not None:
+        nodes.http.serve(node_pages("following the first node of this learner"))
+    threads = options.threads_of_process
+    with asked_to_stop(nodes.link.stop):
+        code = run_rank(
+            RankOptions(
+                job=options.job,
+                learner=options.learner,
+                rank=unit.rank,
+                ranks=unit.ranks,
+                processes=options.processes_here,
+                store=unit.store,
+                directory=options.directory,
+                device=options.device_of(0),
+                threads=threads or 1,
+            )
+        )
+        if code == EXIT_OK:
+            unit.end(lambda: None)
+            nodes.link.wait_until_gone()
+    return code
+
+
 def _run(options: RankOptions) -> int:
     spec, learner = options.job.spec, options.learner
-    device, layout = choose_device(options.device, options.rank), layout_of_job(spec)
-    store = file_store(options.store, options.ranks)
+    place = options.rank % options.processes
+    device, layout, tokens = (
+        choose_device(options.device, place),
+        layout_of_job(spec),
+        options.directory / TOKENS_FOLDER,
+    )
+    if place == 0:
+        open_task(spec, tokens)  # tokenizes documents, while the others of this machine wait for all
+    store = store_at(options.store, options.ranks)
     world = joined(store, options.rank, options.ranks, device, facts_of(spec, layout))
-    # The first process has tokenized documents by now.
-    task, pool = open_task(spec, options.directory / TOKENS_FOLDER), spec.pool_of(learner)
-    data = open_data(spec, learner, task)
-    rank = Rank(spec, parted_model(spec, pool, world, None), layout, data, world)
-    follow(rank, RankCheckpoints(options.directory / CHECKPOINTS_FOLDER, rank, pool.processes))
+    data = open_data(spec, learner, open_task(spec, tokens))
+    rank = Rank(spec, parted_model(spec, spec.pool_of(learner), world, None), layout, data, world)
+    follow(rank, RankCheckpoints(options.directory / CHECKPOINTS_FOLDER, rank, options.processes))
     world.leave()
     return EXIT_OK

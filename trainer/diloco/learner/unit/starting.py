@@ -14,11 +14,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from diloco.learner.options import LearnerOptions
+from diloco.learner.unit.node_connection import NodeLinkError
+from diloco.learner.unit.node_link import NodeRefusedError
+from diloco.learner.unit.nodes import Nodes, joined_nodes
 from diloco.runtime.files import make_writable_directory
 from diloco.runtime.last_error import VARIABLE, read_last_error
 from diloco.runtime.process.abrupt_end import end_abruptly
@@ -37,42 +40,55 @@ CAUSE_SECONDS: Final = 1.0
 class Unit:
     """The processes of a learner on one machine, of which this is the first."""
 
-    def __init__(self, options: LearnerOptions, exit_process: Callable[[int], object] = os._exit) -> None:
+    def __init__(
+        self, options: LearnerOptions, nodes: Nodes | None = None, exit_process: Callable[[int], object] = os._exit
+    ) -> None:
         """Start the others. Call it in the main thread: they end with the thread that starts them.
+
+        ``nodes``: the other machines of the learner, if it has any.
 
         Raises:
             UnusableFileError: the learner's directory cannot be used.
             OSError: a process cannot be started.
         """
-        self.ranks = options.ranks
+        self.ranks, self.rank = options.ranks, options.node * options.processes_here
+        """All processes, and which of them this is."""
+        self.nodes, self.pod = nodes, options.pod
         self._learner, self._exit_process = options.learner, exit_process
         make_writable_directory(options.directory, even_if_full=True)
         for left in options.directory.glob(f"{_FOLDER}*"):
             shutil.rmtree(left, ignore_errors=True)
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=options.directory))
-        self.store = self._folder / "store"
-        """Where the processes meet: a file, so that no port is open."""
-        os.environ.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
+        self.store, self.listening = str(self._folder / "store"), None
+        """Where the processes meet: on one machine a file, so that no port is open."""
+        if nodes is None:
+            os.environ.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
+        else:
+            met = nodes.meeting
+            self.store, self.listening, self.pod = met.url, met.listening, met.pods or self.pod
+            os.environ.setdefault(VARIABLE, str(self._error_file(self.rank)))
         self._over = threading.Event()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         try:
-            for rank in range(1, self.ranks):
-                self._children[rank] = self._start(rank, options)
+            for process in range(1, options.processes_here):
+                self._children[self.rank + process] = self._start(process, options)
         except OSError:
             self.close()
             raise
         threading.Thread(target=self._watch, name="unit", daemon=True).start()
 
-    def _start(self, rank: int, options: LearnerOptions) -> subprocess.Popen[bytes]:
+    def _start(self, process: int, options: LearnerOptions) -> subprocess.Popen[bytes]:
+        rank = self.rank + process
         arguments = [
             "rank",
             *("--job", "/dev/stdin"),
             *("--learner", options.learner),
             *("--rank", str(rank)),
             *("--ranks", str(self.ranks)),
-            *("--store", str(self.store)),
+            *("--processes", str(options.processes_here)),
+            *("--store", self.store),
             *("--directory", str(options.directory)),
-            *("--device", options.device_of(rank)),
+            *("--device", options.device_of(process)),
             *("--threads", str(options.threads_of_process)),
             *(["--log-json"] if options.log_json else []),
             *("--parent", str(os.getpid())),
@@ -95,6 +111,8 @@ class Unit:
     def end(self, tell: Callable[[], None]) -> None:
         """Have the others end, by ``tell``, and wait for it."""
         self._over.set()
+        if self.nodes is not None:
+            self.nodes.link.over()
         with suppress(RuntimeError):  # one has ended already
             tell()
             until = time.monotonic() + _END_SECONDS
@@ -105,6 +123,9 @@ class Unit:
 
     def close(self) -> None:
         """End the others at once."""
+        if self.nodes is not None and not self._over.is_set():
+            last = read_last_error(Path(os.environ[VARIABLE]))
+            self.nodes.link.fail(f"rank {self.rank} of {self._learner} ended: {last}")
         self._over.set()
         for child in self._children.values():
             child.kill()
@@ -124,7 +145,13 @@ class Unit:
         last = read_last_error(self._error_file(rank))
         why = f"rank {rank} of {self._learner} ended ({how_it_ended(code)})" + f": {last}" * bool(last)
         exit_code = code if code in (EXIT_BAD_INPUT, EXIT_REFUSED) else EXIT_UNEXPECTED
-        end_abruptly(exit_code, lambda: _log.error("%s", why), self._exit_process)
+
+        def tell() -> None:
+            if self.nodes is not None:
+                self.nodes.link.fail(why)
+            _log.error("%s", why)
+
+        end_abruptly(exit_code, tell, self._exit_process)
 
     def _error_file(self, rank: int) -> Path:
         return self._folder / f"rank-{rank}.error"
@@ -136,20 +163,24 @@ def unit_of(options: LearnerOptions) -> Iterator[Unit | None]:
 
     Raises:
         UnusableFileError: the learner's directory cannot be used.
-        SystemExit: a process cannot be started.
+        HttpServerError: the pages of a node cannot be served.
+        SystemExit: a process cannot be started, or a node cannot join the others.
     """
     if options.ranks == 1:
         yield None
         return
-    try:
-        unit = Unit(options)
-    except OSError as error:
-        _log.error("cannot start the processes of %s: %s", options.learner, error)
-        raise SystemExit(EXIT_UNEXPECTED) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            nodes = stack.enter_context(joined_nodes(options)) if options.nodes > 1 else None
+            unit = Unit(options, nodes)
+        except NodeRefusedError as error:
+            _log.error("%s", error)
+            raise SystemExit(EXIT_REFUSED) from error
+        except (OSError, NodeLinkError) as error:
+            _log.error("cannot start the processes of %s: %s", options.learner, error)
+            raise SystemExit(EXIT_UNEXPECTED) from error
+        stack.callback(unit.close)
         yield unit
-    finally:
-        unit.close()
 
 
 def _loopback() -> str:
