@@ -315,7 +315,11 @@ class Learner:
             batch_size=self._trainer.batch_size,
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
             flops_of_token=self._flops,
-            peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision),
+            peak_flops=peak_flops(
+                self._trainer.device,
+                self._options.job.spec.training.precision,
+                self._options.job.spec.pool_of(self._options.learner).ranks,
+            ),
         )
 
     def _write_activity(self, ending: Ending) -> None:

@@ -41,13 +41,18 @@ class Rank:
         device = self.world.device
         for slot in self.layout.fragments[fragment].slots:
             parameter, piece = self.module.get_parameter(slot.tensor.name), slot.tensor
-            rows = slice(piece.first_row, piece.first_row + piece.shape[0]) if piece.shape else ...
-            full = torch.empty(parameter.shape, device=device)
+            given = torch.empty(piece.shape, device=device)
             if values is not None:
-                full[rows] = values[slot.offset : slot.offset + piece.numel].view(piece.shape).to(device)
-            inside = torch.zeros(parameter.shape, dtype=torch.bool, device=device)
-            inside[rows] = True
-            own, mine = part_of(full, parameter, 0), part_of(inside, parameter)
+                given.copy_(values[slot.offset : slot.offset + piece.numel].view(piece.shape))
+            self.world.spread(given)
+            if given.shape == parameter.shape:
+                own, mine = part_of(given, parameter), torch.ones((), dtype=torch.bool, device=device)
+            else:
+                rows = slice(piece.first_row, piece.first_row + piece.shape[0])
+                full = torch.empty(parameter.shape, device=device)
+                inside = torch.zeros(parameter.shape, dtype=torch.bool, device=device)
+                full[rows], inside[rows] = given, True
+                own, mine = part_of(full, parameter), part_of(inside, parameter)
             for target in (part(parameter), self._received[piece.name]):
                 target.copy_(torch.where(mine, own, target.to(device)))
 

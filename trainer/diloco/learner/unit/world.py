@@ -52,6 +52,11 @@ class World:
         """Overwrite a tensor in host memory, of one shape and type in all processes, with that of the first."""
         dist.broadcast(tensor, 0, group=self._control)
 
+    def spread(self, tensor: Tensor) -> Tensor:
+        """The same with a tensor on the device, which is contiguous; returns it."""
+        dist.broadcast(tensor, 0)
+        return tensor
+
     def leave(self) -> None:
         """Close the connections."""
         dist.destroy_process_group()
