@@ -30,6 +30,7 @@ class Rank:
             name: part(one).detach().to("cpu", copy=True) for name, one in trained_parameters(self.module).items()
         }
 
+    @torch.no_grad()
     def give(self, fragment: int) -> None:
         """In the others: give the first process, which reads it, all of a fragment."""
         for _ in slot_values(self.module, self.layout.fragments[fragment]):
@@ -46,7 +47,7 @@ class Rank:
                 given.copy_(values[slot.offset : slot.offset + piece.numel].view(piece.shape))
             self.world.spread(given)
             if given.shape == parameter.shape:
-                own, mine = part_of(given, parameter), torch.ones((), dtype=torch.bool, device=device)
+                own, mine = part_of(given, parameter), None
             else:
                 rows = slice(piece.first_row, piece.first_row + piece.shape[0])
                 full = torch.empty(parameter.shape, device=device)
@@ -54,7 +55,7 @@ class Rank:
                 full[rows], inside[rows] = given, True
                 own, mine = part_of(full, parameter), part_of(inside, parameter)
             for target in (part(parameter), self._received[piece.name]):
-                target.copy_(torch.where(mine, own, target.to(device)))
+                target.copy_(own if mine is None else torch.where(mine, own, target.to(device)))
 
     def evaluate(self) -> Evaluated:
         """Means over the held-out examples, of the model as received.

@@ -25,6 +25,8 @@ class World:
             RuntimeError: another one ended meanwhile.
         """
         self.rank, self.ranks, self.device = rank, ranks, device
+        if device.type == "cuda":  # torch's collectives use the current one
+            torch.cuda.set_device(device.index or 0)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=_NO_LIMIT
         )
