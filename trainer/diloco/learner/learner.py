@@ -333,5 +333,7 @@ class Learner:
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
             flops_of_token=self._training.flops_of_token,
             processes=self._training.processes,
-            peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision),
+            peak_flops=peak_flops(
+                self._trainer.device, self._options.job.spec.training.precision, self._training.processes
+            ),
         )
