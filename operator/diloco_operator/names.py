@@ -80,6 +80,12 @@ def stateful_set(job: str, pool: PoolKey) -> str:
     return _fitted(f"{job}--{pool.region}-{pool.pool}", f"{job}/{pool}", STATEFUL_SET_LIMIT, unclear=unclear)
 
 
+def with_units(spec: JobSpec, sets: SetNames) -> dict[PoolKey, str]:
+    """Those of ``sets`` whose learners have several pods."""
+    found = pools(spec)
+    return {key: name for key, name in sets.items() if found[key].nodes_per_learner > 1}
+
+
 def learners(job: str) -> str:
     """The headless Service and NetworkPolicy of all learners."""
     return _of_job(job, "learners")

@@ -58,7 +58,7 @@ class LeafNames:
 
     common_name: str
     """For display only."""
-    use: Literal["server", "client"]
+    use: Literal["server", "client", "both"]
     dns: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
 
@@ -136,7 +136,8 @@ def new_authority(common_name: str, now: dt.datetime, maker: CertificateMaker) -
 def new_leaf(authority: Authority, names: LeafNames, now: dt.datetime, maker: CertificateMaker) -> Leaf:
     """A new certificate for ``names``."""
     key, serial = maker.private_key(), maker.serial_number()
-    uses = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
+    uses = {"server": [ExtendedKeyUsageOID.SERVER_AUTH], "client": [ExtendedKeyUsageOID.CLIENT_AUTH]}
+    uses["both"] = uses["server"] + uses["client"]
     usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -157,7 +158,7 @@ def new_leaf(authority: Authority, names: LeafNames, now: dt.datetime, maker: Ce
         .issuer_name(authority.certificate.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([uses[names.use]]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses[names.use]), critical=False)
         .add_extension(x509.SubjectAlternativeName(general), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id), critical=False)
     )

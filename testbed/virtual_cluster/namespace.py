@@ -10,7 +10,7 @@ from typing import Any
 
 from diloco_operator import labels
 from diloco_operator.clusters.state import ClusterSeen, ClusterState, Expiring
-from testbed.virtual_cluster.world_pods import Object, Pods, copied, is_ready, learner_of, works
+from testbed.virtual_cluster.world_pods import Object, Pods, copied, is_ready, learner_of, pool_of, works
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ADDRESS = "10.96.0.1"
@@ -94,9 +94,13 @@ class Namespace:
         return next((str(pod["metadata"]["uid"]) for pod in pods if is_ready(pod)), "")
 
     def working_learners(self, job: str, *more: str) -> list[str]:
-        """The learners whose pods run and are to stay; and those in the pods ``more``."""
+        """The learners all of whose pods run and are to stay; and those in the pods ``more``."""
         pods = {name: self.pods.pods[name] for name in self.pods_of("learner", job)}
-        return [learner_of(pod) for name, pod in pods.items() if name in more or works(pod)]
+        nodes = {name: self.pods.nodes_per_learner.get(pool_of(pod), 1) for name, pod in pods.items()}
+        working = [
+            (learner_of(pod, nodes[name]), nodes[name]) for name, pod in pods.items() if name in more or works(pod)
+        ]
+        return [learner for learner, its in dict(working).items() if working.count((learner, its)) == its]
 
 
 @dataclass

@@ -54,6 +54,10 @@ class Pods:
     """Why claims are not bound."""
     nodes: tuple[str, ...] = ("node-1",)
     """The scheduler takes the one with the fewest pods, but only of those that a pod avoids if there is no other."""
+    room: int | None = None
+    """Learners' pods that find a node; None: all."""
+    nodes_per_learner: dict[str, int] = field(default_factory=dict)
+    """Pods of a learner, of the pools where it has several."""
     broken: set[str] = field(default_factory=set)
     """Nodes on which every container crashes, again and again."""
     claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -130,8 +134,7 @@ class Pods:
     def _kubelet(self) -> None:
         """Advance every pod to its next state."""
         for name, pod in list(self.pods.items()):
-            if "schedulingGates" in pod["spec"]:
-                pod["status"] = GATED
+            if "nodeName" not in pod["spec"] and not self._schedules(pod):
                 continue
             due = pod["metadata"].get("deletionTimestamp")
             if due is not None:
@@ -214,11 +217,30 @@ class Pods:
                 },
             },
             "spec": {
-                **({"schedulingGates": gates} if gates else {"nodeName": self._node()}),
+                **({"schedulingGates": gates} if gates else {}),
                 **({"volumes": volumes} if volumes else {}),
             },
             "status": {"phase": "Pending"},
         }
+        self._schedules(self.pods[name])
+
+    def _schedules(self, pod: Object) -> bool:
+        """Find a node for a pod, if there is room and nothing holds it back."""
+        if "schedulingGates" in pod["spec"]:
+            pod["status"] = GATED
+            return False
+        learners = [one for one in self.pods.values() if one["metadata"]["labels"][labels.COMPONENT] == labels.LEARNER]
+        full = self.room is not None and sum("nodeName" in one["spec"] for one in learners) >= self.room
+        if full and pod in learners:
+            status = unschedulable("0/4 nodes are available: 4 Insufficient nvidia.com/gpu")
+            scheduled = (pod["status"].get("conditions") or status["conditions"])[0]
+            status["conditions"][0]["lastTransitionTime"] = scheduled.get("lastTransitionTime", stamp(self.now))
+            pod["status"] = status
+            return False
+        pod["spec"]["nodeName"] = self._node()
+        pod["status"] = {"phase": "Pending"}
+        pod["metadata"]["annotations"]["ready-at"] = stamp(self.now + timedelta(seconds=STARTING_SECONDS))
+        return True
 
     def _node(self) -> str:
         """The node with the fewest pods."""
@@ -243,10 +265,15 @@ def _revision(pod: Object) -> str:
     return str(pod["metadata"]["annotations"]["revision"])
 
 
-def learner_of(pod: Object) -> str:
-    """The learner that a pod runs, ``region/pool/index``."""
+def pool_of(pod: Object) -> str:
+    """The pool of a learner's pod."""
     its = pod["metadata"]["labels"]
-    return f"{its[labels.REGION]}/{its[labels.POOL]}/{pod['metadata']['name'].rpartition('-')[2]}"
+    return f"{its[labels.REGION]}/{its[labels.POOL]}"
+
+
+def learner_of(pod: Object, nodes: int = 1) -> str:
+    """The learner that a pod runs, ``region/pool/index``; ``nodes``: its pods."""
+    return f"{pool_of(pod)}/{int(pod['metadata']['name'].rpartition('-')[2]) // nodes}"
 
 
 def works(pod: Object) -> bool:

@@ -3,40 +3,14 @@
 A resource of the test's own limits how many learners a node takes, whatever else runs there.
 """
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from diloco.spec.status.job import JobStatus, PoolStatus
 from testbed.kind.clusters import Cluster
 from tests.support.cluster_jobs import ClusterJob, apply, condition, holds, is_degraded, manifest, pool, region
-from tests.support.cluster_nodes import cordoned
+from tests.support.cluster_nodes import ONE_SEAT, cordoned, seat, seated
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
-
-SEATS = "example.com/seats"
-ONE_SEAT = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", SEATS: 1}}
-
-
-def seat(cluster: Cluster, node: str, seats: int | None) -> None:
-    """Set how many learners a node takes; None: forget about it."""
-    wanted = {"op": "remove"} if seats is None else {"op": "add", "value": str(seats)}
-    paths = (f"/status/{field}/{SEATS.replace('/', '~1')}" for field in ("capacity", "allocatable"))
-    patch = json.dumps([{**wanted, "path": path} for path in paths])
-    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=json", "--patch", patch)
-
-
-@contextmanager
-def seated(cluster: Cluster, **seats: int) -> Iterator[None]:
-    try:
-        for node, number in seats.items():
-            seat(cluster, node, number)
-        yield
-    finally:
-        for node in seats:
-            seat(cluster, node, None)
 
 
 def spot(status: JobStatus) -> PoolStatus:

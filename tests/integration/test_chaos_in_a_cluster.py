@@ -70,6 +70,18 @@ def test_a_pod_without_a_node_is_left_alone_and_the_report_says_why(job_server: 
     assert place.hit(Fault(FaultKind.KILL, str(POOL), place.learner_ids))[1].endswith("; and 1 more")
 
 
+def test_a_learner_of_two_pods_is_hit_by_the_loss_of_one(job_server: ApiServer) -> None:
+    made = Namespace(job_server, "units")
+    pool = {"name": POOL.pool, "learners": 2, "nodesPerLearner": 2}
+    owner = made.stateful_set("mine", made.job("mine", regions=[{"name": POOL.region, "pools": [pool]}]))
+    for index in range(4):
+        made.pod(f"mine-{index}", labels.of_pool("mine", POOL), owner, node="" if index == 0 else f"node-{index}")
+    place = made.place("mine")
+    assert place.nodes() == {f"{POOL}/0": "node-1", f"{POOL}/1": "node-2"}
+    assert place.hit(Fault(FaultKind.KILL, str(POOL), place.learner_ids)) == ((f"{POOL}/0", f"{POOL}/1"), "")
+    assert made.pods() == {"mine-0", "mine-3"}
+
+
 def test_learners_of_a_fallback_pool_are_hit_while_they_run(
     job_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,9 +24,10 @@ OF_USERS = {
     "initContainers": [{"name": "fetch", "image": "fetch:1", "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}],
 }
 """What a user may add to a pod, though it bears on its security."""
+UNITS = {"processesPerNode": 2, "nodesPerLearner": 2, "batchSize": 4, "topologyKey": "rack"}
 JOBS = {
     name: job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": NAMESPACE})})
-    for name, job in {**every_job(), "small": with_pool({"podTemplate": {"spec": OF_USERS}})}.items()
+    for name, job in {**every_job(), "small": with_pool({**UNITS, "podTemplate": {"spec": OF_USERS}})}.items()
 }
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
 # Objects that the pods of the job with every field refer to, and that admission requires.

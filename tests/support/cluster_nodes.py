@@ -1,5 +1,6 @@
 """Nodes of a real cluster that are lost, deleted or closed to pods, and a job with a learner on such a node."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ WITNESS, VICTIM = BOTH = "east/steady/0", "west/spot/0"
 """The learners of `witness_and_victim`."""
 STEADY, SPOT = (0, 0), (1, 0)
 """Region and pool of each, by position."""
+SEATS = "example.com/seats"
+"""A resource of the tests' own, which limits how many pods a node takes, whatever else runs there."""
+ONE_SEAT = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", SEATS: 1}}
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,26 @@ def put_victim_on(job: ClusterJob, node: str) -> None:
             job.kubectl("delete", "pod", job.pod_name(VICTIM))
             job.wait_for_pod(VICTIM, lambda pod: pod.node == node, f"is on {node}")
         job.all_train(*BOTH)
+
+
+def seat(cluster: Cluster, node: str, seats: int | None) -> None:
+    """Set how many pods with `ONE_SEAT` a node takes; None: forget about it."""
+    wanted = {"op": "remove"} if seats is None else {"op": "add", "value": str(seats)}
+    paths = (f"/status/{field}/{SEATS.replace('/', '~1')}" for field in ("capacity", "allocatable"))
+    patch = json.dumps([{**wanted, "path": path} for path in paths])
+    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=json", "--patch", patch)
+
+
+@contextmanager
+def seated(cluster: Cluster, **seats: int) -> Iterator[None]:
+    """Inside, nodes take so many."""
+    try:
+        for node, number in seats.items():
+            seat(cluster, node, number)
+        yield
+    finally:
+        for node in seats:
+            seat(cluster, node, None)
 
 
 @contextmanager

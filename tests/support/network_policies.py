@@ -25,7 +25,7 @@ def _rule_allows(
     namespace: Mapping[str, Any],
     port: int,
 ) -> bool:
-    if ("TCP", port) not in {(one["protocol"], one["port"]) for one in rule["ports"]}:
+    if not any(one["protocol"] == "TCP" and one.get("port", port) == port for one in rule["ports"]):
         return False
     if not rule.get("from"):
         return True

@@ -37,7 +37,7 @@ spec:
       leaseSeconds: {lease_seconds}}}
   syncer: {{checkpointEverySeconds: {checkpoint_every}, tape: {{maxSize: {tape}}}, backup: {backup}}}
   initFrom: {init_from}
-  regions: [{{name: here, pools: [{{name: cpu, learners: {learners}}}]}}]
+  regions: [{{name: here, pools: [{{name: cpu, learners: {learners}, nodesPerLearner: {nodes}}}]}}]
 """
 _DEFAULTS: dict[str, Any] = {
     "name": "small",
@@ -49,6 +49,7 @@ _DEFAULTS: dict[str, Any] = {
     "checkpoint_every": 1,
     "tape": "1Gi",
     "learners": 2,
+    "nodes": 1,
     "lease_seconds": 30,
     "backup": "null",
     "init_from": "null",

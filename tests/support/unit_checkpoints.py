@@ -18,13 +18,15 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.data.opening import open_data, open_task
+from diloco.learner.data.opening import open_data
 from diloco.learner.resume import Resume
 from diloco.learner.training.optimizer import NamedOptimizer
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
+from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.unit_trainer import UnitTrainer
 from diloco.learner.unit.world import World
 from diloco.model.build import blank_model, build_model
@@ -79,8 +81,7 @@ class Started:
         ranks, parallelism = STARTS[number]
         spec = job_of(folder, ranks, parallelism)
         self._folder = folder / "checkpoints"
-        task = open_task(spec)
-        data = open_data(spec, LEARNER, task)
+        data = open_data(spec, LEARNER)
         source = build_model(spec) if rank == 0 else None
         layout = layout_of(source or blank_model(spec), spec.sync.fragments)
         self._trainer: InnerTrainer | None = None
@@ -91,23 +92,19 @@ class Started:
         else:
             store = dist.FileStore(str(folder / f"start-{number}"), ranks)
             self._world = World(store, rank, ranks, CPU)
-            self._rank, self._holdout = (
-                Rank(spec, spec.pool_of(LEARNER), layout, task, self._world, source),
-                data.holdout,
-            )
+            parted = parted_model(spec, spec.pool_of(LEARNER), self._world, source)
+            self._rank = Rank(spec, parted, layout, data, self._world)
             self._inner = self._rank.inner
             check_places(self._world.mesh)
             if source is not None:
-                self._trainer = UnitTrainer(spec, source, layout, data, self._rank, self._world)
+                self._trainer = UnitTrainer(spec, source, self._rank)
         if self._trainer is not None:
             identity = CheckpointIdentity("job", LEARNER, layout.digest, self._trainer.optimizer_identity)
             self._store = CheckpointStore(self._folder, identity, self._trainer.others)
 
     def follows(self) -> None:
         """In another process than the first: do as it does, until it has the others end."""
-        world = self._world
-        assert world is not None
-        follow(world, self._rank, self._holdout, 6, RankCheckpoints(self._folder, self._inner, world, world.ranks))
+        follow(self._rank, RankCheckpoints(self._folder, self._inner, self._rank.world, self._rank.world.ranks))
 
     def runs(self) -> dict[str, object]:
         """Restore, train and save."""
@@ -129,7 +126,7 @@ class Started:
         if self._trainer is None:
             self.follows()
         elif isinstance(self._trainer, UnitTrainer):
-            self._trainer.end()
+            self._rank.world.tell(Order(Op.END))
 
 
 def run(rank: int, folder: Path) -> list[dict[str, object]]:

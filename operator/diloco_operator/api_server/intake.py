@@ -54,6 +54,7 @@ _OBJECT: Final = {
         "generation": _COUNT,
         "creationTimestamp": str,
         "deletionTimestamp": str,
+        "deletionGracePeriodSeconds": _COUNT,
         "labels": _TEXTS,
         "annotations": _TEXTS,
         "finalizers": [str],

@@ -75,8 +75,8 @@ def orphans(
         return
     chosen = left if claims or not delete else _without_claims(left)
     if delete and chosen:
-        learners, jobs = sum(one.learners for one in chosen), len({one.job_uid for one in chosen})
-        running = f", with {learners} learner(s) that still run" if learners else ""
+        pods, jobs = sum(one.pods for one in chosen), len({one.job_uid for one in chosen})
+        running = f", with {pods} pod(s) that still run" if pods else ""
         if not yes:
             typer.confirm(f"Delete these {len(chosen)} object(s) of {jobs} job(s) of home {home}{running}?", abort=True)
         run(_delete(kubeconfig, context, homes if is_known else None, home, chosen))
@@ -196,10 +196,10 @@ def _table(found: "Sequence[Remain]", job_is: str) -> "RenderableType":
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("home", "job", "job uid", "job is", "object"):
         table.add_column(name, overflow="fold")
-    table.add_column("learners", justify="right", no_wrap=True)
+    table.add_column("pods", justify="right", no_wrap=True)
     for one in sorted(found, key=lambda one: (one.home, one.namespace, one.at_home, one.job_uid)):
         table.add_row(
             *(Text(text) for text in (one.home, one.at_home, one.job_uid, job_is, str(one))),
-            str(one.learners or "-"),
+            str(one.pods or "-"),
         )
     return table

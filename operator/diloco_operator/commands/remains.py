@@ -1,6 +1,6 @@
 """Objects of jobs in a remote cluster: which home they belong to, whether their job still exists, and their deletion.
 
-Only metadata is read, and of StatefulSets also how many learners run: no Secret's content leaves the cluster.
+Only metadata is read, and of StatefulSets also how many pods run: no Secret's content leaves the cluster.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,8 +35,8 @@ class Remain:
     home: str
     job_uid: str
     job: str
-    learners: int = 0
-    """Learners that it runs now."""
+    pods: int = 0
+    """Pods that it runs now."""
     home_namespace: str = ""
     """The namespace of its job at home."""
 
@@ -86,8 +86,8 @@ def remain(kind: Kind, item: Mapping[str, Any]) -> Remain | None:
     space, name, uid, home, job_uid = (escaped(str(text)) for text in texts)
     job, home_namespace = (escaped(str(own.get(key, ""))) for key in (labels.JOB, labels.HOME_NAMESPACE))
     running = mapping(item.get("status")).get("replicas")
-    learners = running if isinstance(running, int) else 0
-    return Remain(kind, space, name, uid, home, job_uid, job, learners, home_namespace)
+    pods = running if isinstance(running, int) else 0
+    return Remain(kind, space, name, uid, home, job_uid, job, pods, home_namespace)
 
 
 async def job_uids(api: "Api") -> frozenset[str]:

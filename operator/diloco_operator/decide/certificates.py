@@ -11,11 +11,12 @@ reason.
 import base64
 import binascii
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from diloco.spec.names.pool_name import pool_name
 from diloco.spec.names.syncer_name import syncer_name
 from diloco_operator import names
 from diloco_operator.manifests.inputs import Certificates
@@ -54,6 +55,8 @@ class JobIdentity:
     """Its pools, and the names of their StatefulSets."""
     not_before: Mapping[PoolKey, dt.datetime] = field(default_factory=dict)
     """By pool: certificates that were made before this time are revoked. A time that has not come yet has no effect."""
+    units: Collection[PoolKey] = ()
+    """Pools whose learners have several nodes."""
 
     def revoked(self, now: dt.datetime) -> dict[PoolKey, dt.datetime]:
         """What is in force by a clock that may be a little behind the API server's, by which users revoke."""
@@ -72,9 +75,15 @@ def revoked_list(revoked: Mapping[PoolKey, dt.datetime], now: dt.datetime) -> st
     return "".join(lines)
 
 
-def learner_names(job: str, pool: PoolKey) -> LeafNames:
-    """The learners of one pool: the holder may speak for each of them."""
-    return LeafNames("diloco learner", "client", uris=(f"diloco://{job}/learner/{pool.region}/{pool.pool}",))
+def learner_names(job: str, pool: PoolKey, *, unit: bool = False) -> LeafNames:
+    """The learners of one pool: the holder may speak for each of them.
+
+    ``unit``: they have several nodes, of which the further ones check the first one's name.
+    """
+    uris = (f"diloco://{job}/learner/{pool.region}/{pool.pool}",)
+    if unit:
+        return LeafNames("diloco learner", "both", (pool_name(*pool),), uris)
+    return LeafNames("diloco learner", "client", uris=uris)
 
 
 def certificates(
@@ -100,7 +109,7 @@ def certificates(
     revoked = who.revoked(now)
     for pool, set_name in who.pools.items():
         name = names.learner_secret(set_name)
-        wanted[name] = learner_names(who.job, pool)
+        wanted[name] = learner_names(who.job, pool, unit=pool in who.units)
         if pool in revoked:
             not_before[name] = revoked[pool]
     for name, subject in wanted.items():

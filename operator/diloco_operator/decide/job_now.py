@@ -6,14 +6,15 @@ fields that stop a job are read one by one, so they work whatever else the manif
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.checks import MAXIMUM_LEARNERS
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
-from diloco.spec.status.job import JobStatus
+from diloco.spec.placement import Pool
+from diloco.spec.status.job import JobStatus, PoolStatus, UnplacedLearner
 from diloco_operator import names
 from diloco_operator.decide.causes.syncer import cut_off
 from diloco_operator.decide.causes.volume import START_ANEW, Volume
@@ -30,6 +31,7 @@ from diloco_operator.decide.learners.readmission import (
     orders_told,
     readmitted,
 )
+from diloco_operator.decide.learners.unplaced import PATIENCE_SECONDS, unplaced
 from diloco_operator.decide.objects.endpoint import Endpoint, endpoint
 from diloco_operator.decide.objects.workloads import (
     STATEFUL_SET,
@@ -37,12 +39,13 @@ from diloco_operator.decide.objects.workloads import (
     is_bound,
     pool_workloads,
     replicas,
+    rollout_waits,
     syncer_claim,
     syncer_deployment,
     syncer_ready,
 )
 from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
-from diloco_operator.manifests.placement.holds import is_held_back
+from diloco_operator.manifests.placement.holds import creates_gated, is_held_back
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.objects import mapping
 from diloco_operator.options import OperatorOptions
@@ -197,7 +200,7 @@ class JobNow:
 
     @property
     def desired_learners(self) -> dict[PoolKey, int]:
-        """Pods of every pool when the job runs, in the manifest's order; of elastic pools the most."""
+        """Learners of every pool when the job runs, in the manifest's order; of elastic pools the most."""
         return {key: pool.learners for key, pool in names.pools(self.spec).items()}
 
     @property
@@ -213,7 +216,29 @@ class JobNow:
         pools, regions = names.pools(self.spec), self.clusters.regions
         out = given_up_now(self.observed, self.before)
         found = pool_workloads(self.set_names, pools, regions, self.observed.children, out)
-        return [replace(one, elsewhere=self.elsewhere.get(one.pool, 0)) for one in found]
+        moved = (replace(one, elsewhere=self.elsewhere.get(one.pool, 0)) for one in found)
+        return [replace(one, unplaced=self._unplaced(one, pools[one.pool])) for one in moved]
+
+    def _unplaced(self, workload: PoolWorkload, pool: Pool) -> tuple[UnplacedLearner, ...]:
+        if self.suspend or workload.nodes == 1 or workload.healthy:
+            return ()
+        known = self.pools_before.get(workload.pool, PoolStatus(name="")).unplaced or ()
+        if self.pods_by_set is None or not self.clusters.answers(workload.key.cluster):
+            return known
+        patience = timedelta(seconds=pool.fallback_after_seconds or PATIENCE_SECONDS)
+        return unplaced(workload, known, self.pods_by_set.get(set_of(workload), {}), self.now, patience)
+
+    @cached_property
+    def pools_before(self) -> dict[PoolKey, PoolStatus]:
+        """The pools of the status as it was last written."""
+        return {PoolKey(region.name, pool.name): pool for region in self.before.regions for pool in region.pools}
+
+    def ready_learners(self, workload: PoolWorkload) -> int:
+        """Learners of a pool of which every pod is ready; at most so many where the pods were not listed."""
+        pods = (self.pods_by_set or {}).get(set_of(workload))
+        if pods is None or workload.nodes == 1:
+            return workload.ready_pods // workload.nodes
+        return sum(workload.is_ready(its) for its in workload.by_learner(pods).values())
 
     def _remembered_workloads(self) -> Iterator[PoolWorkload]:
         out = given_up_now(self.observed, self.before)
@@ -222,14 +247,17 @@ class JobNow:
             for pool in region.pools:
                 key = ChildKey(STATEFUL_SET, pool.stateful_set, cluster)
                 live = self.observed.children.get(key)
+                nodes = pool.nodes_per_learner or 1
                 # Another cluster's server may say any number of pods.
-                there = range(0 if live is None else min(replicas(live), MAXIMUM_LEARNERS))
+                there = range(0 if live is None else min(replicas(live) // nodes, MAXIMUM_LEARNERS))
                 known = {*there, *(pool.given_up or ())}
                 gone = frozenset(index for index in known if f"{region.name}/{pool.name}/{index}" in out)
                 yield PoolWorkload(
                     *(PoolKey(region.name, pool.name), key, live, pool.desired, pool.minimum),
                     given_up=gone,
                     elsewhere=pool.fallback_learners or 0,
+                    nodes=nodes,
+                    unplaced=pool.unplaced or (),
                 )
 
     @property
@@ -266,7 +294,7 @@ class JobNow:
             return self.pods_left.any or not self.was_suspended
         if self.job is None and not self.pods_left.syncers:
             return False
-        return self._unhealthy or any(map(_needs_holding, self.workloads_in_reach))
+        return self._unhealthy or any(map(_needs_replacing, self.workloads_in_reach))
 
     @property
     def _unhealthy(self) -> bool:
@@ -321,7 +349,15 @@ class JobNow:
 
 
 def _needs_holding(workload: PoolWorkload) -> bool:
-    return bool(workload.held or is_held_back(workload.live))
+    return bool(workload.nodes > 1 or workload.held or is_held_back(workload.live))
+
+
+def _needs_replacing(workload: PoolWorkload) -> bool:
+    """Whether pods may have to be deleted, to be created anew."""
+    live = workload.live
+    if workload.nodes > 1 and not workload.held:
+        return live is not None and (creates_gated(live) or rollout_waits(workload) > 0)
+    return _needs_holding(workload)
 
 
 def _number(value: object) -> int | None:

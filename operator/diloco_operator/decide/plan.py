@@ -44,7 +44,7 @@ class PodDeletion:
     reason: Reason | None
     """Of the event that reports it; None: none does."""
     whose: str
-    """Whose pod it is, for people: a learner's id, or the syncer."""
+    """Whose pod it is, for people: a learner, or the syncer."""
     node: str
     """Empty: not known, or it has none."""
     by_force: bool = True

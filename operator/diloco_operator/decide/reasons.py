@@ -102,4 +102,5 @@ class Reason(StrEnum):
     LEARNERS_LOST = "LearnersLost"
     LEARNERS_BACK = "LearnersBack"
     FALLBACK_CHANGED = "FallbackChanged"
+    PLACED_IN_PART = "PlacedInPart"
     AS_EXPECTED = "AsExpected"

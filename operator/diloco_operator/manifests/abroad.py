@@ -33,6 +33,7 @@ def objects(job: DiLoCoJob, cluster: str, inputs: Inputs, sets: names.SetNames) 
         *secrets.learners_secrets(job, inputs.certificates, here),
         documents.remote_config_map(job, remote.endpoint),
         network.remote_learners_policy(job),
+        *(network.unit_policy(job, key, name, _uid(job)) for key, name in names.with_units(job.spec, here).items()),
         services.learners(job),
         *(
             learners.stateful_set(job, key, name, inputs.images.learners[key], scale.learners.get(key, 0))
@@ -46,6 +47,10 @@ def _owner(job: DiLoCoJob, remote: Remote) -> dict[str, str]:
     return labels.of_home(remote.home_id, job.metadata.namespace, job.metadata.uid)
 
 
+def _uid(job: DiLoCoJob) -> dict[str, str]:
+    return {labels.JOB_UID: job.metadata.uid}
+
+
 def _moved(one: Manifest, job: DiLoCoJob, remote: Remote) -> Manifest:
     """``one`` as it is in the other cluster: its namespace, its labels, and selectors that match this job's pods alone.
 
@@ -54,7 +59,7 @@ def _moved(one: Manifest, job: DiLoCoJob, remote: Remote) -> Manifest:
     metadata = {key: value for key, value in one["metadata"].items() if key != "ownerReferences"}
     own = {**metadata["labels"], **_owner(job, remote)}
     moved = {**one, "metadata": {**metadata, "namespace": remote.namespace, "labels": own}}
-    uid = {labels.JOB_UID: job.metadata.uid}
+    uid = _uid(job)
     match one["kind"]:
         case "StatefulSet":
             matched = {**one["spec"]["selector"]["matchLabels"], **uid}

@@ -48,6 +48,7 @@ def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs, sets: nam
         # Before the pods, so that there is no moment without a restriction.
         network.syncer_policy(job, options.operator_namespace),
         network.learners_policy(job, options.operator_namespace),
+        *(network.unit_policy(job, key, set_name) for key, set_name in names.with_units(job.spec, here).items()),
         services.syncer(job),
         *([exposed] if exposed is not None else []),
         services.learners(job),

@@ -9,8 +9,14 @@ from diloco_operator.manifests.inputs import Manifest
 
 SYNC_PORT: Final = 29400
 HTTP_PORT: Final = 8080
+LINK_PORT: Final = 29401
+"""Between the nodes of a learner: the further ones connect to the first."""
+STORE_PORT: Final = 29402
+"""The store by which their processes find each other."""
 SYNC_PORT_NAME: Final = "sync"
 HTTP_PORT_NAME: Final = "http"
+LINK_PORT_NAME: Final = "link"
+STORE_PORT_NAME: Final = "store"
 
 USER_ID: Final = 10001
 """User and group of every process, unless the platform assigns them; the images run as any."""
@@ -30,6 +36,9 @@ OUR_MOUNTS: Final = {
     TEMPORARY_VOLUME: TEMPORARY_DIRECTORY,
 }
 """Where each of the operator's volumes is mounted, in every pod."""
+SHARED_MEMORY_VOLUME: Final = "shared-memory"
+SHARED_MEMORY_DIRECTORY: Final = "/dev/shm"  # noqa: S108  # a volume of the pod's own
+OUR_VOLUMES: Final = (*OUR_MOUNTS, SHARED_MEMORY_VOLUME)
 
 TLS_ARGUMENTS: Final = (
     f"--tls-ca={TLS_DIRECTORY}/ca.crt",
@@ -166,16 +175,18 @@ def mounts() -> list[Manifest]:
     ]
 
 
-def probes(startup_seconds: int) -> Manifest:
+def probes(startup_seconds: int, grace_seconds: int | None = None) -> Manifest:
     """Startup, readiness and liveness of a container that serves /healthz and /readyz at the port named http.
 
-    It may take ``startup_seconds`` until its first answer; after that, 90 seconds without an answer end it.
+    It may take ``startup_seconds`` until its first answer; after that, 90 seconds without an answer end it, within
+    ``grace_seconds``, by default the pod's grace period.
     """
     period_seconds = 5
+    grace = {} if grace_seconds is None else {"terminationGracePeriodSeconds": grace_seconds}
     return {
-        "startupProbe": _probe("/healthz", period_seconds, startup_seconds // period_seconds),
+        "startupProbe": {**_probe("/healthz", period_seconds, startup_seconds // period_seconds), **grace},
         "readinessProbe": _probe("/readyz", period_seconds, 2),
-        "livenessProbe": _probe("/healthz", 15, 6),
+        "livenessProbe": {**_probe("/healthz", 15, 6), **grace},
     }
 
 

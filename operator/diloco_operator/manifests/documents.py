@@ -22,7 +22,7 @@ from diloco_operator.manifests.inputs import Manifest
 
 ENDPOINT_FILE: Final = "endpoint"
 """The file with ``host:port`` of the syncer, in other clusters; empty while it is not known."""
-PASSED_TO_PODS: Final = frozenset({"image", "resources", "env", "pod_template"})
+PASSED_TO_PODS: Final = frozenset({"image", "resources", "env", "pod_template", "topology_key"})
 """Fields of a pool that only its pods' template uses, and no process."""
 USED_BY_CLAIMS: Final = frozenset({"storage"})
 """Fields of a pool that only its learners' claims use."""
@@ -74,7 +74,23 @@ def remote_config_map(job: DiLoCoJob, endpoint: str) -> Manifest:
     Raises:
         InvalidSpecError: the manifest is larger than a process reads.
     """
-    return _config_map(job, {common.JOB_FILE: _text(job, _ABROAD), ENDPOINT_FILE: endpoint})
+    return _config_map(job, {common.JOB_FILE: _text(_counted(job), _ABROAD), ENDPOINT_FILE: endpoint})
+
+
+def _counted(job: DiLoCoJob) -> DiLoCoJob:
+    """The job with the number of a node's processes in each pool, which its limits say otherwise."""
+    regions = tuple(
+        region.model_copy(
+            update={
+                "pools": tuple(
+                    pool.model_copy(update={"processes_per_node": pool.processes if pool.processes > 1 else None})
+                    for pool in region.pools
+                )
+            }
+        )
+        for region in job.spec.regions
+    )
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": regions})})
 
 
 def _config_map(job: DiLoCoJob, data: dict[str, str]) -> Manifest:

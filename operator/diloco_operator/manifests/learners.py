@@ -4,6 +4,8 @@ Without ``storage`` a learner has no volume that outlives its pod: a restarted c
 checkpoint, and a new pod gets the model and its position in the data from the syncer. With it, each learner has a claim
 of its own, which the StatefulSet's controller makes, and by its retention policy deletes; the operator needs no right
 for that.
+
+A learner of several nodes has a pod on each: the pods i * nodes to (i + 1) * nodes - 1 are learner i.
 """
 
 from typing import Final
@@ -13,15 +15,17 @@ from diloco.spec.placement import LearnerStorage, Pool
 from diloco_operator import labels, names
 from diloco_operator.manifests import common, room
 from diloco_operator.manifests.from_users import passthrough
-from diloco_operator.manifests.from_users.pod_template import patched
+from diloco_operator.manifests.from_users.pod_template import mounts, patched
 from diloco_operator.manifests.inputs import Manifest
 from diloco_operator.manifests.placement.lost_nodes import leaves_lost_nodes
 from diloco_operator.manifests.placement.spread import spread
+from diloco_operator.manifests.placement.together import together
 from diloco_operator.names import PoolKey
 
 CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
-"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, and a margin."""
+"""From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, more if much is kept, and a margin."""
+_DISK_SECONDS: Final = 60
 LOST_NODE_SECONDS: Final = 30
 """How long a learner's pod stays on a node that is not ready or out of reach (ours; the API server's default is 300
 s)."""
@@ -29,18 +33,23 @@ STARTUP_SECONDS: Final = 600
 """Time to start Python and import modules. Loading after that is judged by its progress, not by a time limit."""
 
 
-def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, replicas: int) -> Manifest:
-    """The StatefulSet of the pool ``key``. Only ``resources`` can change its template while the job runs."""
+def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, count: int) -> Manifest:
+    """The StatefulSet of the pool ``key`` with so many learners.
+
+    Only ``resources`` can change its template while the job runs.
+    """
     name = job.metadata.name
     own, pool = labels.of_pool(name, key), names.pools(job.spec)[key]
-    template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, names.learner_secret(set_name), image)}
-    placed = spread(patched(template, pool.pod_template, CONTAINER), name)
+    template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, set_name, image)}
+    placed = spread(patched(template, pool.pod_template, CONTAINER), name, zones=pool.nodes_per_learner == 1)
+    if pool.topology_key is not None:
+        placed = together(placed, pool.topology_key, labels.pool_selector(name, key))
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": common.metadata(job, set_name, own),
         "spec": {
-            "replicas": replicas,
+            "replicas": count * pool.nodes_per_learner,
             "serviceName": names.learners(name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": labels.pool_selector(name, key)},
@@ -76,14 +85,32 @@ def syncer_argument(job: DiLoCoJob) -> str:
     return f"--syncer={names.syncer_host(job.metadata.name, job.metadata.namespace)}:{common.SYNC_PORT}"
 
 
-def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, secret: str, image: str) -> Manifest:
+def _pod(job: DiLoCoJob, key: PoolKey, pool: Pool, set_name: str, image: str) -> Manifest:
+    name = job.metadata.name
     state = None if pool.storage else room.directory(room.checkpoints_mib(job.spec), pool.resources)
     temporary = room.directory(room.temporary_mib(job.spec), pool.resources)
-    return {
-        **common.pod_defaults(GRACE_SECONDS),
-        "containers": [_container(job, key, pool, image)],
-        "volumes": common.volumes(names.config_map(job.metadata.name), secret, state, temporary),
-    }
+    container = _container(job, key, pool, image)
+    if pool.nodes_per_learner > 1:
+        # Where the learner's first node is: its process puts that pod's index in. The namespace is the pod's own.
+        unit = f"--unit={set_name}-{{index}}.{names.learners(name)}:{common.LINK_PORT}"
+        container["args"] += ["--index-of-pod", unit]
+        container["ports"] += [
+            common.port(common.LINK_PORT_NAME, common.LINK_PORT),
+            common.port(common.STORE_PORT_NAME, common.STORE_PORT),
+        ]
+    volumes = common.volumes(names.config_map(name), names.learner_secret(set_name), state, temporary)
+    if pool.ranks > 1 and not mounts(pool.pod_template, common.SHARED_MEMORY_DIRECTORY):
+        volumes.append({"name": common.SHARED_MEMORY_VOLUME, **room.shared_memory(pool.processes)})
+        container["volumeMounts"].append(
+            {"name": common.SHARED_MEMORY_VOLUME, "mountPath": common.SHARED_MEMORY_DIRECTORY}
+        )
+    grace = GRACE_SECONDS + _more_seconds(pool)
+    return {**common.pod_defaults(grace), "containers": [container], "volumes": volumes}
+
+
+def _more_seconds(pool: Pool) -> int:
+    """For a large last checkpoint. Without a volume, it is deleted with the pod."""
+    return room.more_seconds(pool.resources, _DISK_SECONDS) if pool.storage else 0
 
 
 def _of_pod(name: str, field: str) -> Manifest:
@@ -108,7 +135,9 @@ def _container(job: DiLoCoJob, key: PoolKey, pool: Pool, image: str) -> Manifest
         ],
         "env": [*common.environment(), index, uid, *pool.env],
         "ports": [common.port(common.HTTP_PORT_NAME, common.HTTP_PORT)],
-        "resources": room.resources(pool.resources, None if pool.storage else room.checkpoints_mib(job.spec)),
+        "resources": room.resources(
+            pool.resources, None if pool.storage else room.checkpoints_mib(job.spec), pool.processes
+        ),
         "volumeMounts": common.mounts(),
-        **common.probes(STARTUP_SECONDS),
+        **common.probes(STARTUP_SECONDS, GRACE_SECONDS if _more_seconds(pool) else None),
     }

@@ -1,12 +1,14 @@
 """Network policies: who may connect to a job's pods. Outgoing connections are not restricted: data can be anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from diloco.spec import DiLoCoJob
 from diloco_operator import labels, names
 from diloco_operator.manifests import common
 from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.names import PoolKey
 
 _MESH_PORT: Final = 15008
 """Port to which Istio's ambient mode delivers all traffic between pods of a mesh, whatever its port (HBONE)."""
@@ -42,6 +44,16 @@ def remote_learners_policy(job: DiLoCoJob) -> Manifest:
     name = job.metadata.name
     own = labels.of_job(name, labels.LEARNER)
     return _policy(job, names.learners(name), own, labels.learners_selector(name), _pages_for(_MONITORS))
+
+
+def unit_policy(job: DiLoCoJob, key: PoolKey, name: str, owner: Mapping[str, str] = MappingProxyType({})) -> Manifest:
+    """For a pool whose learners have several pods: all of its pods may connect to each other, on any port.
+
+    gloo and NCCL take free ports. ``owner``: what else tells its pods from another job's.
+    """
+    pods = {**labels.pool_selector(job.metadata.name, key), **owner}
+    rule = {"from": [{"podSelector": {"matchLabels": pods}}], "ports": [{"protocol": "TCP"}]}
+    return _policy(job, name, labels.of_pool(job.metadata.name, key), pods, [rule])
 
 
 def _pages(operator_namespace: str, *others: Manifest) -> list[Manifest]:

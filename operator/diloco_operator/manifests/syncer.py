@@ -10,7 +10,8 @@ from diloco_operator.manifests.inputs import Manifest
 
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
-"""From SIGTERM to SIGKILL: 60 s for the last checkpoint, calls under way, and a margin."""
+"""From SIGTERM to SIGKILL: 120 s for the last checkpoint, more if it is large, calls under way, and a margin."""
+_DISK_SECONDS: Final = 120
 STARTUP_SECONDS: Final = 600
 """Time to start Python and import modules. Loading after that is judged by its progress, not by a time limit."""
 
@@ -58,10 +59,15 @@ def _pod(job: DiLoCoJob, image: str) -> Manifest:
     state: Manifest = {"persistentVolumeClaim": {"claimName": names.syncer(name)}}
     temporary = room.directory(room.temporary_mib(job.spec), job.spec.syncer.resources)
     return {
-        **common.pod_defaults(GRACE_SECONDS),
+        **common.pod_defaults(GRACE_SECONDS + _more_seconds(job)),
         "containers": [_container(job, image)],
         "volumes": common.volumes(names.config_map(name), names.syncer_secret(name), state, temporary),
     }
+
+
+def _more_seconds(job: DiLoCoJob) -> int:
+    """For a large last checkpoint."""
+    return room.more_seconds(job.spec.syncer.resources, _DISK_SECONDS)
 
 
 def _container(job: DiLoCoJob, image: str) -> Manifest:
@@ -82,7 +88,7 @@ def _container(job: DiLoCoJob, image: str) -> Manifest:
         ],
         "resources": room.resources(job.spec.syncer.resources),
         "volumeMounts": common.mounts(),
-        **common.probes(STARTUP_SECONDS),
+        **common.probes(STARTUP_SECONDS, GRACE_SECONDS if _more_seconds(job) else None),
     }
 
 

@@ -341,4 +341,31 @@ CASES: list[Bad] = [
         "spec.sync.overlap: 1000001 is not allowed; use Auto or an integer from 0 to 1000000",
         SAME,
     ),
+    # Learners of several processes.
+    Bad(
+        {"spec.regions.0.pools.0.processesPerNode": 65},
+        f"{LEARNERS_POOL}.processesPerNode: 65 is too large; use an integer from 1 to 64",
+        "less than or equal to 64",
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.nodesPerLearner": 0},
+        f"{LEARNERS_POOL}.nodesPerLearner: 0 is too small; use an integer from 1 to 256",
+        "greater than or equal to 1",
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.parallelism": "TP"},
+        f'{LEARNERS_POOL}.parallelism: "TP" is not known; use FSDP or DDP',
+        "Unsupported value",
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.topologyKey": "rack row"},
+        f'{LEARNERS_POOL}.topologyKey: "rack row" does not fit; use a key such as team or example.com/team, at most '
+        "317 characters",
+        "should match",
+    ),
+    Bad(
+        {"spec.model.parallelize": "mine"},
+        'spec.model.parallelize: "mine" does not fit; use package.module:factory, at most 253 characters',
+        "should match",
+    ),
 ]

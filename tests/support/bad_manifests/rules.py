@@ -321,4 +321,40 @@ CASES: list[Bad] = [
         ),
         SAME,
     ),
+    # Learners of several processes.
+    Bad(
+        {"spec.regions.0.pools.0.nodesPerLearner": 3},
+        f"{LEARNERS_POOL}.batchSize: 16 is not a multiple of a learner's processes, 3 (processesPerNode times "
+        "nodesPerLearner); use one that is",
+        "is not a multiple of a learner's processes (processesPerNode times nodesPerLearner); use one that is",
+        at="spec.regions",
+    ),
+    Bad(
+        {
+            "spec.regions.0.pools.0": {
+                "name": "new",
+                "batchSize": 12,
+                "resources": {"limits": {"example.com/gpu": "8", "cpu": "4"}},
+            }
+        },
+        f"{LEARNERS_POOL}.batchSize: 12 is not a multiple of a learner's processes, 8 (processesPerNode times "
+        "nodesPerLearner); use one that is",
+    ),
+    Bad(
+        {"spec.regions.0.pools.0.processesPerNode": 2, "spec.regions.0.pools.0.batchSize": "Auto"},
+        f"{LEARNERS_POOL}.batchSize: Auto is for learners of one process; use a number",
+        SAME,
+    ),
+    Bad(
+        {
+            "spec.model": {"entrypoint": "mine.model:make"},
+            "spec.data": REMOVED,
+            "spec.loop": {"entrypoint": "mine.loop:train"},
+            "spec.regions.0.pools.0.processesPerNode": 2,
+        },
+        f"{LEARNERS_POOL}.processesPerNode: with spec.loop a learner is one process; use processesPerNode 1 and "
+        "nodesPerLearner 1",
+        SAME,
+        at="spec.regions",
+    ),
 ]

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_it_writes_what_is_offered_and_ends_when_it_is_closed() -> None:
     bench.works(
         lambda: bench.offer(10),
         lambda: bench.offer(20),
-        lambda: bench.writer.close(0.0),
+        bench.writer.close,
         lambda: pytest.fail("goes on"),
     )
     written.append(bench.writer.written_steps)
@@ -74,7 +75,7 @@ def test_what_is_written_is_held_in_memory_no_longer() -> None:
 
     def looks() -> None:
         left.append(written())
-        bench.writer.close(0.0)
+        bench.writer.close()
 
     bench.works(looks)
     assert left == [None]
@@ -92,21 +93,36 @@ def test_what_comes_while_one_waits_or_is_written_is_passed_over() -> None:
 
 def test_closing_waits_for_what_is_to_be_written_and_says_whether_it_was() -> None:
     answers: list[bool] = []
-    bench = Bench(lambda: answers.append(bench.writer.close(0.0)))
+    bench = Bench(lambda: answers.append(bench.writer.close()))
     bench.offer(10)
-    assert not bench.writer.close(0.0)
+    bench.condition.events = [None]
+    assert not bench.writer.close()
+    assert bench.condition.waits == [60.0]
     bench.works()
-    answers.append(bench.writer.close(0.0))
+    answers.append(bench.writer.close())
     assert (answers, bench.disk.saved) == ([False, True], [10])
+    assert len(bench.condition.waits) == 1, "only the first call waits"
+
+
+def test_the_last_one_may_take_as_long_as_its_size_needs() -> None:
+    bench = Bench()
+    large = torch.empty(250_000_000, dtype=torch.float32, device="meta")
+    longest = [bench.writer.longest_seconds()]
+    for number in (0, 1, 4):
+        residuals = dict.fromkeys(range(number), large)
+        bench.writer.offer(partial(LearnerCheckpoint, TrainerState({}, 0, number, 0, 0), residuals))
+        bench.works()
+        longest.append(bench.writer.longest_seconds())
+    assert longest == [60.0, 60.0, 60.0, 80.0]
 
 
 def test_the_last_one_waits_until_the_disk_is_free() -> None:
     bench = Bench()
     last = LearnerCheckpoint(TrainerState({}, 0, 20, 0, 0), {})
     bench.offer(10)
-    bench.writer.finish(lambda: last, 0.0)
+    assert not bench.writer.finish(lambda: last, 0.0)
     bench.condition.events = [bench.works]
-    bench.writer.finish(lambda: last, 60.0)
+    assert bench.writer.finish(lambda: last, 60.0)
     assert bench.condition.waits[:1] == [60.0]
     bench.works()
     assert bench.disk.saved == [10, 20]

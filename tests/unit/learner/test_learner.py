@@ -81,6 +81,8 @@ class Scene:
         idle: bool = True,
         told: bool = True,
         closed: bool = True,
+        begun: bool = True,
+        due: tuple[int, ...] = (),
         written_steps: int | None = 40,
         **changes: Any,
     ) -> Learner:
@@ -89,12 +91,12 @@ class Scene:
         learner.loop = Part("loop", self, run=ending)
         learner._link = Part("link", self, current=membership)
         learner._link.sessions = 2
-        learner._writer = Part("writer", self, close=closed)
+        learner._writer = Part("writer", self, close=closed, finish=begun, longest_seconds=90.0)
         learner._writer.written_steps, learner._writer.problem = written_steps, "no room"
         learner._client = Part("client", self)
         learner._boxes = SimpleNamespace(
             pull_queue=Part("pull_queue", self),
-            push_queue=Part("push_queue", self, wait_until_idle=idle),
+            push_queue=Part("push_queue", self, wait_until_idle=idle, pending=due),
             recovery_orders=Part("recovery_orders", self),
             control=Part("control", self, flush=told),
         )
@@ -237,18 +239,36 @@ class TestEnds:
         assert scene.calls == [
             ("loop.answer_waiting",),
             ("writer.finish", finish),
+            ("writer.longest_seconds",),
+            ("push_queue.pending",),
             ("link.current",),
             ("push_queue.wait_until_idle", idle),
             ("link.stop_rejoining",),
             ("control.leave", NOW, "SIGTERM"),
             ("control.flush", flush),
-            ("writer.close", 60.0),
+            ("writer.close",),
         ]
+
+    def test_a_disk_that_is_busy_for_long_is_waited_for_after_leaving(self, scene: Scene) -> None:
+        scene.scripted(begun=False)._shut_down(STOPPED)
+        left = scene.calls.index(("control.leave", NOW, "SIGTERM"))
+        assert scene.calls[left + 2 :] == [("writer.finish", 90.0), ("writer.close",)]
+
+    @pytest.mark.parametrize(("seconds_each", "waits"), [(None, 20.0), (1.0, 20.0), (8.0, 48.0), (16.0, 90.0)], ids=str)
+    def test_what_is_due_is_handed_in_at_the_links_rate(
+        self, scene: Scene, seconds_each: float | None, waits: float
+    ) -> None:
+        learner = scene.scripted(due=(2, 2))
+        if seconds_each is not None:
+            payload_bytes = learner._codec.payload_bytes(learner._trainer.layout.numels[2])
+            learner._pusher._deadlines.took(1024 * payload_bytes, 1024 * seconds_each)
+        learner._shut_down(STOPPED)
+        assert ("push_queue.wait_until_idle", waits) in scene.calls
 
     def test_who_has_made_no_step_keeps_none(self, scene: Scene) -> None:
         learner = scene.scripted(steps=0)
         learner._shut_down(STOPPED)
-        assert [call for call in scene.calls if str(call[0]).startswith("writer")] == []
+        assert {call for call in scene.calls if str(call[0]).startswith("writer")} == {("writer.longest_seconds",)}
         assert learner.checkpoint_written
 
     @pytest.mark.parametrize(
@@ -285,7 +305,7 @@ class TestEnds:
     def test_without_a_session_nothing_is_handed_in(self, scene: Scene) -> None:
         scene.scripted(membership=None)._shut_down(STOPPED)
         called = [call[0] for call in scene.calls]
-        assert called == ["loop.answer_waiting", "writer.finish", "link.current", "writer.close"]
+        assert called[-2:] == ["link.current", "writer.close"]
 
     def test_an_account_that_cannot_be_written_is_a_line(self, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
         file = scene.folder / "learner" / "activity.json"
@@ -307,7 +327,7 @@ class TestEnds:
             ("recovery_orders.close",),
             ("control.close",),
             ("link.close",),
-            ("writer.close", 60.0),
+            ("writer.close",),
             ("client.close",),
             ("thread.join", 5.0),
             ("thread.join", 2.0),

@@ -10,7 +10,6 @@ import pytest
 from diloco.cli.manifests.plan_view import needs_table, plan_view
 from diloco.plan.document import document
 from diloco.plan.fit.fit import FitKind
-from diloco.plan.memory import Memory
 from diloco.plan.needs import CONNECTION_BYTES
 from diloco.plan.plan import Plan, make_plan
 from diloco.plan.world import read_world
@@ -170,19 +169,41 @@ def test_a_model_that_a_device_cannot_hold_is_told_before_it_is_tried() -> None:
     assert "a learner needs at least 1.40 TB of its device, which has 85.9 GB" in told
 
 
-def test_memory_is_counted_by_what_the_job_keeps() -> None:
-    def memory(**sync: Any) -> Memory:
-        return plan([], [], 10**9, regions=WEST, model=OWN, sync={"fragments": 10, "interval": 24} | sync).memory
+def unit(processes: int, **changes: Any) -> Plan:
+    """Two learners of 28B parameters."""
+    pool = {"name": "a", "learners": 2, "processesPerNode": processes, "batchSize": 16}
+    regions = [{"name": "west", "pools": [pool]}]
+    made = plan(["syncer=25Gbit/s"], ["*=30"], 28 * 10**9, regions=regions, model=OWN, **changes)
+    return replace(made, device_bytes=80 * 10**9)
 
-    assert memory() == Memory(20 * 10**9, 20 * 10**9, 16 * 10**9 + 2 * 200 * 10**6, 8 * 10**9)
-    encoded = memory(compression="Int8", downlink="Int8")
-    assert encoded.host_bytes == 28 * 10**9
-    assert encoded.checkpoint_bytes == 12 * 10**9
-    muon = plan([], [], 10**9, regions=WEST, model=OWN, training=MUON).memory
-    assert muon.device_bytes == 16 * 10**9
-    adapted = plan([], [], 10**7, 8 * 10**9, regions=WEST, model=OWN).memory
-    assert adapted.device_bytes == 8 * 10**9 + 20 * 10**7
-    assert adapted.host_bytes == adapted.syncer_bytes == 8 * 10**9 + 4 * 10**7
+
+def test_more_processes_hold_a_model_that_one_device_cannot() -> None:
+    small, large = unit(4), unit(8)
+    assert (small.fits, large.fits) == (False, True)
+    assert "more processes a learner (FSDP)" in " ".join(drawn(plan_view(small), 200).split())
+    told = " ".join(drawn(plan_view(large), 200).split())
+    assert "learners number processes step" in told
+    assert "west/a 2 8 30 s" in told
+    assert "70.0 GB of a learner's device" in told
+    assert document(large)["learners"][0]["processes"] == 8
+
+
+def test_it_says_what_the_syncer_carries_and_needs() -> None:
+    made = unit(8)
+    told = " ".join(drawn(plan_view(made), 200).split())
+    assert "syncer.storage.size: 10Gi is too small; use at least 673 GB" in told
+    assert "The syncer receives 156 MB/s and sends 311 MB/s, which keeps 0.36 core(s) busy." in told
+    assert "if steps take at least 7 s (BF16 up, F32 down) or 1.84 s (Int4 up, Int8 down)." in told
+    enough = unit(8, syncer={"storage": {"size": "700G"}})
+    assert "storage.size" not in drawn(plan_view(enough), 200)
+    assert document(made)["syncer"]["limits"][1]["downlink"] == "Int8"
+    assert document(made)["memory"]["disk_bytes"] == made.memory.disk_bytes
+
+
+def test_regions_that_are_alike_each_have_their_times() -> None:
+    made = plan(["*=1Gbit/s"], ["*=1"], regions=[{"name": name, "pools": [{"name": "a"}]} for name in ("east", "west")])
+    east, west = made.needs.regions
+    assert west.fragments == east.fragments != ()
 
 
 def test_the_document_is_json_and_holds_the_verdict_and_the_remedies() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.options import EngineOptions
-from diloco.model.build import build_model
+from diloco.model.build import build_model, model_identity
 from diloco.model.fragments import read_fragment
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, write_checkpoint
@@ -31,41 +31,36 @@ def begun(job: DiLoCoJob, folder: Path, *changes: dict[str, Any]) -> StartState:
     beginning = prepare(job, folder)
     layout = beginning.layout
     image, engine = beginning.store.hold(), Engine(EngineOptions.from_job(job, layout), 1).snapshot(0.0)
+    model = model_identity(job.spec)
     for change in changes or ({},):
-        write_checkpoint(folder, CheckpointContent("made", layout, 1, image, engine | change, beginning.outer, "test"))
+        write_checkpoint(
+            folder,
+            CheckpointContent("made", layout, 1, image, engine | change, beginning.outer, "test", model=model),
+        )
     return beginning
 
 
-@pytest.fixture
-def built_whole(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of models that were built with values."""
-    built: list[str] = []
-    original = models_with_buffers.Lora
-
-    def lora() -> torch.nn.Module:
-        model = original()
-        built.extend(["Lora"] * (not next(model.parameters()).is_meta))
-        return model
-
-    monkeypatch.setattr(models_with_buffers, "Lora", lora)
-    return built
-
-
-def test_a_restart_builds_no_model(tmp_path: Path, built_whole: list[str]) -> None:
-    job = job_of("Lora")
+@pytest.mark.parametrize("name", ["Lora", "looks_at_values", "wider_with_values"])
+def test_a_restart_builds_no_model_even_without_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    job = job_of(name)
     first = begun(job, tmp_path)
-    assert built_whole == ["Lora"]
+    monkeypatch.setattr(models_with_buffers, name, lambda: pytest.fail("it is built"))
     second = prepare(job, tmp_path)
-    assert built_whole == ["Lora"]
     assert second.layout == first.layout
-    assert second.layout.constants
+    assert bool(second.layout.constants) == (name == "Lora")
     assert torch.equal(second.store.current(1).parameters, first.store.current(1).parameters)
 
 
-def test_an_entrypoint_that_is_cut_otherwise_without_values_goes_on(tmp_path: Path) -> None:
-    job = job_of("wider_with_values")
+@pytest.mark.parametrize("name", ["Lora", "wider_with_values"])
+def test_other_words_for_the_model_go_on_if_it_is_the_same(tmp_path: Path, name: str) -> None:
+    job = job_of(name)
     first = begun(job, tmp_path)
-    assert prepare(job, tmp_path).layout == first.layout
+    other = job.spec.training.model_copy(update={"seed": 7})
+    renamed = job.model_copy(update={"spec": job.spec.model_copy(update={"training": other})})
+    assert renamed != job
+    assert prepare(renamed, tmp_path).layout == first.layout
 
 
 def test_a_new_job_begins_with_the_models_values_at_version_0(tmp_path: Path) -> None:

@@ -177,6 +177,36 @@ def test_its_pages_say_that_it_waits_for_another_syncer(tmp_path: Path) -> None:
     assert seen == [(503, "not serving yet: waiting for another syncer that uses the directory\n")]
 
 
+def test_its_pages_say_that_it_writes_the_first_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    http = free_address()
+    seen: list[tuple[int, str]] = []
+
+    def writes(*_: object) -> str:
+        seen.extend(page(http, path) for path in ("/healthz", "/readyz"))
+        raise OSError
+
+    monkeypatch.setattr("diloco.syncer.syncer.write_checkpoint", writes)
+    assert run_syncer(options(tmp_path, SmallJob(tmp_path), http=http)) == EXIT_UNEXPECTED
+    assert [status for status, _ in seen] == [200, 503]
+    assert all("writing the first checkpoint" in text for _, text in seen)
+
+
+def test_the_lock_is_waited_for_while_the_other_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "syncer/checkpoints/000007/parameters.safetensors"
+    file.parent.mkdir(parents=True)
+    with file.open("wb") as sparse:
+        sparse.truncate(20 * 10**9)
+    seen: list[float] = []
+
+    def locks(_root: Path, patience_seconds: float, _waiting: object) -> SyncerDirectory:
+        seen.append(patience_seconds)
+        raise SyncerError("seen enough", EXIT_UNEXPECTED)
+
+    monkeypatch.setattr("diloco.syncer.process.SyncerDirectory", locks)
+    assert run_syncer(options(tmp_path, SmallJob(tmp_path))) == EXIT_UNEXPECTED
+    assert seen == [400.0]
+
+
 @pytest.mark.parametrize("field", ["listen", "http"])
 def test_a_busy_port_is_one_line(tmp_path: Path, field: str, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

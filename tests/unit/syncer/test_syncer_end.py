@@ -153,6 +153,20 @@ async def test_learners_learn_of_the_end_once_it_is_on_disk(game: Game) -> None:
         assert syncer.status().phase == "Complete"
 
 
+async def test_who_learns_of_the_end_late_is_waited_for_from_then_on(game: Game) -> None:
+    async with game.life() as (syncer, run):
+        learner = await game.trained(syncer, steps=2)
+        block(game.folder / "checkpoints")
+        await learner.train(lambda: now() - 1000.0 > 90.0)
+        unblock(game.folder / "checkpoints")
+        await learner.train()
+        told, staying = now(), asyncio.create_task(learner.stay())
+        assert told > ended_at(syncer) + 60.0
+        assert await run == EXIT_OK
+        assert now() - told in (59.0, 60.0)  # the learner looks every second
+        staying.cancel()
+
+
 async def test_the_end_is_told_after_two_minutes_without_a_disk(game: Game) -> None:
     async with game.life() as (syncer, _):
         learner = await game.trained(syncer, steps=2)

@@ -42,6 +42,8 @@ from diloco.runtime.output import escaped
 _KEPT: Final = 2
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"\d{8}|[1-9]\d{8,}")
+CHECKPOINTS_FOLDER: Final = "checkpoints"
+"""Of a learner's directory."""
 _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES: Final = 1 << 20
 _MOST_PARTS: Final = 1 << 12
@@ -86,6 +88,11 @@ class LearnerCheckpoint:
     """Error feedback by fragment: what the encoding has lost so far, flat f32."""
     training: str = ""
     """Id of the training that it is of, as the syncer has said; empty: it has said none."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.nbytes for tensor in (*self.state.tensors.values(), *self.residuals.values()))
 
 
 class CheckpointStore:

@@ -7,9 +7,13 @@ disk costs checkpoints, not steps or memory.
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from diloco.learner.checkpoint import CheckpointWriteError, LearnerCheckpoint
+from diloco.runtime.disk_rate import longest_write_seconds
 
+LEAST_SECONDS: Final = 60.0
+"""Longest wait for the disk at the end if the checkpoint is small."""
 _log = logging.getLogger(__name__)
 
 
@@ -24,6 +28,7 @@ class CheckpointWriter:
         self._writing = False
         self._closed = False
         self._failing = False
+        self._size_bytes = 0
         self.written_steps: int | None = None
         """Steps of the latest checkpoint that this process has written."""
         self.problem = "the disk was busy"
@@ -37,17 +42,21 @@ class CheckpointWriter:
         snapshot = take()
         with self._condition:
             self._next = snapshot
+            self._size_bytes = snapshot.size_bytes
             self._condition.notify_all()
         return True
 
-    def finish(self, take: Callable[[], LearnerCheckpoint], timeout_seconds: float) -> None:
-        """Start a last checkpoint once the disk is free, waiting at most ``timeout_seconds`` for that."""
-        if self._wait_until_idle(timeout_seconds):
-            self.offer(take)
+    def longest_seconds(self) -> float:
+        """Longest time that the newest snapshot may take to be written, by its size."""
+        return longest_write_seconds(self._size_bytes, LEAST_SECONDS)
 
-    def close(self, timeout_seconds: float) -> bool:
-        """End ``run`` once everything is written. False: it was not in that time."""
-        idle = self._wait_until_idle(timeout_seconds)
+    def finish(self, take: Callable[[], LearnerCheckpoint], timeout_seconds: float) -> bool:
+        """Start a last checkpoint once the disk is free, waiting at most ``timeout_seconds``. False: it was not."""
+        return self._wait_until_idle(timeout_seconds) and self.offer(take)
+
+    def close(self) -> bool:
+        """End ``run`` once all is written. False: it was not in ``longest_seconds``; only the first call waits."""
+        idle = self._wait_until_idle(0.0 if self._closed else self.longest_seconds())
         with self._condition:
             self._closed = True
             self._condition.notify_all()

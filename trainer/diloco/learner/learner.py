@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import downlink_codec
 from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.activity_file import ACTIVITY_FILE, Told, write_activity
+from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.job_training import Training, training_of
@@ -38,19 +38,18 @@ from diloco.learner.resume import Resume
 from diloco.learner.training.device import peak_flops
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import start_worker
+from diloco.learner.unit.starting import Unit
 from diloco.runtime.backoff import Backoff, Retries
-from diloco.runtime.files import make_writable_directory, write_json_atomically
+from diloco.runtime.files import make_writable_directory
 from diloco.runtime.http import Route
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.messages import Join
 
 _log = logging.getLogger(__name__)
 
-ACTIVITY_FILE = "activity.json"
-CHECKPOINTS_FOLDER = "checkpoints"
 
-_LAST_CHECKPOINT_SECONDS = 60.0
-"""Longest wait for the disk at the end."""
+_ROOM = 3.0
+"""At the end, pushes get so many times the time that they take at the link's rate (ours)."""
 _JOIN_SECONDS = 5.0
 _ASK_FIRST_SECONDS, _ASK_MOST_SECONDS = 1.0, 60.0
 """Pauses, growing, between questions of a process that stays (ours): its pod is often removed within seconds. A raised
@@ -69,10 +68,17 @@ while a notice travels."""
 class Learner:
     """The learner of one process. Built, run once, closed."""
 
-    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: Training | None = None) -> None:
+    def __init__(
+        self,
+        options: LearnerOptions,
+        orders: Orders,
+        wakeup: Wakeup,
+        own: Training | None = None,
+        unit: Unit | None = None,
+    ) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
-        ``own``: what trains, if a loop of the user's own makes the steps.
+        ``own``: what trains, if a loop of the user's own makes the steps. ``unit``: its processes, if they are several.
 
         Raises:
             ModelError, LayoutError, DataError, DeviceError, OptimizerError, BatchError: this machine lacks what the job
@@ -87,8 +93,8 @@ class Learner:
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         make_writable_directory(options.directory, even_if_full=True)
-        training = own or training_of(options, orders, wakeup)
-        self._trainer, self._step, self._batch, self._flops = training
+        self._training = training = own or training_of(options, orders, wakeup, unit)
+        self._trainer, self._step, self._batch, self._unit = training.trainer, training.step, training.batch, unit
         layout = self._trainer.layout
         _log.info("training on %s", self._trainer.device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
@@ -138,7 +144,7 @@ class Learner:
         who = Join(
             options.job.metadata.name,
             options.learner,
-            process_name(secrets.token_hex(8), options.pod),
+            process_name(secrets.token_hex(8), options.pod if unit is None else unit.pod),
             layout.digest,
             sequences=self._trainer.sequences,
         )
@@ -154,8 +160,8 @@ class Learner:
             uniform=uniform,
             counts=self._counts,
         )
-        codec = codec_named(spec.sync.compression)
-        boxes, encoding = self._boxes, PushEncoding(codec, self._feedback)
+        self._codec = codec_named(spec.sync.compression)
+        boxes, encoding = self._boxes, PushEncoding(self._codec, self._feedback)
         self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, encoding)
         numels = tuple(fragment.numel for fragment in layout.fragments)
         receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
@@ -207,8 +213,11 @@ class Learner:
             self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
+        if self._unit is not None:
+            self._unit.end(self._trainer.end)
         if ending.kind is not EndKind.REFUSED:
-            self._write_activity(ending)
+            told = Told(self._options.learner, ending, self._link.sessions, self._trainer.steps, self._trainer.tokens)
+            write_activity(self._options.directory / ACTIVITY_FILE, told, self._activity.spent(), self._counts)
 
     def stay(self) -> None:
         """Wait until this process is asked to stop, or the job goes on: what has ended its work trains no more.
@@ -242,7 +251,7 @@ class Learner:
         self._boxes.recovery_orders.close()
         self._boxes.control.close()
         self._link.close()
-        self._writer.close(_LAST_CHECKPOINT_SECONDS)
+        self._writer.close()
         self._client.close()
         until = time.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
@@ -256,7 +265,7 @@ class Learner:
         self._trainer.start_over()
         if self._feedback is not None:
             self._feedback.forget()
-        self._writer.finish(self._snapshot, self._options.hand_in_seconds)
+        self._writer.finish(self._snapshot, self._writer.longest_seconds())
 
     def _offer_checkpoint(self) -> None:
         self._writer.offer(self._snapshot)
@@ -269,17 +278,18 @@ class Learner:
     def _shut_down(self, ending: Ending) -> None:
         """Push what was requested, leave, and save a checkpoint: within a time limit, whatever the syncer does."""
         self._activity.switch_to(Kind.LOADING)
-        until = time.monotonic() + self._options.hand_in_seconds
+        began = time.monotonic()
         _log.info("stopping after step %d (%s)", self._trainer.steps, ending.reason)
         self.loop.answer_waiting()
         # The checkpoint is written while the pushes go out: the process was asked to stop and should end soon.
-        if self._trainer.steps:
-            self._writer.finish(self._snapshot, max(0.0, until - time.monotonic()))
-        self._push_due(ending, until)
-        if self._trainer.steps:
-            self.checkpoint_written = (
-                self._writer.close(_LAST_CHECKPOINT_SECONDS) and self._writer.written_steps == self._trainer.steps
-            )
+        if trained := self._trainer.steps > 0:
+            begun = self._writer.finish(self._snapshot, self._options.hand_in_seconds)
+        longest = self._writer.longest_seconds()
+        self._push_due(ending, began + max(self._options.hand_in_seconds, min(longest, self._due_seconds())))
+        if trained:
+            if not begun:
+                self._writer.finish(self._snapshot, longest)
+            self.checkpoint_written = self._writer.close() and self._writer.written_steps == self._trainer.steps
             if self.checkpoint_written:
                 _log.info("wrote a checkpoint of step %d", self._trainer.steps)
             else:
@@ -287,6 +297,13 @@ class Learner:
                     "no last checkpoint: %s; a restart continues from the previous one",
                     self._writer.problem,
                 )
+
+    def _due_seconds(self) -> float:
+        """Longest time for the pushes that are due, at the link's rate; 0 before one was measured."""
+        rate = self._pusher.bytes_per_second
+        numels = self._trainer.layout.numels
+        due = sum(self._codec.payload_bytes(numels[fragment]) for fragment in self._boxes.push_queue.pending())
+        return 0.0 if rate is None else _ROOM * due / rate
 
     def _push_due(self, ending: Ending, until: float) -> None:
         membership = self._link.current()
@@ -314,37 +331,7 @@ class Learner:
             counts=self._counts,
             batch_size=self._trainer.batch_size,
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
-            flops_of_token=self._flops,
+            flops_of_token=self._training.flops_of_token,
+            processes=self._training.processes,
             peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision),
         )
-
-    def _write_activity(self, ending: Ending) -> None:
-        """Write how this process spent its time, for the report."""
-        spent, counts = self._activity.spent(), self._counts
-        value = {
-            "learner": self._options.learner,
-            "ending": ending.kind.value,
-            "reason": ending.reason,
-            "steps": self._trainer.steps,
-            "tokens": self._trainer.tokens,
-            "sessions": self._link.sessions,
-            "seconds": asdict(spent),
-            "blocked_fraction": spent.fraction(spent.blocked_seconds),
-            "waited_fraction": spent.fraction(spent.waited_seconds),
-            "evaluating_fraction": spent.fraction(spent.evaluating),
-            "checkpointing_fraction": spent.fraction(spent.checkpointing),
-            "bytes_pushed": counts.bytes_pushed,
-            "bytes_pulled": counts.bytes_pulled,
-            "pushes": counts.pushes,
-            "pulls": counts.pulls,
-            "pulls_posted": counts.posted,
-            "updates": counts.updates,
-            "updates_wrong": counts.updates_wrong,
-            "pulls_refused": counts.refused,
-            "pushes_refused": counts.pushes_refused,
-            "retries": counts.retries,
-        }
-        try:
-            write_json_atomically(self._options.directory / ACTIVITY_FILE, value)
-        except OSError as error:
-            _log.warning("cannot write %s: %s", self._options.directory / ACTIVITY_FILE, error.strerror or error)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.local.journal import older_part
+from diloco.runtime.disk_rate import newest_bytes
 from diloco.runtime.files import UnusableFileError, make_writable_directory, write_atomically
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
@@ -60,6 +61,11 @@ class RunDirectory:
         """Whether the syncer has a checkpoint to resume from."""
         folder = self.syncer / "checkpoints"
         return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of the syncer's newest checkpoint, about that of each learner's; 0 if there is none."""
+        return newest_bytes(self.syncer / "checkpoints")
 
 
 def dotted(process: str) -> str:

@@ -100,7 +100,8 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
     world = read_world(job.spec, request.link, (), link_flag="--emulate-link")
-    devices = assign_devices(request.device, learners, cuda_devices)
+    pools = {learner: job.spec.pool_of(learner) for learner in learners}
+    devices = assign_devices(request.device, pools, cuda_devices)
     sync_port, http_port = free_ports(2)
     if request.port is not None:
         sync_port = check_free(request.port, "--port")

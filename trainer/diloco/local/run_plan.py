@@ -53,8 +53,8 @@ class RunPlan:
     """By learner; 1.0 is as fast as the machine allows."""
     world: World
     faults: tuple[Fault, ...]
-    devices: Mapping[str, str]
-    """By learner, if there is a choice."""
+    devices: Mapping[str, tuple[str, ...]]
+    """Of each process, by learner."""
 
     @property
     def sync_address(self) -> str:
@@ -76,8 +76,8 @@ class RunPlan:
 
     @property
     def learner_threads(self) -> int:
-        """Threads of each learner. Default: as many as let all of them together not exceed the cores."""
-        return self.request.threads or max(1, (os.cpu_count() or 1) // len(self.job.spec.learner_ids))
+        """Threads of each process of a learner. Default: as many as let all of them together not exceed the cores."""
+        return self.request.threads or max(1, (os.cpu_count() or 1) // sum(map(len, self.devices.values())))
 
 
 def syncer_arguments(plan: RunPlan) -> list[str]:
@@ -97,6 +97,7 @@ def syncer_arguments(plan: RunPlan) -> list[str]:
 
 def learner_arguments(plan: RunPlan, learner: str, relays: Mapping[str, str]) -> list[str]:
     """Arguments of this run's ``diloco learner``; ``relays`` has the address of each region's relay, if it has one."""
+    devices = plan.devices[learner]
     return [
         "learner",
         *("--job", str(plan.directory.job)),
@@ -106,7 +107,8 @@ def learner_arguments(plan: RunPlan, learner: str, relays: Mapping[str, str]) ->
         *learner_flags(plan.directory, learner),
         *("--speed", str(plan.speeds.get(learner, 1.0))),
         *("--threads", str(plan.learner_threads)),
-        *(["--device", plan.devices[learner]] if learner in plan.devices else []),
+        *("--processes", str(len(devices))),
+        *("--device", ",".join(devices if len(set(devices)) > 1 else devices[:1])),
     ]
 
 

@@ -28,6 +28,7 @@ from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
+from diloco.runtime.disk_rate import longest_write_seconds
 from diloco.spec.status.engine import PRESENT, LearnerState, Phase
 
 _TICK_SECONDS = 0.1
@@ -37,14 +38,13 @@ _ALIVE_SECONDS = 10.0
 _ALIVE_SHARE = 1 / 5000
 """The same as a share of the run's length so far, so that a month adds some megabytes (ours)."""
 _LOGS_SECONDS = 10.0
-_LEARNERS_STOP_SECONDS = 60.0
-"""Time for a learner to finish its step, push what is due and write its checkpoint."""
-_SYNCER_STOP_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+"""Time for a process to finish its step, push what is due and write its checkpoint, if that is small."""
 _LEARNERS_END_SECONDS = 20.0
 """Time for learners to receive the end of the job, once the syncer is gone."""
 _KILL_SECONDS = 5.0
 _SYNCER_END_SECONDS = 60.0
-"""Time for the syncer to end once every learner has: it may still write the model."""
+"""Time for the syncer to report the end of the job once every learner has ended."""
 
 
 class Ending(StrEnum):
@@ -98,7 +98,8 @@ class Supervisor:
         injector = FaultInjector(faults, fleet, links, journal)
         facts = RunFacts(plan.job.metadata.name, plan.job.spec.learner_ids, plan.relayed_regions, plan.http_address)
         chaos = ChaosListener(plan.directory, facts, announce)
-        journal.write("run", learners=list(fleet.learners), resumed=plan.request.resume)
+        processes = {learner: len(devices) for learner, devices in plan.devices.items()}
+        journal.write("run", processes=processes, resumed=plan.request.resume)
         try:
             with self._signals():
                 watch.start()
@@ -151,8 +152,9 @@ class Supervisor:
                     plan.directory.log(learner),
                     thread_environment(plan.learner_threads),
                 ),
+                processes=len(devices),
             )
-            for learner in plan.job.spec.learner_ids
+            for learner, devices in plan.devices.items()
         }
         return Fleet(
             syncer=Managed(SYNCER, syncer),
@@ -216,6 +218,8 @@ class Supervisor:
         if seen is None:
             return
         fleet.job_over = seen.status.phase in (Phase.COMPLETE, Phase.FAILED)
+        if fleet.job_over:  # it ends once the model and its backup are written, however long that takes
+            self._attended_at = max(self._attended_at, seen.monotonic)
         if fleet.syncer.child.running and seen.monotonic > fleet.syncer.started_at:
             fleet.syncer.proven = True
         for learner in seen.status.learners:
@@ -258,15 +262,17 @@ class Supervisor:
                 if not _has_session(process, watch):
                     process.child.signal(signal.SIGTERM)
             self._await_end(fleet, learners, _LEARNERS_END_SECONDS)
-        for processes, seconds in ((learners, _LEARNERS_STOP_SECONDS), ([fleet.syncer], _SYNCER_STOP_SECONDS)):
+        for processes in (learners, [fleet.syncer]):
             if not fleet.running(processes):
                 continue
+            # All write to this machine's disk.
+            size_bytes = len(fleet.running(processes)) * self._plan.directory.checkpoint_bytes
             if ending is Ending.INTERRUPTED:
                 self._view.announce(f"stopping {'the learners' if processes is learners else 'the syncer'}")
                 self._draw(fleet, injector, watch)
             for process in fleet.running(processes):
                 process.child.signal(signal.SIGTERM)
-            self._await_end(fleet, processes, seconds)
+            self._await_end(fleet, processes, longest_write_seconds(size_bytes, _STOP_SECONDS))
             for process in fleet.running(processes):
                 process.child.signal(signal.SIGKILL)
             self._await_end(fleet, processes, _KILL_SECONDS, hurry=False)

@@ -3,6 +3,7 @@
 A model is built on the CPU; the caller that trains it moves it to its device.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from diloco.model.gpt import GPT, GPTConfig
 from diloco.model.huggingface.pretrained import huggingface_model
 from diloco.model.probe import check_model
 from diloco.model.randomness import seeded
+from diloco.runtime.files import sha256_bytes
 from diloco.spec import JobSpec
 from diloco.spec.presets import PRESETS, TEXT_VOCABULARY
 from diloco.spec.training import ModelSpec
@@ -97,6 +99,16 @@ def layout_of_job(spec: JobSpec) -> Layout:
         LayoutError: more fragments than parameter tensors.
     """
     return layout_of(blank_model(spec), spec.sync.fragments)
+
+
+def model_identity(spec: JobSpec) -> str:
+    """SHA-256 over all that the job says of its model and how it is cut, hexadecimal: it decides the layout.
+
+    Raises:
+        ModelError: the built-in model's vocabulary is not known.
+    """
+    plain = [spec.model.model_dump(mode="json"), vocabulary_of_builtin(spec), spec.training.seed, spec.sync.fragments]
+    return sha256_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
 class _WithoutInitialValues(TorchFunctionMode):

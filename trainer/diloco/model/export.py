@@ -60,7 +60,15 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     Raises:
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _in_file(module, info).items()}
+    export_tensors({name: tensor.detach() for name, tensor in _in_file(module, info).items()}, path, info)
+
+
+def export_tensors(tensors: Mapping[str, Tensor], path: Path, info: ModelInfo) -> None:
+    """``export_model`` of a model's ``tensors``, by name.
+
+    Raises:
+        OSError: as ``export_model``.
+    """
     described = json.dumps(
         {
             "format": 1,
@@ -74,7 +82,8 @@ def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
     )
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file(tensors, partial, metadata={"format": "pt", _METADATA_KEY: described})
+        plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(plain, partial, metadata={"format": "pt", _METADATA_KEY: described})
         fsync(partial)
         partial.chmod(0o644)  # safetensors makes it readable by its owner only
         partial.replace(path)

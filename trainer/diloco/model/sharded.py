@@ -52,12 +52,12 @@ def is_parted(tensor: Tensor) -> bool:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor."""
-    return tensor.full_tensor() if is_parted(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
+    return tensor.full_tensor() if is_parted(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def part(tensor: Tensor) -> Tensor:
     """What this process has of a tensor; writing to it writes to the tensor."""
-    return tensor.to_local() if is_parted(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
+    return tensor.to_local() if is_parted(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def part_of(values: Tensor, like: Tensor, source: int | None = None) -> Tensor:

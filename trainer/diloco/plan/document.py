@@ -38,6 +38,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "links": _links(plan),
         "learners": _learners(plan),
         "needs": {**asdict(needs), "regions": [_region(one) for one in needs.regions]},
+        "syncer": asdict(plan.syncer),
         "memory": {**asdict(plan.memory), "device_bytes_given": plan.device_bytes},
         "remedies": [
             {
@@ -103,6 +104,7 @@ def _learners(plan: Plan) -> list[dict[str, Any]]:
         {
             "pool": group.name,
             "learners": group.learners,
+            "processes": plan.job.spec.pools[group.name].ranks,
             "step_seconds": group.step_seconds,
             "carried": None if fit is None else fit.carried,
             "lead_steps": None if fit is None else fit.lead_steps,

@@ -1,4 +1,7 @@
-"""The memory that a model takes in a job's processes, in copies of its parameters in f32. Activations are not in it."""
+"""The memory that a model takes in a job's processes, in copies of its parameters in f32.
+
+Activations are not in it, nor the parameters of a layer that FSDP gathers for a while.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,6 +9,7 @@ from typing import Final
 from diloco.core.sizes import F32
 from diloco.plan.fit.situation import Exchange
 from diloco.spec import JobSpec
+from diloco.spec.placement import Pool, SyncerSpec
 
 LATER_ON_A_DEVICE: Final = 3
 """Beside parameters and gradients: two moments of each parameter, and the parameters that are evaluated."""
@@ -24,26 +28,47 @@ class Memory:
     """What is needed at least, in bytes."""
 
     device_bytes: int
-    """Of a learner's device: parameters, gradients, moments (Muon keeps one, AdamW two), the evaluated parameters, and
-    frozen parameters."""
+    """Of a device of a learner: parameters, gradients, moments (Muon keeps one, AdamW two), the evaluated parameters,
+    and frozen parameters; with FSDP its part of them. Of the pool that needs most; so is ``host_bytes``."""
     host_bytes: int
-    """Of a learner's host, if it trains on another device. The model is made there."""
+    """Of a learner's first host, if it trains on other devices. The model is made there."""
     syncer_bytes: int
     """Parameters and momentum, twice while a checkpoint is written, and one fragment from every learner; or the model,
     frozen parameters too, while it is made."""
     checkpoint_bytes: int
     """Of the syncer's disk, for each checkpoint."""
+    disk_bytes: int
+    """Of the syncer's disk, for all of them while one is written, and the tape."""
 
 
 def memory(spec: JobSpec, exchange: Exchange, learners: int, frozen_bytes: int) -> Memory:
     """The memory of a job with this many learners. ``frozen_bytes``: of parameters that are not trained."""
     copy = F32.payload_bytes(sum(exchange.numels))
     moments = 1 if spec.training.optimizer.type == "Muon" else _MOMENTS
-    feedback = OF_FEEDBACK if spec.sync.keeps_residuals else 0
     checkpoint = copy * (2 if exchange.downlink == "F32" else 3)  # what its encoding leaves over is kept
+    pools = [pool for pool in spec.pools.values() if pool.size]
+    device = copy * (2 + LATER_ON_A_DEVICE - _MOMENTS + moments) + frozen_bytes
     return Memory(
-        device_bytes=copy * (2 + LATER_ON_A_DEVICE - _MOMENTS + moments) + frozen_bytes,
-        host_bytes=max(copy * (IN_A_PROCESS - _MOMENTS + feedback), copy + frozen_bytes),
+        device_bytes=max(-(-device // _parts(pool)) for pool in pools),
+        host_bytes=max(copy + frozen_bytes, *(_host_bytes(spec, pool, copy) for pool in pools)),
         syncer_bytes=max(_WHILE_WRITTEN * checkpoint + learners * max(exchange.up_bytes), copy + frozen_bytes),
         checkpoint_bytes=checkpoint,
+        disk_bytes=checkpoint * _checkpoints(spec.syncer) + spec.syncer.tape_bytes,
     )
+
+
+def _parts(pool: Pool) -> int:
+    """Parts of the model that a learner's processes hold; ``model.parallelize`` counts as FSDP."""
+    return pool.ranks if pool.parallelism == "FSDP" else 1
+
+
+def _host_bytes(spec: JobSpec, pool: Pool, copy: int) -> int:
+    """Each process writes its moments, and holds its part of the model as received; the first one holds the rest."""
+    of_each = (_MOMENTS + (pool.ranks > 1)) * copy * pool.processes // _parts(pool)
+    feedback = OF_FEEDBACK if spec.sync.keeps_residuals else 0
+    return of_each + copy * (IN_A_PROCESS - _WHILE_WRITTEN * _MOMENTS + feedback)
+
+
+def _checkpoints(syncer: SyncerSpec) -> int:
+    """Complete ones, one that is written, and one that a backup reads."""
+    return max(2, syncer.max_checkpoints - 1) + 1 + (syncer.backup is not None)

@@ -86,7 +86,7 @@ def needs(situation: Situation, result: Fit, budget_tokens: int, connections: Ma
     for link, learners in situation.links[:-1]:  # without the syncer's own
         use = uses.get(link.name)
         rate = None if use is None else max(use.up_bytes_per_hour, use.down_bytes_per_hour) / 3600 / FULL
-        mine = [way for way in ways if way.groups[0].link.name == link.name]
+        mine = [way for way in ways if any(group.link.name == link.name for group in way.groups)]
         carried = not thin & {link.name, situation.syncer.name}
         regions.append(
             RegionNeeds(

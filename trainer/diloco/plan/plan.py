@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, isinf, log10
-from typing import Final
 
 from diloco.core.sizes import F32
 from diloco.plan.advice import Advice, advice, not_measured
@@ -15,14 +14,13 @@ from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link,
 from diloco.plan.memory import Memory, memory
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.needs import Needs, bytes_per_second_of, needs
+from diloco.plan.syncer_load import MERGE_BYTES_PER_SECOND, SyncerLoad, syncer_load
 from diloco.plan.world import RegionLink, World
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.placement import Region
 from diloco.spec.quantities import parse_rate
 from diloco.spec.words import listed
 
-MERGE_BYTES_PER_SECOND: Final = 5e9
-"""f32 bytes per second, over all learners, of a merge on two cores, measured (`benchmarks/merge.py`)."""
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""
 
@@ -49,6 +47,7 @@ class Plan:
     unlimited: tuple[str, ...]
     """Regions without a given link."""
     memory: Memory
+    syncer: SyncerLoad
     data_parallel: DataParallel | None
     advice: Advice | None
     not_measured: str
@@ -110,6 +109,7 @@ def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = N
             region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
         ),
         memory=memory(job.spec, situation.exchange, situation.learners, frozen_bytes),
+        syncer=syncer_load(situation),
         data_parallel=data_parallel(situation),
         advice=advice(job.spec, situation),
         not_measured=not_measured(job.spec, situation),

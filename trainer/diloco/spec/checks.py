@@ -26,6 +26,9 @@ OF_A_LOOP = "has no use with spec.loop, whose code decides it; remove one of the
 OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; remove one of them"
 """The problem with a setting of what code of the user's own does."""
 
+OF_ONE_PROCESS = "with spec.loop a learner is one process; use processesPerNode 1 and nodesPerLearner 1"
+AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
+
 LEAST_LENGTH = 2
 """Fewest tokens in a sequence of a language model."""
 TOO_SHORT = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
@@ -243,18 +246,18 @@ def _pool_sizes(spec: "JobSpec") -> Iterator[Problem]:
 
 def _units(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
-        if pool.topology_key is not None and pool.nodes_per_learner == 1:
-            yield Problem(f"{path}.topologyKey", "has no use with nodesPerLearner 1; remove it")
-        if (ranks := pool.ranks) == 1:
+        ranks, batch = pool.ranks, pool.largest_batch(spec.training)
+        if ranks == 1:
             continue
-        number = f"{ranks} processes (processesPerNode times nodesPerLearner)"
         if spec.loop is not None:
-            yield Problem(f"{path}.processesPerNode", f"a learner has {number}; with spec.loop use 1")
+            yield Problem(f"{path}.processesPerNode", OF_ONE_PROCESS)
         elif pool.batch_size == AUTO:
-            yield Problem(f"{path}.batchSize", f"Auto is not possible with {number} of a learner; use a number")
-        elif (batch := pool.largest_batch(spec.training)) % ranks and spec.model.parallelize is None:
+            yield Problem(f"{path}.batchSize", AUTO_OF_ONE_PROCESS)
+        elif batch % ranks and spec.model.parallelize is None:
             yield Problem(
-                f"{path}.batchSize", f"{batch} is not a multiple of the {number} of a learner; use one that is"
+                f"{path}.batchSize",
+                f"{batch} is not a multiple of a learner's processes, {ranks} (processesPerNode times "
+                "nodesPerLearner); use one that is",
             )
 
 

@@ -90,11 +90,12 @@ class Pool(SpecModel):
     """Processes that are one learner on a node, an accelerator each; they share out ``batchSize``, which must be a
     multiple of their number. Default: the accelerators (``*/gpu``) in the limits of ``resources``, else 1."""
     nodes_per_learner: int = Field(default=1, ge=1, le=256)
-    """Nodes, a pod each, that are one learner; started, restarted and given up as one. Only in a cluster."""
+    """Nodes, a pod each, that are one learner; started, restarted and given up as one. ``diloco run`` takes one machine
+    for all."""
     parallelism: Literal["FSDP", "DDP"] = "FSDP"
     """How the processes of a learner hold the model. FSDP: each a part (fully sharded). DDP: each the whole."""
     topology_key: LabelKey | None = Field(default=None, max_length=317)
-    """Label of nodes, such as topology.kubernetes.io/zone: the pods of one learner run where its value is the same.
+    """Label of nodes, such as topology.kubernetes.io/zone: all pods of the pool run where it has the same value.
     Default: anywhere."""
     batch_size: BatchSize | None = None
     """Sequences per inner step of a learner. Auto: as many as fit the device's memory, at most ``training.batchSize``,
@@ -169,8 +170,8 @@ class Storage(SpecModel):
     """The syncer's volume."""
 
     size: Size = "10Gi"
-    """Size of the PersistentVolumeClaim. Checkpoints and the tape need about 20 bytes a parameter, 28 with
-    sync.downlink BF16 or Int8; with ``syncer.backup`` 28 and 40."""
+    """Size of the PersistentVolumeClaim. Checkpoints need 24 bytes a parameter, 36 with sync.downlink BF16
+    or Int8; with ``syncer.backup`` 32 and 48."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"

@@ -353,8 +353,8 @@ class TrainingSpec(SpecModel):
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
     """Sequences in an inner step; a pool may set its own."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
-    """Most sequences in a forward and backward pass: a pool's batch is made in parts of so many, whose gradients add
-    up. Default: the whole batch. A pool with ``batchSize: Auto`` needs none: it takes a batch that fits whole."""
+    """Most sequences in a process's forward and backward pass: its share of a batch is made in parts of so many, whose
+    gradients add up. Default: all of it. A pool with ``batchSize: Auto`` needs none: its batch fits whole."""
     optimizer: InnerOptimizer = InnerOptimizer()
     """The inner optimizer."""
     precision: Literal["F32", "BF16"] = "F32"

@@ -1,7 +1,7 @@
 """What a syncer needs before it serves: the model's layout, and the newest checkpoint or a new model.
 
-Only a new job needs the model's values: a restart only reads the checkpoint's files. It runs before there is an event
-loop.
+Only a new job needs the model: a restart reads the checkpoint's files, which name all tensors. It builds the model only
+if the job now says something else of it. It runs before there is an event loop.
 """
 
 import logging
@@ -17,7 +17,7 @@ from diloco.core.engine import snapshot
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
 from diloco.core.fragments import Layout
-from diloco.model.build import build_model, layout_of_job
+from diloco.model.build import build_model, layout_of_job, model_identity
 from diloco.model.entrypoint import one_line
 from diloco.model.fragments import layout_of, read_fragment
 from diloco.runtime.files import UnusableFileError
@@ -32,6 +32,7 @@ from diloco.syncer.disk.checkpoint import (
     LoadedCheckpoint,
     OtherModelError,
     has_had_checkpoints,
+    layout_without_model,
     load_checkpoint,
     newest_checkpoint,
     set_aside,
@@ -79,7 +80,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
             begin from cannot be used.
         OSError: a broken checkpoint could not be set aside, or a backup could not be written to disk.
     """
-    layout = layout_of_job(job.spec)
+    layout = layout_without_model(checkpoints, model_identity(job.spec)) or layout_of_job(job.spec)
     try:
         loaded, broken, training = _newest(job, checkpoints, layout)
     except OtherModelError:

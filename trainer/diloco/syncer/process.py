@@ -13,11 +13,12 @@ from diloco.core.engine.snapshot import SnapshotError
 from diloco.core.fragments import LayoutError
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
+from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
 from diloco.runtime.process.heartbeat import Heartbeat
-from diloco.runtime.process.loading import Loading
+from diloco.runtime.process.loading import STALLED_AFTER_SECONDS, Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0
 """Time for calls under way to end when the process stops."""
+_CHECKPOINT_BYTES = 12
+"""Most for each parameter in a checkpoint."""
 _USERS_MISTAKES = (AddressError, HttpServerError, LayoutError, ListenError, ModelError, TlsFileError, UnusableFileError)
 
 
@@ -69,7 +72,9 @@ def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
     def waiting() -> None:
         loading.switch_to("waiting for another syncer that uses the directory")
 
-    return SyncerDirectory(options.directory, options.lock_patience_seconds, waiting)
+    # The other one may write its last checkpoint.
+    patience = longest_write_seconds(newest_bytes(options.directory / "checkpoints"), options.lock_patience_seconds)
+    return SyncerDirectory(options.directory, patience, waiting)
 
 
 async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
@@ -81,6 +86,9 @@ async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
         options, state = await recover(begin, begin.tail, stop, loading)
         if stop.is_set():
             return EXIT_OK
+    if not state.checkpoint:
+        longest = longest_write_seconds(_CHECKPOINT_BYTES * state.layout.numel, STALLED_AFTER_SECONDS)
+        loading.switch_to("writing the first checkpoint", longest)
     syncer = Syncer(options, directory, state, begin.epoch)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(heartbeat.run())

@@ -62,6 +62,12 @@ class StoreImage:
     residuals: tuple[torch.Tensor, ...] = ()
     """What the encoding of updates has left over, f32, shape (numel,) each; empty if updates are not encoded."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its tensors."""
+        parameters = (fragment.parameters for fragment in self.fragments)
+        return sum(tensor.nbytes for tensor in (*parameters, *self.momentum, *self.residuals))
+
 
 @dataclass(frozen=True, slots=True)
 class NextVersion:

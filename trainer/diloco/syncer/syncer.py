@@ -17,6 +17,7 @@ from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import LearnerFailed, LearnerReadmitted, LearnersPlanned, SnapshotAsked
 from diloco.core.engine.options import RULES
 from diloco.core.merge.codec import codec_named
+from diloco.model.build import model_identity
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
 from diloco.spec.status.engine import EngineStatus
@@ -25,7 +26,7 @@ from diloco.syncer.action_executor import ActionExecutor, MergeWork
 from diloco.syncer.backup.backups import backups_of
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
-from diloco.syncer.disk.checkpointer import LAST_SECONDS, Checkpointer
+from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory, epoch_on_wire
 from diloco.syncer.disk.exporter import RETRY_SECONDS, Exporter, export
 from diloco.syncer.engine_loop import EngineLoop
@@ -60,11 +61,14 @@ _QUIET_SECONDS = 3.0
 _QUIET_AFTER_RESTART_SECONDS = 15.0
 """The same if the job was over before this process began: learners must reconnect to learn that."""
 _LINGER_SECONDS = 60.0
-"""With ``exit_when_finished``: longest wait for learners to leave once the job is over."""
+"""With ``exit_when_finished``: longest wait for learners to leave once they know that the job is over."""
 
 
 class Syncer:
     """A running syncer, without its servers. Owned by the event loop."""
+
+    _told_at = 0.0
+    """When learners were told of the job's end."""
 
     def __init__(
         self,
@@ -173,7 +177,7 @@ class Syncer:
         self._engine_loop.start(self._executor)
         self.serving = True
         if self._view().finished:
-            self._finished_at = self._now()
+            self._finished_at = self._told_at = self._now()
             self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
             self._exporter.resume(self._export_now(), self._merged_tokens)
 
@@ -263,9 +267,9 @@ class Syncer:
                 return
             if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
                 continue
-            if now - max(quiet_since, self._finished_at) >= self._quiet_seconds:
+            if now - max(quiet_since, self._told_at) >= self._quiet_seconds:
                 return
-            if now - self._finished_at >= _LINGER_SECONDS:
+            if now - self._told_at >= _LINGER_SECONDS:
                 _log.warning("%d learners have not left; no longer waiting for them", self._sessions.admitted)
                 return
 
@@ -329,9 +333,8 @@ class Syncer:
         assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
         epoch, outer, moved = int(self.epoch), self._outer, self.traffic.read()
-        return CheckpointContent(
-            self.job, self._layout, epoch, image, engine, outer, reason, moved, self._dealing.dealer.state()
-        )
+        dealt, model = self._dealing.dealer.state(), model_identity(self._options.job.spec)
+        return CheckpointContent(self.job, self._layout, epoch, image, engine, outer, reason, moved, dealt, model)
 
     def _begin_tape(self, base: str, start_state: StartState) -> TapeWriter:
         limits = TapeLimits.of_size(self._options.job.spec.syncer.tape_bytes, keep_all=self._options.record)
@@ -356,14 +359,16 @@ class Syncer:
 
     async def _conclude(self, action: Finish) -> None:
         """Write the end to disk before learners are notified of it, because they then leave for good."""
-        until = self._now() + LAST_SECONDS
+        began = self._now()
         while True:
             failures = self._checkpointer.status.failures
             self._checkpointer.request(f"the job is over: {action.reason}")
             await self._checkpointer.idle()
-            if self._checkpointer.status.failures == failures or self._now() >= until:
+            took = self._now() - began
+            if self._checkpointer.status.failures == failures or took >= self._checkpointer.longest_seconds:
                 break
             await asyncio.sleep(RETRY_SECONDS)
+        self._told_at = self._now()
         self._sessions.send_all(Finished(action.complete, action.reason))
 
     def _export_now(self) -> Callable[[], None]:

@@ -29,11 +29,11 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     pods = job_now.pods_by_set or {}
     causes += bad_node_causes([(one, pods.get(set_of(one), {})) for one in job_now.workloads], job_now.now)
-    held = frozenset[str]().union(*(one.held_learners for one in job_now.workloads))
-    known = Spared(spared=held, lost=lost)
+    out = frozenset[str]().union(*(one.out_learners for one in job_now.workloads))
+    known = Spared(spared=out, lost=lost)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync)
-        known = Spared(present(view), given_up(view) | held, lost, cut_off(view))
+        known = Spared(present(view), given_up(view) | out, lost, cut_off(view))
     return causes + learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
 
 

@@ -38,20 +38,20 @@ _Node = tuple[str, str]
 
 def bad_node_causes(pools: Iterable[tuple[PoolWorkload, Mapping[int, Object]]], now: datetime) -> list[Cause]:
     """A cause for each such node. ``pools``: each with the pods of its set, by index."""
-    against: dict[_Node, list[str]] = {}
+    against: dict[_Node, set[str]] = {}
     there: set[_Node] = set()
     for workload, pods in pools:
         cluster = workload.key.cluster
         placed = {index: pod for index, pod in pods.items() if _node_of(pod)}
         there |= {(cluster, _node_of(pod)) for pod in placed.values()}
         for node, index in _crashing(placed, now):
-            against.setdefault((cluster, node), []).append(f"{workload.pool}/{index}")
+            against.setdefault((cluster, node), set()).add(workload.learner_of(index))
     found = {node: learners for node, learners in against.items() if len(learners) >= LEARNERS_OF_A_NODE}
     # Of so many at once, something else is the cause.
     return [_cause(*one) for one in sorted(found.items())] if 2 * len(found) <= len(there) else []
 
 
-def _cause(node: _Node, learners: list[str]) -> Cause:
+def _cause(node: _Node, learners: set[str]) -> Cause:
     cluster, name = node
     where = f"{name} in cluster {cluster}" if cluster else name
     text = f"{shortlist(sorted(learners))} keep crashing on {where}, and others work elsewhere: kubectl cordon {name}"

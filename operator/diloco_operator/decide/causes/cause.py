@@ -20,12 +20,17 @@ class Cause:
 
 def gravest_first(causes: Iterable[Cause]) -> list[Cause]:
     """Each once, the gravest first, in an order that does not depend on the order of the input."""
-    return sorted(set(causes), key=lambda cause: (_GRAVITY[cause.reason], cause.message))
+    return sorted(set(causes), key=lambda cause: (gravity(cause.reason), cause.message))
+
+
+def gravity(reason: Reason) -> int:
+    """The place of a reason among all, from the gravest on."""
+    return _GRAVITY[reason]
 
 
 def as_grave(reason: Reason, other: Reason) -> bool:
     """Whether the first is at least as grave."""
-    return _GRAVITY[reason] <= _GRAVITY[other]
+    return gravity(reason) <= gravity(other)
 
 
 def joined(causes: list[Cause]) -> str:

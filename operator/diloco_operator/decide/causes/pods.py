@@ -6,7 +6,7 @@ alternates (ErrImagePull, ImagePullBackOff) count as one problem.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,8 @@ from diloco_operator.decide.observed import Object, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import last_line, one_line, parsed_time
 
+SILENT_GRACE_SECONDS = 150.0
+"""Most of a grace period that counts on a node that does not respond (ours): all of a small job's."""
 SETTLING_SECONDS = 10.0
 """A node may need this long for a pod's volumes and sandbox; it retries failures in that time (ours)."""
 CRASHES_OF_A_LOOP = 2
@@ -52,6 +54,10 @@ class PodProblem:
     """One line; may be empty."""
     node_silent: bool = False
     """Kubernetes takes it for not ready because its node does not respond, and not because the pod says so."""
+    ended_at: str = ""
+    """When the container ended, if it did."""
+    where: str = ""
+    """Whose pod it is, of a learner of several nodes."""
 
 
 def pod_problem(observed: PodObserved, now: datetime) -> PodProblem | None:
@@ -108,10 +114,17 @@ def is_lost(pod: Object, now: datetime, after_seconds: float) -> bool:
 
 
 def seconds_until_lost(pod: Object, now: datetime, after_seconds: float) -> float:
-    """How long a pod that is being deleted still has before it counts as lost; infinite for others."""
+    """How long a pod that is being deleted still has before it counts as lost; infinite for others.
+
+    A node that does not respond is not given the time that a large checkpoint may take.
+    """
     # The deletion's time is when its grace period ends (ObjectMeta.deletionTimestamp).
     due = parsed_time(pod["metadata"].get("deletionTimestamp"))
-    return float("inf") if due is None else after_seconds - (now - due).total_seconds()
+    if due is None:
+        return float("inf")
+    grace_seconds = pod["metadata"].get("deletionGracePeriodSeconds") or 0
+    too_long = max(0.0, grace_seconds - SILENT_GRACE_SECONDS) if is_on_silent_node(pod) else 0.0
+    return after_seconds - too_long - (now - due).total_seconds()
 
 
 def _condition(pod: Object, type_: str) -> Object:
@@ -165,7 +178,8 @@ def _container_problem(container: Object, events: tuple[Object, ...]) -> PodProb
         return None
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
     looping = reason == "CrashLoopBackOff" or int(container.get("restartCount") or 0) >= CRASHES_OF_A_LOOP
-    return _crash(ended, looping=looping) if ended else None
+    problem = _crash(ended or {}, looping=looping)
+    return None if problem is None or not ended else replace(problem, ended_at=str(ended.get("finishedAt") or ""))
 
 
 def _pull_cause(reason: str, message: str, events: tuple[Object, ...]) -> str:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from diloco_operator import labels
-from diloco_operator.decide.causes.cause import Cause, gravest_first, joined
+from diloco_operator.decide.causes.cause import Cause, gravest_first, gravity, joined
 from diloco_operator.decide.causes.claims import with_claims
 from diloco_operator.decide.causes.pods import PodProblem, is_on_silent_node, is_ready, pod_problem, running_since
-from diloco_operator.decide.objects.workloads import PoolWorkload, component, rollout_waits
+from diloco_operator.decide.objects.workloads import PoolWorkload, component, index_of, rollout_waits
 from diloco_operator.decide.observed import ChildKey, Object, PodList, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line
@@ -51,6 +51,8 @@ FOUND_BY_LOOKING = frozenset(
     }
 )
 """Reasons that only the pods show: without a list of pods, whether they apply is not known."""
+_NEVER = "~"
+"""Sorts after every time."""
 _NO_NODE = frozenset({_R.UNSCHEDULABLE, _R.EVICTED})
 _FORBIDDEN_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
@@ -84,7 +86,7 @@ def learner_causes(workloads: Iterable[PoolWorkload], looked: PodList, known: Sp
     for workload, own in _with_pods(workloads, looked):
         problems = _problems(workload, own, looked, known, now)
         lost = [one.pod for one in own if one.pod["metadata"].get("uid") in known.lost]
-        missed = sum(_learner(workload, pod) not in known.spared for pod in lost)
+        missed = len({_learner(workload, pod) for pod in lost} - known.spared)
         causes += _grouped(without_waiting(workload, problems, missed), _counted(workload))
         causes += _forbidden(workload, looked.events)
         # Of a set whose pods are held back, the controller waits for none (`held_pods`).
@@ -106,7 +108,7 @@ def waiting_learners(
     found = {}
     for workload, own in _with_pods(workloads, looked):
         # One that is given up waits for no node.
-        problems = _problems(workload, own, looked, Spared(present, workload.held_learners), now)
+        problems = _problems(workload, own, looked, Spared(present, workload.out_learners), now)
         without = [problem for problem in problems if has_no_node(problem)]
         if workload.minimum is not None and without:
             causes = _grouped(without, _counted(workload))
@@ -145,16 +147,28 @@ def _with_pods(workloads: Iterable[PoolWorkload], looked: PodList) -> Iterator[t
 def _problems(
     workload: PoolWorkload, own: list[PodObserved], looked: PodList, known: Spared, now: datetime
 ) -> list[PodProblem]:
-    return [
-        problem
-        for observed in own
-        if (learner := _learner(workload, observed.pod)) not in known.spared
-        and (
-            problem := with_claims(pod_problem(observed, now), observed, looked.events)
-            or _missing(observed.pod, learner, known, now)
-        )
-        is not None
-    ]
+    """One for each learner that has one: of several pods of a learner the first to end, since that ends the others."""
+    text = f"only some of its {workload.nodes} pods find a node, so none of them keeps one, and it is tried again"
+    found = {f"{workload.pool}/{index}": [PodProblem(Reason.UNSCHEDULABLE, text)] for index in workload.apart}
+    spared = known.spared | found.keys()
+    for observed in own:
+        learner = _learner(workload, observed.pod)
+        problem = with_claims(pod_problem(observed, now), observed, looked.events)
+        problem = problem or _missing(observed.pod, learner, known, now)
+        if problem is not None and learner not in spared:
+            found.setdefault(learner, []).append(_named(workload, observed.pod, problem))
+    return [min(problems, key=_first) for problems in found.values()]
+
+
+def _first(problem: PodProblem) -> tuple[int, str]:
+    return gravity(problem.reason), problem.ended_at or _NEVER
+
+
+def _named(workload: PoolWorkload, pod: Object, problem: PodProblem) -> PodProblem:
+    index = index_of(pod)
+    if workload.nodes == 1 or index is None:
+        return problem
+    return replace(problem, where=f"pod {pod['metadata']['name']} of {workload.name_of(index)}")
 
 
 def _counted(workload: PoolWorkload) -> str:
@@ -196,14 +210,16 @@ def _priority(pod: Object) -> int:
 
 
 def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
-    by_reason: dict[Reason, list[str]] = {}
+    by_reason: dict[Reason, list[PodProblem]] = {}
     for problem in problems:
-        by_reason.setdefault(problem.reason, []).append(problem.detail)
-    for reason, details in by_reason.items():
+        by_reason.setdefault(problem.reason, []).append(problem)
+    for reason, ones in by_reason.items():
         # The most frequent detail; of equally frequent ones the alphabetically first, so that the message is stable.
-        detail = min(Counter(details).items(), key=lambda item: (-item[1], item[0]))[0]
-        words = f"{who.format(count=len(details))} {_WORDS[reason]}"
-        yield Cause(reason, f"{words}: {detail}" if detail else words)
+        details = Counter(one.detail for one in ones)
+        detail = min(details.items(), key=lambda item: (-item[1], item[0]))[0]
+        where = min(one.where for one in ones if one.detail == detail)
+        words = f"{who.format(count=len(ones))} {_WORDS[reason]}"
+        yield Cause(reason, ": ".join(filter(None, (words, where, detail))))
 
 
 def _missing(pod: Object, learner: str, known: Spared, now: datetime) -> PodProblem | None:
@@ -247,4 +263,5 @@ def _owner(pod: Object) -> str:
 
 
 def _learner(workload: PoolWorkload, pod: Object) -> str:
-    return f"{workload.pool}/{str(pod['metadata'].get('name', '')).rpartition('-')[2]}"
+    index = index_of(pod)
+    return "" if index is None else workload.learner_of(index)

@@ -89,8 +89,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "is lost' below.",
         ),
         Reason.LEARNER_HELD: normal(
-            "The pod of a learner that is given up, or that `excludedIndices` names, was deleted to free its node. "
-            "The next pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
+            "The pod of a learner that is given up, in `excludedIndices` or placed in part was deleted to free its "
+            "node. The next pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
         ),
         Reason.LEARNER_READMITTED: normal(
             "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "
@@ -120,6 +120,12 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.FALLBACK_CHANGED: normal(
             "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many "
             "more; or they have nodes again, or are given up or left out, and it has fewer.",
+        ),
+        Reason.PLACED_IN_PART: warning(
+            "Only some pods of a learner of several nodes found a node for a minute, or `fallbackAfterSeconds`. All of "
+            "them are held back, so that none keeps a node. They are tried again after one to eight minutes, one "
+            "learner of a pool at a time.",
+            "If nodes are being added: nothing. Otherwise lower the pool's `learners`.",
         ),
         Reason.AS_EXPECTED: normal(
             "Nothing to report.",

@@ -35,17 +35,17 @@ def failing(
         told: What the syncer was told before (`readmission.orders_told`).
     """
     absent = {one.id: one.incarnation for one in view.learners if one.state == LearnerState.ABSENT}
-    orders = []
+    orders: dict[LearnerOrder, None] = {}
     for workload in workloads:
         for index, pod in pods.get(set_of(workload), {}).items():
-            learner = f"{workload.pool}/{index}"
+            learner = workload.learner_of(index)
             if learner in absent and (container := _container(pod)) is not None:
                 order = LearnerOrder(learner, view.epoch, absent[learner])
                 # One that runs may be about to join. Once told, the order stays until it does: the syncer reads it
                 # later, and kubelet starts the container again in the meantime.
                 fails = order in told or "running" not in (container.get("state") or {})
                 if fails and never_ready(pod) and number_of(container.get("restartCount")) > allowed:
-                    orders.append(order)
+                    orders[order] = None
     return orders_text(orders)
 
 

@@ -12,7 +12,7 @@ from diloco.spec import DiLoCoJob
 from diloco.spec.checks import MAXIMUM_LEARNERS, problems
 from diloco.spec.placement import Pool, Region
 from diloco_operator import names
-from diloco_operator.decide.causes.pods import is_ready, unschedulable_since
+from diloco_operator.decide.causes.pods import unschedulable_since
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import set_of
 from diloco_operator.decide.objects.workloads import PoolWorkload
@@ -47,11 +47,12 @@ def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> 
     if looked is None:
         # Its controller also counts pods that are to be held back, until they are gone.
         return 0 if workload.healthy and not workload.held else min(before, workload.wanted)
-    own = looked.get(set_of(workload), {})
-    pods = [own[index] for index in workload.indices - workload.given_up if index in own]
-    waiting = sum(_waits(pod, job_now.now, patience) for pod in pods)
-    # One that has a node now is replaced only when it works.
-    return max(waiting, min(before, workload.wanted - sum(map(is_ready, pods))))
+    own = workload.by_learner(looked.get(set_of(workload), {}))
+    pods = {index: own.get(index, []) for index in workload.indices - workload.given_up}
+    waiting = {index for index, its in pods.items() if any(_waits(pod, job_now.now, patience) for pod in its)}
+    ready = sum(workload.is_ready(its) for its in pods.values())
+    # One that has its nodes now is replaced only when it works.
+    return max(len(waiting | workload.apart), min(before, workload.wanted - ready))
 
 
 def _waits(pod: Object, now: datetime, patience: timedelta) -> bool:

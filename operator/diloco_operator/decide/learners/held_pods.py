@@ -5,7 +5,8 @@ set when a pod is created. So the set's template has the gate until each pod to 
 the template is as before. Pods that were created meanwhile and should run are deleted, and created again without it.
 
 While pods are held, the set's controller replaces none on its own account (OnDelete). What a changed template needs is
-done here: one pod after the other, as the controller does it, but without waiting for those that are held.
+done here: one learner after the other, as the controller does it, but without waiting for those that are held. Of
+learners of several nodes that is always done here, as the end of one of its pods ends the others.
 
 Nothing is remembered: what is held is in the manifest and the status, and how far it is shows in the pods.
 """
@@ -16,7 +17,13 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from diloco_operator.decide.causes.pods import is_lost, is_ready
-from diloco_operator.decide.objects.workloads import PoolWorkload, number_of, seen_by_controller, status_of
+from diloco_operator.decide.objects.workloads import (
+    PoolWorkload,
+    index_of,
+    number_of,
+    seen_by_controller,
+    status_of,
+)
 from diloco_operator.decide.observed import ChildKey, Object, PodObserved
 from diloco_operator.decide.plan import PodDeletion
 from diloco_operator.decide.reasons import Reason
@@ -28,8 +35,6 @@ later."""
 MOST_AT_ONCE: Final = 100
 """Pods of a set that one reconcile deletes (ours)."""
 _SOON_SECONDS: Final = 2.0
-_MOST_DIGITS: Final = 6
-
 
 SetUid = tuple[str, str]
 """A set: its cluster and its uid."""
@@ -46,7 +51,7 @@ class Holding:
     delete: tuple[PodDeletion, ...] = ()
     """Pods to be created anew."""
     held: int | None = 0
-    """Pods that are held back; None: not known."""
+    """Learners whose pods are held back; None: not known."""
     again_in_seconds: float = float("inf")
     """When to decide again, at the latest."""
 
@@ -75,33 +80,35 @@ def holding(
     """Decide for one set that should have its pods.
 
     Args:
-        workload: The pool, with the indices to hold.
+        workload: The pool, with the learners to hold.
         pods: The pods of its set, by index (`pods_by_set`); None: they were not listed.
         now: The time.
         lost_after_seconds: How long after its grace period a pod counts as lost.
         may_delete: The API server has not refused to delete pods there.
     """
-    live = workload.live
-    held = frozenset(index for index in workload.held if index < workload.pods)
+    live, several = workload.live, workload.nodes > 1
+    held = frozenset(index for index in workload.pods_of(workload.held) if index < workload.pods)
     if live is None:
-        return Holding(bool(held), bool(held) and workload.pods - len(held) <= MOST_WITH_THEM, held=None)
-    if not (held or is_held_back(live)):
+        gate = bool(held) and workload.pods - len(held) <= MOST_WITH_THEM
+        return Holding(bool(held or several), gate, held=None)
+    if not (held or several or is_held_back(live)):
         return Holding()
     # An empty list may be of a cluster that could not be asked.
     if pods is None or (not pods and number_of(status_of(live).get("replicas"))):
-        return Holding(is_on_delete(live), creates_gated(live), held=None)
+        return Holding(is_on_delete(live) or several, creates_gated(live), held=None)
     # Without the right to delete pods, none can be held back, and the controller has to replace them.
     held = held if may_delete else frozenset()
     # A pod of another name is none of its set, whatever its owner reference says.
     pods = {index: pod for index, pod in pods.items() if pod["metadata"].get("name") == f"{workload.key.name}-{index}"}
     own = _Pods(pods, held, workload.pods, now)
     gate = _gate(own, lost_after_seconds)
-    gated = [index for index, pod in pods.items() if has_gate(pod.get("spec"))]
+    gated = {index for index, pod in pods.items() if has_gate(pod.get("spec"))}
     # The controller would replace gated pods too, but only after waiting for others.
-    on_delete = bool(held or (gated and may_delete))
+    on_delete = bool(held or ((gated or several) and may_delete))
     delete = _deletions(workload, live, own, gate=gate, on_delete=on_delete) if may_delete else ()
     again = _SOON_SECONDS if delete or gate != creates_gated(live) else float("inf")
-    return Holding(on_delete, gate, delete, len(held & set(gated)), again)
+    whole = sum(workload.pods_of({one}) <= held & gated for one in workload.held)
+    return Holding(on_delete, gate, delete, whole, again)
 
 
 def as_held(one: Object, found: Holding) -> Object:
@@ -135,17 +142,20 @@ def _deletions(
     waiting = [index for index, pod in sorted(there.items()) if index not in own.held and has_gate(pod.get("spec"))]
     if waiting:
         return _of(workload, there, waiting, None)
-    every = all(index in there for index in own.others)
-    return _of(workload, there, _outdated(live, own, there), None) if every and on_delete and is_on_delete(live) else ()
+    if not (on_delete and is_on_delete(live) and all(index in there for index in own.others)):
+        return ()
+    return _of(workload, there, _outdated(workload, live, own, there), None)
 
 
-def _outdated(live: Object, own: _Pods, there: Mapping[int, Object]) -> list[int]:
-    """At most one pod that has another template than its set: one that does not work first, then from the last on."""
+def _outdated(workload: PoolWorkload, live: Object, own: _Pods, there: Mapping[int, Object]) -> list[int]:
+    """The pods of at most one learner that have another template than their set.
+
+    Of one that does not work first, then from the last on.
+    """
     old = [index for index in own.others if _is_outdated(there[index], live)]
-    broken = [index for index in own.others if not is_ready(there[index])]
-    if broken:
-        return [index for index in broken if index in old][-1:]
-    return old[-1:]
+    broken = {workload.learner_of(index) for index in own.others if not is_ready(there[index])}
+    due = [index for index in old if workload.learner_of(index) in broken] if broken else old
+    return [index for index in due if workload.learner_of(index) == workload.learner_of(due[-1])]
 
 
 def _is_outdated(pod: Object, live: Object) -> bool:
@@ -163,7 +173,7 @@ def _of(
             ChildKey("Pod", str(pods[index]["metadata"]["name"]), workload.key.cluster),
             str(pods[index]["metadata"]["uid"]),
             reason,
-            f"{workload.pool}/{index}",
+            workload.name_of(index),
             str((pods[index].get("spec") or {}).get("nodeName") or ""),
             by_force=False,
         )
@@ -175,12 +185,12 @@ def pods_by_set(pods: Iterable[PodObserved]) -> dict[SetUid, dict[int, Object]]:
     """The pods of every set, by their indices."""
     found: dict[SetUid, dict[int, Object]] = {}
     for observed in pods:
-        index = str(observed.pod["metadata"].get("name", "")).rpartition("-")[2]
-        if not (index.isascii() and index.isdigit() and len(index) < _MOST_DIGITS):
+        index = index_of(observed.pod)
+        if index is None:
             continue
         for owner in observed.pod["metadata"].get("ownerReferences") or ():
             if owner.get("controller"):
-                found.setdefault((observed.cluster, str(owner.get("uid", ""))), {})[int(index)] = observed.pod
+                found.setdefault((observed.cluster, str(owner.get("uid", ""))), {})[index] = observed.pod
     return found
 
 

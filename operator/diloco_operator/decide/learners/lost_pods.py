@@ -119,6 +119,7 @@ class _Lost(NamedTuple):
     """A learner's lost pod."""
 
     workload: PoolWorkload
+    learner: str
     deletion: PodDeletion
     why: _Why | None
     """Why it stays; None: it is deleted."""
@@ -152,9 +153,9 @@ def _learners(job_now: JobNow, lost: Iterable[PodObserved], *, stopping: bool) -
             continue
         if not job_now.clusters.writable(child):
             continue
-        learner = f"{workload.pool}/{int(match[2])}"
-        deletion = PodDeletion(child, uid_of(observed.pod), Reason.LOST_POD_DELETED, learner, _node(observed.pod))
-        yield _Lost(workload, deletion, _kept(job_now, observed, learner, sessions))
+        learner, whose = workload.learner_of(int(match[2])), workload.name_of(int(match[2]))
+        deletion = PodDeletion(child, uid_of(observed.pod), Reason.LOST_POD_DELETED, whose, _node(observed.pod))
+        yield _Lost(workload, learner, deletion, _kept(job_now, observed, learner, sessions))
 
 
 def _kept(job_now: JobNow, observed: PodObserved, learner: str, sessions: _Sessions) -> _Why | None:
@@ -217,13 +218,14 @@ def _learner_causes(found: Iterable[_Lost], *, stopping: bool) -> Iterator[Cause
     for ones in groups.values():
         first = min(ones, key=lambda one: one.deletion.child)
         workload = first.workload
-        missed = sum(one.deletion.whose not in workload.held_learners for one in ones)
+        learners = {one.learner for one in ones}
+        missed = len(learners - workload.out_learners)
         if first.why is None and not stopping and workload.can_do_without(missed):
             continue
         # A job that has ended needs none.
         whole = f" of {workload.desired} learners" if workload.desired else " learner(s)"
         nodes = sorted({one.deletion.node or "its node" for one in ones})
-        told = f"{len(ones)}{whole} of {workload.pool} lost: {shortlist(nodes)} {_responds(len(nodes))}"
+        told = f"{len(learners)}{whole} of {workload.pool} lost: {shortlist(nodes)} {_responds(len(nodes))}"
         pod = f"pod {first.deletion.child.name}"
         if first.why is not None:
             yield Cause(Reason.LOST_POD_KEPT, f"{told}, and {pod} stays: {first.why.text}")

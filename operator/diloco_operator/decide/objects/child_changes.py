@@ -41,7 +41,8 @@ def desired(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> tuple[Pla
     remotes = job_now.clusters.remotes(job_now.external_endpoint.address)
     where = {pool: job_now.clusters.regions[pool.region] for pool in job_now.set_names}
     sets = {pool: name for pool, name in job_now.set_names.items() if where[pool] in (HOME, *remotes)}
-    who = JobIdentity(job_now.name, job_now.manifest.metadata.namespace, sets, job_now.revoked)
+    units = names.with_units(spec, sets).keys()
+    who = JobIdentity(job_now.name, job_now.manifest.metadata.namespace, sets, job_now.revoked, units)
     held = {key.name: _data(item) for key, item in live.items() if (key.kind, key.cluster) == (SECRET, HOME)}
     abroad = {
         key.name: _data(live[key])

@@ -1,11 +1,18 @@
-"""The job's StatefulSets, Deployment and claim: how many pods they want, have ready and have left."""
+"""The job's StatefulSets, Deployment and claim: how many pods they want, have ready and have left.
 
-from collections.abc import Collection, Mapping
+A learner of several nodes has a pod on each. Everything is decided by learner; `PoolWorkload` knows whose a pod is.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from diloco.spec.placement import Pool
+from diloco.spec.status.job import UnplacedLearner
 from diloco_operator import labels, names
+from diloco_operator.decide.causes.pods import is_ready
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.status.text import parsed_time
 from diloco_operator.manifests.placement.holds import creates_gated, is_on_delete
@@ -17,6 +24,7 @@ CLAIM = "PersistentVolumeClaim"
 SETTLING = timedelta(seconds=30)
 """A pod that has just become ready may not be reachable yet: its Service's endpoints lag behind, and learners take a
 moment to join again (ours)."""
+_MOST_DIGITS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +44,73 @@ class PoolWorkload:
     """Indices of the learners that the syncer has given up."""
     elsewhere: int = 0
     """Learners that run in the region's next pool, because they find no node here."""
+    nodes: int = 1
+    """Nodes of a learner, a pod on each: learner i has the pods i * nodes to (i + 1) * nodes - 1."""
+    unplaced: tuple[UnplacedLearner, ...] = ()
+    """Learners of which only some pods found a node (`learners.unplaced`)."""
+
+    def learner_of(self, pod: int) -> str:
+        """The id of the learner of a pod."""
+        return f"{self.pool}/{pod // self.nodes}"
+
+    def name_of(self, pod: int) -> str:
+        """The learner of a pod for people, with the number of its node if it has several."""
+        learner = self.learner_of(pod)
+        return learner if self.nodes == 1 else f"{learner} (node {pod % self.nodes})"
+
+    def pods_of(self, learners: Iterable[int]) -> frozenset[int]:
+        """The indices of the pods of learners."""
+        return frozenset(one * self.nodes + node for one in learners for node in range(self.nodes))
+
+    def by_learner(self, pods: Mapping[int, Object]) -> dict[int, list[Object]]:
+        """The pods of each learner, in the order of its nodes; ``pods``: by index."""
+        found: dict[int, list[Object]] = {}
+        for index in sorted(pods):
+            found.setdefault(index // self.nodes, []).append(pods[index])
+        return found
+
+    def is_ready(self, pods: Collection[Object]) -> bool:
+        """Whether these pods of a learner are all of them, and ready."""
+        return len(pods) == self.nodes and all(map(is_ready, pods))
 
     @property
     def pods(self) -> int:
         """Pods that its set has when the job runs, with those that are held back."""
+        return self._learners * self.nodes
+
+    @property
+    def _learners(self) -> int:
         return self.desired + len(self.left_out)
 
     @property
-    def held(self) -> frozenset[int]:
-        """Indices whose pods are held back, without a node."""
+    def out(self) -> frozenset[int]:
+        """Indices of the learners that do not take part."""
         return self.left_out | self.given_up
 
     @property
-    def held_learners(self) -> frozenset[str]:
-        """Ids of the learners whose pods are held back."""
-        return frozenset(f"{self.pool}/{index}" for index in self.held)
+    def out_learners(self) -> frozenset[str]:
+        """Their ids."""
+        return frozenset(f"{self.pool}/{index}" for index in self.out)
+
+    @property
+    def apart(self) -> frozenset[int]:
+        """Indices of the learners that are held back because only some of their pods found a node."""
+        return frozenset(one.index for one in self.unplaced if one.until is not None)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Indices of the learners whose pods are held back, without a node."""
+        return self.out | self.apart
 
     @property
     def wanted(self) -> int:
-        """Pods that should be ready."""
-        return self.pods - len(self.held)
+        """Learners that should be ready."""
+        return self._learners - len(self.out)
 
     @property
     def indices(self) -> frozenset[int]:
         """Indices of the learners that the manifest asks for."""
-        return frozenset(range(self.pods)) - self.left_out
+        return frozenset(range(self._learners)) - self.left_out
 
     def can_do_without(self, learners: int) -> bool:
         """Whether it is elastic and needs none of so many learners, of those that may run.
@@ -73,14 +123,14 @@ class PoolWorkload:
         return self.wanted - learners >= min(self.minimum, self.wanted - self.elsewhere)
 
     @property
-    def ready(self) -> int:
-        """Learners whose pod is ready."""
+    def ready_pods(self) -> int:
+        """Pods that are ready."""
         return number_of(status_of(self.live).get("readyReplicas"))
 
     @property
     def healthy(self) -> bool:
         """Whether every wanted pod exists and is ready, by its controller's latest status."""
-        return self.live is not None and seen_by_controller(self.live) and self.ready >= self.wanted
+        return self.live is not None and seen_by_controller(self.live) and self.ready_pods >= self.wanted * self.nodes
 
     @property
     def surplus(self) -> bool:
@@ -112,8 +162,9 @@ def rollout_waits(workload: PoolWorkload) -> int:
         return 0
     if status.get("currentRevision") == status.get("updateRevision"):
         return 0  # there is one template: a pod that is missing, or ends, counts as not updated too
-    changed = workload.wanted if is_on_delete(live) else workload.pods
-    return max(0, changed - number_of(status["updatedReplicas"]))
+    kept = len(workload.held) * workload.nodes if is_on_delete(live) else 0
+    outdated = max(0, workload.pods - kept - number_of(status["updatedReplicas"]))
+    return math.ceil(outdated / workload.nodes)
 
 
 def pool_workloads(
@@ -134,8 +185,15 @@ def pool_workloads(
         minimum = pool.minimum_learners if pool.elastic else None
         gone = frozenset(index for index in pool.indices if (str(name), str(index)) in out) if out else frozenset()
         left_out = frozenset(pool.excluded_indices)
-        found.append(PoolWorkload(name, key, children.get(key), pool.size, minimum, left_out, gone))
+        live, nodes = children.get(key), pool.nodes_per_learner
+        found.append(PoolWorkload(name, key, live, pool.size, minimum, left_out, gone, nodes=nodes))
     return found
+
+
+def index_of(pod: Object) -> int | None:
+    """The index of a pod in its set, by its name; None: it has none."""
+    index = str(pod["metadata"].get("name", "")).rpartition("-")[2]
+    return int(index) if index.isascii() and index.isdigit() and len(index) < _MOST_DIGITS else None
 
 
 def syncer_deployment(job: str, children: Mapping[ChildKey, Object]) -> Object | None:

@@ -147,7 +147,7 @@ def events(
             text = new.message or GUIDE[reason].meaning
             told.setdefault(reason, JobEvent(GUIDE[reason].severity, reason.value, text))
     others = (
-        *(*_returns(before, after, ordered), *_fallbacks(before, after)),
+        *(*_returns(before, after, ordered), *_fallbacks(before, after), *_unplaced(before, after)),
         *(*_scalings(before, after), *_given_up(before, after, given_up)),
     )
     return (*told.values(), *others)
@@ -164,6 +164,14 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
         was, are = before.fallback_learners.get(pool, 0), after.fallback_learners.get(pool, 0)
         if was != are and (are or after.learners.desired):
             yield event(Reason.FALLBACK_CHANGED, f"{are} learners of {pool} run in the next pool (before: {was})")
+
+
+def _unplaced(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
+    """What is said of learners that keep no node, as they found only some."""
+    new = [(who, one.until) for who, one in after.unplaced if one.until and (who, one) not in before.unplaced]
+    found = [f"{who} until {until:%H:%M:%SZ}" for who, until in new]
+    if found:
+        yield event(Reason.PLACED_IN_PART, f"held back, as only some of its pods found a node: {shortlist(found)}")
 
 
 def _scalings(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:

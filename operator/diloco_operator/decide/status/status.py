@@ -114,7 +114,7 @@ def _regions(job_now: JobNow, trains: frozenset[str], *, running: bool) -> tuple
         desired = workload.desired if running else 0
         known = workload.live is not None or clusters.answers(workload.key.cluster)
         ids = {f"{workload.pool}/{index}" for index in workload.indices} if running else set[str]()
-        without = waiting.get(workload.pool)
+        without, several = waiting.get(workload.pool), workload.nodes > 1
         status = PoolStatus(
             name=pool,
             desired=desired,
@@ -122,11 +122,14 @@ def _regions(job_now: JobNow, trains: frozenset[str], *, running: bool) -> tuple
             waiting=None if without is None else without.learners,
             message=None if without is None else without.message,
             fallback_learners=min(desired, workload.elsewhere) or None,
-            ready=workload.ready if known else clusters.last_ready(region, pool),
+            ready=job_now.ready_learners(workload) if known else clusters.last_ready(region, pool),
+            ready_pods=workload.ready_pods if several else None,
             training=len(ids & trains),
             left_out=len(ids & out) or None,
             given_up=tuple(sorted(workload.given_up)) or None,
             held=held.get(workload.pool) or None,
+            unplaced=(workload.unplaced or None) if running else None,
+            nodes_per_learner=workload.nodes if several else None,
             stateful_set=workload.key.name,
         )
         by_region.setdefault(region, []).append(status)
@@ -161,7 +164,7 @@ def _learners(job_now: JobNow, regions: tuple[RegionStatus, ...], *, known: bool
 def _waiting(job_now: JobNow) -> dict[PoolKey, Waiting]:
     """Learners of elastic pools without a node. Where the pods could not be listed: as they were."""
     if job_now.observed.look_failed:
-        known = [(PoolKey(region.name, pool.name), pool) for region in job_now.before.regions for pool in region.pools]
+        known = job_now.pools_before.items()
         return {key: Waiting(pool.waiting, pool.message or "") for key, pool in known if pool.waiting}
     sessions = None if job_now.told is None else present(job_now.told)
     looked = job_now.observed.looked or PodList()
@@ -169,8 +172,8 @@ def _waiting(job_now: JobNow) -> dict[PoolKey, Waiting]:
 
 
 def _held(job_now: JobNow) -> dict[PoolKey, int]:
-    """Pods that are held back. Where the pods could not be listed: as they were."""
-    before = {PoolKey(region.name, pool.name): pool.held for region in job_now.before.regions for pool in region.pools}
+    """Learners that are held back. Where the pods could not be listed: as they were."""
+    before = {key: pool.held for key, pool in job_now.pools_before.items()}
     found = {one.pool: job_now.holdings[one.key].held for one in job_now.workloads if one.key in job_now.holdings}
     return {pool: count for pool, told in found.items() if (count := before.get(pool) if told is None else told)}
 

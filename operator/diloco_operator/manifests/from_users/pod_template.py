@@ -49,6 +49,12 @@ def _added(container: Manifest, more: Manifest) -> Manifest:
     return {**container, **lists}
 
 
+def mounts(patch: PodTemplate | None, path: str) -> bool:
+    """Whether ``patch`` mounts a volume at ``path`` into the operator's container."""
+    ours = () if patch is None else patch.spec.containers
+    return any(_path(mount["mountPath"]) == PurePosixPath(path) for one in ours for mount in one.volume_mounts)
+
+
 def problems(place: str, template: PodTemplate, container: str, own: restrictions.OwnObjects) -> Iterator[Problem]:
     """Problems of ``template``, at ``place`` in the manifest; ``own``: objects that only the operator gives to pods."""
     for field, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
@@ -61,8 +67,8 @@ def problems(place: str, template: PodTemplate, container: str, own: restriction
     spec, place = template.spec, f"{place}.spec"
     volumes = [volume["name"] for volume in spec.volumes]
     for index, volume in enumerate(spec.volumes):
-        if volume["name"] in common.OUR_MOUNTS:
-            yield passthrough.taken(f"{place}.volumes[{index}].name", volume["name"], common.OUR_MOUNTS)
+        if volume["name"] in common.OUR_VOLUMES:
+            yield passthrough.taken(f"{place}.volumes[{index}].name", volume["name"], common.OUR_VOLUMES)
         yield from restrictions.volume_problems(f"{place}.volumes[{index}]", volume)
     yield from restrictions.reference_problems(f"{place}.volumes", spec.volumes, own)
     for index, one in enumerate(spec.init_containers):
@@ -93,8 +99,7 @@ def _container_problems(place: str, container: OwnContainer, volumes: Sequence[s
 
 def _conflict(path: PurePosixPath) -> str | None:
     """The operator's mount that a mount at ``path`` would hide or be in."""
-    # One slash and two are the same place to a kubelet.
-    path = PurePosixPath("/", *path.parts[1:])
+    path = _path(str(path))
     for ours in common.OUR_MOUNTS.values():
         own = PurePosixPath(ours)
         # Mounts inside /tmp are allowed; the content of the other paths is diloco's.
@@ -102,3 +107,8 @@ def _conflict(path: PurePosixPath) -> str | None:
         if inside or own.is_relative_to(path):
             return ours
     return None
+
+
+def _path(text: str) -> PurePosixPath:
+    # One slash and two are the same place to a kubelet.
+    return PurePosixPath("/", *PurePosixPath(text).parts[1:])

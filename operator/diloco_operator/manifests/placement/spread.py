@@ -24,15 +24,17 @@ _ANTI_AFFINITY: Final = "podAntiAffinity"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def spread(template: Manifest, job: str) -> Manifest:
+def spread(template: Manifest, job: str, *, zones: bool) -> Manifest:
     """A learner's pod ``template``, spread, except where the user has said how.
 
     A user's ``topologySpreadConstraints`` and ``affinity.podAntiAffinity`` each replace the one that is set here.
+    ``zones``: also over zones, which would tear a learner of several pods apart.
     """
     spec = template["spec"]
     affinity = spec.get("affinity") or {}
     if _ANTI_AFFINITY not in affinity:
-        affinity = {**affinity, _ANTI_AFFINITY: {_PREFERRED: [_off_the_syncers_node(job), _by_zone(job)]}}
+        away = [_off_the_syncers_node(job), *([_by_zone(job)] if zones else [])]
+        affinity = {**affinity, _ANTI_AFFINITY: {_PREFERRED: away}}
     constraints = spec.get(_CONSTRAINTS) or [_even(job)]
     return {**template, "spec": {**spec, "affinity": affinity, _CONSTRAINTS: constraints}}
 

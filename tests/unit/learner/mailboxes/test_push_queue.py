@@ -37,8 +37,14 @@ def test_it_is_idle_once_everything_is_sent(push_queue: PushQueue) -> None:
     assert not push_queue.wait_until_idle(0.0)
     assert push_queue.next() is sent
     assert not push_queue.wait_until_idle(0.0)
+    push_queue.offer(gradient(3, 1))
+    assert push_queue.pending() == (3, 0)
+    waiting = push_queue.next()
+    assert waiting is not None
     push_queue.done(sent)
+    push_queue.done(waiting)
     assert push_queue.wait_until_idle(0.0)
+    assert push_queue.pending() == ()
 
 
 def test_a_worker_is_woken_by_what_it_can_send() -> None:

@@ -63,6 +63,17 @@ def test_bytes_by_region_are_a_table_and_a_chart(layout: Layout, journal: list[E
     assert (summary["bytes_pushed"], summary["bytes_pulled"]) == (6_200, 70)
 
 
+def test_processes_are_told_if_a_learner_has_several(layout: Layout, journal: list[Entry]) -> None:
+    single = history_of(parse_job(JOB), layout, [], journal)
+    assert "processes" not in drawn(closing_table(single))
+    assert f"{LEARNER}," not in render_report(single, "")
+    run = Entry("run", "", START, {"processes": {LEARNER: 4}})
+    several = history_of(parse_job(JOB), layout, [], [run, *journal[1:]])
+    assert [one["processes"] for one in summarize(several)["learners"]] == [4, 1]
+    assert "processes" in drawn(closing_table(several))
+    assert f"{LEARNER}, 4 processes" in render_report(several, "")
+
+
 def test_data_parallel_is_a_ring_all_reduce_of_every_step(history: RunHistory) -> None:
     steps = sum(learner.steps for learner in history.learners)
     assert history.data_parallel_bytes == steps * 2 * (2 - 1) / 2 * 4 * 10

@@ -1,7 +1,9 @@
 """What is shown while a run goes on."""
 
 import io
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -53,6 +55,13 @@ def test_eighty_columns_hold_the_view_with_whole_names() -> None:
     assert "restarts" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     assert len(f"{'1h05m':>7}  {progress_line(snapshot)}") <= 80
+
+
+def test_processes_are_shown_if_a_learner_has_several() -> None:
+    single = snapshot_of()
+    assert "processes" not in shown(single)
+    several = replace(single, learners=tuple(replace(one, processes=4) for one in single.learners))
+    assert re.search(r"us-west/old/0 +training +4 ", shown(several))
 
 
 def test_goodput_and_merged_work_are_shown() -> None:

@@ -83,9 +83,9 @@ def test_claims_that_may_not_be_listed_are_left_out_and_it_is_said() -> None:
         found(Server(errors={SECRET.name: refused}))
 
 
-def test_running_learners_are_counted() -> None:
+def test_running_pods_are_counted() -> None:
     (one,) = found(Server({"StatefulSet": [item("a", status={"replicas": 3})]}))
-    assert one.learners == 3
+    assert one.pods == 3
 
 
 @pytest.mark.parametrize(

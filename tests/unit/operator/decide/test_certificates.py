@@ -2,6 +2,7 @@
 
 import base64
 import datetime as dt
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from diloco.spec.names.pool_name import pool_name
 from diloco.spec.names.syncer_name import syncer_name
 from diloco.wire.server.revocations import read_revoked
 from diloco_operator import names
@@ -161,6 +163,56 @@ def test_an_authority_is_replaced_with_a_third_of_its_life_left(first: Held) -> 
     assert len(bundle(held)) == 1
     assert bundle(held) != bundle(first)
     assert leaf(held).not_valid_after_utc == due + LEAF_LIFE
+
+
+def test_a_pool_of_units_gets_a_certificate_for_both_ends(first: Held) -> None:
+    units = replace(JOB, units={POOLS[0]})
+    held, reasons = at(START, first, units)
+    assert reasons == (f"{FAST}: is for other names",)
+    assert {name: held[name] for name in first if name != FAST} == {name: first[name] for name in first if name != FAST}
+    assert names_of(leaf(held, FAST)) == ["fast.us-east.learner.diloco.internal", "diloco://job/learner/us-east/fast"]
+    assert at(START, held, units) == (held, ())
+
+
+def end(held: Held, secret: str, folder: Path, *, server: bool) -> ssl.SSLContext:
+    """One end of mutual TLS with the contents of a Secret."""
+    for name, text in held[secret].items():
+        (folder / name).write_bytes(base64.b64decode(text))
+    purpose = ssl.Purpose.CLIENT_AUTH if server else ssl.Purpose.SERVER_AUTH
+    context = ssl.create_default_context(purpose, cafile=str(folder / "ca.crt"))
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def connects(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
+    """Whether each end accepts the other's certificate, and the client the server's name."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(4):
+        for one in ends:
+            try:
+                one.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError:
+                return False
+    return all(one.cipher() for one in ends)
+
+
+def test_a_unit_accepts_its_own_pools_nodes_as_its_first_and_no_other(tmp_path: Path) -> None:
+    held = certificates(replace(JOB, units=POOLS), {}, dt.datetime.now(dt.UTC), MAKER).secrets
+    client = end(held, FAST, tmp_path, server=False)
+    own, other = (end(held, secret, tmp_path, server=True) for secret in (FAST, OLD))
+    assert connects(client, own, pool_name(*POOLS[0]))
+    assert not connects(client, other, pool_name(*POOLS[0]))
+    assert not connects(client, own, syncer_name("job", "team"))
+    plain = certificates(JOB, {}, dt.datetime.now(dt.UTC), MAKER).secrets
+    client = end(plain, FAST, tmp_path, server=False)
+    assert not connects(client, end(plain, FAST, tmp_path, server=True), pool_name(*POOLS[0]))
 
 
 @pytest.mark.parametrize("name", ["j" * 63, "1st"])

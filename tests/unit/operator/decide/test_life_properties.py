@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diloco_operator.decide.learners.unplaced import LONGEST_PAUSE
 from diloco_operator.decide.plan import Plan
 from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import Object, crashed, unschedulable, waiting
@@ -38,6 +39,7 @@ changes = st.one_of(
     st.tuples(st.just("kill pod"), st.integers(0, 4)),
     st.tuples(st.just("lose pod"), st.integers(0, 4)),
     st.tuples(st.just("break nodes"), st.sets(st.sampled_from(NODES), max_size=2)),
+    st.tuples(st.just("room"), st.sampled_from([None, 3, 5])),
     st.tuples(st.just("finish"), st.booleans()),
     st.tuples(st.just("spoil"), st.booleans()),
     st.tuples(st.just("budget"), st.sampled_from([1_000_000, 1_500_000])),
@@ -63,6 +65,7 @@ def happens(w: World, what: str, value: Any) -> None:
         "kill pod": lambda: _kill_pod(w, value),
         "lose pod": lambda: _lose_pod(w, value),
         "break nodes": lambda: setattr(w.pods, "broken", set(value)),
+        "room": lambda: setattr(w.pods, "room", value),
         "finish": lambda: _finish(w, complete=value),
         "spoil": lambda: _spoil(w, unreadable=value),
         "budget": lambda: w.change(training=w.job["spec"]["training"] | {"tokens": value}),
@@ -121,15 +124,14 @@ def _spoil(w: World, *, unreadable: bool) -> None:
 
 
 @settings(max_examples=40)
-@given(lives, st.booleans())
+@given(lives, st.booleans(), st.integers(1, 2))
 def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
-    life: list[tuple[str, object]], elastic: bool
+    life: list[tuple[str, object]], elastic: bool, nodes: int
 ) -> None:
     job = job_object(tokens=1_000_000)
-    if elastic:
-        job["spec"]["regions"][1]["pools"][0]["minimumLearners"] = 1
+    job["spec"]["regions"][1]["pools"][0] |= {"nodesPerLearner": nodes} | ({"minimumLearners": 1} if elastic else {})
     w = World(job=job)
-    w.pods.nodes = NODES
+    w.pods.nodes, w.pods.nodes_per_learner = NODES, {"us-west/old": nodes}
     ended, steps = None, 0
     for what, value in life:
         happens(w, what, value)
@@ -140,10 +142,12 @@ def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
         assert ended in (None, phase) or goes_on, "a finished job stays finished"
         ended = phase if phase in ("Complete", "Failed") else None
     w.pods.troubles.clear()
-    w.pods.broken = set()
+    w.pods.broken, w.pods.room = set(), None
     w.unreachable = ""
     _spoil(w, unreadable=False)
     w.run(150)
+    if w.status["learners"]["desired"] and any(pool.get("unplaced") for pool in w.status["regions"][1]["pools"]):
+        w.run(3 * LONGEST_PAUSE.total_seconds(), every=20)
     suspended = w.job["spec"].get("suspend")
     phase = w.status["phase"]
     assert phase in (("Suspended",) if suspended else ("Training",)) or phase in ("Complete", "Failed")

@@ -149,6 +149,7 @@ def test_the_manifest_elsewhere_is_a_job_with_the_same_learners() -> None:
 
 def test_every_field_of_a_pool_is_for_somebody() -> None:
     processes = {"name", "learners", "minimum_learners", "excluded_indices", "batch_size"}
+    processes |= {"processes_per_node", "nodes_per_learner", "parallelism"}
     assert set(Pool.model_fields) == PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR | processes
 
 

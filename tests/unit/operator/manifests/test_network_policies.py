@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from diloco.spec import DiLoCoJob, load_job
-from tests.support.made_objects import ALL_FIELDS, TWO_REGIONS, containers, live, made, of_kind, templates
+from tests.support.made_objects import ALL_FIELDS, TWO_REGIONS, containers, live, made, of_kind, small_job, templates
 from tests.support.network_policies import allows, selects
 
 Objects = Sequence[Mapping[str, Any]]
@@ -56,6 +56,18 @@ MAY = {
 @pytest.mark.parametrize(("target", "port"), MAY)
 def test_only_these_get_in(target: str, port: int) -> None:
     assert {who for who, one in CALLERS.items() if allowed(made(JOB), one, PODS[target], port)} == MAY[target, port]
+
+
+@pytest.mark.parametrize("port", [29401, 29402, 40000, 8080])
+def test_pods_of_a_pool_of_units_reach_each_other_and_no_other_pods(port: int) -> None:
+    pools = ({"name": name, "nodesPerLearner": nodes} for name, nodes in (("a", 2), ("b", 2), ("c", 1)))
+    objects = made(small_job({"name": "east", "pools": list(pools)}))
+    own = {name[-1]: template["metadata"]["labels"] for name, template in templates(objects).items()}
+    callers = {name: somebody(labels, "team") for name, labels in own.items()}
+    callers |= {"elsewhere": somebody(own["a"], "default"), "another job's": somebody(OTHER["StatefulSet"], "team")}
+    for name in "abc":
+        found = {who for who, one in callers.items() if allowed(objects, one, own[name], port)}
+        assert found == ({name} if name != "c" else set())
 
 
 def test_an_exposed_syncer_serves_learners_from_anywhere_but_not_its_pages() -> None:

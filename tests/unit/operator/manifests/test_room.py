@@ -1,4 +1,5 @@
-"""What pods may fill of a node's disk, and what they request of it, by what a learner really writes."""
+"""What pods may fill of a node's disk, and what they request of it, and how long they may take to end, by what a
+learner really writes."""
 
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from diloco.learner import checkpoint_writer
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data.opening import open_data
 from diloco.learner.training.trainer import InnerTrainer
@@ -14,6 +16,7 @@ from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.base import bytes_in
+from diloco.syncer.disk import checkpointer
 from tests.support.made_objects import containers, live, made, small_job, templates
 
 SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
@@ -98,3 +101,32 @@ def test_what_the_manifest_says_of_the_disk_replaces_all_of_ours(field: str) -> 
     for name, pod in found.items():
         assert set(limits(pod).values()) == {None}, name
         assert requested(pod) == (None if field == "limits" else "5Gi")
+
+
+@pytest.mark.parametrize(
+    ("resources", "disk_seconds"),
+    [
+        (None, 0.0),
+        ({"limits": {"memory": "2Gi"}}, 0.0),
+        ({"requests": {"memory": "1Gi"}, "limits": {"memory": "100G"}}, 2000.0),
+        ({"requests": {"memory": "100G"}}, 2000.0),
+        ({"requests": {"memory": "100E"}}, 86_400.0),
+    ],
+)
+def test_a_pod_may_take_as_long_to_end_as_its_memory_takes_to_write(
+    resources: dict[str, Any] | None, disk_seconds: float
+) -> None:
+    given = {} if resources is None else {"resources": resources}
+    one = job({"storage": {}, **given})
+    found = templates(made(live(one, syncer=type(one.spec.syncer).model_validate(given))))
+    grace = [found[name]["spec"]["terminationGracePeriodSeconds"] for name in (SET, DEPLOYMENT)]
+    learner, syncer = max(checkpoint_writer.LEAST_SECONDS, disk_seconds), max(checkpointer.LEAST_SECONDS, disk_seconds)
+    assert grace == [learner + 60, syncer + 30]
+    probes = [one["livenessProbe"] for pod in found.values() for one in containers(pod)]
+    stuck = {one.get("terminationGracePeriodSeconds") for one in probes}
+    assert stuck == ({120, 150} if disk_seconds else {None})
+
+
+def test_a_learner_whose_checkpoints_go_with_its_pod_ends_soon() -> None:
+    pod = templates(made(job({"resources": {"limits": {"memory": "100G"}}})))[SET]
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 120

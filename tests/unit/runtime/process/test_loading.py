@@ -43,6 +43,16 @@ def test_loading_that_hangs_is_not_alive() -> None:
     assert process.health() == HTTPStatus.OK
 
 
+def test_a_file_may_take_long_to_reach_the_disk() -> None:
+    process = Process()
+    process.loading.switch_to("writes", 2 * STALLED_AFTER_SECONDS)
+    answers = []
+    for _ in range(2):
+        process.clock.now += STALLED_AFTER_SECONDS
+        answers.append(process.health())
+    assert answers == [HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE]
+
+
 def test_what_it_does_is_told_and_it_is_not_ready() -> None:
     loading = Process().loading
     loading.switch_to("makes the model")

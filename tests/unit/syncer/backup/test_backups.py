@@ -156,6 +156,32 @@ def test_the_end_waits_for_a_store_that_is_away_but_not_for_ever(scene: Scene) -
     assert scene.backups.status.problem == "away"
 
 
+def test_the_end_waits_for_an_upload_for_as_long_as_it_moves(scene: Scene) -> None:
+    scene.model.write_bytes(b"a model")
+    scene.gate.clear()
+    scene.backups.ended()
+    scene.backups.tick()
+    assert scene.backups._upload is not None
+    for _ in range(3):
+        scene.clock.now += LAST_SECONDS - 1.0
+        scene.backups.tick()
+        assert not scene.is_settled()
+        scene.backups._upload.moved_at = scene.clock.now
+    scene.gate.set()
+    scene.until(lambda: scene.backups.settled)
+    assert scene.uploaded == ["000001", "model"]
+
+
+def test_the_end_does_not_wait_for_an_upload_that_moves_nothing(scene: Scene) -> None:
+    scene.gate.clear()
+    scene.backups.ended()
+    scene.backups.tick()
+    scene.clock.now += LAST_SECONDS
+    scene.backups.tick()
+    assert scene.is_settled()
+    scene.gate.set()
+
+
 def test_an_upload_is_not_waited_for_when_the_process_stops(scene: Scene) -> None:
     scene.gate.clear()
     scene.backups.tick()

@@ -194,6 +194,17 @@ async def test_a_last_one_that_does_not_end_is_given_up_after_two_minutes(
     assert "the last checkpoint takes longer than 120 s; giving up on it" in caplog.text
 
 
+async def test_a_large_one_may_take_as_long_as_its_size_needs(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
+        await write(checkpointer)
+        assert (checkpointer.longest_seconds, disk.store.hold().size_bytes) == (120.0, 80)
+        checkpointer._size_bytes = 10 * 10**9
+        checkpointer.merge_begins()
+        began = asyncio.get_running_loop().time()
+        assert not await checkpointer.last()
+        assert asyncio.get_running_loop().time() - began == 200.0
+
+
 @pytest.mark.parametrize(("keep", "left"), [(1, ["000006"]), (2, ["000005", "000006"]), (4, [*"3456"])])
 async def test_so_many_are_kept(disk: Disk, keep: int, left: list[str]) -> None:
     async with disk.checkpointer(keep) as checkpointer:

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from diloco.model import ModelError, load_model
+from diloco.model import ModelError, ModelInfo, export_model, load_model
+from diloco.model.build import build_model, model_from_fragments
+from diloco.model.export import info_of
+from diloco.model.fragments import layout_of
 from diloco.syncer.disk.exporter import Exporter, export
+from tests.support import models_with_buffers
+from tests.support.small_job import named_job, small_job
 from tests.support.syncer_process import SmallJob
 from tests.support.watched_disk import watch_disk
 
@@ -140,3 +146,36 @@ def test_what_is_exported_can_be_loaded_and_says_where_it_is_from(tmp_path: Path
     assert (loaded.info.job, loaded.info.tokens, loaded.info.sequence_length) == ("small", 640, 16)
     assert loaded.info.layout_digest == job.layout.digest
     assert all(bool((one == 0.5).all()) for one in loaded.module.parameters())
+
+
+def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert {name: one.dtype for name, one in ours.items()} == {name: one.dtype for name, one in theirs.items()}
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "builds"),
+    [("tied", False), ("Lora", True), ("wider_with_values", True), ("looks_at_values", True)],
+)
+def test_the_file_is_that_of_the_model_which_is_built_only_if_it_must_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, builds: bool
+) -> None:
+    model = {"entrypoint": f"tests.support.models_with_buffers:{name}"}
+    job = named_job("made", small_job(model=model, sync={"fragments": 2, "interval": 2}))
+    layout = layout_of(build_model(job.spec), 2)
+    parameters = [torch.randn(fragment.numel) for fragment in layout.fragments]
+    info = ModelInfo("made", job.spec.model, 0, job.spec.training.sequence_length, layout.digest, 7)
+    export_model(model_from_fragments(job.spec, layout, parameters), tmp_path / "built", info)
+    built: list[str] = []
+    make: Callable[[], torch.nn.Module] = getattr(models_with_buffers, name)
+
+    def counted() -> torch.nn.Module:
+        module = make()
+        built.extend([name] * (not next(module.parameters()).is_meta))
+        return module
+
+    monkeypatch.setattr(models_with_buffers, name, counted)
+    export(job, layout, parameters, 7, tmp_path / "exported")
+    assert_same(load_file(tmp_path / "exported"), load_file(tmp_path / "built"))
+    assert info_of(tmp_path / "exported") == info
+    assert bool(built) == builds

@@ -78,7 +78,8 @@ class ClusterPlace:
         """Those of a fallback pool."""
         if not self.learner_ids:
             raise ChaosError(f"JOB: {name} has no learner in this cluster; pods of other clusters are not touched")
-        self._pods = JobPods(server, namespace, name, self.uid)
+        nodes = {pool: of_pool.nodes_per_learner for pool, of_pool in job.spec.pools.items()}
+        self._pods = JobPods(server, namespace, name, self.uid, nodes)
         self._over = False
         self._failed: ClusterError | None = None
         """Why no fault can be injected any more."""

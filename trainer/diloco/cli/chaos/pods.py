@@ -47,14 +47,16 @@ class JobPod:
 class JobPods:
     """Finds and deletes the pods of one job."""
 
-    def __init__(self, server: ApiServer, namespace: str, job: str, uid: str) -> None:
+    def __init__(self, server: ApiServer, namespace: str, job: str, uid: str, nodes: Mapping[str, int]) -> None:
+        """``nodes``: of each pool, those of a learner, which has a pod on each."""
         self._server = server
+        self._nodes = nodes
         self._namespace = namespace
         self._job = job
         self._uid = uid
 
     def every(self) -> dict[str, JobPod]:
-        """The job's pods, by learner id or ``syncer``; of several of one, a pod that can be a victim.
+        """The job's pods, by learner id or ``syncer``; of several of one, the first that can be a victim.
 
         Raises:
             AwayError: no answer, or the list expired while it was read.
@@ -74,7 +76,7 @@ class JobPods:
         pods: dict[str, JobPod] = {}
         for item in self._items(labels.text({labels.JOB: self._job, labels.MANAGED_BY: labels.FIELD_MANAGER})):
             metadata = item.get("metadata") or {}
-            who = _who(metadata)
+            who = self._who(metadata)
             if not who or not self._is_the_jobs(metadata, owners):
                 continue
             node = str((item.get("spec") or {}).get("nodeName") or "")
@@ -106,6 +108,19 @@ class JobPods:
         if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
             return f"{pod.who}: its pod was replaced meanwhile"
         return f"{pod.who}: {answer.said.get('message', f'HTTP {answer.status}')}"
+
+    def _who(self, metadata: Mapping[str, Any]) -> str:
+        """The learner's id or ``syncer``; empty: neither."""
+        from diloco_operator import labels
+
+        ours = metadata.get("labels") or {}
+        if ours.get(labels.COMPONENT) == labels.SYNCER:
+            return SYNCER
+        index = str(metadata.get("name", "")).rpartition("-")[2]
+        if ours.get(labels.COMPONENT) != labels.LEARNER or not index.isdigit():
+            return ""
+        pool = f"{ours.get(labels.REGION)}/{ours.get(labels.POOL)}"
+        return f"{pool}/{int(index) // self._nodes.get(pool, 1)}"
 
     def _is_the_jobs(self, metadata: Mapping[str, Any], owners: dict[tuple[str, str], Mapping[str, Any]]) -> bool:
         for _ in range(_LONGEST_CHAIN):
@@ -169,16 +184,3 @@ def _controller(metadata: Mapping[str, Any]) -> tuple[str, str, str] | None:
             plain = name.replace("-", "").replace(".", "").isalnum()
             return (str(one.get("kind")), name, str(one.get("uid"))) if plain else None
     return None
-
-
-def _who(metadata: Mapping[str, Any]) -> str:
-    """The learner's id or ``syncer``; empty: neither."""
-    from diloco_operator import labels
-
-    ours = metadata.get("labels") or {}
-    if ours.get(labels.COMPONENT) == labels.SYNCER:
-        return SYNCER
-    index = str(metadata.get("name", "")).rpartition("-")[2]
-    if ours.get(labels.COMPONENT) != labels.LEARNER or not index.isdigit():
-        return ""
-    return f"{ours.get(labels.REGION)}/{ours.get(labels.POOL)}/{index}"

@@ -58,7 +58,7 @@ def plan(
     ] = None,
     device_memory: Annotated[
         str | None,
-        typer.Option("--device-memory", metavar="SIZE", help="Memory of each learner's device, such as 80GiB."),
+        typer.Option("--device-memory", metavar="SIZE", help="Memory of each device of a learner, such as 80GiB."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON.")] = False,
 ) -> None:

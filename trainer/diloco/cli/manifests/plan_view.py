@@ -16,6 +16,8 @@ from diloco.plan.fit.situation import LearnerGroup, Link, rate_text
 from diloco.plan.memory import Memory
 from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
 from diloco.plan.plan import Plan
+from diloco.plan.syncer_load import WIRE_BYTES_PER_SECOND
+from diloco.spec.base import bytes_in
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.words import listed
 
@@ -44,8 +46,11 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield Text(f"\n{_needs_words(plan.needs)}")
     yield needs_table(plan.needs)
     yield Text(f"\n{_memory(plan.memory)}")
+    if (needed := plan.memory.disk_bytes) > bytes_in(size := plan.job.spec.syncer.storage.size):
+        yield Text(f"syncer.storage.size: {size} is too small; use at least {bytes_text(needed)}", style="yellow")
     if plan.device_too_small:
         yield Text(f"{_too_small(plan)}", style="bold red")
+    yield Text(f"\n{_syncer(plan)}", style="" if plan.syncer.enough else "bold red")
     if plan.remedies:
         yield Text("\nRemedies, each enough alone:")
         yield _remedies(plan)
@@ -106,11 +111,14 @@ def _use(use: LinkUse | None) -> tuple[Text | str, ...]:
 
 
 def _learners(plan: Plan) -> Table:
-    table = _table("learners", "number", "step", "asked ahead", "in flight", "work merged")
+    pools = plan.job.spec.pools
+    units = any(pools[group.name].ranks > 1 for group in plan.situation.groups)
+    table = _table("learners", "number", *["processes"] * units, "step", "asked ahead", "in flight", "work merged")
     fits = {one.name: one for one in plan.fit.groups}
     for group in plan.situation.groups:
         step = _NONE if group.step_seconds is None else short_duration_text(group.step_seconds)
-        table.add_row(group.name, str(group.learners), step, *_taking_part(group, fits.get(group.name)))
+        processes = [str(pools[group.name].ranks)] * units
+        table.add_row(group.name, str(group.learners), *processes, step, *_taking_part(group, fits.get(group.name)))
     return table
 
 
@@ -168,13 +176,30 @@ def _memory(memory: Memory) -> str:
     return (
         f"Memory, at least: {bytes_text(memory.device_bytes)} of a learner's device without activations, "
         f"{bytes_text(memory.host_bytes)} of its host, {bytes_text(memory.syncer_bytes)} of the syncer; "
-        f"{bytes_text(memory.checkpoint_bytes)} on its disk for each checkpoint."
+        f"{bytes_text(memory.disk_bytes)} on its disk, {bytes_text(memory.checkpoint_bytes)} for each checkpoint."
+    )
+
+
+def _syncer(plan: Plan) -> str:
+    load, does = plan.syncer, ""
+    limits = [
+        f"{short_duration_text(one.step_seconds)} ({one.compression} up, {one.downlink} down)" for one in load.limits
+    ]
+    if load.received_bytes_per_second is not None and load.sent_bytes_per_second is not None:
+        moved = f"{bytes_text(load.received_bytes_per_second)}/s and sends {bytes_text(load.sent_bytes_per_second)}/s"
+        does = f"The syncer receives {moved}, which keeps {load.cores:.2g} core(s) busy. "
+    return (
+        f"{does}A syncer that moves {bytes_text(WIRE_BYTES_PER_SECOND)}/s, both ways together, carries these learners "
+        f"if steps take at least {listed(limits, 'or')}."
     )
 
 
 def _too_small(plan: Plan) -> str:
     needed, given = bytes_text(plan.memory.device_bytes), bytes_text(plan.device_bytes or 0)
-    return f"a learner needs at least {needed} of its device, which has {given}: use a smaller model or larger devices"
+    return (
+        f"a learner needs at least {needed} of its device, which has {given}: use a smaller model, larger devices, or "
+        "more processes a learner (FSDP)"
+    )
 
 
 def _remedies(plan: Plan) -> Table:

@@ -53,6 +53,11 @@ class Pusher:
         self._feedback = encoding.feedback
         self._deadlines = TransferDeadlines()
 
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Rate of the pushes so far; None before the first measurement."""
+        return self._deadlines.bytes_per_second
+
     def run(self) -> None:
         """Push until closed."""
         while (gradient := self._push_queue.next()) is not None:

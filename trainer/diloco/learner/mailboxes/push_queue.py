@@ -70,6 +70,11 @@ class PushQueue:
         for gradient in under_way:
             gradient.handle.withdraw()
 
+    def pending(self) -> tuple[int, ...]:
+        """Fragments that wait or are under way."""
+        with self._condition:
+            return (*self._waiting, *(busy.request.fragment for busy in self._busy))
+
     def wait_until_idle(self, timeout_seconds: float) -> bool:
         """Wait until everything was sent or given up. False: it was not in that time."""
         with self._condition:

@@ -41,15 +41,19 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     return next((peak for part, peak in _PEAKS.items() if part in name.replace("-", " ").split()), None)
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, process: int | None = None) -> torch.device:
     """The device of that name (``cpu``, ``cuda``, ``cuda:1``); ``auto`` is CUDA if there is any.
+
+    ``process``: of several on this machine, each of which gets a CUDA device of its own.
 
     Raises:
         DeviceError: no such device.
     """
     count = torch.cuda.device_count()
     if name == "auto":
-        return torch.device("cuda" if count else "cpu")
+        name = "cuda" if count else "cpu"
+    if name == "cuda" and process is not None:
+        name = f"cuda:{process}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

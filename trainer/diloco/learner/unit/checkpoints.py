@@ -34,8 +34,6 @@ from diloco.model.entrypoint import one_line
 from diloco.runtime.files import fsync
 
 _NO_FAULT: Final = 1 << 40
-_CLOSE_SECONDS: Final = 60.0
-"""Longest wait for the disk at the end (as for the first process's)."""
 
 
 class OtherRanks(Others):
@@ -109,7 +107,7 @@ class RankCheckpoints:
 
     def close(self) -> None:
         """Wait until everything is written."""
-        self._writer.close(_CLOSE_SECONDS)
+        self._writer.close()
 
     def _snapshot(self) -> LearnerCheckpoint:
         optimizer = self._inner.optimizer

@@ -1,6 +1,7 @@
 """Parts a model among the processes of a learner."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,15 @@ class GroupShare(Share):
         return values
 
 
-def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | None) -> tuple[nn.Module, Share]:
+class Parted(NamedTuple):
+    """A model of which each process has its parts."""
+
+    module: nn.Module
+    share: Share
+    """Of a batch."""
+
+
+def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | None) -> Parted:
     """The job's model, parted, with the values of ``source``: in the first process the whole model on the CPU.
 
     Raises:
@@ -50,7 +59,7 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
         if isinstance(one, FSDPModule):
             module.register_forward_hook(_reshard)
             break
-    return module, GroupShare(mesh)
+    return Parted(module, GroupShare(mesh))
 
 
 def _without_values(spec: JobSpec) -> nn.Module:

@@ -7,29 +7,31 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from diloco.learner.unit.orders import NUMBERS, Order, decoded
 
-_NO_LIMIT: Final = timedelta(days=365)
+NO_LIMIT: Final = timedelta(days=365)
 """The first process may wait for the syncer for as long as a region is cut off. What hangs is found by stuckSeconds."""
 
 
 class World:
     """This process's connections to the others of its learner."""
 
-    def __init__(self, store: dist.Store, rank: int, ranks: int, device: torch.device) -> None:
+    def __init__(self, store: Store, rank: int, ranks: int, device: torch.device) -> None:
         """Wait for all, and connect.
 
         Raises:
             RuntimeError: another one ended meanwhile.
         """
         self.rank, self.ranks, self.device = rank, ranks, device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=_NO_LIMIT
+            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=NO_LIMIT
         )
-        self._control = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
-        self._saving = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
+        self._control, self._saving = _host_group(), _host_group()
         self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
 
     def tell(self, order: Order) -> None:
@@ -76,3 +78,10 @@ class World:
     def leave(self) -> None:
         """Close the connections."""
         dist.destroy_process_group()
+
+
+def _host_group() -> dist.ProcessGroup:
+    """All processes, for tensors in host memory."""
+    made = dist.new_group(backend="gloo", timeout=NO_LIMIT)
+    assert isinstance(made, dist.ProcessGroup), "this process is in it"
+    return made

@@ -160,6 +160,7 @@ class LearnerHistory:
     left_out: int = 0
     """Merges made without its outer gradient because that was not credible."""
     left_out_reason: str = ""
+    processes: int = 1
 
     @property
     def goodput(self) -> float | None:

@@ -71,6 +71,8 @@ class HistoryBuilder:
         self._layout = layout
         self._journal = journal
         self._clock = RunClock(journal)
+        runs = [entry.details.get("processes", {}) for entry in journal if entry.event == "run"]
+        self._processes: dict[str, int] = runs[-1] if runs else {}
         self._turns: dict[str, list[tuple[float, Turn]]] = turns(journal, self._clock)
         self._view: EngineStatus | None = None
         self._finished = False
@@ -201,6 +203,7 @@ class HistoryBuilder:
                     blocked=tuple(self._blocked[learner]),
                     left_out=left_out,
                     left_out_reason=reason,
+                    processes=self._processes.get(learner, 1),
                 )
             )
         return tuple(histories)

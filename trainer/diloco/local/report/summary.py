@@ -61,6 +61,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "learners": [
             {
                 "id": one.id,
+                "processes": one.processes,
                 "steps": one.steps,
                 "tokens": one.tokens,
                 "merged_tokens": round(one.merged_tokens),
@@ -98,11 +99,13 @@ def closing_table(history: RunHistory) -> RenderableType:
     """The table that is printed at the end."""
     learners = Table(box=None, pad_edge=False, header_style="dim")
     learners.add_column("learner", overflow="fold")
-    for name in ("steps", "tokens", "tokens/s", "blocked", "goodput", "merged", "restarts"):
+    units = any(one.processes > 1 for one in history.learners)
+    for name in (*["processes"] * units, "steps", "tokens", "tokens/s", "blocked", "goodput", "merged", "restarts"):
         learners.add_column(name, justify="right", no_wrap=True)
     for one in history.learners:
         learners.add_row(
             one.id,
+            *[str(one.processes)] * units,
             str(one.steps),
             count_text(one.tokens),
             count_text(one.tokens_per_second),

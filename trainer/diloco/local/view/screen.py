@@ -256,11 +256,13 @@ def _learners(snapshot: RunSnapshot) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("learner", overflow="fold")
     table.add_column("state", no_wrap=True)
-    for name in ("step", "loss", "tokens/s", "blocked", "merged", "restarts"):
+    units = any(learner.processes > 1 for learner in snapshot.learners)
+    for name in (*["processes"] * units, "step", "loss", "tokens/s", "blocked", "merged", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     for learner in snapshot.learners:
         state = Text(learner.state, style=_STYLES.get(learner.state, ""))
-        table.add_row(learner.id, state, *_work(learner.status), str(learner.restarts))
+        processes = [str(learner.processes)] * units
+        table.add_row(learner.id, state, *processes, *_work(learner.status), str(learner.restarts))
     return table
 
 

@@ -48,12 +48,15 @@ class Loading:
     ) -> None:
         """``clock`` returns seconds of a monotonic clock."""
         self._spent, self._clock = spent, clock
-        self._what = "starts"
+        self._what, self._longest = "starts", STALLED_AFTER_SECONDS
         self._mark = (clock(), spent())
 
-    def switch_to(self, what: str) -> None:
-        """Note progress: from now on loading does ``what``, which /readyz shows."""
-        self._what = what
+    def switch_to(self, what: str, longest_seconds: float = STALLED_AFTER_SECONDS) -> None:
+        """Note progress: from now on loading does ``what``, which /readyz shows.
+
+        ``longest_seconds``: how long that may neither compute nor read, as while a file reaches the disk.
+        """
+        self._what, self._longest = what, longest_seconds
         self._mark = (self._clock(), self._spent())
 
     def stalled_seconds(self) -> float:
@@ -72,7 +75,7 @@ class Loading:
 
     def _health(self) -> Response:
         stalled = self.stalled_seconds()
-        code = HTTPStatus.OK if stalled < STALLED_AFTER_SECONDS else HTTPStatus.SERVICE_UNAVAILABLE
+        code = HTTPStatus.OK if stalled < self._longest else HTTPStatus.SERVICE_UNAVAILABLE
         return Response.text(f"{self._what}; no computing or reading for {stalled:.0f} s\n", code)
 
     def _not_yet(self) -> Response:

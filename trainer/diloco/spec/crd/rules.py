@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.spec.automatic import AUTO, allowed
-from diloco.spec.checks import LEAST_LENGTH, MAXIMUM_LEARNERS, MODEL_ENDING, OF_A_LOOP, OF_OWN_CODE, TOO_SHORT
+from diloco.spec.checks import (
+    AUTO_OF_ONE_PROCESS,
+    LEAST_LENGTH,
+    MAXIMUM_LEARNERS,
+    MODEL_ENDING,
+    OF_A_LOOP,
+    OF_ONE_PROCESS,
+    OF_OWN_CODE,
+    TOO_SHORT,
+)
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
 from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec, exactly_one
@@ -71,6 +80,11 @@ _STEP_TOKENS = (
     " * self.training.sequenceLength"
 )
 _REMOTE = "self.regions.exists(r, has(r.cluster))"
+
+
+def _ranks(pool: str) -> str:
+    """Of a learner; those that follow from accelerators in the limits count as one."""
+    return f"(has({pool}.processesPerNode) ? {pool}.processesPerNode : 1) * {pool}.nodesPerLearner"
 
 
 def _at_most_learners(field: str) -> Rule:
@@ -191,6 +205,14 @@ _SPEC = (
         "failurePolicy.minimumLearners",
     ),
     _at_most_learners("failurePolicy.minimumLearners"),
+    Rule(f"!has(self.loop) || self.regions.all(r, r.pools.all(p, {_ranks('p')} == 1))", OF_ONE_PROCESS, "regions"),
+    Rule(
+        f"""has(self.model.parallelize)
+            || self.regions.all(r, r.pools.all(p, {_BATCH_SIZE} % ({_ranks("p")}) == 0))""",
+        "have a batchSize that is not a multiple of a learner's processes (processesPerNode times nodesPerLearner); "
+        "use one that is",
+        "regions",
+    ),
 )
 
 _ENDPOINT = Rule(
@@ -228,6 +250,11 @@ _POOL = (
         "%s is above learners less excludedIndices, %s; use at most as many, or leave it out",
         "minimumLearners",
         ("self.minimumLearners", _size("self")),
+    ),
+    Rule(
+        f"!has(self.batchSize) || type(self.batchSize) == int || {_ranks('self')} == 1",
+        AUTO_OF_ONE_PROCESS,
+        "batchSize",
     ),
 )
 

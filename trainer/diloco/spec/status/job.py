@@ -104,6 +104,17 @@ class LearnerCounts(StatusModel):
     """Quorum in force, if only fewer learners than ``spec.sync.quorum`` are left. Absent otherwise."""
 
 
+class UnplacedLearner(StatusModel):
+    """A learner of several nodes that found only some of them."""
+
+    index: int = Field(ge=0)
+    """Its index."""
+    times: int = Field(default=1, ge=1)
+    """How often in a row."""
+    until: Time | None = None
+    """Its pods are held back until then. Absent while it is tried again."""
+
+
 class PoolStatus(StatusModel):
     """Learners of one pool."""
 
@@ -113,6 +124,8 @@ class PoolStatus(StatusModel):
     """Learners the spec asks for; 0 while the job is suspended or finished."""
     ready: int = 0
     """Learners whose pods are ready."""
+    ready_pods: int | None = None
+    """Pods that are ready. Absent if learners have one each."""
     training: int = 0
     """Learners that train, as the syncer reports."""
     minimum: int | None = None
@@ -128,7 +141,12 @@ class PoolStatus(StatusModel):
     given_up: Annotated[tuple[int, ...], Field(max_length=10_000, json_schema_extra=SET)] | None = None
     """Indices of learners that are given up for good. Absent if none."""
     held: int | None = None
-    """Pods held back without a node: of learners given up or in ``excludedIndices``. Absent if none."""
+    """Learners whose pods are held back without a node: given up, in ``excludedIndices`` or ``unplaced``. Absent if
+    none."""
+    unplaced: Annotated[tuple[UnplacedLearner, ...], Field(max_length=10_000)] | None = None
+    """Learners of which only some pods found a node. Absent if none."""
+    nodes_per_learner: int | None = None
+    """Pods of each learner, one on a node. Absent if one."""
     stateful_set: str = ""
     """The StatefulSet that runs them."""
 
@@ -251,6 +269,12 @@ class JobStatus(StatusModel):
         """Learners that run in the region's next pool, of each pool that has such, by ``REGION/POOL``."""
         pools = ((f"{region.name}/{pool.name}", pool) for region in self.regions for pool in region.pools)
         return {place: pool.fallback_learners for place, pool in pools if pool.fallback_learners}
+
+    @property
+    def unplaced(self) -> tuple[tuple[str, UnplacedLearner], ...]:
+        """Learners of which only some pods found a node, each with its id."""
+        pools = ((f"{region.name}/{pool.name}", pool) for region in self.regions for pool in region.pools)
+        return tuple((f"{place}/{one.index}", one) for place, pool in pools for one in pool.unplaced or ())
 
     def as_object(self) -> dict[str, Any]:
         """The plain JSON object for the API server; what is None is left out."""

@@ -34,7 +34,7 @@ _LONGEST_RETRY_SECONDS: Final = 300.0
 STUCK_SECONDS: Final = 330.0
 """Time without a byte moved after which an upload is reported as stuck: more than one request may take."""
 LAST_SECONDS: Final = 600.0
-"""Longest that the end of a job waits until its last checkpoint and its model are uploaded (ours)."""
+"""Longest that the end of a job waits for an upload that moves nothing or fails each time (ours)."""
 
 
 @dataclass
@@ -104,8 +104,14 @@ class Backups:
 
     @property
     def settled(self) -> bool:
-        """Whether the end of the job need not wait: all is uploaded, or `LAST_SECONDS` have passed."""
+        """Whether the end of the job need not wait: all is uploaded, or that is given up after `LAST_SECONDS`."""
         return self._ended_at is not None and (self._given_up or not self._wanted_last())
+
+    @property
+    def _moved_at(self) -> float:
+        """When the end last came closer: when the job ended, an upload succeeded, or the one under way moved bytes."""
+        at = self._ended_at or 0.0
+        return at if self._upload is None else max(at, self._upload.moved_at)
 
     def ended(self) -> None:
         """Note that the last checkpoint and the finished model are on disk: both are uploaded without delay."""
@@ -117,7 +123,7 @@ class Backups:
         now = self._clock()
         if self._upload is not None and self._upload.thread is not None and not self._upload.thread.is_alive():
             self._take(self._upload, now)
-        if self._ended_at is not None and now - self._ended_at >= LAST_SECONDS and not self.settled:
+        if self._ended_at is not None and now - self._moved_at >= LAST_SECONDS and not self.settled:
             self._given_up = True
             _log.error("the finished model is not in %s after %.0f s; no longer waiting", self._spec.url, LAST_SECONDS)
         # While one is being written, older ones may be deleted.
@@ -184,7 +190,9 @@ class Backups:
             self._in_a_row, self._problem = 0, ""
             self._uploaded.add(upload.what)
             self._newest, self._newest_step, self._newest_at = upload.made.name, upload.made.step, now
-            self._due_at = now if self._ended_at is not None else now + self._spec.every_seconds
+            self._due_at = now + self._spec.every_seconds
+            if self._ended_at is not None:
+                self._ended_at = self._due_at = now
             _log.info("backup %s is complete: %d bytes", upload.made.name, upload.made.size_bytes)
             return
         error = upload.failure

@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from diloco.core.dealing.dealer import Dealer
-from diloco.core.fragments import Layout, Match
+from diloco.core.fragments import FragmentTable, Layout, LayoutError, Match, layout_from_table
 from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes, sha256_file
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.status.syncer import RegionBytes
@@ -53,8 +53,10 @@ class CheckpointManifest(BaseModel):
     job: str
     layout: str
     """Digest of the model's layout."""
-    model_parameters: int
-    model_fragments: int
+    tensors: tuple[FragmentTable, ...]
+    """The layout (`Layout.table`), so that a restart needs no model."""
+    model: str
+    """What the job said of its model (`diloco.model.build.model_identity`)."""
     epoch: int = Field(ge=0, lt=1 << 43)
     """Its incarnations fit into messages."""
     versions: tuple[int, ...]
@@ -89,6 +91,8 @@ class CheckpointContent:
     reason: str
     bytes_by_region: tuple[RegionBytes, ...] = ()
     data: dict[str, Any] = field(default_factory=lambda: Dealer().state())
+    model: str = ""
+    """What the job says of its model; empty: a restart compares the checkpoint with the model itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,7 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
         raise SyncerError(f"{folder}: the checkpoint is of job {manifest.job!r}, not of {job!r}; use another directory")
     match = layout.match(manifest.layout)
     if match is Match.OTHER_CUT:
-        theirs = _describe(manifest.model_parameters, manifest.model_fragments, manifest.layout)
-        ours = _describe(layout.numel, len(layout.fragments), layout.digest)
+        theirs, ours = _describe(layout_from_table(manifest.tensors)), _describe(layout)
         raise OtherModelError(
             f"{folder}: a checkpoint of another model ({theirs}) than the job's ({ours});"
             " use another directory, or the model and sync.fragments it was made with"
@@ -195,6 +198,18 @@ def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
         SyncerError: a later version of diloco wrote it.
     """
     return _read_manifest(folder / "manifest.json")
+
+
+def layout_without_model(directory: Path, model: str) -> Layout | None:
+    """The layout of the newest readable checkpoint if it is of this ``model`` (`model_identity`); None if it is not."""
+    for name in reversed(checkpoint_names(directory)):
+        try:
+            manifest = read_checkpoint_manifest(directory / name)
+            layout = layout_from_table(manifest.tensors)
+        except (LayoutError, UnusableFileError):
+            continue
+        return replace(layout, constants=manifest.layout.partition(".")[2]) if manifest.model == model else None
+    return None
 
 
 def newest_checkpoint(
@@ -252,8 +267,8 @@ def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
         format=FORMAT,
         job=content.job,
         layout=content.layout.digest,
-        model_parameters=content.layout.numel,
-        model_fragments=len(content.layout.fragments),
+        tensors=content.layout.table,
+        model=content.model,
         epoch=content.epoch,
         versions=tuple(fragment.version for fragment in content.image.fragments),
         engine=content.engine,
@@ -322,8 +337,8 @@ def read_tensor_file(path: Path, layout: Layout) -> list[torch.Tensor]:
     return tensors
 
 
-def _describe(parameters: int, fragments: int, layout_digest: str) -> str:
-    return f"{parameters} parameters in {fragments} fragments, layout {layout_digest[:12]}"
+def _describe(layout: Layout) -> str:
+    return f"{layout.numel} parameters in {len(layout.fragments)} fragments, layout {layout.digest[:12]}"
 
 
 def _clear_leftovers(directory: Path) -> None:

@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Final
 
+from diloco.runtime.disk_rate import longest_write_seconds
 from diloco.spec.status.syncer import CheckpointStatus
 from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
 from diloco.syncer.reporting.metrics import SyncerMetrics
 
 _log = logging.getLogger(__name__)
 
-LAST_SECONDS = 120.0
-"""Longest wait for the last checkpoint, when the process or the job ends."""
+LEAST_SECONDS: Final = 120.0
+"""Longest wait for the last checkpoint, when the process or the job ends, if it is small."""
 
 
 class Checkpointer:
@@ -57,6 +59,7 @@ class Checkpointer:
         self._written_at: float | None = None
         self._failures = 0
         self._problem = ""
+        self._size_bytes = 0
         self._wanted = ""
         self._merging = False
         self._stopping = False
@@ -66,6 +69,11 @@ class Checkpointer:
     def busy(self) -> bool:
         """Whether one is being written or waiting to be written."""
         return self._writing is not None or bool(self._wanted)
+
+    @property
+    def longest_seconds(self) -> float:
+        """Longest time that the newest state captured may take to be written, by its size."""
+        return longest_write_seconds(self._size_bytes, LEAST_SECONDS)
 
     @property
     def status(self) -> CheckpointStatus:
@@ -98,11 +106,12 @@ class Checkpointer:
         """Write the process's last checkpoint; returns whether it is on disk. If not, one line in the log says why."""
         self._stopping = True
         self.request("the syncer stops")
+        longest = self.longest_seconds
         try:
-            async with asyncio.timeout(LAST_SECONDS):
+            async with asyncio.timeout(longest):
                 await self.idle()
         except TimeoutError:
-            _log.error("the last checkpoint takes longer than %.0f s; giving up on it", LAST_SECONDS)
+            _log.error("the last checkpoint takes longer than %.0f s; giving up on it", longest)
             return False
         return not self._problem
 
@@ -114,6 +123,7 @@ class Checkpointer:
     def _advance(self) -> None:
         if self._wanted and not self._merging and self._writing is None:
             content = self._capture(self._wanted)
+            self._size_bytes = content.image.size_bytes
             self._wanted = ""
             self._writing = asyncio.get_running_loop().create_task(self._write_in_thread(content))
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from diloco.core.fragments import Layout
 from diloco.model import ModelError, ModelInfo, export_model
-from diloco.model.build import layout_of_job, model_from_fragments, vocabulary_of_builtin
-from diloco.model.export import info_of
+from diloco.model.build import blank_model, layout_of_job, model_from_fragments, vocabulary_of_builtin
+from diloco.model.export import export_tensors, info_of
+from diloco.model.fragments import trained_parameters, whole_tensors
 from diloco.runtime.files import fsync
 from diloco.spec import DiLoCoJob
 from diloco.syncer.disk.checkpoint import load_checkpoint, newest_checkpoint
@@ -94,8 +95,8 @@ def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], t
 
     Raises:
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
+        ModelError: the model cannot be built, or differs in what is not trained.
     """
-    module = model_from_fragments(job.spec, layout, parameters)
     info = ModelInfo(
         job=job.metadata.name,
         model=job.spec.model,
@@ -104,7 +105,13 @@ def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], t
         layout_digest=layout.digest,
         tokens=tokens,
     )
-    export_model(module, path, info)
+    trained, values = trained_parameters(blank_model(job.spec)), whole_tensors(layout, parameters)
+    same = {name: one.shape for name, one in trained.items()} == {name: one.shape for name, one in values.items()}
+    if same and (layout.constants == "" or job.spec.model.adapter is not None):
+        # The file has only what was trained: no model has to be built, which would take its memory once more.
+        export_tensors(values, path, info)
+    else:
+        export_model(model_from_fragments(job.spec, layout, parameters), path, info)
 
 
 def model_of_checkpoint(job: DiLoCoJob, folder: Path) -> nn.Module:

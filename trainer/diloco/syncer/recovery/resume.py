@@ -17,6 +17,7 @@ import torch
 from diloco.core.engine import snapshot
 from diloco.core.engine.engine import EngineOptions
 from diloco.core.merge.outer_optimizer import momentum_between
+from diloco.model.build import model_identity
 from diloco.runtime.addresses import format_address, parse_address
 from diloco.runtime.process.loading import Loading
 from diloco.spec.status.syncer import RecoveredStatus
@@ -214,6 +215,7 @@ class _Restoring:
             reason,
             by_region,
             start.data,
+            model_identity(job.spec),
         )
         checkpoints, keep = self._directory.checkpoints, job.spec.syncer.max_checkpoints
         prune_checkpoints(checkpoints, max(2, keep - 1), recorded_bases(self._directory.tape))

@@ -1,10 +1,12 @@
 """Problems of pods: each has its reason, is counted by pool, and clears when it is over."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from diloco_operator.decide.causes.pods import seconds_until_lost
 from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import crashed, unschedulable, waiting
 from tests.unit.operator.decide.training_world import OLD, degraded, training_world
@@ -208,3 +210,15 @@ def test_fewer_learners_than_the_quorum_are_not_ready() -> None:
     assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "QuorumMissing")
     assert w.condition("Ready")["message"] == "1 of 4 learners train, spec.sync.quorum is 3"
     assert w.status["reason"] == "Unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("grace", "silent", "seconds"), [(120, True, 60.0), (1200, False, 60.0), (1200, True, -990.0), (None, True, 60.0)]
+)
+def test_a_silent_node_is_not_given_the_time_of_a_large_checkpoint(
+    grace: int | None, seconds: float, *, silent: bool
+) -> None:
+    given = {} if grace is None else {"deletionGracePeriodSeconds": grace}
+    conditions = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": str(silent)}]
+    pod = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", **given}, "status": {"conditions": conditions}}
+    assert seconds_until_lost(pod, datetime(2026, 1, 1, tzinfo=UTC), 60.0) == seconds

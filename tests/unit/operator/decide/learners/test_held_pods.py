@@ -52,11 +52,11 @@ def decide(
     *,
     held: Collection[int] = (1,),
     learners: int = 4,
+    nodes: int = 1,
     may_delete: bool = True,
 ) -> Holding:
-    workload = PoolWorkload(
-        PoolKey("here", "pool"), ChildKey("StatefulSet", NAME), item, learners, None, given_up=frozenset(held)
-    )
+    key, out = ChildKey("StatefulSet", NAME), frozenset(held)
+    workload = PoolWorkload(PoolKey("here", "pool"), key, item, learners, None, given_up=out, nodes=nodes)
     return holding(workload, pods, NOW, LOST_AFTER_SECONDS, may_delete=may_delete)
 
 
@@ -134,6 +134,34 @@ def test_outdated_pods_are_replaced_one_by_one_without_the_held_one() -> None:
     assert deleted(decide(live(), others(p0=pod(0, revision="old"), p1=held, p2=broken))) == [f"{NAME}-2"]
     leaving = others(p0=pod(0, revision="old"), p1=held, p3=pod(3, leaving=0))
     assert deleted(decide(live(), leaving)) == []
+
+
+@pytest.mark.parametrize("item", [None, live(on_delete=False), live()])
+def test_of_several_nodes_only_the_operator_replaces_pods(item: Object | None) -> None:
+    found = decide(item, None, held=set(), learners=2, nodes=2)
+    assert (found.on_delete, found.gate, found.delete) == (True, False, ())
+    assert not decide(live(), others(), held=set(), learners=2, nodes=2, may_delete=False).on_delete
+
+
+def test_all_outdated_pods_of_one_learner_are_replaced_at_once() -> None:
+    old = {index: pod(index, revision="old") for index in range(4)}
+    replaced: dict[str, tuple[dict[int, Object], list[int]]] = {
+        "the last one": (old, [2, 3]),
+        "what is left of it": (old | {3: pod(3)}, [2]),
+        "the one that does not work": (old | {1: pod(1, phase="Pending")}, [0]),
+        "none while another starts": ({0: old[0], 1: old[1], 2: pod(2), 3: pod(3, phase="Pending")}, []),
+    }
+    for case, (there, gone) in replaced.items():
+        found = decide(live(), there, held=set(), learners=2, nodes=2)
+        assert deleted(found) == [f"{NAME}-{index}" for index in gone], case
+
+
+def test_a_learner_is_held_once_all_its_pods_have_the_gate() -> None:
+    there = others(p2=pod(2, gated=True))
+    found = decide(live(gated=True), there, learners=2, nodes=2)
+    assert (deleted(found), found.held) == ([f"{NAME}-3"], 0)
+    assert [one.whose for one in found.delete] == ["here/pool/1 (node 1)"]
+    assert decide(live(), there | {3: pod(3, gated=True)}, learners=2, nodes=2).held == 1
 
 
 def test_a_bounded_number_of_pods_is_deleted_at_once() -> None:

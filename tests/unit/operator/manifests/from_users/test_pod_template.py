@@ -118,7 +118,7 @@ def mounted(path: str, name: str = "data") -> dict[str, Any]:
             (
                 {"spec": {"volumes": [{"name": name, "emptyDir": {}}]}},
                 "spec.volumes[0].name",
-                f"{name} is set by the operator; use a name other than job, tls, state or tmp",
+                f"{name} is set by the operator; use a name other than job, tls, state, tmp or shared-memory",
             )
             for name in ("job", "tls", "state", "tmp")
         ),
