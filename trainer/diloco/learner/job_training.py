@@ -18,6 +18,7 @@ from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import facts_of, file_store, joined
 from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import Unit
 from diloco.learner.unit.unit_trainer import UnitTrainer
 from diloco.model.build import build_model
@@ -37,6 +38,8 @@ class Training(NamedTuple):
     flops_of_token: float
     """0: not known."""
     processes: int = 1
+    end: Callable[[], object] = lambda: None
+    """Ends the learner's other processes, once nothing more is to be done with them."""
 
 
 def built(options: LearnerOptions) -> tuple[nn.Module, Layout, torch.device]:
@@ -71,7 +74,13 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
     layout, batch = layout_of(module, spec.sync.fragments), pool.largest_batch(spec.training)
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
     world = joined(file_store(unit.store, unit.ranks), 0, unit.ranks, device, facts_of(spec, layout))
-    rank = Rank(spec, pool, layout, task, world, module)
+    parted = parted_model(spec, pool, world, module)
     data = open_data(spec, options.learner, task, batch_size=batch, hand=Hand(wakeup.notify))
-    trainer = UnitTrainer(spec, module, layout, data, rank, world)
-    return Training(trainer, trainer.step, FoundBatch(batch), flops_of_token(spec, module), unit.ranks)
+    trainer = UnitTrainer(spec, module, Rank(spec, parted, layout, data, world))
+
+    def leave() -> None:
+        trainer.end()
+        world.leave()
+
+    flops = flops_of_token(spec, module)
+    return Training(trainer, trainer.step, FoundBatch(batch), flops, unit.ranks, lambda: unit.end(leave))

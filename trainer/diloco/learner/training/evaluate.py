@@ -26,17 +26,17 @@ def mean_loss(
     module: nn.Module,
     task: JobTask,
     batches: Iterable[NDArray[np.int64]],
-    device: torch.device,
     parameters: Mapping[str, Tensor] | None = None,
     share: Share = WHOLE,
 ) -> Evaluated:
     """Means of a task's losses and metrics, in f32 arithmetic (see ``arithmetic``) whatever the training's precision.
 
-    ``batches``: numbers of examples. ``parameters``: used in place of the module's own of those names, on ``device``.
+    ``batches``: numbers of examples. ``parameters``: used in place of the module's own of those names, on its device.
 
     Raises:
         DataError: the examples cannot be read, or a mean is over nothing.
     """
+    device = next(module.parameters()).device
     totals: dict[str, Tensor] = {}
     with torch.no_grad(), evaluating(module), swapped(module, parameters or {}), arithmetic(module, device):
         for numbers, counts in share.in_turn(batches):

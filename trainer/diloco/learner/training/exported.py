@@ -38,5 +38,5 @@ def exported_loss(job: JobSpec, path: Path, device: torch.device) -> ExportedLos
     data = open_data(job, job.learner_ids[0])
     module = loaded.module.to(device)
     data.task.check(module)
-    means = mean_loss(module, data.task, data.holdout.batches(), device)
+    means = mean_loss(module, data.task, data.holdout.batches())
     return ExportedLoss(means, data.holdout.sequences, loaded.info, data.task.unit, data.task.examples)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from diloco.learner.data.task import JobTask, on
+from diloco.learner.data.task import JobTask
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.memory import Memory, MemoryExhaustedError
 from diloco.model.fragments import trained_parameters
@@ -103,9 +103,8 @@ class Trial:
 
     def step(self, batch_size: int) -> None:
         """A forward and a backward pass."""
-        batch = on(self._device, self._task.batch(np.arange(batch_size) % len(self._task)))
         with seeded_by("trial", self._device):
-            backpropagate(self._module, self._task, batch, batch_size, self._training)
+            backpropagate(self._module, self._task, np.arange(batch_size) % len(self._task), self._training)
 
     def end(self) -> None:
         """Free the gradients."""

@@ -3,23 +3,25 @@
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.data.task import JobTask
+from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
-from diloco.learner.training.share import WHOLE, Share
+from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.spec.training import TrainingSpec
 
 
 def backpropagate(
-    module: nn.Module, task: JobTask, batch: Batch, examples: int, training: TrainingSpec, share: Share = WHOLE
+    module: nn.Module, task: JobTask, numbers: Numbers, training: TrainingSpec, share: Share = WHOLE
 ) -> tuple[Tensor, Tensor]:
-    """Set the parameters' gradients to those of a batch's mean loss; returns the mean and its count, on its device.
+    """Set the parameters' gradients to those of a batch's mean loss; returns the mean and its count, on the device.
 
-    ``batch``, of ``examples``, is this process's share, on the module's device. Parameters have no gradients before.
+    ``numbers``: of the whole batch's examples. The parameters have no gradients before.
 
     Raises:
-        DataError, ModelError: the loss cannot be used, or the batch cannot be parted.
+        DataError, ModelError: the examples cannot be read, the loss cannot be used, or the batch cannot be parted.
     """
     device = next(module.parameters()).device
+    own = share.of(numbers)
+    batch = on(device, task.batch(own))
 
     def loss(part: Batch) -> tuple[Tensor, Tensor | float]:
         with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "BF16"):
@@ -32,9 +34,9 @@ def backpropagate(
         return total, count
 
     most = training.micro_batch_size
-    if most is not None and any(one.dim() == 0 or len(one) != examples for one in batch.values()):
+    if most is not None and any(one.dim() == 0 or len(one) != len(own) for one in batch.values()):
         raise task.mistake(
-            f"a tensor of its batch has not {examples} as its first dimension, the examples; that is needed with "
+            f"a tensor of its batch has not {len(own)} as its first dimension, the examples; that is needed with "
             "training.microBatchSize"
         )
     return accumulate(loss, parts_of(batch, most), module.parameters(), share)

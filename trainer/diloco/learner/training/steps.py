@@ -22,7 +22,7 @@ from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.learner.training.state_watch import StateWatch
 from diloco.model.fragments import trained_parameters
 from diloco.model.randomness import seeded_by
-from diloco.model.sharded import whole
+from diloco.model.sharded import by_mesh, is_parted, whole
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerType
 
@@ -49,29 +49,20 @@ class Made(NamedTuple):
 class InnerSteps:
     """Makes the steps of a model on its device; in a learner of several processes each makes its share of every one."""
 
-    def __init__(
-        self,
-        job: JobSpec,
-        module: nn.Module,
-        task: JobTask,
-        batch_size: int,
-        device: torch.device,
-        share: Share = WHOLE,
-    ) -> None:
-        """``batch_size``: sequences in a step, of all processes.
+    def __init__(self, job: JobSpec, module: nn.Module, task: JobTask, batch_size: int, share: Share = WHOLE) -> None:
+        """``module`` is on its device. ``batch_size``: sequences in a step, of all processes.
 
         Raises:
             DataError: the task cannot be used, or its data has token ids outside the model's vocabulary.
             OptimizerError: the inner optimizer is not possible for this model, in several processes or with this torch.
             ModelError: the model cannot be used for the task, or training changes more than its trained parameters.
         """
-        self._module, self._task, self._device, self._share = module, task, device, share
+        self._module, self._task, self._share = module, task, share
         self._options = job.training
-        self._examples = batch_size // share.ranks
         self._parameters = trained_parameters(module)
         task.check(module)
         own = task.optimizer(self._parameters)
-        if own is not None and share.ranks > 1:
+        if own is not None and any(map(is_parted, self._parameters.values())):
             raise OptimizerError(
                 f"{task.field}: its optimizer is not possible in a learner of several processes; leave optimizer() "
                 "out, or use processesPerNode 1"
@@ -81,8 +72,9 @@ class InnerSteps:
             if own is None
             else OwnOptimizer(own, self._parameters, job.training.optimizer, task)
         )
-        few = on(device, task.batch(np.arange(min(2, batch_size))))
-        self.watch = StateWatch(module, task, few, job.training, device)
+        self._device = next(module.parameters()).device
+        few = on(self._device, task.batch(np.arange(min(2, batch_size))))
+        self.watch = StateWatch(module, task, few, job.training, self._device)
         self._skipped_in_a_row = 0
 
     def step(self, numbers: Numbers, began: int, progress: float) -> Made:
@@ -95,7 +87,7 @@ class InnerSteps:
             DataError, ModelError: the data cannot be read, or the loss cannot be used.
         """
         rates = learning_rates(self._options.optimizer, self.optimizer.steps, progress)
-        loss, norm = self._gradients(on(self._device, self._task.batch(self._share.of(numbers))), began)
+        loss, norm = self._gradients(numbers, began)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             self.optimizer.step(rates)
@@ -112,23 +104,27 @@ class InnerSteps:
             ModelError: training has changed more than trained parameters.
         """
         self.watch.check()
-        return mean_loss(self._module, self._task, batches, self._device, parameters, self._share)
+        return mean_loss(self._module, self._task, batches, parameters, self._share)
 
     def start_over(self) -> None:
         """Drop the inner optimizer's state."""
         self.optimizer.start_over()
         self._skipped_in_a_row = 0
 
-    def _gradients(self, batch: Mapping[str, Tensor], began: int) -> tuple[float, float]:
+    def _gradients(self, numbers: Numbers, began: int) -> tuple[float, float]:
         """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
         key = f"step {self._options.seed} {began}" + f" {self._share.rank}" * (self._share.rank > 0)
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(key, self._device):
-            loss, count = backpropagate(self._module, self._task, batch, self._examples, self._options, self._share)
+            loss, count = backpropagate(self._module, self._task, numbers, self._options, self._share)
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
-        norm = whole(get_total_norm([parameter.grad for parameter in used if parameter.grad is not None]))
+        # What several meshes have cannot go into one operation.
+        parts = by_mesh(used)
+        norms = [whole(get_total_norm([one.grad for one in part if one.grad is not None])) for part in parts]
+        norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
         if self._options.optimizer.clip_norm > 0:
-            clip_grads_with_norm_(used, self._options.optimizer.clip_norm, norm)
+            for part in parts:
+                clip_grads_with_norm_(part, self._options.optimizer.clip_norm, norm)
         # Read all values with one wait for the device.
         loss_value, norm_value, counted = torch.stack((loss, norm, count)).tolist()
         if counted <= 0:

@@ -29,7 +29,7 @@ class InnerTrainer(FragmentTrainer):
             DataError, OptimizerError, ModelError: see `InnerSteps`.
         """
         super().__init__(module, layout, device)
-        self._begin(job, data, InnerSteps(job, module, data.task, data.sampler.sampling.batch_size, device))
+        self._begin(job, data, InnerSteps(job, module, data.task, data.sampler.sampling.batch_size))
 
     def _begin(self, job: JobSpec, data: LearnerData, inner: InnerSteps) -> None:
         """Take what it is dealt, and what makes its steps."""

@@ -4,20 +4,19 @@ from contextlib import suppress
 
 import torch
 
-from diloco.learner.data.holdout import Holdout
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.unit.orders import Op
 from diloco.learner.unit.rank import Rank
-from diloco.learner.unit.world import World
 
 
-def follow(world: World, rank: Rank, holdout: Holdout, batch_size: int) -> None:
+def follow(rank: Rank) -> None:
     """Do what the first process tells, until the end.
 
     Raises:
         OrderError, RuntimeError: the first process has another version, or has ended.
         DataError, ModelError: see `InnerSteps`.
     """
+    world, batch_size = rank.world, rank.data.sampler.sampling.batch_size
     while True:
         order = world.hear()
         match order.op:
@@ -31,7 +30,7 @@ def follow(world: World, rank: Rank, holdout: Holdout, batch_size: int) -> None:
             case Op.APPLY:
                 rank.receive(order.a, None)
             case Op.EVALUATE:
-                rank.evaluate(holdout.batches())
+                rank.evaluate()
             case Op.START_OVER:
                 rank.inner.start_over()
             case Op.END:

@@ -13,7 +13,7 @@ class Op(IntEnum):
     """What to do."""
 
     STEP = 1
-    """An inner step. ``a``: its place in the order of sequences; ``x``: the job's progress. The batch's numbers follow."""
+    """An inner step. ``a``: its place in the order of sequences; ``x``: the job's progress. The numbers follow."""
     CAPTURE = 2
     """Give the first process all of fragment ``a``."""
     APPLY = 3

@@ -12,6 +12,7 @@ from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.unit.follower import follow
 from diloco.learner.unit.joining import facts_of, file_store, joined
 from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import CAUSE_SECONDS
 from diloco.model.build import layout_of_job
 from diloco.runtime.process.exits import EXIT_OK
@@ -47,8 +48,8 @@ def _run(options: RankOptions) -> int:
     store = file_store(options.store, options.ranks)
     world = joined(store, options.rank, options.ranks, device, facts_of(spec, layout))
     # The first process has tokenized documents by now.
-    task, pool = open_task(spec, options.directory / TOKENS_FOLDER), spec.pool_of(learner)
-    rank = Rank(spec, pool, layout, task, world, None)
-    follow(world, rank, open_data(spec, learner, task).holdout, pool.largest_batch(spec.training))
+    task = open_task(spec, options.directory / TOKENS_FOLDER)
+    parted = parted_model(spec, spec.pool_of(learner), world, None)
+    follow(Rank(spec, parted, layout, open_data(spec, learner, task), world))
     world.leave()
     return EXIT_OK

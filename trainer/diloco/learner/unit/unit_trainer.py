@@ -9,8 +9,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from diloco.core.fragments import Layout
-from diloco.learner.data.opening import LearnerData
 from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer
 from diloco.learner.training.share import Numbers
@@ -18,7 +16,6 @@ from diloco.learner.training.steps import Made
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import Rank
-from diloco.learner.unit.world import World
 from diloco.model.fragments import trained_parameters
 from diloco.spec import JobSpec
 
@@ -26,17 +23,15 @@ from diloco.spec import JobSpec
 class UnitTrainer(InnerTrainer):
     """Has the fragments whole, as received, and one part of the model that is trained."""
 
-    def __init__(
-        self, job: JobSpec, source: nn.Module, layout: Layout, data: LearnerData, rank: Rank, world: World
-    ) -> None:
+    def __init__(self, job: JobSpec, source: nn.Module, rank: Rank) -> None:
         """``source``: the whole model on the CPU, whose values ``rank`` has got."""
-        FragmentTrainer.__init__(self, source, layout, torch.device("cpu"))
-        self.device = world.device
+        FragmentTrainer.__init__(self, source, rank.layout, torch.device("cpu"))
+        self.device = rank.world.device
         self._module = rank.module
         self._parameters = trained_parameters(rank.module)
-        self._reader = Reader(rank.module, world.device)
-        self._rank, self._world = rank, world
-        self._begin(job, data, rank.inner)
+        self._reader = Reader(rank.module, self.device)
+        self._rank, self._world = rank, rank.world
+        self._begin(job, rank.data, rank.inner)
 
     def _step(self, numbers: Numbers, began: int, progress: float) -> Made:
         self._world.tell(Order(Op.STEP, began, x=progress))
@@ -56,7 +51,7 @@ class UnitTrainer(InnerTrainer):
         """See `FragmentTrainer`; nothing can be replaced."""
         assert not replaced
         self._world.tell(Order(Op.EVALUATE))
-        loss, self.metrics = self._rank.evaluate(self._data.holdout.batches())
+        loss, self.metrics = self._rank.evaluate()
         return loss
 
     def start_over(self) -> None:
@@ -65,6 +60,5 @@ class UnitTrainer(InnerTrainer):
         super().start_over()
 
     def end(self) -> None:
-        """See `FragmentTrainer`."""
+        """Have the other processes end."""
         self._world.tell(Order(Op.END))
-        self._world.leave()

@@ -6,6 +6,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from diloco.learner.unit.orders import NUMBERS, Order, decoded
@@ -17,7 +18,7 @@ NO_LIMIT: Final = timedelta(days=365)
 class World:
     """This process's connections to the others of its learner."""
 
-    def __init__(self, store: dist.Store, rank: int, ranks: int, device: torch.device) -> None:
+    def __init__(self, store: Store, rank: int, ranks: int, device: torch.device) -> None:
         """Wait for all, and connect.
 
         Raises:
@@ -29,7 +30,9 @@ class World:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=NO_LIMIT
         )
-        self._control = dist.new_group(backend="gloo", timeout=NO_LIMIT)
+        control = dist.new_group(backend="gloo", timeout=NO_LIMIT)
+        assert isinstance(control, dist.ProcessGroup), "this process is in it"
+        self._control = control
         self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
 
     def tell(self, order: Order) -> None:
@@ -50,6 +53,11 @@ class World:
     def share(self, tensor: Tensor) -> None:
         """Overwrite a tensor in host memory, of one shape and type in all processes, with that of the first."""
         dist.broadcast(tensor, 0, group=self._control)
+
+    def spread(self, tensor: Tensor) -> Tensor:
+        """The same with a tensor on the device, which is contiguous; returns it."""
+        dist.broadcast(tensor, 0)
+        return tensor
 
     def leave(self) -> None:
         """Close the connections."""
