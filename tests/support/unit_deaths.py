@@ -123,15 +123,16 @@ class ForkingUnit(starting.Unit):
 def train(unit: starting.Unit, options: LearnerOptions) -> int:
     """Let a learner give each order."""
     wakeup = Wakeup()
-    trainer = training_of(options, Orders(wakeup), wakeup, unit).trainer
-    assert hasattr(trainer, "step")
+    training = training_of(options, Orders(wakeup), wakeup, unit)
+    trainer, step = training.trainer, training.step
+    assert step is not None
     trainer.hand.put(Piece(0, 0, 1000))
-    trainer.step(0.0)
+    step(0.0)
     trainer.apply(0, 1, trainer.capture(0).delta)
     trainer.evaluate()
     trainer.start_over()
-    trainer.step(0.0)
-    unit.end(trainer.end)
+    step(0.0)
+    training.end()
     return EXIT_OK
 
 
