@@ -18,6 +18,7 @@ from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import facts_of, joined, store_at
 from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import Unit
 from diloco.learner.unit.unit_trainer import UnitTrainer
 from diloco.model.build import build_model
@@ -68,10 +69,10 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
     """The first process has the model whole in host memory, and its part of it on the device."""
     spec, pool = options.job.spec, options.job.spec.pool_of(options.learner)
     device, module = choose_device(options.device_of(0), 0), build_model(spec)
-    layout, batch = layout_of(module, spec.sync.fragments), pool.largest_batch(spec.training)
+    layout = layout_of(module, spec.sync.fragments)
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
     world = joined(store_at(unit.store, unit.ranks, unit.listening), 0, unit.ranks, device, facts_of(spec, layout))
-    rank = Rank(spec, pool, layout, task, world, module)
-    data = open_data(spec, options.learner, task, batch_size=batch, hand=Hand(wakeup.notify))
-    trainer = UnitTrainer(spec, module, layout, data, rank, world)
-    return Training(trainer, trainer.step, FoundBatch(batch), flops_of_token(spec, module), unit.ranks)
+    data = open_data(spec, options.learner, task, hand=Hand(wakeup.notify))
+    rank = Rank(spec, parted_model(spec, pool, world, module), layout, data, world)
+    trainer = UnitTrainer(spec, module, rank)
+    return Training(trainer, trainer.step, FoundBatch(trainer.batch_size), flops_of_token(spec, module), unit.ranks)

@@ -14,7 +14,7 @@ from diloco.core.merge.downlink import downlink_codec
 from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.activity_file import ACTIVITY_FILE, Told, write_activity
-from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.job_training import Training, training_of
@@ -47,7 +47,6 @@ from diloco.wire.messages import Join
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINTS_FOLDER = "checkpoints"
 
 _ROOM = 3.0
 """At the end, pushes get so many times the time that they take at the link's rate (ours)."""
@@ -101,8 +100,8 @@ class Learner:
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
-        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
-        self._writer = CheckpointWriter(store)
+        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity, self._trainer.others)
+        self._writer = CheckpointWriter(store.save)
         self._feedback = Residuals() if spec.sync.keeps_residuals else None
         self._resume = Resume(self._trainer, self._feedback, store.load())
 

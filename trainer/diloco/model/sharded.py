@@ -5,10 +5,44 @@ Every process calls each of these functions, in the same order. A tensor that is
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+
+class Place(NamedTuple):
+    """Where in a whole tensor the part of a process lies."""
+
+    first: tuple[int, ...]
+    """Index of its first element, in each dimension."""
+    shape: tuple[int, ...]
+    whole: tuple[int, ...]
+    """Shape of the whole tensor."""
+    how: str = ""
+    """How it was parted, if the part is no box of the whole. It fits only where this is the same."""
+
+    @property
+    def parted(self) -> bool:
+        """Whether there is more of the tensor than this."""
+        return self.shape != self.whole or bool(self.how)
+
+
+def place_of(tensor: Tensor) -> Place:
+    """Where this process's part of ``tensor`` lies."""
+    shape = tuple(part(tensor).shape)
+    if not is_parted(tensor):
+        return Place((0,) * len(shape), shape, shape)
+    from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415  # see part_of
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415
+
+    parted: Any = tensor
+    mesh, placements = parted.device_mesh, parted.placements
+    if all(type(one) in (Replicate, Shard) for one in placements):
+        _, first = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+        return Place(tuple(first), shape, tuple(tensor.shape))
+    how = f"{placements} at {mesh.get_coordinate()} of {tuple(mesh.shape)}, {tuple(tensor.shape)}"
+    return Place((0,) * len(shape), shape, shape, how)
 
 
 def is_parted(tensor: Tensor) -> bool:

@@ -4,17 +4,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import TOKENS_FOLDER
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import set_torch_threads
+from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
 from diloco.learner.unit.joining import facts_of, joined, store_at
 from diloco.learner.unit.node_link import OtherNode
 from diloco.learner.unit.nodes import asked_to_stop, node_pages
 from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import CAUSE_SECONDS, Unit
 from diloco.model.build import layout_of_job
 from diloco.runtime.process.exits import EXIT_OK
@@ -90,8 +93,8 @@ def _run(options: RankOptions) -> int:
         open_task(spec, tokens)  # tokenizes documents, while the others of this machine wait for all
     store = store_at(options.store, options.ranks)
     world = joined(store, options.rank, options.ranks, device, facts_of(spec, layout))
-    task, pool = open_task(spec, tokens), spec.pool_of(learner)
-    rank = Rank(spec, pool, layout, task, world, None)
-    follow(world, rank, open_data(spec, learner, task).holdout, pool.largest_batch(spec.training))
+    data = open_data(spec, learner, open_task(spec, tokens))
+    rank = Rank(spec, parted_model(spec, spec.pool_of(learner), world, None), layout, data, world)
+    follow(rank, RankCheckpoints(options.directory / CHECKPOINTS_FOLDER, rank, options.processes))
     world.leave()
     return EXIT_OK
