@@ -1,9 +1,9 @@
 """A learner of two nodes, as two processes of this machine, with a real syncer: what starts and ends as one."""
 
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -76,8 +76,8 @@ def test_a_learner_of_two_nodes_starts_ends_and_stops_as_one(pods: Pods) -> None
 
 def page(of: LearnerProcess, name: str) -> str:
     try:
-        answer: HTTPResponse = urllib.request.urlopen(f"http://{of.http_address}/{name}")
+        with urllib.request.urlopen(f"http://{of.http_address}/{name}") as answer:
+            return str(answer.read().decode())
     except urllib.error.HTTPError as error:
-        answer = error
-    with answer:
-        return answer.read().decode()
+        with error:
+            return str(error.read().decode())
