@@ -31,7 +31,7 @@ metadata: {{name: {name}}}
 spec:
   model: {{builtin: {{preset: {preset}}}}}
   data: {{text: {{}}}}
-  training: {{tokens: {tokens}, sequenceLength: 16, batchSize: 4}}
+  training: {{tokens: {tokens}, sequenceLength: 16, batchSize: 4, checkpointEverySteps: {checkpoint_steps}}}
   sync:
     {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, downlink: {downlink}, anchor: {anchor},
       leaseSeconds: {lease_seconds}}}
@@ -49,6 +49,7 @@ _DEFAULTS: dict[str, Any] = {
     "checkpoint_every": 1,
     "tape": "1Gi",
     "learners": 2,
+    "checkpoint_steps": 1000,
     "nodes": 1,
     "lease_seconds": 30,
     "backup": "null",

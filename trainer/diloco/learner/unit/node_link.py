@@ -185,8 +185,9 @@ class FirstNode(NodeLink):
 
     def meet(self) -> Meeting:
         """See `NodeLink`."""
-        host = self._place.host if is_address(self._place.host) else "localhost"
-        store, token = listening(self._place.host, 0), secrets.token_hex(16)
+        # A pod has ports of its own; several processes of one machine do not.
+        host, port = (self._place.host, 0) if is_address(self._place.host) else ("localhost", self._place.port + 1)
+        store, token = listening(self._place.host, port), secrets.token_hex(16)
         port = int(store.getsockname()[1])
         while True:
             self._all_there.wait()

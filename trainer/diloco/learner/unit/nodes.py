@@ -42,7 +42,9 @@ def joined_nodes(options: LearnerOptions) -> Iterator[Nodes]:
     place = NodePlace(name, options.learner, options.node, options.nodes, host, port, options.pod, options.tls)
     with _http(options.http_address) as http, closing(OtherNode(place) if options.node else FirstNode(place)) as link:
         _log.info("node %d of %s waits for the other nodes of %d", options.node, options.learner, options.nodes)
-        yield Nodes(link, link.meet(), http)
+        meeting = link.meet()
+        _log.info("all %d nodes of %s are there", options.nodes, options.learner)
+        yield Nodes(link, meeting, http)
 
 
 @contextmanager

@@ -84,11 +84,8 @@ def run_node(options: LearnerOptions, unit: Unit) -> int:
 def _run(options: RankOptions) -> int:
     spec, learner = options.job.spec, options.learner
     place = options.rank % options.processes
-    device, layout, tokens = (
-        choose_device(options.device, place),
-        layout_of_job(spec),
-        options.directory / TOKENS_FOLDER,
-    )
+    device, layout = choose_device(options.device, place), layout_of_job(spec)
+    tokens = options.directory / TOKENS_FOLDER
     if place == 0:
         open_task(spec, tokens)  # tokenizes documents, while the others of this machine wait for all
     store = store_at(options.store, options.ranks)

@@ -125,7 +125,7 @@ class Unit:
         """End the others at once."""
         if self.nodes is not None and not self._over.is_set():
             last = read_last_error(Path(os.environ[VARIABLE]))
-            self.nodes.link.fail(f"rank {self.rank} of {self._learner} ended: {last}")
+            self.nodes.link.fail(f"rank {self.rank} of {self._learner} ended" + f": {last}" * bool(last))
         self._over.set()
         for child in self._children.values():
             child.kill()
