@@ -73,8 +73,8 @@ class LearnerOptions:
         devices = (self.device or "auto").split(",")
         if len(devices) not in (1, self.ranks) or len({name.partition(":")[0] for name in devices}) > 1:
             raise LearnerOptionError(
-                f"--device: {self.device} is not possible for {self.ranks} process(es); use one device, or one of a "
-                "kind for each"
+                f"--device: {self.device} is not possible in a learner of {self.ranks} process(es); use one device, or "
+                f"{self.ranks} of one kind, separated by commas"
             )
         if len(self.pod) > LONGEST_POD or not (self.pod.isascii() and self.pod.isprintable()) or "/" in self.pod:
             raise LearnerOptionError(
