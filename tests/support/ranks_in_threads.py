@@ -125,9 +125,7 @@ class Unit:
         self.store = CheckpointStore(folders[0], IDENTITY, others)
         for rank in range(1, ranks):
             inner = SimpleNamespace(optimizer=self.optimizers[rank], start_over=self.optimizers[rank].start_over)
-            checkpoints = RankCheckpoints(
-                folders[rank], cast("Any", SimpleNamespace(inner=inner, world=worlds[rank])), processes or ranks
-            )
+            checkpoints = RankCheckpoints(folders[rank], cast("Any", inner), worlds[rank], processes or ranks)
             threading.Thread(target=self._follow, args=(worlds[rank], checkpoints), daemon=True).start()
 
     @staticmethod

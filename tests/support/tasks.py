@@ -41,6 +41,20 @@ class Images:
         return {"accuracy": (right.sum(), len(right))}
 
 
+def flat_images_model() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+class ImagesWithOneCount(Images):
+    """The count of each batch is the same tensor."""
+
+    count = torch.tensor(3.0)
+
+    def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Any, Any]:
+        summed, _ = super().loss(module, batch)
+        return summed * 3 / len(batch["classes"]), self.count
+
+
 class ImagesWithMomentum(Images):
     def optimizer(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters.values(), lr=0.05, momentum=0.9)

@@ -6,13 +6,16 @@ The first writes to ``FOLDER/result.json`` a digest of all moments as restored, 
 import json
 import os
 import sys
-import traceback
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+import torch._dynamo  # which FSDP loads: here for all forks
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data.opening import open_data
@@ -28,7 +31,7 @@ from diloco.learner.unit.unit_trainer import UnitTrainer
 from diloco.learner.unit.world import World
 from diloco.model.build import blank_model, build_model
 from diloco.model.fragments import layout_of
-from diloco.model.sharded import whole
+from diloco.model.sharded import place_of, whole
 from diloco.spec import JobSpec
 from tests.support.small_job import small_job
 
@@ -58,6 +61,19 @@ def digest(optimizer: Any) -> str:
     return found.hexdigest()
 
 
+def check_places(mesh: DeviceMesh) -> None:
+    """Whether a part lies where `place_of` says, however a tensor is parted."""
+    values = torch.arange(20.0).view(5, 4)
+    for placement in (Shard(0), Shard(1), Replicate()):
+        parted = distribute_tensor(values, mesh, [placement])
+        place = place_of(parted)
+        box = tuple(slice(first, first + size) for first, size in zip(place.first, place.shape, strict=True))
+        assert torch.equal(values[box], parted.to_local())
+        assert not place.how
+    other = DTensor.from_local(values, mesh, [_StridedShard(0, split_factor=2)])
+    assert place_of(other).how
+
+
 class Started:
     """One start of one process."""
 
@@ -79,6 +95,7 @@ class Started:
             parted = parted_model(spec, spec.pool_of(LEARNER), self._world, source)
             self._rank = Rank(spec, parted, layout, data, self._world)
             self._inner = self._rank.inner
+            check_places(self._world.mesh)
             if source is not None:
                 self._trainer = UnitTrainer(spec, source, self._rank)
         if self._trainer is not None:
@@ -87,7 +104,7 @@ class Started:
 
     def follows(self) -> None:
         """In another process than the first: do as it does, until it has the others end."""
-        follow(self._rank, RankCheckpoints(self._folder, self._rank, self._rank.world.ranks))
+        follow(self._rank, RankCheckpoints(self._folder, self._inner, self._rank.world, self._rank.world.ranks))
 
     def runs(self) -> dict[str, object]:
         """Restore, train and save."""
@@ -118,16 +135,13 @@ def run(rank: int, folder: Path) -> list[dict[str, object]]:
 
 
 def main(folder: Path) -> int:
-    """Run all; returns how many of the others failed."""
+    """Run all; returns how many of the others failed, or, in one of them, 0."""
     others = []
     for rank in range(1, max(ranks for ranks, _ in STARTS)):
-        if not (child := os.fork()):
-            try:
-                run(rank, folder)
-            except BaseException:  # noqa: BLE001  # a fork must not return into its parent's code
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
+        child = os.fork()
+        if not child:
+            run(rank, folder)
+            return 0
         others.append(child)
     (folder / "result.json").write_text(json.dumps(run(0, folder)))
     return sum(os.waitpid(child, 0)[1] != 0 for child in others)

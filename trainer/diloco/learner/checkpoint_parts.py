@@ -5,6 +5,7 @@ So a process that is started as one of another number of processes reads what it
 """
 
 import json
+import operator
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -247,8 +248,8 @@ def _place(said: Any, shape: tuple[int, ...]) -> Place:
         return Place((0,) * len(shape), shape, shape)
     try:
         first, whole, how = said
-        place = Place(tuple(first), shape, tuple(whole), how)
-        inside = all(isinstance(a, int) and 0 <= a <= a + b <= c for a, b, c in zip(*place[:3], strict=True))
+        place = Place(tuple(map(operator.index, first)), shape, tuple(whole), how)
+        inside = all(0 <= a <= a + b <= c for a, b, c in zip(*place[:3], strict=True))
     except TypeError as error:
         raise ValueError(said) from error
     if not inside:

@@ -15,6 +15,7 @@ from diloco.learner.training.optimizer import OptimizerError
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.unit.joining import UnitError
 from diloco.model import ModelError
+from diloco.model.entrypoint import one_line
 from diloco.runtime.addresses import AddressError
 from diloco.runtime.files import UnusableFileError
 from diloco.runtime.http import HttpServerError
@@ -65,5 +66,5 @@ def _told(error: Exception | SystemExit) -> int:
         _log.error("%s", error)
         code = EXIT_REFUSED
     else:
-        _log.error("stopped by an unexpected error", exc_info=error)
+        _log.error("stopped by an unexpected error: %s", one_line(error), exc_info=error)
     return code

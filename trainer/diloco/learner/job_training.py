@@ -38,6 +38,8 @@ class Training(NamedTuple):
     flops_of_token: float
     """0: not known."""
     processes: int = 1
+    end: Callable[[], object] = lambda: None
+    """Ends the learner's other processes, once nothing more is to be done with them."""
 
 
 def built(options: LearnerOptions) -> tuple[nn.Module, Layout, torch.device]:
@@ -72,7 +74,14 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
     layout = layout_of(module, spec.sync.fragments)
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
     world = joined(store_at(unit.store, unit.ranks, unit.listening), 0, unit.ranks, device, facts_of(spec, layout))
+    parted = parted_model(spec, pool, world, module)
     data = open_data(spec, options.learner, task, hand=Hand(wakeup.notify))
-    rank = Rank(spec, parted_model(spec, pool, world, module), layout, data, world)
-    trainer = UnitTrainer(spec, module, rank)
-    return Training(trainer, trainer.step, FoundBatch(trainer.batch_size), flops_of_token(spec, module), unit.ranks)
+    trainer = UnitTrainer(spec, module, Rank(spec, parted, layout, data, world))
+
+    def leave() -> None:
+        trainer.end()
+        world.leave()
+
+    flops = flops_of_token(spec, module)
+    batch = FoundBatch(trainer.batch_size)
+    return Training(trainer, trainer.step, batch, flops, unit.ranks, lambda: unit.end(leave))

@@ -94,7 +94,7 @@ class Learner:
         spec = options.job.spec
         make_writable_directory(options.directory, even_if_full=True)
         self._training = training = own or training_of(options, orders, wakeup, unit)
-        self._trainer, self._step, self._batch, self._unit = training.trainer, training.step, training.batch, unit
+        self._trainer, self._step, self._batch = training.trainer, training.step, training.batch
         layout = self._trainer.layout
         _log.info("training on %s", self._trainer.device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
@@ -213,8 +213,7 @@ class Learner:
             self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
-        if self._unit is not None:
-            self._unit.end(self._trainer.end)
+        self._training.end()
         if ending.kind is not EndKind.REFUSED:
             told = Told(self._options.learner, ending, self._link.sessions, self._trainer.steps, self._trainer.tokens)
             write_activity(self._options.directory / ACTIVITY_FILE, told, self._activity.spent(), self._counts)
@@ -321,6 +320,7 @@ class Learner:
         )
 
     def _figures(self) -> LearnerFigures:
+        training = self._training
         return LearnerFigures(
             spent=self._activity.spent,
             news=lambda: self.loop.news,
@@ -331,7 +331,7 @@ class Learner:
             counts=self._counts,
             batch_size=self._trainer.batch_size,
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
-            flops_of_token=self._training.flops_of_token,
-            processes=self._training.processes,
-            peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision),
+            flops_of_token=training.flops_of_token,
+            processes=training.processes,
+            peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision, training.processes),
         )

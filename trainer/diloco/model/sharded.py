@@ -3,12 +3,13 @@
 Every process calls each of these functions, in the same order. A tensor that is not parted is the same in all of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor, nn
+
+T = TypeVar("T", bound=Tensor)
 
 
 class Place(NamedTuple):
@@ -60,20 +61,24 @@ def part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_parted(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def part_of(values: Tensor, like: Tensor, source: int | None = None) -> Tensor:
-    """This process's part of ``values``, whole and on its device, if they are parted as ``like`` is.
-
-    ``source``: 0: those of the first process are meant, and others give any of that shape; None: all have the same.
-    """
+def part_of(values: Tensor, like: Tensor) -> Tensor:
+    """This process's part of ``values``, if they are parted as ``like`` is: whole, on its device, the same in all."""
     if not is_parted(like):
-        if source is not None:
-            torch.distributed.broadcast(values, source)
         return values
-    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415  # slow, and only for learners of several
+    from torch.distributed.tensor import DTensor, Replicate  # noqa: PLC0415  # slow, and only for learners of several
 
     parted: Any = like
-    made: Any = distribute_tensor(values, parted.device_mesh, parted.placements, src_data_rank=source)
+    everywhere = DTensor.from_local(values, parted.device_mesh, [Replicate()] * parted.device_mesh.ndim)
+    made: Any = everywhere.redistribute(placements=parted.placements)
     return made.to_local()  # type: ignore[no-any-return]
+
+
+def by_mesh(tensors: Iterable[T]) -> list[list[T]]:
+    """Tensors that are parted among the same processes, or none, together."""
+    found: dict[object, list[T]] = {}
+    for one in tensors:
+        found.setdefault(getattr(one, "device_mesh", None), []).append(one)
+    return list(found.values())
 
 
 @contextmanager

@@ -33,12 +33,15 @@ def flops_of_token(job: JobSpec, module: nn.Module) -> int:
     return operations
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Most operations a second of ``device`` in BF16; None for another precision, or a device that is not known."""
+def peak_flops(device: torch.device, precision: str, processes: int = 1) -> float | None:
+    """Most operations a second in BF16, of a device like ``device`` for each of a learner's ``processes``.
+
+    None for another precision, or a device that is not known.
+    """
     if device.type != "cuda" or precision != "BF16":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in _PEAKS.items() if part in name.replace("-", " ").split()), None)
+    return next((processes * peak for part, peak in _PEAKS.items() if part in name.replace("-", " ").split()), None)
 
 
 def choose_device(name: str, process: int | None = None) -> torch.device:

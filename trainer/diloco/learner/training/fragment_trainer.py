@@ -198,9 +198,6 @@ class FragmentTrainer(ABC):
             KeyError, ValueError: it is of another model or inner optimizer.
         """
 
-    def end(self) -> None:  # noqa: B027  # of one process there are none
-        """Have the learner's other processes end, once nothing more is to be done with them."""
-
     def _anchors(self, replaced: Mapping[int, Tensor]) -> Mapping[str, Tensor]:
         """The global model's parameters by name, on the device."""
         flats = [replaced.get(index, held.anchor) for index, held in enumerate(self._held)]

@@ -21,6 +21,7 @@ from diloco.learner.training.muon import Muon
 from diloco.model import sharded
 from diloco.model.fragments import trained_parameters
 from diloco.model.matrices import hidden_matrices
+from diloco.model.sharded import by_mesh
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerType
 
 _log = logging.getLogger(__name__)
@@ -248,14 +249,21 @@ def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _
 def _groups(
     parameters: Mapping[str, nn.Parameter], options: InnerOptimizer, decay_of: Callable[[nn.Parameter], float]
 ) -> list[dict[str, Any]]:
-    """Groups for torch: the parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``)."""
+    """Groups for torch: the parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``).
+
+    Those of a group are parted among the same processes.
+    """
     alike: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         group = options.group_of(name)
         decay = decay_of(parameter) if group is None or group.weight_decay is None else group.weight_decay
         scale = 1.0 if group is None else group.learning_rate_scale
         alike.setdefault((scale, decay), []).append(parameter)
-    return [{"params": those, "scale": scale, "weight_decay": decay} for (scale, decay), those in alike.items()]
+    return [
+        {"params": part, "scale": scale, "weight_decay": decay}
+        for (scale, decay), those in alike.items()
+        for part in by_mesh(those)
+    ]
 
 
 def _laid_out(saved: Tensor, kind: str, name: str, parameter: nn.Parameter) -> Tensor:

@@ -26,9 +26,9 @@ from diloco.learner.checkpoint_parts import (
 )
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.training.fragment_trainer import TrainerState
+from diloco.learner.training.steps import InnerSteps
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.unit.orders import Op, Order
-from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.world import World
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import fsync
@@ -74,13 +74,13 @@ class OtherRanks(Others):
 class RankCheckpoints:
     """In another process: its parts of the checkpoints in a directory."""
 
-    def __init__(self, directory: Path, rank: Rank, processes: int) -> None:
+    def __init__(self, directory: Path, inner: InnerSteps, world: World, processes: int) -> None:
         """``processes``: of this learner, on each of its nodes."""
-        self._directory, self._inner, self._world = directory, rank.inner, rank.world
+        self._directory, self._inner, self._world = directory, inner, world
         self._failures: list[BaseException] = []
-        self._places = rank.inner.optimizer.places()
+        self._places = inner.optimizer.places()
         parted = any(place.parted for place in self._places.values())
-        self._writes = parted or rank.world.rank % processes == 0  # of equal copies, one on a node
+        self._writes = parted or world.rank % processes == 0  # of equal copies, one on a node
         self._writer = CheckpointWriter(self._write)
         start_worker("checkpoint", self._writer.run, self._failures.append)
 

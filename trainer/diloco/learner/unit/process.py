@@ -92,6 +92,7 @@ def _run(options: RankOptions) -> int:
     world = joined(store, options.rank, options.ranks, device, facts_of(spec, layout))
     data = open_data(spec, learner, open_task(spec, tokens))
     rank = Rank(spec, parted_model(spec, spec.pool_of(learner), world, None), layout, data, world)
-    follow(rank, RankCheckpoints(options.directory / CHECKPOINTS_FOLDER, rank, options.processes))
+    folder = options.directory / CHECKPOINTS_FOLDER
+    follow(rank, RankCheckpoints(folder, rank.inner, rank.world, options.processes))
     world.leave()
     return EXIT_OK

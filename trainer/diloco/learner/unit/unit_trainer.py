@@ -67,6 +67,5 @@ class UnitTrainer(InnerTrainer):
         return super().state()
 
     def end(self) -> None:
-        """See `FragmentTrainer`."""
+        """Have the other processes end."""
         self._world.tell(Order(Op.END))
-        self._world.leave()

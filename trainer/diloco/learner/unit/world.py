@@ -26,8 +26,8 @@ class World:
             RuntimeError: another one ended meanwhile.
         """
         self.rank, self.ranks, self.device = rank, ranks, device
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        if device.type == "cuda":  # torch's collectives use the current one
+            torch.cuda.set_device(device.index or 0)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=NO_LIMIT
         )
@@ -74,6 +74,11 @@ class World:
         least = torch.tensor([number])
         dist.all_reduce(least, dist.ReduceOp.MIN, group=self._control)
         return int(least)
+
+    def spread(self, tensor: Tensor) -> Tensor:
+        """The same with a tensor on the device, which is contiguous; returns it."""
+        dist.broadcast(tensor, 0)
+        return tensor
 
     def leave(self) -> None:
         """Close the connections."""
