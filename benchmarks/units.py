@@ -53,8 +53,15 @@ def job_of(ranks: int) -> JobSpec:
 def held_bytes() -> int:
     """Of this process's tensors, each memory once."""
     gc.collect()
-    storages = [part(one).untyped_storage() for one in gc.get_objects() if isinstance(one, Tensor) and not one.is_meta]
+    found = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and not one.is_meta]
+    storages = [part(one).untyped_storage() for one in found]
     return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
+def world_of(store: str, rank: int, ranks: int) -> World:
+    """The learner's processes, connected."""
+    files = torch.distributed.FileStore(store, ranks)  # type: ignore[attr-defined]  # it is there, and documented
+    return World(files, rank, ranks, torch.device("cpu"))
 
 
 def trainer_of(spec: JobSpec, ranks: int, store: str) -> tuple[InnerTrainer, World | None]:
@@ -63,14 +70,14 @@ def trainer_of(spec: JobSpec, ranks: int, store: str) -> tuple[InnerTrainer, Wor
     layout = layout_of(source, FRAGMENTS)
     if ranks == 1:
         return InnerTrainer(spec, source, layout, data, torch.device("cpu")), None
-    world = World(torch.distributed.FileStore(store, ranks), 0, ranks, torch.device("cpu"))
+    world = world_of(store, 0, ranks)
     parted = parted_model(spec, spec.regions[0].pools[0], world, source)
     return UnitTrainer(spec, source, Rank(spec, parted, layout, data, world)), world
 
 
 def follower(spec: JobSpec, place: int, ranks: int, store: str) -> None:
     """Another process."""
-    world = World(torch.distributed.FileStore(store, ranks), place, ranks, torch.device("cpu"))
+    world = world_of(store, place, ranks)
     parted = parted_model(spec, spec.regions[0].pools[0], world, None)
     data = open_data(spec, spec.learner_ids[0])
     rank = Rank(spec, parted, layout_of(blank_model(spec), FRAGMENTS), data, world)

@@ -10,14 +10,12 @@ from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError
 from diloco.learner.training.optimizer import OptimizerError
 from diloco.learner.unit.follower import follow
-from diloco.learner.unit.world import World
 from diloco.model import ModelError
-from tests.support.units import heard, held_bytes, rank_of
+from tests.support.units import heard, held_bytes, rank_of, world_of
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    place, ranks = int(sys.argv[2]), int(sys.argv[3])
-    world = World(torch.distributed.FileStore(sys.argv[1], ranks), place, ranks, torch.device("cpu"))
+    world = world_of(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     while job := heard(world):
         with suppress(DataError, LayoutError, ModelError, OptimizerError):
             rank = rank_of(json.loads(job), world, None)

@@ -54,6 +54,12 @@ def rank_of(job: Mapping[str, Any], world: World, source: nn.Module | None) -> R
     return Rank(spec, parted_model(spec, spec.regions[0].pools[0], world, source), layout, data, world)
 
 
+def world_of(store: str, rank: int, ranks: int) -> World:
+    """Of processes on this machine, that meet at a file."""
+    files = torch.distributed.FileStore(store, ranks)  # type: ignore[attr-defined]  # it is there, and documented
+    return World(files, rank, ranks, torch.device("cpu"))
+
+
 def held_bytes(world: World) -> list[int]:
     """In all processes: the bytes of each one's tensors."""
     gc.collect()
@@ -100,7 +106,7 @@ def unit_of(ranks: int, folder: Path) -> Iterator[Unit]:
             for rank in range(1, ranks)
         ]
         try:
-            world = World(torch.distributed.FileStore(store, ranks), 0, ranks, torch.device("cpu"))
+            world = world_of(store, 0, ranks)
             yield Unit(world)
             heard(world)
             world.leave()

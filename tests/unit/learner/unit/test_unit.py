@@ -35,7 +35,7 @@ def parallel(function: str) -> dict[str, Any]:
     return {"model": WIDE | {"parallelize": f"tests.support.parallelisms:{function}"}}
 
 
-IMAGES = {"model": {"entrypoint": "tests.support.tasks:flat_images_model"}, "sync": {"fragments": 1}}
+IMAGES: dict[str, Any] = {"model": {"entrypoint": "tests.support.tasks:flat_images_model"}, "sync": {"fragments": 1}}
 WIDE = {"entrypoint": "tests.support.parallelisms:Wide"}
 LLAMA = {"kind": "llama", "num_key_value_heads": 1, "intermediate_size": 16}
 
@@ -163,7 +163,7 @@ def test_a_model_that_cannot_be_parted_is_refused(two: Unit, text: Path, changes
 
 
 def test_an_optimizer_of_the_users_own_is_refused(two: Unit, text: Path) -> None:
-    task = {"task": {"entrypoint": "tests.support.tasks:ImagesWithMomentum"}}
+    task: dict[str, Any] = {"task": {"entrypoint": "tests.support.tasks:ImagesWithMomentum"}}
     with (
         pytest.raises(OptimizerError, match="not possible in a learner of several"),
         two.trainer(job_of(text, **task, **IMAGES)),

@@ -95,9 +95,9 @@ def _parallelized(module: nn.Module, spec: JobSpec, pool: Pool, world: World) ->
     try:
         for one in (*_blocks(module), module):
             fully_shard(one, mesh=mesh)
-            # In newer torch; with an older one all processes must use the same parameters.
-            if callable(reduce_unused := getattr(one, "set_reduce_scatter_unused_params", None)):
-                reduce_unused(True)  # noqa: FBT003  # its only parameter
+            # In newer torch; with an older one all processes must use the same parameters in a step.
+            if set_unused := getattr(one, "set_reduce_scatter_unused_params", None):
+                set_unused(True)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise ModelError(
             f"model: torch cannot part it among processes: {one_line(error)}; change it, use processesPerNode 1, or "
