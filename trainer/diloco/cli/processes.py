@@ -111,7 +111,12 @@ def learner(
             "--pod", envvar="DILOCO_POD", help="Uid of its pod: a learner that starts in another one has not failed."
         ),
     ] = "",
-    device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="auto (cuda if available), cpu, cuda, cuda:1..., or cuda:0,cuda:1 for each process"
+        ),
+    ] = "auto",
     processes: Annotated[int | None, typer.Option("--processes", min=1, hidden=True)] = None,
     stay: Annotated[
         bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM, or until it goes on.")
