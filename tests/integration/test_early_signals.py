@@ -48,6 +48,17 @@ def test_it_ends_at_once_and_in_order(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "d").exists()
 
 
+def test_a_process_that_its_learner_ends_ignores_signals(tmp_path: Path) -> None:
+    numbers = ("--rank", "1", "--ranks", "2", "--threads", "1", "--parent", str(os.getpid()))
+    places = ("--store", str(tmp_path / "store"), "--directory", str(tmp_path / "d"))
+    with started(
+        tmp_path / "job.yaml", ["rank", "--learner", "a/b/0", "--device", "cpu", *numbers, *places]
+    ) as process:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    ignored = int(status.split("SigIgn:")[1].split()[0], 16)
+    assert all(ignored >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT))
+
+
 def test_ctrl_c_in_the_middle_of_an_import_leaves_no_traceback(tmp_path: Path) -> None:
     """``rich`` is imported by every command; here its import hangs."""
     os.mkfifo(tmp_path / "entered")

@@ -111,7 +111,12 @@ def learner(
             "--pod", envvar="DILOCO_POD", help="Uid of its pod: a learner that starts in another one has not failed."
         ),
     ] = "",
-    device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="auto (cuda if available), cpu, cuda, cuda:1..., or cuda:0,cuda:1 for each process"
+        ),
+    ] = "auto",
     processes: Annotated[int | None, typer.Option("--processes", min=1, hidden=True)] = None,
     index_of_pod: Annotated[bool, typer.Option("--index-of-pod", hidden=True)] = False,
     unit: Annotated[str | None, typer.Option("--unit", hidden=True)] = None,

@@ -101,7 +101,7 @@ class Unit:
         )
         assert child.stdin is not None
         with suppress(BrokenPipeError), child.stdin:  # if it has ended, the watch says so
-            child.stdin.write(options.job.model_dump_json(by_alias=True).encode())
+            child.stdin.write(options.job.model_dump_json(by_alias=True, exclude_defaults=True).encode())
         return child
 
     def await_cause(self) -> None:
