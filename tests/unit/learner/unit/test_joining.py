@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from diloco.learner.unit.joining import UnitError, facts_of, file_store, joined
+from diloco.learner.unit.joining import UnitError, facts_of, joined, store_at
 from diloco.model.build import build_model, layout_of_job
 from diloco.model.fragments import layout_of
 from tests.support.small_job import small_job
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def test_the_process_that_differs_says_in_what(tmp_path: Path) -> None:
-    store = file_store(tmp_path / "store", 2)
+    store = store_at(str(tmp_path / "store"), 2)
     for name, value in {"job": "a", "layout": "x", "number of processes": "2"}.items():
         store.set(f"first/{name}", value)
     line = "rank 1 differs from rank 0 in layout (y, there x); give all processes of a learner the same"
@@ -29,7 +29,7 @@ def test_waiting_has_no_limit_that_a_region_could_be_cut_off_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    store = file_store(tmp_path / "store", 1)
+    store = store_at(str(tmp_path / "store"), 1)
     world = joined(store, 0, 1, CPU, {"job": "a"})
     try:
         groups = [dist.group.WORLD, world._control, world.mesh.get_group()]

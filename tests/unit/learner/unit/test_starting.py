@@ -117,7 +117,7 @@ def test_each_gets_the_job_and_its_part(tmp_path: Path, commands: list[list[str]
     for child in unit._children.values():
         child.wait()
     assert not left.exists()
-    told = [path.read_text() for path in sorted(unit.store.parent.glob("*.job"))]
+    told = [path.read_text() for path in sorted(Path(unit.store).parent.glob("*.job"))]
     assert told == [options.job.model_dump_json(by_alias=True) + "lo"] * 2
     flags = dict(zip(commands[1][4:-1:2], commands[1][5:-1:2], strict=False))
     assert (flags["--rank"], flags["--ranks"], flags["--device"], flags["--threads"]) == ("2", "3", "cuda:5", "2")

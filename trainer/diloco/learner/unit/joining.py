@@ -4,7 +4,12 @@ import hashlib
 import socket
 
 import torch
-import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]  # they are there, and documented
+    FileStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from diloco import __version__
 from diloco.core.fragments import Layout
@@ -18,22 +23,29 @@ class UnitError(RuntimeError):
     """A process differs from the first of its learner; the text is one line."""
 
 
-def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> dist.Store:
+def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> Store:
     """Where the processes meet: on one machine a file, else `Meeting.url`, which the first serves at ``listening``."""
-    store: dist.Store
+    store: Store
     if where.startswith(SCHEME):
         token, _, address = where.removeprefix(SCHEME).partition("@")
         host, port = parse_address(address)
-        first = {} if listening is None else {"is_master": True, "master_listen_fd": listening.detach()}
-        shared = dist.TCPStore(host, port, timeout=NO_LIMIT, wait_for_workers=False, **first)
-        store = dist.PrefixStore(token, shared)
+        served = None if listening is None else listening.detach()
+        shared = TCPStore(
+            host,
+            port,
+            is_master=served is not None,
+            timeout=NO_LIMIT,
+            wait_for_workers=False,
+            master_listen_fd=served,
+        )
+        store = PrefixStore(token, shared)
     else:
-        store = dist.FileStore(where, ranks)
+        store = FileStore(where, ranks)
     store.set_timeout(NO_LIMIT)
     return store
 
 
-def joined(store: dist.Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
+def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
     """Wait for all processes, and connect with them. ``facts``: see `facts_of`.
 
     Raises:
