@@ -45,14 +45,14 @@ def flat_images_model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
 
 
-class ImagesWithOneCount(Images):
-    """The count of each batch is the same tensor."""
+class ImagesWithKeptCounts(Images):
+    """The counts are tensors that were made when this module was imported."""
 
-    count = torch.tensor(3.0)
+    counts = torch.arange(8.0)
 
     def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Any, Any]:
-        summed, _ = super().loss(module, batch)
-        return summed * 3 / len(batch["classes"]), self.count
+        summed, count = super().loss(module, batch)
+        return summed, self.counts[count]
 
 
 class ImagesWithMomentum(Images):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 import torch._dynamo  # which FSDP loads: here for all forks
-import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -90,7 +90,7 @@ class Started:
             self._trainer = InnerTrainer(spec, source, layout, data, CPU)
             self._inner, self._world = self._trainer._inner, None
         else:
-            store = dist.FileStore(str(folder / f"start-{number}"), ranks)
+            store = FileStore(str(folder / f"start-{number}"), ranks)
             self._world = World(store, rank, ranks, CPU)
             parted = parted_model(spec, spec.pool_of(LEARNER), self._world, source)
             self._rank = Rank(spec, parted, layout, data, self._world)

@@ -78,7 +78,7 @@ class LearnerOptions:
         if len(devices) not in (1, self.processes_here) or len({name.partition(":")[0] for name in devices}) > 1:
             raise LearnerOptionError(
                 f"--device: {self.device} is not possible for {self.processes_here} process(es); use one device, or "
-                "one of a kind for each"
+                f"{self.processes_here} of one kind, separated by commas"
             )
         if len(self.pod) > LONGEST_POD or not (self.pod.isascii() and self.pod.isprintable()) or "/" in self.pod:
             raise LearnerOptionError(

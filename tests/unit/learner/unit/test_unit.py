@@ -53,12 +53,15 @@ def test_two_processes_train_as_one(two: Unit, text: Path, parallelism: str) -> 
         {"model": {"builtin": {"preset": "pico", "tieEmbeddings": False}}},
         {"sync": {"fragments": 12}},
         {"task": {"entrypoint": "tests.support.tasks:Images"}} | IMAGES,
-        {"task": {"entrypoint": "tests.support.tasks:ImagesWithOneCount"}} | IMAGES,
+        {"task": {"entrypoint": "tests.support.tasks:ImagesWithKeptCounts"}} | IMAGES,
         {"task": {"entrypoint": "tests.support.tasks:Answers"}, "model": WIDE},
         *(kind(name) for name in ("shared container", "parameter in two modules", "not saved", "lora")),
         {"model": {"entrypoint": "tests.support.model_kinds:hugging_face", "arguments": LLAMA}},
     ],
-    ids=str,
+    ids=[
+        *("micro batches", "document mask", "untied", "split embedding", "images", "kept counts", "masked answers"),
+        *("shared container", "parameter in two modules", "buffer that is not saved", "lora", "llama"),
+    ],
 )
 def test_what_a_job_may_have_trains_alike(two: Unit, text: Path, changes: dict[str, Any]) -> None:
     check_alike(two, job_of(text, **changes))

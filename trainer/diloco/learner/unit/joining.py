@@ -4,12 +4,7 @@ import hashlib
 import socket
 
 import torch
-from torch.distributed import (  # type: ignore[attr-defined]  # they are there, and documented
-    FileStore,
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 
 from diloco import __version__
 from diloco.core.fragments import Layout
@@ -29,14 +24,13 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
     if where.startswith(SCHEME):
         token, _, address = where.removeprefix(SCHEME).partition("@")
         host, port = parse_address(address)
-        served = None if listening is None else listening.detach()
         shared = TCPStore(
             host,
             port,
-            is_master=served is not None,
+            is_master=listening is not None,
             timeout=NO_LIMIT,
             wait_for_workers=False,
-            master_listen_fd=served,
+            master_listen_fd=None if listening is None else listening.detach(),
         )
         store = PrefixStore(token, shared)
     else:

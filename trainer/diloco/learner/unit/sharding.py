@@ -13,7 +13,7 @@ from diloco.learner.training.share import Share
 from diloco.learner.unit.world import World
 from diloco.model import ModelError
 from diloco.model.build import blank_model, build_model
-from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
+from diloco.model.entrypoint import EntrypointError, load_entrypoint, one_line
 from diloco.model.fragments import trained_parameters
 from diloco.model.sharded import is_parted, part, part_of
 from diloco.spec import JobSpec
@@ -87,16 +87,7 @@ def _parallelized(module: nn.Module, spec: JobSpec, pool: Pool, world: World) ->
                 f"model: {name} has a hook for its gradient, which is lost in a learner of several processes; remove it"
             )
     if spec.model.parallelize is not None:
-        try:
-            made = call_entrypoint(spec.model.parallelize, {"module": module, "mesh": world.mesh}, _FIELD)
-        except EntrypointError as error:
-            raise ModelError(str(error)) from error
-        if not isinstance(made, DeviceMesh) or made.ndim != 1:
-            raise ModelError(
-                f"{_FIELD}: {spec.model.parallelize} returned a {type(made).__name__}, not the DeviceMesh of one "
-                "dimension whose processes share out a batch"
-            )
-        return made
+        return _own(module, spec.model.parallelize, world)
     # Each process its own group of one: whole copies, whose gradients are averaged.
     mesh = world.mesh
     if pool.parallelism == "DDP":
@@ -104,14 +95,31 @@ def _parallelized(module: nn.Module, spec: JobSpec, pool: Pool, world: World) ->
     try:
         for one in (*_blocks(module), module):
             fully_shard(one, mesh=mesh)
-            if hasattr(one, "set_reduce_scatter_unused_params"):  # in newer torch; else each must use the same ones
-                one.set_reduce_scatter_unused_params(True)
+            # In newer torch; with an older one all processes must use the same parameters.
+            if callable(reduce_unused := getattr(one, "set_reduce_scatter_unused_params", None)):
+                reduce_unused(True)  # noqa: FBT003  # its only parameter
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise ModelError(
             f"model: torch cannot part it among processes: {one_line(error)}; change it, use processesPerNode 1, or "
             f"{_FIELD}"
         ) from error
     return world.mesh
+
+
+def _own(module: nn.Module, function: str, world: World) -> DeviceMesh:
+    """Part ``module`` by the user's function."""
+    try:
+        made = load_entrypoint(function, _FIELD)(module, world.mesh)
+    except EntrypointError as error:
+        raise ModelError(str(error)) from error
+    except (Exception, SystemExit) as error:  # a user's function may raise anything: show it to the user
+        raise ModelError(f"{_FIELD}: {function} raised {one_line(error)}") from error
+    if not isinstance(made, DeviceMesh) or made.ndim != 1:
+        raise ModelError(
+            f"{_FIELD}: {function} returned a {type(made).__name__}, not the DeviceMesh of one dimension whose "
+            "processes share out a batch"
+        )
+    return made
 
 
 def _check(module: nn.Module, names: list[str], world: World) -> None:

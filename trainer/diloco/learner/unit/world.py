@@ -60,7 +60,7 @@ class World:
         dist.broadcast(size, 0, group=group)
         shared = torch.tensor(numbers, dtype=torch.int64) if self.rank == 0 else torch.empty(*size, dtype=torch.int64)
         dist.broadcast(shared, 0, group=group)
-        return shared.tolist()  # type: ignore[no-any-return]
+        return shared.tolist()
 
     def all_saved(self, numbers: Sequence[int]) -> list[list[int]]:
         """The ``numbers``, equally many, of all processes' threads that write checkpoints, by rank."""
