@@ -58,6 +58,15 @@ def test_a_lost_pod_of_a_learner_brings_it_back_as_one(job: ClusterJob) -> None:
     assert job.pod(FIRST_POD).uid == kept.uid
 
 
+def test_a_pod_of_a_learner_that_is_asked_to_go_costs_no_failure(job: ClusterJob) -> None:
+    before, kept = job.all_train(PAIR, UNIT), job.pod(FIRST_POD)
+    job.kubectl("delete", "pod", job.pod_name(LAST_POD))
+    after = job.rejoins(UNIT, before)
+    assert of(after, UNIT).restarts == of(before, UNIT).restarts
+    assert job.pod(FIRST_POD).uid == kept.uid
+    assert any("is asked to stop (SIGTERM)" in line for line in job.log(job.pod_name(FIRST_POD), previous=True))
+
+
 def test_whole_learners_come_and_go_and_a_new_operator_restarts_none(
     job: ClusterJob, cluster: Cluster, chart: Release
 ) -> None:
@@ -88,7 +97,7 @@ def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namesp
     with seated(cluster, **{worker: 1}):
         job = apply(cluster, namespace, wanted)
         job.all_train(PLAIN)
-        wait_until(lambda: "LearnerHeld" in job.events(), "it is held")
+        wait_until(lambda: "PlacedInPart" in job.events(), "it is held")
         wait_until(lambda: not any(job.pod(one).node for one in (FIRST_POD, LAST_POD)), "neither pod has a node")
         kept = identities([job.pod(PLAIN)])
         seat(cluster, worker, 2)

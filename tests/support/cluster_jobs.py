@@ -223,9 +223,9 @@ class ClusterJob:
         samples = {one.name: one.value for family in families for one in family.samples if not one.labels}
         return int(samples.get("diloco_learner_steps_total", 0))
 
-    def log(self, pod: str) -> list[str]:
-        """Messages that a pod has logged."""
-        lines = self.kubectl("logs", pod).splitlines()
+    def log(self, pod: str, *, previous: bool = False) -> list[str]:
+        """Messages that a pod has logged; ``previous``: those of the container before the one that runs."""
+        lines = self.kubectl("logs", pod, *(["--previous"] if previous else [])).splitlines()
         return [json.loads(line)["message"] for line in lines if line.startswith("{")]
 
     def _ask(self, pod: str, path: str) -> str:

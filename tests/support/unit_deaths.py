@@ -108,14 +108,14 @@ class ForkingUnit(starting.Unit):
 
     case: str
 
-    def _start(self, rank: int, options: LearnerOptions) -> Any:
+    def _start(self, process: int, options: LearnerOptions) -> Any:
         parent, ranks = os.getpid(), RANKS + (self.case == "another number")
         pid = os.fork()
         if pid == 0:
             with suppress(BaseException):
                 die_with_parent(parent)
-                where = options.job, options.learner, rank, ranks, self.store, options.directory
-                os._exit(follower(self.case, RankOptions(*where, "cpu", 1), self._error_file(rank)))
+                where = options.job, options.learner, process, ranks, RANKS, self.store, options.directory
+                os._exit(follower(self.case, RankOptions(*where, "cpu", 1), self._error_file(process)))
             os._exit(99)
         return Forked(pid)
 

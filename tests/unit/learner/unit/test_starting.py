@@ -118,7 +118,7 @@ def test_each_gets_the_job_and_its_part(tmp_path: Path, commands: list[list[str]
     for child in unit._children.values():
         child.wait()
     assert not left.exists()
-    told = [path.read_text() for path in sorted(unit.store.parent.glob("*.job"))]
+    told = [path.read_text() for path in sorted(Path(unit.store).parent.glob("*.job"))]
     assert all(one.endswith("lo") and parse_job(one.removesuffix("lo")) == options.job for one in told)
     assert len(told) == 2
     flags = dict(zip(commands[1][4:-1:2], commands[1][5:-1:2], strict=False))

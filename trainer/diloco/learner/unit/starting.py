@@ -41,7 +41,7 @@ class Unit:
     """The processes of a learner on one machine, of which this is the first."""
 
     def __init__(
-        self, options: LearnerOptions, nodes: Nodes | None = None, exit_process: Callable[[int], object] = os._exit
+        self, options: LearnerOptions, exit_process: Callable[[int], object] = os._exit, nodes: Nodes | None = None
     ) -> None:
         """Start the others. Call it in the main thread: they end with the thread that starts them.
 
@@ -172,7 +172,7 @@ def unit_of(options: LearnerOptions) -> Iterator[Unit | None]:
     with ExitStack() as stack:
         try:
             nodes = stack.enter_context(joined_nodes(options)) if options.nodes > 1 else None
-            unit = Unit(options, nodes)
+            unit = Unit(options, nodes=nodes)
         except NodeRefusedError as error:
             _log.error("%s", error)
             raise SystemExit(EXIT_REFUSED) from error
