@@ -7,7 +7,7 @@ command line.
 
 A request goes to a server, which is a child of the requester and has one thread. The server forks twice. As the process
 in between ends, its child becomes one of the nearest ancestor that asks for such children: the requester. ``diloco
-run`` starts processes too, so it is given a server of its own, forked before it does anything.
+run`` and a learner start processes too, so each is given a server of its own, forked before it does anything.
 """
 
 import ctypes
@@ -31,7 +31,14 @@ from typing import Any
 
 _PROGRAMS = ("diloco.cli.entry", "diloco_operator.main")
 _LOADED = (
-    *("diloco.cli.main", "diloco.cli.processes", "diloco.learner.process", "diloco.local.report.write"),
+    *(
+        "diloco.cli.main",
+        "diloco.cli.processes",
+        "diloco.learner.process",
+        "diloco.learner.unit.process",
+        "diloco.local.report.write",
+    ),
+    "torch._dynamo",  # by the first of a learner's processes that parts a model
     *("diloco.syncer.process", "diloco_operator.main", "cryptography.x509"),
 )
 _ROOT = Path(__file__).parents[1]
@@ -172,7 +179,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     request, files = _serve(way)
-    if request.command[3:4] == ["run"]:
+    while request.command[3:4] in (["run"], ["learner"]) and _Own.server is None:
         here, there = _ends()
         if os.fork() == 0:
             here.close()

@@ -19,10 +19,11 @@ from tests.support.cluster_jobs import (
     pool,
     region,
 )
-from tests.support.cluster_nodes import ONE_SEAT, seat, seated
+from tests.support.cluster_nodes import ONE_SEAT, Nodes, cordoned, lost_node, on, seat, seated, shorten_grace
 
-pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
+PLAIN = "here/cpu/0"
 PAIR, UNIT, SECOND = "here/pair/0", "here/unit/0", "here/unit/1"
 FIRST_POD, LAST_POD = "here/unit/0", "here/unit/1"
 """Pods of UNIT, named as ``ClusterJob.pod`` names them: by their place in the pool."""
@@ -36,6 +37,7 @@ def job(cluster: Cluster, namespace: str) -> ClusterJob:
     return apply(cluster, namespace, manifest("units", region("here", *both)))
 
 
+@pytest.mark.core
 def test_pods_of_one_learner_train_as_one(job: ClusterJob) -> None:
     account = job.merges(PAIR, UNIT, since=job.all_train(PAIR, UNIT))
     assert {one.id for one in account.learners} == {PAIR, UNIT}
@@ -45,6 +47,7 @@ def test_pods_of_one_learner_train_as_one(job: ClusterJob) -> None:
     assert job.pod(LAST_POD).ready
 
 
+@pytest.mark.core
 def test_a_lost_pod_of_a_learner_brings_it_back_as_one(job: ClusterJob) -> None:
     before, others, kept = job.all_train(PAIR, UNIT), bystanders(job, PAIR), job.pod(FIRST_POD)
     job.kill_pods(LAST_POD)
@@ -71,6 +74,7 @@ def test_whole_learners_come_and_go_and_a_new_operator_restarts_none(
     assert of(after, UNIT).incarnation == of(before, UNIT).incarnation
 
 
+@pytest.mark.core
 def test_a_job_of_such_learners_completes(job: ClusterJob) -> None:
     job.patch(training={"tokens": job.account().merged_tokens + 1_000})
     job.kubectl_wait("condition=Complete")
@@ -83,11 +87,35 @@ def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namesp
     wanted = manifest("partly", region("here", pool("cpu"), pool("unit", nodesPerLearner=2, resources=ONE_SEAT)))
     with seated(cluster, **{worker: 1}):
         job = apply(cluster, namespace, wanted)
-        job.all_train("here/cpu/0")
+        job.all_train(PLAIN)
         wait_until(lambda: "LearnerHeld" in job.events(), "it is held")
         wait_until(lambda: not any(job.pod(one).node for one in (FIRST_POD, LAST_POD)), "neither pod has a node")
-        kept = identities([job.pod("here/cpu/0")])
+        kept = identities([job.pod(PLAIN)])
         seat(cluster, worker, 2)
-        job.all_train("here/cpu/0", UNIT)
-        assert identities([job.pod("here/cpu/0")]) == kept
+        job.all_train(PLAIN, UNIT)
+        assert identities([job.pod(PLAIN)]) == kept
         job.delete()
+
+
+def test_a_lost_node_of_a_learner_brings_it_back_on_others(cluster: Cluster, namespace: str, nodes: Nodes) -> None:
+    soon = {"lostPods": {"afterSeconds": 10}}
+    pools = pool("cpu", **on(nodes.kept)), pool("unit", nodesPerLearner=2)
+    wanted = manifest("lost", region("here", *pools), failurePolicy=soon)
+    wanted["spec"]["syncer"] |= on(nodes.kept)
+    with cordoned(cluster, nodes.lost):
+        job = apply(cluster, namespace, wanted)
+        job.all_train(PLAIN, UNIT)
+    with cordoned(cluster, nodes.kept):
+        job.kubectl("delete", "pod", job.pod_name(LAST_POD))
+        lost = job.wait_for_pod(LAST_POD, lambda pod: pod.node == nodes.lost, f"is on {nodes.lost}")
+        before = job.all_train(PLAIN, UNIT)
+    others, first = bystanders(job, PLAIN), job.pod(FIRST_POD)
+    with lost_node(cluster, nodes.lost):
+        job.wait_for_pod(LAST_POD, lambda pod: pod.leaving, "is to go")
+        shorten_grace(job, lost.name)
+        job.wait_for_pod(LAST_POD, lambda pod: pod.uid != lost.uid, "is replaced")
+        job.merges(PLAIN, UNIT, since=job.rejoins(UNIT, before))
+        assert job.pod(LAST_POD).node == nodes.kept
+    assert bystanders(job, PLAIN) == others
+    assert job.pod(FIRST_POD).uid == first.uid
+    job.delete()

@@ -31,13 +31,13 @@ metadata: {{name: {name}}}
 spec:
   model: {{builtin: {{preset: {preset}}}}}
   data: {{text: {{}}}}
-  training: {{tokens: {tokens}, sequenceLength: 16, batchSize: 4}}
+  training: {{tokens: {tokens}, sequenceLength: 16, batchSize: 4, checkpointEverySteps: {checkpoint_steps}}}
   sync:
     {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, downlink: {downlink}, anchor: {anchor},
       leaseSeconds: {lease_seconds}}}
   syncer: {{checkpointEverySeconds: {checkpoint_every}, tape: {{maxSize: {tape}}}, backup: {backup}}}
   initFrom: {init_from}
-  regions: [{{name: here, pools: [{{name: cpu, learners: {learners}}}]}}]
+  regions: [{{name: here, pools: [{{name: cpu, learners: {learners}, nodesPerLearner: {nodes}}}]}}]
 """
 _DEFAULTS: dict[str, Any] = {
     "name": "small",
@@ -49,6 +49,8 @@ _DEFAULTS: dict[str, Any] = {
     "checkpoint_every": 1,
     "tape": "1Gi",
     "learners": 2,
+    "checkpoint_steps": 1000,
+    "nodes": 1,
     "lease_seconds": 30,
     "backup": "null",
     "init_from": "null",

@@ -44,7 +44,10 @@ def summary() -> dict[str, Any]:
     job, layout = parse_job(JOB), partition(tensors, 2)
     run = OneLearner(job, layout)
     run.train(12)
-    journal = [Entry("run", "", START), Entry("end", "", START + 30, {"ending": "finished"})]
+    journal = [
+        Entry("run", "", START, {"processes": {LEARNER: 4}}),
+        Entry("end", "", START + 30, {"ending": "finished"}),
+    ]
     return summarize(history_of(job, layout, [run.tape], journal))
 
 
@@ -56,7 +59,7 @@ def test_a_run_that_is_over_has_the_view_of_one_that_goes_on(
     head, *rest = capsys.readouterr().out.splitlines()
     assert head.startswith("small  syncer complete  step ")
     (learner,) = (line.split() for line in rest if line.startswith(LEARNER))
-    assert learner[1:3] == ["ended", "12"]
+    assert learner[1:4] == ["ended", "4", "12"]
     assert execute(["status", str(tmp_path), "--json"]) == EXIT_OK
     assert json.loads(capsys.readouterr().out) == summary
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "phase": "Failed"}))

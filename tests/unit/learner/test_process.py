@@ -1,6 +1,7 @@
 """A learner process without a syncer: options, mistakes, and pages."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class TestOptions:
             ("threads", 0, "--threads: 0 "),
             ("threads", 1025, "--threads: 1025 is not allowed; use 1 to 1024"),
             ("hand_in_seconds", -1.0, "hand_in_seconds -1"),
+            ("device", "cpu,cpu", r"--device: cpu,cpu is not possible in a learner of 1 process"),
         ],
     )
     def test_a_value_that_cannot_be_is_named(self, tmp_path: Path, field: str, value: object, says: str) -> None:
@@ -56,6 +58,12 @@ class TestOptions:
     )
     def test_the_least_and_the_most_are_taken(self, tmp_path: Path, field: str, value: float) -> None:
         assert getattr(learner_options(tmp_path, **{field: value}), field) == value
+
+    @pytest.mark.parametrize("device", ["cpu,cpu,cpu", "cpu,cuda:0"])
+    def test_each_process_has_a_device_of_one_kind(self, tmp_path: Path, device: str) -> None:
+        with pytest.raises(LearnerOptionError, match=f"--device: {device} is .*; use one device, or 2 of one kind"):
+            learner_options(tmp_path, processes=2, device=device)
+        assert learner_options(tmp_path, processes=2, device="cuda:0,cuda:3").device_of(1) == "cuda:3"
 
     @pytest.mark.parametrize("field", ["syncer_address", "http_address"])
     def test_an_address_is_read_at_once(self, tmp_path: Path, field: str) -> None:
@@ -165,6 +173,12 @@ class TestPages:
             "diloco_learner_loss 2.5",
         ):
             assert line in body.splitlines()
+
+    @pytest.mark.parametrize("processes", [1, 4])
+    def test_a_learner_of_several_processes_says_how_many(self, processes: int) -> None:
+        with HttpServer("127.0.0.1:0", figure_pages(replace(figures(None), processes=processes))) as server:
+            _, body = page(server.address, "/metrics")
+        assert (f"diloco_learner_processes {processes}.0" in body.splitlines()) == (processes > 1)
 
     @pytest.mark.parametrize(
         ("news", "joined", "status"),

@@ -32,8 +32,8 @@ class Life:
     ending = Ending(EndKind.FINISHED, "enough")
     checkpoint_written = True
 
-    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: None) -> None:
-        del options, wakeup, own
+    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: None, unit: None) -> None:
+        del options, wakeup, own, unit
         self._orders = orders
         self.calls.append("made")
 

@@ -84,6 +84,16 @@ def test_a_state_that_does_not_fit_is_ignored_with_one_line(
     assert record.getMessage().startswith("ignoring its own checkpoint of step 3: it does not fit the inner optimizer")
 
 
+def test_other_processes_drop_what_they_have_restored_of_another_training(
+    tmp_path: Path, checkpoint: LearnerCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = trainer_of(small_job(write_text(tmp_path)))
+    told: list[str] = []
+    monkeypatch.setattr(again, "start_over", lambda: told.append("start over"))
+    Resume(again, None, checkpoint).take_up(OTHER)
+    assert told == ["start over"]
+
+
 def test_without_one_it_begins_anew(tmp_path: Path) -> None:
     again = trainer_of(small_job(write_text(tmp_path)))
     own = Resume(again, None, None)

@@ -1,6 +1,7 @@
 """A supervised process: the reason of its end."""
 
 import logging
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from diloco.local.child import Child
 from diloco.runtime import cache
 from diloco.runtime.last_error import VARIABLE, read_last_error, write_last_error
 from diloco.runtime.log import set_up_logging
+from testbed.kind.waiting import wait_until
 
 
 def ended(arguments: list[str], log: Path) -> Child:
@@ -49,6 +51,38 @@ def test_without_an_error_the_logs_last_line_is_told(tmp_path: Path, monkeypatch
     (tmp_path / "sitecustomize.py").write_text(program, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert ended(["--version"], tmp_path / "one.log").last_line() == "Killed"
+
+
+OF_TWO_PROCESSES = """
+import os, signal
+both = {signal.SIGTERM, signal.SIGRTMIN}
+signal.pthread_sigmask(signal.SIG_BLOCK, both)
+other = os.fork()
+if not other:
+    os._exit(signal.sigwait(both))
+print("ready", flush=True)
+signal.sigwait({signal.SIGTERM})
+os.kill(other, signal.SIGRTMIN)
+told = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
+print("the other was told", signal.Signals(told).name, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_request_to_end_reaches_a_learners_first_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OF_TWO_PROCESSES, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    child = Child(["--version"], tmp_path / "one.log", {})
+    child.start()
+    try:
+        wait_until(lambda: child.last_line() == "ready", "it waits")
+        child.signal(signal.SIGTERM)
+        child.wait()
+    finally:
+        child.signal(signal.SIGKILL)
+    assert child.last_line() == "the other was told SIGRTMIN"
 
 
 def test_logged_errors_are_written_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from diloco.local.restarts import EndedProcess, Verdict, after_learner_exit, after_syncer_exit, how_it_ended
+from diloco.local.restarts import EndedProcess, Verdict, after_learner_exit, after_syncer_exit
+from diloco.runtime.process.exits import how_it_ended
 
 
 def record(

@@ -51,7 +51,8 @@ class Scene:
         self.directory = RunDirectory(folder)
         request = RunRequest(Path("job.yaml"), folder)
         plan = RunPlan(request, named_job("small", small_job()), self.directory, 1, 2, {}, World(), (), {})
-        self.supervisor: Any = Supervisor(plan, PlainRunView(Console(file=io.StringIO())))
+        supervised: Any = Supervisor(plan, PlainRunView(Console(file=io.StringIO())))
+        self.supervisor = supervised
         self.supervisor._wake = SimpleNamespace(wait=self._wait)
         self.watch = cast("StatusWatch", SimpleNamespace(seen=None))
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK
 
-_PROCESSES = ("learner", "syncer")
+_PROCESSES = ("learner", "syncer", "rank")
 
 
 def main() -> None:
@@ -21,6 +21,9 @@ def main() -> None:
     of_process = sys.argv[1:2] and sys.argv[1] in _PROCESSES
     if of_process:
         signal.signal(signal.SIGTERM, _exit)
+    if sys.argv[1:2] == ["rank"]:  # its learner's first process ends it, in order
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:  # otherwise the parent process wants it ignored
         signal.signal(signal.SIGINT, _interrupted)

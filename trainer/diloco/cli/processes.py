@@ -1,4 +1,4 @@
-"""``diloco syncer`` and ``diloco learner``: the processes of a job, started by supervisors and containers."""
+"""The processes of a job: ``diloco syncer`` and ``learner``, and ``rank``, which a learner starts."""
 
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from diloco.spec import load_job
 _Tls = TypeVar("_Tls")
 
 app = new_app()
-"""Only these two commands, which start sooner without the others."""
+"""Only these commands, which start sooner without the others."""
 
 Job = Annotated[Path, typer.Option("--job", help="The manifest.", show_default=False)]
 Directory = Annotated[Path, typer.Option("--directory", help="Directory of this process alone; created if missing.")]
@@ -32,6 +32,9 @@ TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="CA certificates to
 TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="This process's certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its private key (PEM).")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
+Learner = Annotated[
+    str, typer.Option("--learner", metavar="REGION/POOL/INDEX", help="Id of this learner: REGION/POOL/INDEX.")
+]
 Parent = Annotated[int | None, typer.Option("--parent", hidden=True)]
 
 
@@ -87,9 +90,7 @@ def syncer(
 @app.command()
 def learner(
     job: Job,
-    learner: Annotated[
-        str, typer.Option("--learner", metavar="REGION/POOL/INDEX", help="Id of this learner: REGION/POOL/INDEX.")
-    ],
+    learner: Learner,
     directory: Directory,
     syncer: Annotated[
         str | None, typer.Option("--syncer", metavar="HOST:PORT", help="Address of the syncer.", show_default=False)
@@ -111,7 +112,9 @@ def learner(
         ),
     ] = "",
     device: Annotated[str, typer.Option("--device", help="auto (cuda if available), cpu, cuda, cuda:1...")] = "auto",
-    processes: Annotated[int | None, typer.Option("--processes", hidden=True)] = None,
+    processes: Annotated[int | None, typer.Option("--processes", min=1, hidden=True)] = None,
+    index_of_pod: Annotated[bool, typer.Option("--index-of-pod", hidden=True)] = False,
+    unit: Annotated[str | None, typer.Option("--unit", hidden=True)] = None,
     stay: Annotated[
         bool, typer.Option("--stay", help="Once the job is over, wait for SIGTERM, or until it goes on.")
     ] = False,
@@ -135,13 +138,18 @@ def learner(
     if address is None or (syncer is not None and syncer_address_file is not None):
         given = "both are given" if address is not None else "none is given"
         raise typer.BadParameter(f"--syncer, --syncer-address-file: {given}; use one of them")
+    if index_of_pod != (unit is not None):
+        raise typer.BadParameter("--index-of-pod, --unit: only one is given; use both, for a learner of several nodes")
     manifest = load_job(job)
-    from diloco.learner.options import LearnerOptions
-    from diloco.learner.process import run_learner
+    from diloco.learner.options import LearnerOptions, node_of_pod
+    from diloco.learner.unit.starting import unit_of
     from diloco.spec.names.syncer_name import syncer_name
     from diloco.wire.tls.tls import ClientTls
 
-    set_up_logging(json=log_json, process=learner)
+    node = 0
+    if unit is not None:
+        learner, node, unit = node_of_pod(manifest, learner, unit)
+    set_up_logging(json=log_json, process=f"{learner} node {node}" if node else learner)
     at = manifest.metadata.name, manifest.metadata.namespace
     options = LearnerOptions(
         job=manifest,
@@ -154,10 +162,44 @@ def learner(
         http_address=http,
         device=device,
         processes=processes,
+        unit=unit,
+        node=node,
         stay=stay,
         pod=pod,
+        log_json=log_json,
     )
-    raise typer.Exit(run_learner(options))
+    with unit_of(options) as processes_of_it:
+        if processes_of_it is not None and node:
+            from diloco.learner.unit.process import run_node
+
+            raise typer.Exit(run_node(options, processes_of_it))
+        from diloco.learner.process import run_learner  # imports torch, as the others do by now
+
+        raise typer.Exit(run_learner(options, processes_of_it))
+
+
+@app.command(hidden=True)
+def rank(
+    job: Job,
+    learner: Learner,
+    rank: Annotated[int, typer.Option("--rank")],
+    ranks: Annotated[int, typer.Option("--ranks")],
+    processes: Annotated[int, typer.Option("--processes")],
+    store: Annotated[str, typer.Option("--store")],
+    directory: Directory,
+    device: Annotated[str, typer.Option("--device")],
+    threads: Annotated[int, typer.Option("--threads")],
+    parent: Annotated[int, typer.Option("--parent")],
+    log_json: LogJson = False,
+) -> None:
+    """Run a process of a learner, which its first process starts."""
+    _tie_to(parent)
+    manifest = load_job(job)
+    from diloco.learner.unit.process import RankOptions, run_rank
+
+    set_up_logging(json=log_json, process=f"{learner} rank {rank}")
+    options = RankOptions(manifest, learner, rank, ranks, processes, store, directory, device, threads)
+    raise typer.Exit(run_rank(options))
 
 
 def main() -> None:

@@ -5,6 +5,9 @@ A checkpoint is a folder, ``NNNNNNNN/``: ``state.safetensors`` (optimizer moment
 synced and renamed, so a crash leaves the previous one intact. The newest complete checkpoint is used, and two are kept.
 The model is not in it. Nothing is unpickled.
 
+In a learner of several processes the others write their parts of the moments to ``parts/NNNNNNNN/``, each on its node.
+The folder gets its name after that, and the manifest has the SHA-256 of every part.
+
 The directory may outlive the job (``pools[].storage``). What cannot be used here is ignored with one line, and does not
 keep the learner from training. The syncer says which training this is, so whether a checkpoint is of another one turns
 out only after it was read (`diloco.learner.resume`).
@@ -21,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diloco.core.fragments import Match, match_digests
+from diloco.learner.checkpoint_parts import TENSORS_FILE, Others, PartError, read_residuals, remove_parts, write_part
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
@@ -32,17 +35,19 @@ from diloco.runtime.files import (
     fsync,
     read_json,
     sha256_bytes,
-    sha256_file,
     write_json_atomically,
 )
 from diloco.runtime.output import escaped
 
 _KEPT: Final = 2
 _FORMAT: Final = 1
-_NAME: Final = re.compile(r"\d{8,}")
+_NAME: Final = re.compile(r"\d{8}|[1-9]\d{8,}")
+CHECKPOINTS_FOLDER: Final = "checkpoints"
+"""Of a learner's directory."""
 _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES: Final = 1 << 20
-_TENSORS: Final = "state.safetensors"
+_MOST_PARTS: Final = 1 << 12
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}|")
 _COUNTERS: Final = ("optimizer_steps", "steps", "tokens", "data_position")
 _log = logging.getLogger(__name__)
 
@@ -93,9 +98,11 @@ class LearnerCheckpoint:
 class CheckpointStore:
     """The checkpoints of one identity in a directory. For one thread at a time."""
 
-    def __init__(self, directory: Path, identity: CheckpointIdentity) -> None:
+    def __init__(self, directory: Path, identity: CheckpointIdentity, others: Others | None = None) -> None:
+        """``others``: the other processes of this learner; None: there are none, and never were."""
         self._directory = directory
         self._identity = identity
+        self._others = others or Others({})
         self._damaged: set[Path] = set()
 
     def save(self, checkpoint: LearnerCheckpoint) -> Path:
@@ -108,14 +115,27 @@ class CheckpointStore:
             CheckpointWriteError: it could not be written; one line.
         """
         aside: Path | None = None
-        try:
+
+        def begin() -> list[int]:
+            nonlocal aside
             self._directory.mkdir(parents=True, exist_ok=True)
             self._remove_leftovers()
             self._remove_useless(checkpoint.training)
-            last = max((int(path.name) for path in self._checkpoints()), default=0)
-            place = self._directory / f"{last + 1:08d}"
+            numbers = [int(path.name) for path in self._checkpoints()]
+            remove_parts(self._directory, numbers)
             aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._directory))
-            self._write(aside, checkpoint)
+            return [max(numbers, default=0) + 1, *numbers]
+
+        def write() -> str:
+            assert aside is not None, "it has begun"
+            tensors = checkpoint.state.tensors
+            return write_part(aside / TENSORS_FILE, tensors, checkpoint.residuals, self._others.places)
+
+        try:
+            number, digests = self._others.written(begin, write)
+            assert aside is not None, "it has begun"
+            place = self._directory / f"{number:08d}"
+            self._write_manifest(aside, checkpoint, digests)
             aside.replace(place)
             fsync(self._directory)
             self._prune(place)
@@ -149,7 +169,8 @@ class CheckpointStore:
                     return None  # what this learner has written before is older still
             except (ValueError, UnusableFileError, OSError, SafetensorError) as error:
                 self._damaged.add(path)
-                _log.warning("ignoring checkpoint %s: %s", path, one_line(error))
+                told_plainly = isinstance(error, PartError | _DamagedError | UnusableFileError)
+                _log.warning("ignoring checkpoint %s: %s", path, error if told_plainly else one_line(error))
         return None
 
     def _checkpoints(self) -> list[Path]:
@@ -157,19 +178,17 @@ class CheckpointStore:
             return []
         return [path for path in self._directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
 
-    def _write(self, aside: Path, checkpoint: LearnerCheckpoint) -> None:
-        tensors = {f"optimizer.{name}": tensor for name, tensor in checkpoint.state.tensors.items()}
-        tensors |= {f"residual.{fragment}": tensor for fragment, tensor in checkpoint.residuals.items()}
-        save_file(tensors, aside / _TENSORS)
-        fsync(aside / _TENSORS)
+    def _write_manifest(self, aside: Path, checkpoint: LearnerCheckpoint, digests: list[str]) -> None:
         manifest = {
             "format": _FORMAT,
             **asdict(self._identity),
             **{name: getattr(checkpoint.state, name) for name in _COUNTERS},
             "saved": checkpoint.state.saved,
             "training": checkpoint.training,
-            "sha256": sha256_file(aside / _TENSORS),
+            "sha256": digests[0],
         }
+        if len(digests) > 1:
+            manifest["parts"] = digests[1:]
         manifest["digest"] = _digest(manifest)
         write_json_atomically(aside / _MANIFEST, manifest)
 
@@ -177,18 +196,12 @@ class CheckpointStore:
         manifest = read_json(path / _MANIFEST, limit_bytes=_MANIFEST_BYTES)
         counters = _counters(manifest)
         self._check_identity(_identity(manifest))
-        if sha256_file(path / _TENSORS) != manifest.get("sha256"):
-            raise _DamagedError(f"{_TENSORS} is not what was written")
-        optimizer: dict[str, Tensor] = {}
-        residuals: dict[int, Tensor] = {}
-        for name, tensor in load_file(path / _TENSORS).items():
-            kind, _, rest = name.partition(".")
-            if kind == "optimizer":
-                optimizer[rest] = tensor
-            else:
-                residuals[int(rest)] = tensor
+        digests = _digests(manifest)
+        tensors = self._others.read(self._directory, int(path.name), digests, counters["optimizer_steps"])
         return LearnerCheckpoint(
-            TrainerState(optimizer, **counters, saved=str(manifest.get("saved", ""))), residuals, _training(manifest)
+            TrainerState(tensors, **counters, saved=str(manifest.get("saved", ""))),
+            read_residuals(path / TENSORS_FILE),
+            _training(manifest),
         )
 
     def _check_identity(self, found: CheckpointIdentity) -> None:
@@ -256,6 +269,16 @@ def _identity(manifest: dict[str, Any]) -> CheckpointIdentity:
 
 def _training(manifest: dict[str, Any]) -> str:
     return str(manifest.get("training"))
+
+
+def _digests(manifest: dict[str, Any]) -> list[str]:
+    """Of all parts."""
+    found = manifest.get("parts", [])
+    digests = [manifest.get("sha256"), *(found if isinstance(found, list) else [None])]
+    usable = [one for one in digests if isinstance(one, str) and _DIGEST.fullmatch(one)]
+    if len(usable) != len(digests) or len(digests) > _MOST_PARTS:
+        raise _DamagedError(f"{_MANIFEST} has no usable digests")
+    return usable
 
 
 def _whole_manifest(path: Path) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
+from diloco.learner.checkpoint import CheckpointWriteError, LearnerCheckpoint
 from diloco.runtime.disk_rate import longest_write_seconds
 
 LEAST_SECONDS: Final = 60.0
@@ -20,8 +20,9 @@ _log = logging.getLogger(__name__)
 class CheckpointWriter:
     """``run`` is the body of one thread."""
 
-    def __init__(self, store: CheckpointStore) -> None:
-        self._store = store
+    def __init__(self, save: Callable[[LearnerCheckpoint], object]) -> None:
+        """``save``: writes one; raises `CheckpointWriteError`."""
+        self._save = save
         self._condition = threading.Condition()
         self._next: LearnerCheckpoint | None = None
         self._writing = False
@@ -84,7 +85,7 @@ class CheckpointWriter:
 
     def _write(self, snapshot: LearnerCheckpoint) -> None:
         try:
-            self._store.save(snapshot)
+            self._save(snapshot)
         except CheckpointWriteError as error:
             # Training goes on: losing a checkpoint costs less than stopping.
             if not self._failing:

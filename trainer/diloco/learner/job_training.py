@@ -16,6 +16,11 @@ from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import choose_device, flops_of_token
 from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.unit.joining import facts_of, joined, store_at
+from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.sharding import parted_model
+from diloco.learner.unit.starting import Unit
+from diloco.learner.unit.unit_trainer import UnitTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 
@@ -32,6 +37,9 @@ class Training(NamedTuple):
     batch: FoundBatch
     flops_of_token: float
     """0: not known."""
+    processes: int = 1
+    end: Callable[[], object] = lambda: None
+    """Ends the learner's other processes, once nothing more is to be done with them."""
 
 
 def built(options: LearnerOptions) -> tuple[nn.Module, Layout, torch.device]:
@@ -46,8 +54,10 @@ def built(options: LearnerOptions) -> tuple[nn.Module, Layout, torch.device]:
     return module.to(device), layout, device
 
 
-def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
+def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: Unit | None = None) -> Training:
     """Build the model and open the data of a job; for what it raises see `Learner`."""
+    if unit is not None:
+        return _training_in(unit, options, orders, wakeup)
     spec, (module, layout, device) = options.job.spec, built(options)
     # Before the memory is measured.
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
@@ -55,3 +65,23 @@ def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Trai
     data = open_data(spec, options.learner, task, batch_size=batch.size, hand=Hand(wakeup.notify))
     trainer = InnerTrainer(spec, module, layout, data, device)
     return Training(trainer, trainer.step, batch, flops_of_token(spec, module))
+
+
+def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
+    """The first process has the model whole in host memory, and its part of it on the device."""
+    spec, pool = options.job.spec, options.job.spec.pool_of(options.learner)
+    device, module = choose_device(options.device_of(0), 0), build_model(spec)
+    layout = layout_of(module, spec.sync.fragments)
+    task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
+    world = joined(store_at(unit.store, unit.ranks, unit.listening), 0, unit.ranks, device, facts_of(spec, layout))
+    parted = parted_model(spec, pool, world, module)
+    data = open_data(spec, options.learner, task, hand=Hand(wakeup.notify))
+    trainer = UnitTrainer(spec, module, Rank(spec, parted, layout, data, world))
+
+    def leave() -> None:
+        trainer.end()
+        world.leave()
+
+    flops = flops_of_token(spec, module)
+    batch = FoundBatch(trainer.batch_size)
+    return Training(trainer, trainer.step, batch, flops, unit.ranks, lambda: unit.end(leave))

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import downlink_codec
 from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
+from diloco.learner.activity_file import ACTIVITY_FILE, Told, write_activity
+from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.job_training import Training, training_of
@@ -38,16 +38,15 @@ from diloco.learner.resume import Resume
 from diloco.learner.training.device import peak_flops
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import start_worker
+from diloco.learner.unit.starting import Unit
 from diloco.runtime.backoff import Backoff, Retries
-from diloco.runtime.files import make_writable_directory, write_json_atomically
+from diloco.runtime.files import make_writable_directory
 from diloco.runtime.http import Route
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.messages import Join
 
 _log = logging.getLogger(__name__)
 
-ACTIVITY_FILE = "activity.json"
-CHECKPOINTS_FOLDER = "checkpoints"
 
 _ROOM = 3.0
 """At the end, pushes get so many times the time that they take at the link's rate (ours)."""
@@ -69,10 +68,17 @@ while a notice travels."""
 class Learner:
     """The learner of one process. Built, run once, closed."""
 
-    def __init__(self, options: LearnerOptions, orders: Orders, wakeup: Wakeup, own: Training | None = None) -> None:
+    def __init__(
+        self,
+        options: LearnerOptions,
+        orders: Orders,
+        wakeup: Wakeup,
+        own: Training | None = None,
+        unit: Unit | None = None,
+    ) -> None:
         """Build the model, open the data, find the checkpoint. Nothing is connected and no thread runs yet.
 
-        ``own``: what trains, if a loop of the user's own makes the steps.
+        ``own``: what trains, if a loop of the user's own makes the steps. ``unit``: its processes, if they are several.
 
         Raises:
             ModelError, LayoutError, DataError, DeviceError, OptimizerError, BatchError: this machine lacks what the job
@@ -87,15 +93,15 @@ class Learner:
         self._activity = Activity(time.monotonic)
         spec = options.job.spec
         make_writable_directory(options.directory, even_if_full=True)
-        training = own or training_of(options, orders, wakeup)
-        self._trainer, self._step, self._batch, self._flops = training
+        self._training = training = own or training_of(options, orders, wakeup, unit)
+        self._trainer, self._step, self._batch = training.trainer, training.step, training.batch
         layout = self._trainer.layout
         _log.info("training on %s", self._trainer.device)  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
-        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity)
-        self._writer = CheckpointWriter(store)
+        store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity, self._trainer.others)
+        self._writer = CheckpointWriter(store.save)
         self._feedback = Residuals() if spec.sync.keeps_residuals else None
         self._resume = Resume(self._trainer, self._feedback, store.load())
 
@@ -138,7 +144,7 @@ class Learner:
         who = Join(
             options.job.metadata.name,
             options.learner,
-            process_name(secrets.token_hex(8), options.pod),
+            process_name(secrets.token_hex(8), options.pod if unit is None else unit.pod),
             layout.digest,
             sequences=self._trainer.sequences,
         )
@@ -207,8 +213,10 @@ class Learner:
             self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
+        self._training.end()
         if ending.kind is not EndKind.REFUSED:
-            self._write_activity(ending)
+            told = Told(self._options.learner, ending, self._link.sessions, self._trainer.steps, self._trainer.tokens)
+            write_activity(self._options.directory / ACTIVITY_FILE, told, self._activity.spent(), self._counts)
 
     def stay(self) -> None:
         """Wait until this process is asked to stop, or the job goes on: what has ended its work trains no more.
@@ -312,6 +320,7 @@ class Learner:
         )
 
     def _figures(self) -> LearnerFigures:
+        training = self._training
         return LearnerFigures(
             spent=self._activity.spent,
             news=lambda: self.loop.news,
@@ -322,37 +331,7 @@ class Learner:
             counts=self._counts,
             batch_size=self._trainer.batch_size,
             tokens_per_step=self._trainer.batch_size * self._options.job.spec.training.sequence_length,
-            flops_of_token=self._flops,
-            peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision),
+            flops_of_token=training.flops_of_token,
+            processes=training.processes,
+            peak_flops=peak_flops(self._trainer.device, self._options.job.spec.training.precision, training.processes),
         )
-
-    def _write_activity(self, ending: Ending) -> None:
-        """Write how this process spent its time, for the report."""
-        spent, counts = self._activity.spent(), self._counts
-        value = {
-            "learner": self._options.learner,
-            "ending": ending.kind.value,
-            "reason": ending.reason,
-            "steps": self._trainer.steps,
-            "tokens": self._trainer.tokens,
-            "sessions": self._link.sessions,
-            "seconds": asdict(spent),
-            "blocked_fraction": spent.fraction(spent.blocked_seconds),
-            "waited_fraction": spent.fraction(spent.waited_seconds),
-            "evaluating_fraction": spent.fraction(spent.evaluating),
-            "checkpointing_fraction": spent.fraction(spent.checkpointing),
-            "bytes_pushed": counts.bytes_pushed,
-            "bytes_pulled": counts.bytes_pulled,
-            "pushes": counts.pushes,
-            "pulls": counts.pulls,
-            "pulls_posted": counts.posted,
-            "updates": counts.updates,
-            "updates_wrong": counts.updates_wrong,
-            "pulls_refused": counts.refused,
-            "pushes_refused": counts.pushes_refused,
-            "retries": counts.retries,
-        }
-        try:
-            write_json_atomically(self._options.directory / ACTIVITY_FILE, value)
-        except OSError as error:
-            _log.warning("cannot write %s: %s", self._options.directory / ACTIVITY_FILE, error.strerror or error)

@@ -34,6 +34,7 @@ class LearnerFigures:
     """The job is over and the process keeps running."""
     counts: TransferCounts
     batch_size: int
+    processes: int = 1
     tokens_per_step: int = 0
     flops_of_token: float = 0.0
     """Of the forward and the backward pass; 0: not known, as with frozen parameters or a task."""
@@ -86,6 +87,8 @@ class _LearnerCollector(Collector):
         yield _counter("sessions", "Times that the syncer admitted this learner.", figures.sessions())
         yield _gauge("joined", "1 while there is a session.", float(figures.joined()))
         yield _gauge("batch_sequences", "Sequences in an inner step.", figures.batch_size)
+        if figures.processes > 1:
+            yield _gauge("processes", "Processes that are this learner.", figures.processes)
         waited = "Inner steps since the most stale fragment was received."
         yield _gauge("staleness_steps", waited, figures.staleness_steps())
         news = figures.news()

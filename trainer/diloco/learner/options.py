@@ -1,6 +1,7 @@
 """A learner process's options, checked before anything is built. Everything about training is in the job."""
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,19 +37,25 @@ class LearnerOptions:
     speed: float = 1.0
     """Simulates slower hardware: each inner step takes 1/speed as long, the rest being slept. At most 1."""
     threads: int | None = None
-    """torch threads of the inner step. Default: torch's own choice."""
+    """torch threads of the inner step in each process. Default: torch's own choice; with several, a share each."""
     http_address: str | None = None
     """``host:port`` for /metrics, /healthz and /readyz. Default: none."""
     device: str | None = None
-    """``cpu``, ``cuda``, ``cuda:1``... Default: cuda if there is one."""
+    """``cpu``, ``cuda``, ``cuda:1``..., or one for each process, separated by commas. Default: cuda if there is one."""
     processes: int | None = None
-    """Its processes, if they are all on this machine. Default: those of its pool's nodes."""
+    """Processes of this learner on this machine. Default: the pool's."""
+    unit: str | None = None
+    """``host:port`` at which the first node of the learner listens for the others. None: it is one node."""
+    node: int = 0
+    """Which of the learner's nodes this is."""
     stay: bool = False
     """Once the job is over, wait for SIGTERM, or until it goes on: for a supervisor that restarts every process."""
     pod: str = ""
     """The uid of the pod that it runs in; empty: none."""
     hand_in_seconds: float = 20.0
     """After SIGTERM: longest wait until what is due has reached the syncer."""
+    log_json: bool = False
+    """How its other processes log."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without building anything.
@@ -67,6 +74,12 @@ class LearnerOptions:
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise LearnerOptionError(f"--threads: {self.threads} is not allowed; use 1 to 1024")
+        devices = (self.device or "auto").split(",")
+        if len(devices) not in (1, self.processes_here) or len({name.partition(":")[0] for name in devices}) > 1:
+            raise LearnerOptionError(
+                f"--device: {self.device} is not possible for {self.processes_here} process(es); use one device, or "
+                f"{self.processes_here} of one kind, separated by commas"
+            )
         if len(self.pod) > LONGEST_POD or not (self.pod.isascii() and self.pod.isprintable()) or "/" in self.pod:
             raise LearnerOptionError(
                 f"--pod, DILOCO_POD: {self.pod[:LONGEST_POD]!r} is not a pod's uid; "
@@ -76,11 +89,57 @@ class LearnerOptions:
             raise LearnerOptionError(f"hand_in_seconds {self.hand_in_seconds:g}: use 0 or more")
         if isinstance(self.syncer_address, str):
             parse_address(self.syncer_address)
-        if self.http_address is not None:
-            parse_address(self.http_address)
+        for address in (self.http_address, self.unit):
+            if address is not None:
+                parse_address(address)
+
+    @property
+    def processes_here(self) -> int:
+        """Processes of this learner on this machine."""
+        return self.processes or self.job.spec.pool_of(self.learner).processes
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of this learner."""
+        return 1 if self.unit is None else self.job.spec.pool_of(self.learner).nodes_per_learner
+
+    @property
+    def ranks(self) -> int:
+        """Processes that are this learner, on all its nodes."""
+        return self.processes_here * self.nodes
+
+    @property
+    def threads_of_process(self) -> int | None:
+        """Number of torch threads of each process; None: torch's own choice."""
+        share = None if self.ranks == 1 else max(1, (os.cpu_count() or 1) // self.processes_here)
+        return self.threads or share
+
+    def device_of(self, process: int) -> str:
+        """The device of one of its processes, as `choose_device` takes it."""
+        devices = (self.device or "auto").split(",")
+        return devices[process % len(devices)]
 
     @property
     def staleness_bound_steps(self) -> int:
         """Inner steps without receiving a fragment after which the learner pauses."""
         sync = self.job.spec.sync
         return sync.staleness_bound_steps
+
+
+def node_of_pod(job: DiLoCoJob, pod: str, unit: str) -> tuple[str, int, str]:
+    """The learner's id, the number of its node, and the address of its first node. Pure.
+
+    Args:
+        job: The job.
+        pod: ``region/pool/index`` of the pod; each learner has ``nodesPerLearner`` of them, one after another.
+        unit: The address; ``{index}`` stands for the index of the learner's first pod.
+
+    Raises:
+        LearnerOptionError: the job has no such pod.
+    """
+    pool, _, number = pod.rpartition("/")
+    found = job.spec.pools.get(pool)
+    if found is None or not (number.isascii() and number.isdecimal()):
+        raise LearnerOptionError(f"--learner: {pod!r} is no pod of job {job.metadata.name}; use REGION/POOL/PODINDEX")
+    learner, node = divmod(int(number), found.nodes_per_learner)
+    return f"{pool}/{learner}", node, unit.replace("{index}", str(learner * found.nodes_per_learner))

@@ -1,7 +1,4 @@
-"""Runs the learner as a process: handles signals, and ends with an exit code and one line of text.
-
-Every user's mistake and every refusal is one line; only an unexpected error has a traceback, in the log.
-"""
+"""Runs the learner as a process: handles signals, serves pages, and ends with an exit code."""
 
 import logging
 import signal
@@ -11,9 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 
-from diloco.core.fragments import LayoutError
-from diloco.learner.data import DataError, DataUnavailableError
-from diloco.learner.data.source import DataStoppedError
+from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
@@ -21,35 +16,16 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.stuck import ended_if_stuck
-from diloco.learner.training.device import DeviceError
-from diloco.learner.training.fitting_batch import BatchError
-from diloco.learner.training.optimizer import OptimizerError
-from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import set_torch_threads
-from diloco.model import ModelError
-from diloco.runtime.addresses import AddressError
-from diloco.runtime.files import UnusableFileError
-from diloco.runtime.http import HttpServer, HttpServerError
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED
+from diloco.learner.unit.starting import Unit
+from diloco.runtime.http import HttpServer
+from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED
 from diloco.runtime.process.loading import Loading
-from diloco.wire.tls.tls import TlsFileError
 
 _log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0005
 
-_MISTAKES = (
-    AddressError,
-    BatchError,
-    DataError,
-    DeviceError,
-    HttpServerError,
-    LayoutError,
-    ModelError,
-    OptimizerError,
-    TlsFileError,
-    UnusableFileError,
-)
 _EXITS = {
     EndKind.STOPPED: EXIT_OK,
     EndKind.FINISHED: EXIT_OK,
@@ -58,39 +34,26 @@ _EXITS = {
 }
 
 
-def run_learner(options: LearnerOptions) -> int:
+def run_learner(options: LearnerOptions, unit: Unit | None = None) -> int:
     """Run one learner until it is stopped, the job is over, or the syncer refuses it; returns the exit code.
 
-    The caller sets up logging. If called in the main thread, it handles SIGTERM and SIGINT while it runs.
+    ``unit``: its processes, if they are several. The caller sets up logging. If called in the main thread, it handles
+    SIGTERM and SIGINT while it runs.
     """
     wakeup = Wakeup()
     orders = Orders(wakeup)
-    set_torch_threads(options.threads)
+    set_torch_threads(options.threads_of_process)
     with _signals(orders), _short_switch_interval(), ended_if_stuck(orders):
-        try:
-            return _run(options, orders, wakeup)
-        except DataStoppedError as error:
-            _log.info("%s", error)
-            return EXIT_OK
-        except (DataUnavailableError, TrainingDivergedError) as error:
-            _log.error("%s", error)  # one line, though not a user's mistake
-            return EXIT_UNEXPECTED
-        except _MISTAKES as error:
-            _log.error("%s", error)  # likewise
-            return EXIT_BAD_INPUT
-        except SystemExit as error:
-            _log.error("the job's model or data has called sys.exit(%s) in training; it must return", error.code)
-            return EXIT_UNEXPECTED
-        except Exception:  # noqa: BLE001  # a traceback in the log, an exit code for the supervisor
-            _log.exception("stopped by an unexpected error")
-            return EXIT_UNEXPECTED
+        return exit_code_of(
+            lambda: _run(options, orders, wakeup, unit), (lambda: None) if unit is None else unit.await_cause
+        )
 
 
-def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
-    with _http(options) as http, ExitStack() as stack:
+def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: Unit | None) -> int:
+    with _http(options, unit) as http, ExitStack() as stack:
 
         def begin(own: Training | None = None) -> Learner:
-            made = stack.enter_context(closing(Learner(options, orders, wakeup, own)))
+            made = stack.enter_context(closing(Learner(options, orders, wakeup, own, unit)))
             if http is not None:
                 http.serve(made.pages())
             return made
@@ -109,13 +72,17 @@ def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> int:
 
 
 @contextmanager
-def _http(options: LearnerOptions) -> Iterator[HttpServer | None]:
+def _http(options: LearnerOptions, unit: Unit | None) -> Iterator[HttpServer | None]:
     """Serve the HTTP pages before anything that may take long, so that a probe sees that the process is loading."""
     if options.http_address is None:
         yield None
         return
     loading = Loading()
     loading.switch_to("creating the model and opening the data")
+    if unit is not None and unit.nodes is not None and unit.nodes.http is not None:
+        unit.nodes.http.serve(loading.pages())
+        yield unit.nodes.http
+        return
     with HttpServer(options.http_address, loading.pages()) as http:
         _log.info("serving /metrics, /healthz and /readyz at http://%s", http.address)
         yield http

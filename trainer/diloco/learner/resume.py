@@ -52,6 +52,7 @@ class Resume:
                 step,
                 *(escaped(one[:_LONGEST_ID]) for one in (checkpoint.training, training)),
             )
+            self._trainer.start_over()  # other processes of this learner have restored their parts
         else:
             self._load(checkpoint)
         self._waiting = None

@@ -12,8 +12,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from diloco.learner.mailboxes.orders import Ending, Orders
+from diloco.runtime.process.abrupt_end import end_abruptly
 from diloco.runtime.process.exits import EXIT_STUCK
 
 _log = logging.getLogger(__name__)
@@ -21,8 +23,6 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 5.0
 """Time for the training thread to return by itself, which a slow one does."""
-_TELL_SECONDS = 2.0
-"""Time to write the log, whose reader may hang as well."""
 
 
 @contextmanager
@@ -36,10 +36,7 @@ def ended_if_stuck(
         while not over.is_set():
             ending = orders.wait_until_stuck(_LOOK_SECONDS)
             if ending is not None and not over.wait(end_seconds):
-                telling = threading.Thread(target=_tell, args=(ending,), daemon=True)
-                telling.start()
-                telling.join(_TELL_SECONDS)
-                exit_process(EXIT_STUCK)
+                end_abruptly(EXIT_STUCK, partial(_tell, ending), exit_process)
                 return
 
     thread = threading.Thread(target=watch, name="stuck", daemon=True)

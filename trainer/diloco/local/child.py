@@ -79,9 +79,12 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to its process group; does nothing if it has ended."""
+        """Send a signal to its process group, SIGTERM to the process alone, which ends its others in order.
+
+        Does nothing if it has ended.
+        """
         if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, number)
+            (os.kill if number == signal.SIGTERM else os.killpg)(self._process.pid, number)
 
     def bound_log(self) -> None:
         """If the log is too long, move its content to ``NAME.older.log``, in place of what was there.

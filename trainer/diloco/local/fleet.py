@@ -18,10 +18,9 @@ from diloco.local.restarts import (
     Verdict,
     after_learner_exit,
     after_syncer_exit,
-    how_it_ended,
 )
 from diloco.local.targets import SYNCER
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, how_it_ended
 
 
 class ProcessState(StrEnum):

@@ -1,12 +1,11 @@
 """Decides what to do about a process that has ended: restart it and when, leave it, or end the run. Pure."""
 
-import signal
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from diloco.runtime.backoff import Backoff, no_jitter
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK, EXIT_REFUSED, how_it_ended
 
 BACKOFF: Final = Backoff(first_seconds=0.5, most_seconds=30.0, random=no_jitter)
 """Before a process is started again: one supervisor does it, for all of them."""
@@ -82,16 +81,6 @@ def after_syncer_exit(record: EndedProcess) -> Decision:
     if record.early_exits >= _EARLY_EXITS_LIMIT:
         return Decision(Verdict.FAIL, f"the syncer ended {record.early_exits} times before it served: {_text(record)}")
     return Decision(Verdict.RESTART, _text(record), _delay(record))
-
-
-def how_it_ended(exit_code: int) -> str:
-    """Text for an exit code."""
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
 
 
 def _ended_well(record: EndedProcess) -> Decision:

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from diloco.core.fragments import Layout
 from diloco.model.constants import constants_digest
-from diloco.model.entrypoint import EntrypointError, call_entrypoint
+from diloco.model.entrypoint import EntrypointError, call_entrypoint, load_entrypoint
 from diloco.model.errors import ModelError
 from diloco.model.fragments import layout_of, write_fragment
 from diloco.model.gpt import GPT, GPTConfig
@@ -81,9 +81,11 @@ def blank_model(spec: JobSpec) -> nn.Module:
     """
     vocabulary = vocabulary_of_builtin(spec)
     try:
+        if spec.model.entrypoint is not None:  # its module's own tensors are to have values
+            load_entrypoint(spec.model.entrypoint, "model.entrypoint")
         with seeded(spec.training.seed), torch.device("meta"), _WithoutInitialValues():
             return _make(spec.model, vocabulary)
-    except ModelError:
+    except (EntrypointError, ModelError):
         if spec.model.entrypoint is None:
             raise
         return build_model(spec)

@@ -11,6 +11,7 @@ import xxhash
 from torch import Tensor, nn
 
 from diloco.model.errors import ModelError
+from diloco.model.sharded import part
 
 
 def constants_digest(module: nn.Module) -> str | None:
@@ -40,14 +41,14 @@ def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def tensor_digest(name: str, tensor: Tensor) -> str:
-    """XXH3-128 of a tensor's values, hexadecimal; ``name`` is for messages.
+    """XXH3-128 of a tensor's values, of those this process has, hexadecimal; ``name`` is for messages.
 
     Raises:
         ModelError: it is not a plain, strided tensor.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise ModelError(f"model: {name} is a {tensor.layout} tensor of {tensor.dtype}; use a dense one")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = part(tensor.detach()).cpu().contiguous().reshape(-1)
     return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().data)
 
 
@@ -96,9 +97,9 @@ class SavedBuffers:
 def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
     """Name, buffer, and whether it is in the state dict; each once."""
     seen: set[int] = set()
-    for prefix, part in module.named_modules():
-        for name, buffer in part._buffers.items():  # noqa: SLF001  # named_buffers does not say which are saved
+    for prefix, owner in module.named_modules():
+        for name, buffer in owner._buffers.items():  # noqa: SLF001  # named_buffers does not say which are saved
             if buffer is not None and id(buffer) not in seen:
                 seen.add(id(buffer))
-                saved = name not in part._non_persistent_buffers_set  # noqa: SLF001  # as above
+                saved = name not in owner._non_persistent_buffers_set  # noqa: SLF001  # as above
                 yield f"{prefix}.{name}".lstrip("."), buffer, saved

@@ -3,12 +3,47 @@
 Every process calls each of these functions, in the same order. A tensor that is not parted is the same in all of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor, nn
+
+T = TypeVar("T", bound=Tensor)
+
+
+class Place(NamedTuple):
+    """Where in a whole tensor the part of a process lies."""
+
+    first: tuple[int, ...]
+    """Index of its first element, in each dimension."""
+    shape: tuple[int, ...]
+    whole: tuple[int, ...]
+    """Shape of the whole tensor."""
+    how: str = ""
+    """How it was parted, if the part is no box of the whole. It fits only where this is the same."""
+
+    @property
+    def parted(self) -> bool:
+        """Whether there is more of the tensor than this."""
+        return self.shape != self.whole or bool(self.how)
+
+
+def place_of(tensor: Tensor) -> Place:
+    """Where this process's part of ``tensor`` lies."""
+    shape = tuple(part(tensor).shape)
+    if not is_parted(tensor):
+        return Place((0,) * len(shape), shape, shape)
+    from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415  # see part_of
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415
+
+    parted: Any = tensor
+    mesh, placements = parted.device_mesh, parted.placements
+    if all(type(one) in (Replicate, Shard) for one in placements):
+        _, first = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+        return Place(tuple(first), shape, tuple(tensor.shape))
+    how = f"{placements} at {mesh.get_coordinate()} of {tuple(mesh.shape)}, {tuple(tensor.shape)}"
+    return Place((0,) * len(shape), shape, shape, how)
 
 
 def is_parted(tensor: Tensor) -> bool:
@@ -26,20 +61,24 @@ def part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_parted(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def part_of(values: Tensor, like: Tensor, source: int | None = None) -> Tensor:
-    """This process's part of ``values``, whole and on its device, if they are parted as ``like`` is.
-
-    ``source``: 0: those of the first process are meant, and others give any of that shape; None: all have the same.
-    """
+def part_of(values: Tensor, like: Tensor) -> Tensor:
+    """This process's part of ``values``, if they are parted as ``like`` is: whole, on its device, the same in all."""
     if not is_parted(like):
-        if source is not None:
-            torch.distributed.broadcast(values, source)
         return values
-    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415  # slow, and only for learners of several
+    from torch.distributed.tensor import DTensor, Replicate  # noqa: PLC0415  # slow, and only for learners of several
 
     parted: Any = like
-    made: Any = distribute_tensor(values, parted.device_mesh, parted.placements, src_data_rank=source)
+    everywhere = DTensor.from_local(values, parted.device_mesh, [Replicate()] * parted.device_mesh.ndim)
+    made: Any = everywhere.redistribute(placements=parted.placements)
     return made.to_local()  # type: ignore[no-any-return]
+
+
+def by_mesh(tensors: Iterable[T]) -> list[list[T]]:
+    """Tensors that are parted among the same processes, or none, together."""
+    found: dict[object, list[T]] = {}
+    for one in tensors:
+        found.setdefault(getattr(one, "device_mesh", None), []).append(one)
+    return list(found.values())
 
 
 @contextmanager

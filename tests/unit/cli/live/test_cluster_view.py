@@ -73,10 +73,14 @@ def test_an_elastic_pool_is_shown_with_its_bounds_and_why_learners_wait() -> Non
     assert "4 learners of us-west/spot run in the region's next pool" in lines
 
 
-def test_of_learners_of_several_nodes_the_ready_pods_are_shown_too() -> None:
-    big = {"name": "big", "desired": 2, "ready": 1, "readyPods": 3, "nodesPerLearner": 2, "training": 1}
-    status = training_status(regions=[{"name": "here", "desired": 2, "training": 1, "pools": [big]}])
-    assert "here/big      1  1 (3 pods)       2  -" in drawn(job_view(job(status), Closeup(), NOW)).splitlines()
+def test_pods_are_shown_if_learners_have_several() -> None:
+    unit = {"name": "big", "desired": 4, "ready": 1, "readyPods": 3, "nodesPerLearner": 2, "training": 1}
+    single = {"name": "old", "desired": 2, "ready": 2, "training": 2}
+    status = training_status(regions=[{"name": "us-west", "desired": 6, "training": 3, "pools": [unit, single]}])
+    lines = drawn(job_view(job(status), Closeup(), NOW)).splitlines()
+    assert "pool         train  ready  wanted  pods ready  StatefulSet" in lines
+    assert "us-west/big      1      1       4      3 of 8  -" in lines
+    assert "us-west/old      2      2       2           2  -" in lines
 
 
 def test_doubts_left_out_learners_and_the_quorum_are_shown_from_the_status() -> None:

@@ -58,7 +58,7 @@ def test_a_plain_loop_trains_as_the_built_in_one_to_the_bit(tmp_path: Path, monk
         tokens = numbers.take()
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
-    monkeypatch.setattr(built_in._task, "batch", batch)  # the loop's data
+    monkeypatch.setattr(built_in._inner._task, "batch", batch)  # the loop's data
     results = [built_in.step(0.0) for _ in range(12)]
     assert same(parameters(stage.trainer), parameters(built_in))
     assert (stage.trainer.steps, stage.trainer.tokens) == (built_in.steps, built_in.tokens) == (12, 12 * 64)

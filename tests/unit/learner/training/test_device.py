@@ -38,6 +38,21 @@ def test_a_cuda_device_must_be_one_of_those_there(
 
 
 @pytest.mark.parametrize(
+    ("there", "name", "device"),
+    [(0, "auto", "cpu"), (2, "auto", "cuda:1"), (2, "cuda", "cuda:1"), (2, "cuda:0", "cuda:0"), (1, "auto", None)],
+)
+def test_each_process_of_a_learner_has_a_cuda_device_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, there: int, name: str, device: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    if device is None:
+        with pytest.raises(DeviceError, match="cuda:1 is not available; this machine has 1 CUDA devices"):
+            choose_device(name, 1)
+    else:
+        assert choose_device(name, 1) == torch.device(device)
+
+
+@pytest.mark.parametrize(
     ("name", "precision", "peak"),
     [
         ("NVIDIA H100 80GB HBM3", "BF16", 989e12),

@@ -54,9 +54,9 @@ def test_an_example_counts_as_a_sequence_whatever_its_loss_counts() -> None:
     job = job_of("Answers", model="tests.support.entrypoints:tiny_model")
     job = job.model_copy(update={"training": job.training.model_copy(update={"sequence_length": 9})})
     trainer = trainer_of(job)
-    batch = trainer._task.batch(trainer._data.sampler.numbers(0, 8))
+    batch = trainer._inner._task.batch(trainer._data.sampler.numbers(0, 8))
     with torch.no_grad():
-        total, count = trainer._task.loss(trainer._module, batch)
+        total, count = trainer._inner._task.loss(trainer._module, batch)
     assert count == batch["counts"].sum() < 8 * 4
     first = trainer.step(0.0)
     assert first.tokens == 8 * 9
@@ -86,7 +86,7 @@ def test_an_own_optimizer_resumes_to_the_bit(task: str, tmp_path: Path) -> None:
 
 def test_numbers_of_an_own_optimizers_groups_outlive_a_restart() -> None:
     first, second = (trainer_of(job_of("ImagesWithCounts")) for _ in range(2))
-    (group,) = second._optimizer._optimizer.param_groups  # type: ignore[union-attr]  # the task's own
+    (group,) = second._inner.optimizer._optimizer.param_groups  # type: ignore[union-attr]  # the task's own
     first.step(0.0)
     second.load_state(first.state())
     assert (group["pace"], group["begun"]) == (0.9, True)

@@ -167,7 +167,7 @@ def test_the_file_is_that_of_the_model_which_is_built_only_if_it_must_be(
     info = ModelInfo("made", job.spec.model, 0, job.spec.training.sequence_length, layout.digest, 7)
     export_model(model_from_fragments(job.spec, layout, parameters), tmp_path / "built", info)
     built: list[str] = []
-    make = getattr(models_with_buffers, name)
+    make: Callable[[], torch.nn.Module] = getattr(models_with_buffers, name)
 
     def counted() -> torch.nn.Module:
         module = make()

@@ -14,7 +14,7 @@ from diloco.cli.live.cluster_jobs import SeenJob
 from diloco.local.view.screen import render
 from diloco.local.view.snapshot import LearnerSnapshot, RunSnapshot
 from diloco.local.view.units import count_text, duration_text
-from diloco.spec.status.job import Condition, JobStatus, Progress
+from diloco.spec.status.job import Condition, JobStatus, PoolStatus, Progress
 from diloco.spec.words import shortlist
 
 _STYLES: Final = {"Training": "green", "Complete": "bold green", "Failed": "bold red", "Invalid": "bold red"}
@@ -225,6 +225,9 @@ def _pools(status: JobStatus) -> Table:
     table.add_column("pool")
     for name in ("train", "ready", "wanted"):
         table.add_column(name, justify="right")
+    units = any(pool.nodes_per_learner for region in status.regions for pool in region.pools)
+    if units:
+        table.add_column("pods ready", justify="right")
     some_left_out = any(pool.left_out for region in status.regions for pool in region.pools)
     if some_left_out:
         table.add_column("left out", justify="right")
@@ -236,12 +239,19 @@ def _pools(status: JobStatus) -> Table:
             table.add_row(
                 f"{region.name}/{pool.name}",
                 Text(str(pool.training), style=short),
-                str(pool.ready) if pool.ready_pods is None else f"{pool.ready} ({pool.ready_pods} pods)",
+                str(pool.ready),
                 str(pool.desired) if pool.minimum is None else f"{pool.minimum} to {pool.desired}",
+                *([_pods(pool)] if units else []),
                 *([Text(str(pool.left_out or 0), style="yellow" if pool.left_out else "")] if some_left_out else []),
                 pool.stateful_set or _NONE,
             )
     return table
+
+
+def _pods(pool: PoolStatus) -> str:
+    if pool.nodes_per_learner is None:
+        return str(pool.ready)
+    return f"{pool.ready_pods or 0} of {pool.desired * pool.nodes_per_learner}"
 
 
 def _waiting(status: JobStatus) -> list[RenderableType]:

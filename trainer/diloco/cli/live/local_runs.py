@@ -86,7 +86,8 @@ def _snapshot(summary: Any) -> RunSnapshot:
         "recoveries": {},
     }
     moved = Bandwidth(summary["bytes_pushed"] / seconds, summary["bytes_pulled"] / seconds)
-    return replace(RunSnapshot.from_status(SyncerStatus.model_validate(status)), bandwidth=moved)
+    processes = {one["id"]: one["processes"] for one in summary["learners"]}
+    return replace(RunSnapshot.from_status(SyncerStatus.model_validate(status), processes), bandwidth=moved)
 
 
 def _endpoint(directory: Path) -> str | None:

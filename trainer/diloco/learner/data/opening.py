@@ -56,7 +56,8 @@ def open_data(
     )
     check_size(task, sampling.batch_size, job.data.holdout_fraction)
     train = training_sequences(len(task), job.data.holdout_fraction)
-    at_once = min(sampling.batch_size, job.training.micro_batch_size or sampling.batch_size)
+    each = max(1, sampling.batch_size // job.pool_of(learner).ranks)  # of a process
+    at_once = min(each, job.training.micro_batch_size or each)
     holdout = Holdout(train, len(task), at_once, job.training.evaluation.sequences)
     return LearnerData(task, DealtSampler(train, sampling, hand), holdout)
 

@@ -33,23 +33,30 @@ def flops_of_token(job: JobSpec, module: nn.Module) -> int:
     return operations
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Most operations a second of ``device`` in BF16; None for another precision, or a device that is not known."""
+def peak_flops(device: torch.device, precision: str, processes: int = 1) -> float | None:
+    """Most operations a second in BF16, of a device like ``device`` for each of a learner's ``processes``.
+
+    None for another precision, or a device that is not known.
+    """
     if device.type != "cuda" or precision != "BF16":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in _PEAKS.items() if part in name.replace("-", " ").split()), None)
+    return next((processes * peak for part, peak in _PEAKS.items() if part in name.replace("-", " ").split()), None)
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, process: int | None = None) -> torch.device:
     """The device of that name (``cpu``, ``cuda``, ``cuda:1``); ``auto`` is CUDA if there is any.
+
+    ``process``: of several on this machine, each of which gets a CUDA device of its own.
 
     Raises:
         DeviceError: no such device.
     """
     count = torch.cuda.device_count()
     if name == "auto":
-        return torch.device("cuda" if count else "cpu")
+        name = "cuda" if count else "cpu"
+    if name == "cuda" and process is not None:
+        name = f"cuda:{process}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

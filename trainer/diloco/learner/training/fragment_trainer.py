@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.core.fragments import Layout
+from diloco.learner.checkpoint_parts import Others
 from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.training.capture import Capture, Reader
 from diloco.model.fragments import trained_parameters, whole_tensors, write_fragment
@@ -43,7 +44,7 @@ class TrainerState:
     """What a restarted learner restores. The model is not in it: that comes from the syncer."""
 
     tensors: Mapping[str, Tensor]
-    """The inner optimizer's moments, in host memory, not shared."""
+    """The inner optimizer's moments, in host memory, not shared; of several processes: the part of the first."""
     optimizer_steps: int
     steps: int
     tokens: int
@@ -86,6 +87,8 @@ class FragmentTrainer(ABC):
         """What the syncer deals; a loop with data of its own is dealt none."""
         self.sequences = 0
         """Those of the job's data that are trained on, in all; 0: the data is not the job's."""
+        self.others = Others({})
+        """The other processes of this learner, which write and read parts of its checkpoints."""
         self.metrics: Mapping[str, float] = {}
         """Means of the task's metrics in the latest evaluation."""
         self.steps = 0

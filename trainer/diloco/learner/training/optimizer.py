@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.muon import Muon
+from diloco.model import sharded
 from diloco.model.fragments import trained_parameters
 from diloco.model.matrices import hidden_matrices
+from diloco.model.sharded import by_mesh
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerType
 
 _log = logging.getLogger(__name__)
@@ -146,19 +148,32 @@ class NamedOptimizer:
     def state(self) -> dict[str, Tensor]:
         """A copy of the optimizer's state in host memory, contiguous f32, by ``KIND.NAME`` of each parameter.
 
-        The kinds are AdamW's moments ``exp_avg`` and ``exp_avg_sq`` and count ``step``, and Muon's ``momentum_buffer``.
-        A moment has its parameter's shape, a count none. Parameters that have had no gradient yet have no state.
+        In a learner of several processes: of this one's parts of the parameters. The kinds are AdamW's moments
+        ``exp_avg`` and ``exp_avg_sq`` and count ``step``, and Muon's ``momentum_buffer``. A moment has its parameter's
+        shape, a count none. Parameters that have had no gradient yet have no state.
         """
         tensors: dict[str, Tensor] = {}
         for part in self._parts.values():
             for name, parameter in part.parameters.items():
                 kept = part.optimizer.state.get(parameter, {})
                 tensors |= {
-                    f"{kind}.{name}": kept[kind].to("cpu", copy=True, memory_format=torch.contiguous_format)
+                    f"{kind}.{name}": sharded.part(kept[kind]).to(
+                        "cpu", copy=True, memory_format=torch.contiguous_format
+                    )
                     for kind in part.state
                     if kept
                 }
         return tensors
+
+    def places(self) -> dict[str, sharded.Place]:
+        """Where this process's part of each tensor of ``state`` lies, whether or not there is one yet."""
+        count = sharded.Place((), (), ())
+        return {
+            f"{kind}.{name}": count if kind == "step" else sharded.place_of(parameter)
+            for part in self._parts.values()
+            for name, parameter in part.parameters.items()
+            for kind in part.state
+        }
 
     def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Restore what ``state`` returned after ``steps`` steps, before the first step.
@@ -234,22 +249,31 @@ def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _
 def _groups(
     parameters: Mapping[str, nn.Parameter], options: InnerOptimizer, decay_of: Callable[[nn.Parameter], float]
 ) -> list[dict[str, Any]]:
-    """Groups for torch: the parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``)."""
+    """Groups for torch: the parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``).
+
+    Those of a group are parted among the same processes.
+    """
     alike: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         group = options.group_of(name)
         decay = decay_of(parameter) if group is None or group.weight_decay is None else group.weight_decay
         scale = 1.0 if group is None else group.learning_rate_scale
         alike.setdefault((scale, decay), []).append(parameter)
-    return [{"params": those, "scale": scale, "weight_decay": decay} for (scale, decay), those in alike.items()]
+    return [
+        {"params": part, "scale": scale, "weight_decay": decay}
+        for (scale, decay), those in alike.items()
+        for part in by_mesh(those)
+    ]
 
 
 def _laid_out(saved: Tensor, kind: str, name: str, parameter: nn.Parameter) -> Tensor:
     """A part of a parameter's state on its device; a moment in its order in memory, as fused AdamW pairs by that."""
     like = torch.empty((), device=parameter.device) if kind == "step" else torch.empty_like(parameter.detach())
-    if saved.shape != like.shape:
-        raise ValueError(f"{kind}.{name} has the shape {tuple(saved.shape)}, not {tuple(like.shape)}")
-    return like.copy_(saved)
+    own = sharded.part(like)
+    if saved.shape != own.shape:
+        raise ValueError(f"{kind}.{name} has the shape {tuple(saved.shape)}, not {tuple(own.shape)}")
+    own.copy_(saved)
+    return like
 
 
 def _matrices(parameters: Mapping[str, nn.Parameter]) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from diloco.learner.training.optimizer import LearningRates, OptimizerError
 from diloco.model.entrypoint import one_line
+from diloco.model.sharded import Place
 from diloco.spec.training import InnerOptimizer
 
 _NUMBER: Final = "number:"
@@ -120,6 +121,10 @@ class OwnOptimizer:
                         "whose state is tensors and numbers"
                     )
         return tensors
+
+    def places(self) -> dict[str, Place]:
+        """None: it is never parted, and its tensors may have any shape."""
+        return {}
 
     def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Restore what ``state`` returned after ``steps`` steps, before the first step.

@@ -22,7 +22,7 @@ from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.learner.training.state_watch import StateWatch
 from diloco.model.fragments import trained_parameters
 from diloco.model.randomness import seeded_by
-from diloco.model.sharded import whole
+from diloco.model.sharded import by_mesh, is_parted, whole
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerType
 
@@ -62,7 +62,7 @@ class InnerSteps:
         self._parameters = trained_parameters(module)
         task.check(module)
         own = task.optimizer(self._parameters)
-        if own is not None and share.ranks > 1:
+        if own is not None and any(map(is_parted, self._parameters.values())):
             raise OptimizerError(
                 f"{task.field}: its optimizer is not possible in a learner of several processes; leave optimizer() "
                 "out, or use processesPerNode 1"
@@ -118,9 +118,13 @@ class InnerSteps:
         with seeded_by(key, self._device):
             loss, count = backpropagate(self._module, self._task, numbers, self._options, self._share)
         used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
-        norm = whole(get_total_norm([parameter.grad for parameter in used if parameter.grad is not None]))
+        # What several meshes have cannot go into one operation.
+        parts = by_mesh(used)
+        norms = [whole(get_total_norm([one.grad for one in part if one.grad is not None])) for part in parts]
+        norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
         if self._options.optimizer.clip_norm > 0:
-            clip_grads_with_norm_(used, self._options.optimizer.clip_norm, norm)
+            for part in parts:
+                clip_grads_with_norm_(part, self._options.optimizer.clip_norm, norm)
         # Read all values with one wait for the device.
         loss_value, norm_value, counted = torch.stack((loss, norm, count)).tolist()
         if counted <= 0:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.core.fragments import Layout
+from diloco.learner.checkpoint_parts import Others
 from diloco.learner.data.opening import LearnerData
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, StepResult, TrainerState
 from diloco.learner.training.share import Numbers
@@ -38,6 +39,7 @@ class InnerTrainer(FragmentTrainer):
         self._data = data
         self._inner = inner
         self.optimizer_identity = inner.optimizer.identity
+        self.others = Others(inner.optimizer.places())
         self.batch_size = data.sampler.sampling.batch_size
 
     def step(self, progress: float) -> StepResult:

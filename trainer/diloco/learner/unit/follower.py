@@ -5,11 +5,12 @@ from contextlib import suppress
 import torch
 
 from diloco.learner.training.steps import TrainingDivergedError
+from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.orders import Op
 from diloco.learner.unit.rank import Rank
 
 
-def follow(rank: Rank) -> None:
+def follow(rank: Rank, checkpoints: RankCheckpoints) -> None:
     """Do what the first process tells, until the end.
 
     Raises:
@@ -33,5 +34,10 @@ def follow(rank: Rank) -> None:
                 rank.evaluate()
             case Op.START_OVER:
                 rank.inner.start_over()
+            case Op.SAVE:
+                checkpoints.save()
+            case Op.LOAD:
+                checkpoints.load(order.a, order.b)
             case Op.END:
+                checkpoints.close()
                 return

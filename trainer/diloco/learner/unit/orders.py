@@ -23,9 +23,9 @@ class Op(IntEnum):
     START_OVER = 5
     """Drop the inner optimizer's state."""
     SAVE = 6
-    """Write this process's part of checkpoint ``a``."""
+    """Write this process's part of the next checkpoint."""
     LOAD = 7
-    """Restore this process's part of checkpoint ``a``."""
+    """Restore this process's part of checkpoint ``a``, of ``b`` optimizer steps. The digests of all parts follow."""
     END = 8
     """End the process."""
 

@@ -30,6 +30,7 @@ class Rank:
             name: part(one).detach().to("cpu", copy=True) for name, one in trained_parameters(self.module).items()
         }
 
+    @torch.no_grad()
     def give(self, fragment: int) -> None:
         """In the others: give the first process, which reads it, all of a fragment."""
         for _ in slot_values(self.module, self.layout.fragments[fragment]):
@@ -41,15 +42,20 @@ class Rank:
         device = self.world.device
         for slot in self.layout.fragments[fragment].slots:
             parameter, piece = self.module.get_parameter(slot.tensor.name), slot.tensor
-            rows = slice(piece.first_row, piece.first_row + piece.shape[0]) if piece.shape else ...
-            full = torch.empty(parameter.shape, device=device)
+            given = torch.empty(piece.shape, device=device)
             if values is not None:
-                full[rows] = values[slot.offset : slot.offset + piece.numel].view(piece.shape).to(device)
-            inside = torch.zeros(parameter.shape, dtype=torch.bool, device=device)
-            inside[rows] = True
-            own, mine = part_of(full, parameter, 0), part_of(inside, parameter)
+                given.copy_(values[slot.offset : slot.offset + piece.numel].view(piece.shape))
+            self.world.spread(given)
+            if given.shape == parameter.shape:
+                own, mine = part_of(given, parameter), None
+            else:
+                rows = slice(piece.first_row, piece.first_row + piece.shape[0])
+                full = torch.empty(parameter.shape, device=device)
+                inside = torch.zeros(parameter.shape, dtype=torch.bool, device=device)
+                full[rows], inside[rows] = given, True
+                own, mine = part_of(full, parameter), part_of(inside, parameter)
             for target in (part(parameter), self._received[piece.name]):
-                target.copy_(torch.where(mine, own, target.to(device)))
+                target.copy_(own if mine is None else torch.where(mine, own, target.to(device)))
 
     def evaluate(self) -> Evaluated:
         """Means over the held-out examples, of the model as received.

@@ -1,7 +1,8 @@
 """Parts a model among the processes of a learner."""
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,13 @@ from diloco.learner.training.share import Share
 from diloco.learner.unit.world import World
 from diloco.model import ModelError
 from diloco.model.build import blank_model, build_model
-from diloco.model.entrypoint import EntrypointError, call_entrypoint
+from diloco.model.entrypoint import EntrypointError, load_entrypoint, one_line
 from diloco.model.fragments import trained_parameters
 from diloco.model.sharded import is_parted, part, part_of
 from diloco.spec import JobSpec
 from diloco.spec.placement import Pool
+
+_FIELD: Final = "model.parallelize"
 
 
 class GroupShare(Share):
@@ -28,8 +31,9 @@ class GroupShare(Share):
 
     def summed(self, values: Tensor) -> Tensor:
         """See `Share`."""
-        torch.distributed.all_reduce(values, group=self._group)
-        return values
+        total = values.detach().clone()
+        torch.distributed.all_reduce(total, group=self._group)
+        return total
 
 
 class Parted(NamedTuple):
@@ -47,13 +51,19 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
         ModelError: it cannot be built or parted.
     """
     module = _without_values(spec)
+    names = list(trained_parameters(module))
     mesh = _parallelized(module, spec, pool, world)
-    for name, parameter in trained_parameters(module).items():
-        if world.ranks > 1 and not is_parted(parameter):
-            raise ModelError(f"model.parallelize: {name} is not a DTensor; make every trained parameter one")
+    _check(module, names, world)
+    if (batch := pool.largest_batch(spec.training)) % mesh.size():
+        raise ModelError(
+            f"{_FIELD}: {spec.model.parallelize} shares out a batch among {mesh.size()} processes, and batchSize "
+            f"{batch} is no multiple of that; change either"
+        )
     if any(one.is_meta for one in module.parameters()):
         module.to_empty(device=world.device)
-    module.to(world.device).train()
+    module.to(world.device)
+    if not module.training:  # as `make_model` does
+        module.train()
     _fill(module, source, world)
     for one in module.modules():
         if isinstance(one, FSDPModule):
@@ -71,27 +81,80 @@ def _without_values(spec: JobSpec) -> nn.Module:
 
 def _parallelized(module: nn.Module, spec: JobSpec, pool: Pool, world: World) -> DeviceMesh:
     """Part ``module``; returns the mesh whose processes share out a batch."""
-    field = "model.parallelize"
-    if spec.model.parallelize is not None:
-        try:
-            made = call_entrypoint(spec.model.parallelize, {"module": module, "mesh": world.mesh}, field)
-        except EntrypointError as error:
-            raise ModelError(str(error)) from error
-        if not isinstance(made, DeviceMesh) or made.ndim != 1:
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001  # no public name
             raise ModelError(
-                f"{field}: {spec.model.parallelize} returned a {type(made).__name__}, not the DeviceMesh of one "
-                "dimension whose processes share out a batch"
+                f"model: {name} has a hook for its gradient, which is lost in a learner of several processes; remove it"
             )
-        return made
+    if spec.model.parallelize is not None:
+        return _own(module, spec.model.parallelize, world)
     # Each process its own group of one: whole copies, whose gradients are averaged.
     mesh = world.mesh
     if pool.parallelism == "DDP":
         mesh = init_device_mesh(world.device.type, (world.ranks, 1), mesh_dim_names=("copies", "parts"))
-    lists = [one for one in module.modules() if isinstance(one, nn.ModuleList)]
-    for block in max(lists, key=len, default=()):
-        fully_shard(block, mesh=mesh)
-    fully_shard(module, mesh=mesh)
+    try:
+        for one in (*_blocks(module), module):
+            fully_shard(one, mesh=mesh)
+            # In newer torch; with an older one all processes must use the same parameters.
+            if callable(reduce_unused := getattr(one, "set_reduce_scatter_unused_params", None)):
+                reduce_unused(True)  # noqa: FBT003  # its only parameter
+    except (ValueError, NotImplementedError, AssertionError) as error:
+        raise ModelError(
+            f"model: torch cannot part it among processes: {one_line(error)}; change it, use processesPerNode 1, or "
+            f"{_FIELD}"
+        ) from error
     return world.mesh
+
+
+def _own(module: nn.Module, function: str, world: World) -> DeviceMesh:
+    """Part ``module`` by the user's function."""
+    try:
+        made = load_entrypoint(function, _FIELD)(module, world.mesh)
+    except EntrypointError as error:
+        raise ModelError(str(error)) from error
+    except (Exception, SystemExit) as error:  # a user's function may raise anything: show it to the user
+        raise ModelError(f"{_FIELD}: {function} raised {one_line(error)}") from error
+    if not isinstance(made, DeviceMesh) or made.ndim != 1:
+        raise ModelError(
+            f"{_FIELD}: {function} returned a {type(made).__name__}, not the DeviceMesh of one dimension whose "
+            "processes share out a batch"
+        )
+    return made
+
+
+def _check(module: nn.Module, names: list[str], world: World) -> None:
+    """Check that trained parameters have kept their ``names``, and that all are parted."""
+    trained = trained_parameters(module)
+    if list(trained) != names:
+        raise ModelError(f"{_FIELD}: renames parameters; keep the model's names")
+    for name, parameter in trained.items():
+        if world.ranks > 1 and not is_parted(parameter):
+            raise ModelError(f"{_FIELD}: {name} is not a DTensor; make every trained parameter one")
+
+
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """Parts that are gathered one after the other: members of the outermost lists, and without any, of sequences.
+
+    One whose parameters are used elsewhere too is none: what is parted twice would be two parameters.
+    """
+    uses = _uses(module)
+    for kind in (nn.ModuleList, nn.Sequential):
+        if found := list(_members(module, kind)):
+            return [one for one in found if all(uses[key] == count for key, count in _uses(one).items())]
+    return []
+
+
+def _members(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
+    for one in module.children():
+        if isinstance(module, kind) and not isinstance(one, nn.ModuleList | nn.ModuleDict):
+            yield one
+        else:
+            yield from _members(one, kind)
+
+
+def _uses(module: nn.Module) -> Counter[int]:
+    """How often each parameter is in ``module``."""
+    return Counter(id(one) for _, one in module.named_parameters(remove_duplicate=False))
 
 
 @torch.no_grad()
@@ -99,8 +162,10 @@ def _fill(module: nn.Module, source: nn.Module | None, world: World) -> None:
     """Give parameters and buffers the values of the first process's ``source``, tensor by tensor."""
     given = {} if source is None else dict(_tensors(source))
     for name, one in _tensors(module):
-        values = given[name].to(world.device) if given else torch.empty(one.shape, dtype=one.dtype, device=world.device)
-        part(one).copy_(part_of(values.contiguous(), one, 0))
+        values = torch.empty(one.shape, dtype=one.dtype, device=world.device)
+        if given:
+            values.copy_(given[name])
+        part(one).copy_(part_of(world.spread(values), one))
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

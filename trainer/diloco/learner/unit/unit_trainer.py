@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.capture import Capture, Reader
-from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer
+from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.share import Numbers
 from diloco.learner.training.steps import Made
 from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import Rank
 from diloco.model.fragments import trained_parameters
@@ -32,6 +33,7 @@ class UnitTrainer(InnerTrainer):
         self._reader = Reader(rank.module, self.device)
         self._rank, self._world = rank, rank.world
         self._begin(job, rank.data, rank.inner)
+        self.others = OtherRanks(self.others.places, rank.world)
 
     def _step(self, numbers: Numbers, began: int, progress: float) -> Made:
         self._world.tell(Order(Op.STEP, began, x=progress))
@@ -58,6 +60,11 @@ class UnitTrainer(InnerTrainer):
         """See `FragmentTrainer`."""
         self._world.tell(Order(Op.START_OVER))
         super().start_over()
+
+    def state(self) -> TrainerState:
+        """See `FragmentTrainer`; a checkpoint has to be written next, as the others do that."""
+        self._world.tell(Order(Op.SAVE))
+        return super().state()
 
     def end(self) -> None:
         """Have the other processes end."""

@@ -1,5 +1,6 @@
 """The processes of one learner, connected. The first, rank 0, is the learner itself."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -11,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from diloco.learner.unit.orders import NUMBERS, Order, decoded
 
-_NO_LIMIT: Final = timedelta(days=365)
+NO_LIMIT: Final = timedelta(days=365)
 """The first process may wait for the syncer for as long as a region is cut off. What hangs is found by stuckSeconds."""
 
 
@@ -25,12 +26,12 @@ class World:
             RuntimeError: another one ended meanwhile.
         """
         self.rank, self.ranks, self.device = rank, ranks, device
+        if device.type == "cuda":  # torch's collectives use the current one
+            torch.cuda.set_device(device.index or 0)
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=_NO_LIMIT
+            "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=NO_LIMIT
         )
-        control = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
-        assert isinstance(control, dist.ProcessGroup), "this process is in it"
-        self._control = control
+        self._control, self._saving = _host_group(), _host_group()
         self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
 
     def tell(self, order: Order) -> None:
@@ -52,6 +53,40 @@ class World:
         """Overwrite a tensor in host memory, of one shape and type in all processes, with that of the first."""
         dist.broadcast(tensor, 0, group=self._control)
 
+    def share_list(self, numbers: Sequence[int] = (), *, saving: bool = False) -> list[int]:
+        """The first process's ``numbers``, in all. ``saving``: among the threads that write checkpoints."""
+        group = self._saving if saving else self._control
+        size = torch.tensor([len(numbers)])
+        dist.broadcast(size, 0, group=group)
+        shared = torch.tensor(numbers, dtype=torch.int64) if self.rank == 0 else torch.empty(*size, dtype=torch.int64)
+        dist.broadcast(shared, 0, group=group)
+        return shared.tolist()
+
+    def all_saved(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The ``numbers``, equally many, of all processes' threads that write checkpoints, by rank."""
+        own = torch.tensor(numbers, dtype=torch.int64)
+        every = [torch.empty_like(own) for _ in range(self.ranks)]
+        dist.all_gather(every, own, group=self._saving)
+        return [one.tolist() for one in every]
+
+    def least(self, number: int) -> int:
+        """The least ``number`` of all processes."""
+        least = torch.tensor([number])
+        dist.all_reduce(least, dist.ReduceOp.MIN, group=self._control)
+        return int(least)
+
+    def spread(self, tensor: Tensor) -> Tensor:
+        """The same with a tensor on the device, which is contiguous; returns it."""
+        dist.broadcast(tensor, 0)
+        return tensor
+
     def leave(self) -> None:
         """Close the connections."""
         dist.destroy_process_group()
+
+
+def _host_group() -> dist.ProcessGroup:
+    """All processes, for tensors in host memory."""
+    made = dist.new_group(backend="gloo", timeout=NO_LIMIT)
+    assert isinstance(made, dist.ProcessGroup), "this process is in it"
+    return made

@@ -14,8 +14,9 @@ from diloco.core.engine.actions import Fence, Note, NoteKind, Refusal
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.journal import Entry
 from diloco.local.report.history import MOST_NAMES, Incident, Life, RegionSample, Span, Stretch
-from diloco.local.restarts import Verdict, how_it_ended
+from diloco.local.restarts import Verdict
 from diloco.local.targets import SYNCER
+from diloco.runtime.process.exits import how_it_ended
 from diloco.spec.status.syncer import RegionBytes
 from diloco.spec.words import shortlist
 from diloco.tape.reader import TapeEntry

@@ -1,7 +1,9 @@
 """The state of a run at one moment, for every view. Values only; no clock is read."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 from diloco.local.fleet import Fleet, Managed, ProcessState
@@ -106,9 +108,15 @@ class RunSnapshot:
         )
 
     @classmethod
-    def from_status(cls, status: SyncerStatus) -> Self:
-        """A snapshot from a syncer's status alone, for processes that this program does not supervise."""
-        rows = tuple(LearnerSnapshot(one.id, one.state.lower(), one.restarts, one) for one in status.learners)
+    def from_status(cls, status: SyncerStatus, processes: Mapping[str, int] = MappingProxyType({})) -> Self:
+        """A snapshot from a syncer's status alone, for processes that this program does not supervise.
+
+        ``processes``: of learners, by id, where they are known.
+        """
+        rows = tuple(
+            LearnerSnapshot(one.id, one.state.lower(), one.restarts, one, processes.get(one.id, 1))
+            for one in status.learners
+        )
         return cls(
             job=status.job,
             elapsed_seconds=status.elapsed_seconds,

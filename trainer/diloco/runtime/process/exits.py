@@ -1,5 +1,6 @@
 """Exit codes of every diloco process, which supervisors and operators act on. Quick to import: the entry point does."""
 
+import signal
 from typing import Final
 
 EXIT_OK: Final = 0
@@ -20,3 +21,13 @@ EXIT_STUCK: Final = 6
 """``diloco learner``: alive, but the syncer has seen no step for too long: a restart may help."""
 EXIT_INTERRUPTED: Final = 130
 """Ctrl-C, as shells say it."""
+
+
+def how_it_ended(exit_code: int) -> str:
+    """Text for an exit code; negative: of a signal."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"

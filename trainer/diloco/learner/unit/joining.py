@@ -1,0 +1,67 @@
+"""How the processes of a learner find each other, and see that they are of one job and one version."""
+
+import hashlib
+import socket
+
+import torch
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
+
+from diloco import __version__
+from diloco.core.fragments import Layout
+from diloco.learner.unit.node_link import SCHEME
+from diloco.learner.unit.world import NO_LIMIT, World
+from diloco.runtime.addresses import parse_address
+from diloco.spec import JobSpec
+
+
+class UnitError(RuntimeError):
+    """A process differs from the first of its learner; the text is one line."""
+
+
+def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> Store:
+    """Where the processes meet: on one machine a file, else `Meeting.url`, which the first serves at ``listening``."""
+    store: Store
+    if where.startswith(SCHEME):
+        token, _, address = where.removeprefix(SCHEME).partition("@")
+        host, port = parse_address(address)
+        shared = TCPStore(
+            host,
+            port,
+            is_master=listening is not None,
+            timeout=NO_LIMIT,
+            wait_for_workers=False,
+            master_listen_fd=None if listening is None else listening.detach(),
+        )
+        store = PrefixStore(token, shared)
+    else:
+        store = FileStore(where, ranks)
+    store.set_timeout(NO_LIMIT)
+    return store
+
+
+def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
+    """Wait for all processes, and connect with them. ``facts``: see `facts_of`.
+
+    Raises:
+        UnitError: this process differs from the first.
+        RuntimeError: another one has ended meanwhile.
+    """
+    every = facts | {"number of processes": str(ranks)}
+    if rank == 0:
+        for name, value in every.items():
+            store.set(f"first/{name}", value)
+    others = {name: told for name, value in every.items() if (told := store.get(f"first/{name}").decode()) != value}
+    if others:
+        what = ", ".join(f"{name} ({every[name]}, there {told})" for name, told in others.items())
+        raise UnitError(f"rank {rank} differs from rank 0 in {what}; give all processes of a learner the same")
+    return World(store, rank, ranks, device)
+
+
+def facts_of(spec: JobSpec, layout: Layout) -> dict[str, str]:
+    """What must be the same in all processes, by name."""
+    return {
+        "diloco": __version__,
+        "torch": torch.__version__,
+        "job": hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16],
+        "layout": layout.cut[:16],
+    }

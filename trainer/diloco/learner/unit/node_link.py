@@ -1,0 +1,368 @@
+"""Connects the nodes of a learner: each further node to the first, over mutual TLS with the learner's certificate.
+
+A node says who it is; once all are there, the first one tells where their processes meet. From then on a connection
+that ends ends the process at both ends: a learner is started, and ends, as one. Training itself does not go this way.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from diloco.learner.unit.node_connection import (
+    WAITING,
+    Connection,
+    NodePlace,
+    accepted,
+    connected,
+    is_address,
+    listening,
+)
+from diloco.learner.unit.node_messages import PROTOCOL, Hello, Kind, Said
+from diloco.runtime.addresses import format_address
+from diloco.runtime.backoff import Backoff, Retries
+from diloco.runtime.output import escaped
+from diloco.runtime.process.exits import EXIT_OK
+from diloco.wire.errors import WireError
+from diloco.wire.tls.files import TlsFileError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_HELLO_SECONDS: Final = 10.0
+"""For connecting, for TLS, and for the first message."""
+_TELL_SECONDS: Final = 1.0
+"""For a last message, before a process ends."""
+_FIRST_PAUSE_SECONDS: Final = 0.25
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+SCHEME: Final = "tcp://"
+"""Of a store's address."""
+_NOT_CONNECTED: Final = (OSError, ValueError, WireError, TlsFileError)
+
+
+class NodeRefusedError(RuntimeError):
+    """The nodes of a learner do not go together; the text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The store at which all processes of a learner meet."""
+
+    host: str
+    port: int
+    token: str
+    """Random: processes of an earlier start have another one."""
+    pods: str = ""
+    """In the first node: a digest of the uids of all nodes' pods."""
+    listening: socket.socket | None = None
+    """In the first node: where the store is to listen."""
+
+    @property
+    def url(self) -> str:
+        """As text."""
+        return f"{SCHEME}{self.token}@{format_address(self.host, self.port)}"
+
+
+class NodeLink:
+    """Runs an event loop on a thread of its own, so that it answers whatever the process computes or waits for."""
+
+    def __init__(self, place: NodePlace, exit_process: Callable[[int], object]) -> None:
+        self._place, self._exit_process = place, exit_process
+        self._connections: dict[int, Connection] = {}
+        """By node."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
+        """Whether a connection that ends from now on is as it should be."""
+        self._complaint = ""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nodes", daemon=True)
+        self._thread.start()
+
+    def meet(self) -> Meeting:
+        """Wait until all nodes are there, for as long as it takes; returns where their processes meet.
+
+        Raises:
+            NodeLinkError: the first node's store cannot listen.
+            NodeRefusedError: the first node refuses this one.
+        """
+        raise NotImplementedError
+
+    def over(self) -> None:
+        """In the first node: tell the others that the processes end in order, before an order ends them."""
+
+    def fail(self, line: str) -> None:
+        """Tell the other nodes how a process of this one has failed, before this process ends. Any thread."""
+        self._run(self._tell(Said(Kind.ENDED, line))).result()
+
+    def close(self) -> None:
+        """Close every connection. May be called more than once."""
+        if self._loop.is_closed():
+            return
+        self._run(self._close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, what: Coroutine[Any, Any, _T]) -> "Future[_T]":
+        return asyncio.run_coroutine_threadsafe(what, self._loop)
+
+    def _go_on(self, what: Coroutine[Any, Any, None]) -> None:
+        """Run it beside all else, until `close`. Called on the loop."""
+        task = self._loop.create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self) -> None:
+        self._ending = True
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+
+    async def _tell(self, said: Said) -> None:
+        self._ending = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TELL_SECONDS):
+                await asyncio.gather(*(one.say(said) for one in self._connections.values()), return_exceptions=True)
+
+    async def _lost(self, connection: Connection) -> None:
+        """End this process, as that of another node has ended."""
+        if self._ending:
+            return
+        line = f"{connection.name}: {connection.failure}"
+        _log.error("ending with the rest of this learner: %s", line)
+        await self._tell(Said(Kind.ENDED, line))
+        # It has not failed itself. Whatever else it does is of no use, and may never return.
+        self._exit_process(EXIT_OK)
+
+    def _complain(self, line: str) -> None:
+        """Log a line, unless it was the last."""
+        if line != self._complaint:
+            self._complaint = line
+            _log.warning("%s", line)
+
+
+class FirstNode(NodeLink):
+    """The first node's end: listens from construction until ``close``."""
+
+    def __init__(
+        self,
+        place: NodePlace,
+        stopping: Callable[[], object] = lambda: os.kill(os.getpid(), signal.SIGTERM),
+        exit_process: Callable[[int], object] = os._exit,
+    ) -> None:
+        """``stopping``: called once another node is asked to stop.
+
+        Raises:
+            NodeLinkError: it cannot listen.
+        """
+        self._listening = listening(place.host, place.port)
+        super().__init__(place, exit_process)
+        self._stopping = stopping
+        self._started = False
+        self._greeting = 0
+        self._all_there = threading.Event()
+        self._loop.call_soon_threadsafe(lambda: self._go_on(self._accept()))
+
+    @property
+    def missing(self) -> list[int]:
+        """The nodes that are not there yet."""
+        return [one for one in range(1, self._place.nodes) if one not in self._connections]
+
+    def meet(self) -> Meeting:
+        """See `NodeLink`."""
+        # A pod has ports of its own; several processes of one machine do not.
+        host, port = (self._place.host, 0) if is_address(self._place.host) else ("localhost", self._place.port + 1)
+        store, token = listening(self._place.host, port), secrets.token_hex(16)
+        port = int(store.getsockname()[1])
+        while True:
+            self._all_there.wait()
+            if self._run(self._start(Said(Kind.START, token, port))).result():
+                pods = [self._place.pod, *(one.pod for _, one in sorted(self._connections.items()))]
+                return Meeting(host, port, token, sha256(" ".join(pods).encode()).hexdigest()[:32], store)
+
+    def over(self) -> None:
+        """See `NodeLink`."""
+        self._run(self._tell(Said(Kind.OVER))).result()
+
+    async def _start(self, said: Said) -> bool:
+        if self.missing:
+            return False
+        self._started = True
+        for one in list(self._connections.values()):
+            with suppress(OSError):  # `_hear` finds that it has ended
+                await one.say(said)
+        return True
+
+    async def _accept(self) -> None:
+        self._listening.setblocking(False)  # noqa: FBT003  # its only parameter
+        with self._listening:
+            while True:
+                try:
+                    peer, _ = await self._loop.sock_accept(self._listening)
+                except OSError as error:
+                    self._complain(f"cannot take a connection of another node: {error.strerror}")
+                    await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+                    continue
+                if self._greeting < WAITING:
+                    self._greeting += 1
+                    self._go_on(self._serve(peer))
+                else:
+                    peer.close()
+
+    async def _serve(self, peer: socket.socket) -> None:
+        connection = None
+        try:
+            try:
+                async with asyncio.timeout(_HELLO_SECONDS):
+                    connection = await accepted(peer, self._place.tls)
+                    node = await self._admitted(connection)
+            finally:
+                self._greeting -= 1
+            await self._hear(node, connection)
+        except (*_NOT_CONNECTED, NodeRefusedError) as error:
+            self._complain(f"{'a connection' if connection is None else connection.name}: {_why(error)}")
+        finally:
+            peer.close() if connection is None else connection.close()
+
+    async def _admitted(self, connection: Connection) -> int:
+        """The node at the other side.
+
+        Raises:
+            OSError, ValueError, IdentityError, NodeRefusedError: it is none, or not to be one.
+        """
+        connection.must_be(self._place)
+        hello = await connection.hello()
+        connection.name, connection.pod = escaped(f"node {hello.node} ({hello.host})"), hello.pod
+        refusal = ""
+        if hello.protocol != PROTOCOL:
+            refusal = "it has another version of this program"
+        elif hello.learner != self._place.learner or not 1 <= hello.node < self._place.nodes:
+            mine = f"nodes 1 to {self._place.nodes - 1} of {self._place.learner}"
+            refusal = escaped(f"it is node {hello.node} of {hello.learner}, and this learner has {mine}")
+        if refusal:
+            await connection.say(Said(Kind.REFUSED, refusal))
+            raise NodeRefusedError(f"refused: {refusal}")
+        if hello.node in self._connections:
+            raise NodeRefusedError("refused: an earlier connection of this node has not ended")
+        return hello.node
+
+    async def _hear(self, node: int, connection: Connection) -> None:
+        _log.info("%s is there", connection.name)
+        self._connections[node] = connection
+        if not self.missing:
+            self._all_there.set()
+        try:
+            while (said := await connection.next()) is not None:
+                if said.kind is Kind.STOPPING:
+                    _log.info("%s is asked to stop (%s)", connection.name, escaped(said.text))
+                    self._stopping()
+                elif said.kind is Kind.ENDED:
+                    connection.failure = escaped(said.text)
+                    break
+        except OSError:
+            pass  # `failure` says what there is to say
+        except ValueError as error:
+            connection.failure = _why(error)
+        if self._started:
+            await self._lost(connection)
+        else:
+            _log.info("%s has left", connection.name)
+            del self._connections[node]
+            self._all_there.clear()
+
+
+class OtherNode(NodeLink):
+    """The end of any further node."""
+
+    def __init__(self, place: NodePlace, exit_process: Callable[[int], object] = os._exit) -> None:
+        super().__init__(place, exit_process)
+        self._gone = threading.Event()
+
+    def meet(self) -> Meeting:
+        """See `NodeLink`."""
+        return self._run(self._join()).result()
+
+    def stop(self, reason: str) -> None:
+        """Have the processes of all nodes end in order, or this one at once if they have. Any thread."""
+        self._run(self._stop(reason))
+
+    def wait_until_gone(self) -> None:
+        """Once the processes have ended in order, wait until the first node's has ended."""
+        self._gone.wait()
+
+    async def _stop(self, reason: str) -> None:
+        if self._ending:
+            _log.info("stopping (%s)", reason)
+            self._exit_process(EXIT_OK)
+        else:
+            with suppress(OSError):  # `_hear` finds that it has ended
+                await self._connections[0].say(Said(Kind.STOPPING, reason))
+
+    async def _join(self) -> Meeting:
+        retries = Retries(Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, random.random))
+        where = format_address(self._place.host, self._place.port)
+        while True:
+            why = "it has closed the connection"
+            try:
+                if (meeting := await self._attempt()) is not None:
+                    return meeting
+            except _NOT_CONNECTED as error:
+                why = _why(error)
+            self._complain(f"waiting for the learner's first node, {where}: {why}")
+            await asyncio.sleep(retries.next_seconds())
+
+    async def _attempt(self) -> Meeting | None:
+        place, connection = self._place, None
+        try:
+            async with asyncio.timeout(_HELLO_SECONDS):
+                connection = await connected(place)
+                connection.must_be(place)
+                await connection.say(Hello(place.learner, place.node, place.pod, socket.gethostname()))
+            said = await connection.next()
+            if said is not None and said.kind is Kind.REFUSED:
+                raise NodeRefusedError(f"the learner's first node refuses this one: {escaped(said.text)}")
+            if said is None or said.kind is not Kind.START:
+                return None
+            self._connections[0] = connection
+            self._go_on(self._hear(connection))
+            return Meeting(place.host, said.port, said.text)
+        finally:
+            if connection is not None and not self._connections:
+                connection.close()
+
+    async def _hear(self, connection: Connection) -> None:
+        try:
+            while (said := await connection.next()) is not None:
+                if said.kind is Kind.OVER:
+                    self._ending = True
+                elif said.kind is Kind.ENDED:
+                    connection.failure = escaped(said.text)
+                    break
+        except OSError:
+            pass  # `failure` says what there is to say
+        except ValueError as error:
+            connection.failure = _why(error)
+        await self._lost(connection)
+        self._gone.set()
+
+
+def _why(error: BaseException) -> str:
+    """In one line."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_HELLO_SECONDS:g} s"
+    return escaped((isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__)
