@@ -134,17 +134,16 @@ class Pods:
     def _kubelet(self) -> None:
         """Advance every pod to its next state."""
         for name, pod in list(self.pods.items()):
-            if "nodeName" not in pod["spec"] and not self._schedules(pod):
+            if "schedulingGates" in pod["spec"]:
+                pod["status"] = GATED
+                continue
+            trouble = self._trouble_of(name)
+            if "nodeName" not in pod["spec"] and trouble is None and not self._schedules(pod):
                 continue
             due = pod["metadata"].get("deletionTimestamp")
             if due is not None:
-                if name in self.stuck:
-                    # The node lifecycle controller's doing.
-                    pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
-                elif stamp(self.now) >= due:
-                    del self.pods[name]
+                self._leaves(name, due)
                 continue
-            trouble = next((value for prefix, value in self.troubles.items() if name.startswith(prefix)), None)
             uid = pod["metadata"]["uid"]
             self.events.pop(uid, None)
             if trouble is None and pod["spec"].get("nodeName") in self.broken:
@@ -156,6 +155,16 @@ class Pods:
                 self.events[uid] = [self._event(*event) for event in trouble.get("events", ())]
             elif not is_ready(pod) and stamp(self.now) >= pod["metadata"]["annotations"]["ready-at"]:
                 pod["status"] = running(self.now)
+
+    def _leaves(self, name: str, due: str) -> None:
+        if name in self.stuck:
+            # The node lifecycle controller's doing.
+            self.pods[name]["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+        elif stamp(self.now) >= due:
+            del self.pods[name]
+
+    def _trouble_of(self, name: str) -> Object | None:
+        return next((value for prefix, value in self.troubles.items() if name.startswith(prefix)), None)
 
     def _of(self, item: Object) -> list[Object]:
         uid = item["metadata"]["uid"]
@@ -222,13 +231,11 @@ class Pods:
             },
             "status": {"phase": "Pending"},
         }
-        self._schedules(self.pods[name])
+        if not gates:
+            self._schedules(self.pods[name])
 
     def _schedules(self, pod: Object) -> bool:
-        """Find a node for a pod, if there is room and nothing holds it back."""
-        if "schedulingGates" in pod["spec"]:
-            pod["status"] = GATED
-            return False
+        """Find a node for a pod, if there is room."""
         learners = [one for one in self.pods.values() if one["metadata"]["labels"][labels.COMPONENT] == labels.LEARNER]
         full = self.room is not None and sum("nodeName" in one["spec"] for one in learners) >= self.room
         if full and pod in learners:
@@ -273,7 +280,8 @@ def pool_of(pod: Object) -> str:
 
 def learner_of(pod: Object, nodes: int = 1) -> str:
     """The learner that a pod runs, ``region/pool/index``; ``nodes``: its pods."""
-    return f"{pool_of(pod)}/{int(pod['metadata']['name'].rpartition('-')[2]) // nodes}"
+    index = pod["metadata"]["name"].rpartition("-")[2]
+    return f"{pool_of(pod)}/{index if nodes == 1 else int(index) // nodes}"
 
 
 def works(pod: Object) -> bool:
