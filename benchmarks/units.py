@@ -23,6 +23,7 @@ from torch import Tensor
 from diloco.core.fragments import Layout
 from diloco.learner.data.opening import open_data
 from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.sharding import parted_model
@@ -81,7 +82,7 @@ def follower(spec: JobSpec, place: int, ranks: int, store: str) -> None:
     parted = parted_model(spec, spec.regions[0].pools[0], world, None)
     data = open_data(spec, spec.learner_ids[0])
     rank = Rank(spec, parted, layout_of(blank_model(spec), FRAGMENTS), data, world)
-    follow(rank)
+    follow(rank, RankCheckpoints(Path(store).parent, rank.inner, world, ranks))
     Path(f"{store}-held-{place}").write_text(str(held_bytes()))
     world.leave()
 

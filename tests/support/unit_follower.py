@@ -3,12 +3,14 @@
 import json
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import torch
 
 from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError
 from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
 from diloco.model import ModelError
 from tests.support.units import heard, held_bytes, rank_of, world_of
@@ -19,6 +21,6 @@ if __name__ == "__main__":
     while job := heard(world):
         with suppress(DataError, LayoutError, ModelError, OptimizerError):
             rank = rank_of(json.loads(job), world, None)
-            follow(rank)
+            follow(rank, RankCheckpoints(Path(sys.argv[1]).parent, rank.inner, world, world.ranks))
             held_bytes(world)
     world.leave()
