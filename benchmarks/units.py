@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +55,8 @@ def job_of(ranks: int) -> JobSpec:
 def held_bytes() -> int:
     """Of this process's tensors, each memory once."""
     gc.collect()
-    found = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and not one.is_meta]
+    with warnings.catch_warnings(action="ignore"):  # of what torch keeps under an old name
+        found = [one for one in gc.get_objects() if isinstance(one, Tensor) and not one.is_meta]
     storages = [part(one).untyped_storage() for one in found]
     return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,8 @@ def world_of(store: str, rank: int, ranks: int) -> World:
 def held_bytes(world: World) -> list[int]:
     """In all processes: the bytes of each one's tensors."""
     gc.collect()
-    found = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and not one.is_meta]
+    with warnings.catch_warnings(action="ignore"):  # of what torch keeps under an old name
+        found = [one for one in gc.get_objects() if isinstance(one, Tensor) and not one.is_meta]
     storages = [part(one).untyped_storage() for one in found]
     mine = sum({one.data_ptr(): one.nbytes() for one in storages}.values())
     counts = torch.zeros(world.ranks, dtype=torch.int64)

@@ -14,6 +14,8 @@ from diloco.model import ModelError
 from diloco.model.fragments import trained_parameters
 from tests.support.units import Unit, alone, check_alike, job_of, trained, unit_of, write_documents
 
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
+
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unit]:
