@@ -50,7 +50,7 @@ class Engine:
         actions = self._handle(event, now)
         actions += rounds.go_on(state, now)
         actions += evaluation.advance(state, now)
-        actions += rounds.launch_due(state, now)
+        actions += rounds.launch_due(state, getattr(event, "learner", None), now)
         if state.finished and not was_finished:
             accounting.finished(state, now)
         return actions

@@ -68,16 +68,11 @@ def budget_changed(state: EngineState, event: BudgetChanged) -> list[Action]:
 
 def _below_minimum(state: EngineState) -> str | None:
     """Why the job fails, as too few learners are left; None: they are enough."""
-    # This is asked after every event, and nearly always nobody is given up.
-    if not any(record.state == LearnerState.GIVEN_UP for record in state.learners.values()):
-        return None
-    counted = state.counted_learners
-    given_up = [record.id for record in counted if record.state == LearnerState.GIVEN_UP]
-    remaining = len(counted) - len(given_up)
+    given_up, remaining = state.roster.given_up, len(state.roster.remaining)
     if not given_up or remaining >= max(1, state.options.minimum_learners):
         return None
     return (
-        f"{', '.join(given_up)} given up; {remaining} learner(s) left,"
+        f"{', '.join(sorted(given_up))} given up; {remaining} learner(s) left,"
         f" failurePolicy.minimumLearners is {state.options.minimum_learners}"
     )
 
