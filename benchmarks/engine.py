@@ -7,6 +7,7 @@ that nothing but the engine is measured. Calls (of Python functions and builtins
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -18,7 +19,7 @@ from diloco.core.engine.events import Event
 from diloco.core.engine.options import EngineOptions
 from diloco.simulate import Cut, Kill, Link, Profile, Scenario, syncer
 from diloco.simulate.counted import layout_of_sizes
-from diloco.simulate.scenario import faults_every
+from diloco.simulate.scenario import Fault, faults_every
 from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from support.job import alone, manifest
@@ -30,6 +31,7 @@ STEP_SECONDS = 0.5
 NEAR, FAR = Link(0.005, 1e9), Link(0.6, 1e9)
 SECONDS_BETWEEN_FAULTS = 600.0
 """Of one learner."""
+FAULTS: tuple[Callable[[str, float], Fault], ...] = (Kill, lambda learner, at_seconds: Cut(learner, at_seconds, 3.0))
 TRIES = 3
 """The fastest counts: what else the machine does only takes time."""
 
@@ -58,11 +60,12 @@ def record(learners: int, events: int) -> Course:
     seconds = STEP_SECONDS * events / (3 * learners)  # a step, an outer gradient and a new fragment each
     between = SECONDS_BETWEEN_FAULTS / learners
     faults = [
-        faults_every(between, make, learners=ids, until_seconds=seconds, seed=seed)
-        for seed, make in enumerate((Kill, lambda learner, at: Cut(learner, at, 3.0)))
+        fault
+        for seed, make in enumerate(FAULTS)
+        for fault in faults_every(between, make, learners=ids, until_seconds=seconds, seed=seed)
     ]
     far = dict.fromkeys(ids[: learners // 4], Profile(STEP_SECONDS, link=FAR))
-    scenario = Scenario(far, Profile(STEP_SECONDS, link=NEAR), tuple(faults[0] + faults[1]))
+    scenario = Scenario(far, Profile(STEP_SECONDS, link=NEAR), tuple(faults))
     with patch.object(syncer, "Engine", Recording):
         simulate_course(job, scenario, layout, seconds)
     return Course(EngineOptions.from_job(job, layout), found)
@@ -113,7 +116,7 @@ def run_case(learners: int, events: int) -> dict[str, Any]:
 def main() -> None:
     """Run the cases and report."""
     parser = command(__doc__)
-    parser.add_argument("--events", type=int, default=60_000, help="about so many in each case (60000)")
+    parser.add_argument("--events", type=int, default=30_000, help="about so many in each case (30000)")
     arguments = parser.parse_args()
     rows = {learners: alone(run_case, learners, arguments.events) for learners in LEARNERS}
     few = LEARNERS[0]

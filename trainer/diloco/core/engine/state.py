@@ -333,7 +333,8 @@ class EngineState:
     @property
     def merged_tokens(self) -> float:
         """Tokens in the global model: the mean over fragments, weighted by their share of the model."""
-        return sum(map(mul, self.options.shares, self.fragment_tokens))
+        tokens: float = sum(map(mul, self.options.shares, self.fragment_tokens))
+        return tokens
 
     @property
     def quorum(self) -> int:

@@ -33,7 +33,8 @@ def advance(state: EngineState, now: float) -> list[Action]:
     if failing := _below_minimum(state):
         return _finish(state, complete=False, reason=failing)
     actions: list[Action] = []
-    if state.phase == Phase.TRAINING and state.merged_tokens >= state.budget_tokens:
+    merged_tokens = state.merged_tokens
+    if state.phase == Phase.TRAINING and merged_tokens >= state.budget_tokens:
         state.phase = Phase.EVALUATING
         state.phase_reason = f"{state.budget_tokens} tokens are merged"
         actions += rounds.abandon_open(state, "the budget is merged")
@@ -48,7 +49,7 @@ def advance(state: EngineState, now: float) -> list[Action]:
     final = state.phase == Phase.EVALUATING
     if final and state.rounds:
         return actions
-    if final or (state.phase == Phase.TRAINING and state.merged_tokens >= state.next_evaluation_tokens):
+    if final or (state.phase == Phase.TRAINING and merged_tokens >= state.next_evaluation_tokens):
         actions += _order(state, now, final=final)
     return actions
 

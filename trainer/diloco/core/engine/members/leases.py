@@ -103,7 +103,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
             else min(record.last_heard_at, record.idle_since)
         )
         + _lease_seconds(state, record)
-        for record in state.ordered_learners
+        for record in state.learners.values()
         if record.present
     ]
     if not leases:
