@@ -1,4 +1,7 @@
-"""An engine made from its whole state at any moment decides as the one that it was taken from."""
+"""An engine made from its whole state at any moment decides as the one that it was taken from.
+
+What it keeps besides, so as not to look at every learner on every event, is what a look at every learner gives.
+"""
 
 import json
 
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from diloco.core.engine.actions import Action
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event
+from diloco.core.engine.roster import Roster
 from tests.support.engine_moves import LEARNERS, Move, moves, play
 from tests.support.engine_script import Script, options, started
 
@@ -27,6 +31,7 @@ class Doubled(Script):
         expected = self.first.step(event, self.now)
         actions = super().do(event)
         assert actions == expected
+        assert self.first._state.roster == Roster(self.first._state)
         return actions
 
 

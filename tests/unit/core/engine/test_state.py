@@ -16,10 +16,10 @@ def state_of(learners: int = 1, **changes: Any) -> EngineState:
     """Learners that train, all planned."""
     state = snapshot.fresh(options(learners, **changes), 1)
     for record in state.learners.values():
-        record.state = LearnerState.TRAINING
         record.incarnation = 1_000_001
         record.versions, record.merged_into = [0] * 4, [0] * 4
-        record.received_steps = [0] * 4
+        record.received_steps, record.turn_steps = [0] * 4, [0] * 4
+        state.becomes(record, LearnerState.TRAINING)
     return state
 
 
@@ -73,6 +73,7 @@ def test_a_step_is_that_of_the_slowest_that_the_quorum_needs(
         state.learners[name(index)].pace = pace(one)
     stalled = state.learners[name(3)]
     stalled.state, stalled.pace = LearnerState.STALLED, pace(0.125)
+    state.roster.gather()
     assert state.quorum_step_seconds == slowest
 
 
@@ -80,6 +81,7 @@ def test_a_step_that_is_shorter_than_it_can_be_counts_as_long_as_that() -> None:
     state = state_of(1)
     state.learners[name(0)].pace = pace(0.02)
     state.learners[name(0)].credit.least_step_seconds = 0.4
+    state.roster.gather()
     assert state.quorum_step_seconds == 0.4
 
 

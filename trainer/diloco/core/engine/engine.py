@@ -44,14 +44,14 @@ class Engine:
     def step(self, event: Event, now: float) -> list[Action]:
         """Process one event at ``now`` (seconds, never going back); returns the actions to carry out."""
         state = self._state
-        if state.finished and not isinstance(event, events.LearnerJoined | events.LearnerLeft | events.SnapshotAsked):
-            return []
         was_finished = state.finished
+        if was_finished and not isinstance(event, events.LearnerJoined | events.LearnerLeft | events.SnapshotAsked):
+            return []
         actions = self._handle(event, now)
         actions += rounds.go_on(state, now)
         actions += evaluation.advance(state, now)
-        actions += rounds.launch_due(state, now)
-        if state.finished and not was_finished:
+        actions += rounds.launch_due(state, getattr(event, "learner", None), now)
+        if not was_finished and state.finished:
             accounting.finished(state, now)
         return actions
 

@@ -82,6 +82,7 @@ def restore_whole(options: EngineOptions, epoch: int, plain: Any) -> EngineState
     except PlainError as error:
         raise (LaterSnapshotError if error.unknown else SnapshotError)(str(error)) from None
     state.options = options
+    state.roster.gather()
     fragments = options.schedule.fragments
     for name, count in (("versions", len(state.versions)), ("fragment_tokens", len(state.fragment_tokens))):
         if count != fragments:
@@ -140,6 +141,7 @@ def restore(options: EngineOptions, epoch: int, plain: dict[str, Any]) -> Engine
         if name in new.learners or pool_of(name) in new.pools:
             new.learners[name] = record
     state.learners = new.learners
+    state.roster.gather()
     return state
 
 

@@ -1,6 +1,7 @@
 """The engine's state between events: plain records without behavior beyond reading them."""
 
 from dataclasses import dataclass, field
+from operator import mul
 
 from diloco.core.account.recovery import NONE_YET, Recovering
 from diloco.core.account.time_account import Account
@@ -8,6 +9,7 @@ from diloco.core.engine.events import BudgetChanged, FragmentArrived
 from diloco.core.engine.members.credit import Credit
 from diloco.core.engine.members.standing import Standing
 from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.roster import Roster
 from diloco.core.engine.rounds.averages import MovingAverage, SizedSpread, StepAverage
 from diloco.core.engine.rounds.leads import Leads
 from diloco.core.engine.rounds.overlap import FragmentsInFlight
@@ -166,11 +168,21 @@ class Round:
     """When its timer fires, once there is a quorum."""
     closed_at: float | None = None
     """When the members were frozen."""
+    missing: list[str] | None = field(init=False, repr=False, compare=False)
+    """Once there is a quorum: learners that had not answered when the deadlines were set, the longest deadline last;
+    None: not looked for since. It follows from the rest, and is no part of what is stored."""
 
     @property
     def timer(self) -> str:
         """Name of its timer."""
         return f"{ROUND_TIMER}{self.fragment}"
+
+    def __post_init__(self) -> None:
+        self.missing = None
+
+    def awaits(self, learner: str) -> bool:
+        """Whether the learner was asked and has not answered."""
+        return learner in self.asked and not self.answered(learner)
 
     def answered(self, learner: str) -> bool:
         """Whether the learner has sent the fragment or said that it has nothing to send."""
@@ -287,6 +299,21 @@ class EngineState:
     """Within one event: learners for which no round waits from now on, and whether because they have diverged."""
     fewer_left: bool = False
     """Within one event: learners were given up or quarantined, so the quorum may follow."""
+    roster: Roster = field(init=False, repr=False, compare=False)
+    """Follows from the rest; no part of what is stored."""
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self)
+
+    def becomes(self, record: LearnerRecord, state: LearnerState) -> None:
+        """Change a learner's state, after all else that changes with it."""
+        record.state = state
+        self.roster.place(record)
+
+    def end(self, current: Round) -> None:
+        """End a round, merged or not."""
+        del self.rounds[current.fragment]
+        self.roster.asked_ahead_at = None
 
     @property
     def merges(self) -> int:
@@ -306,7 +333,8 @@ class EngineState:
     @property
     def merged_tokens(self) -> float:
         """Tokens in the global model: the mean over fragments, weighted by their share of the model."""
-        return sum(share * tokens for share, tokens in zip(self.options.shares, self.fragment_tokens, strict=True))
+        tokens: float = sum(map(mul, self.options.shares, self.fragment_tokens))
+        return tokens
 
     @property
     def quorum(self) -> int:
@@ -314,11 +342,7 @@ class EngineState:
         wanted = self.options.quorum
         if wanted == 1:
             return wanted
-        left = sum(
-            self.counts(record) and record.state != LearnerState.GIVEN_UP and not record.standing.quarantined
-            for record in self.learners.values()
-        )
-        return max(1, min(wanted, left))
+        return max(1, min(wanted, len(self.roster.remaining) - len(self.roster.quarantined)))
 
     def usual_answer_seconds(self, record: LearnerRecord, fragment: int) -> float | None:
         """How long a learner usually takes to send a fragment of this size; None: never measured."""
@@ -328,11 +352,7 @@ class EngineState:
     @property
     def quorum_step_seconds(self) -> float:
         """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 if none is measured."""
-        steps = sorted(
-            seconds
-            for record in self.learners.values()
-            if record.state == LearnerState.TRAINING and (seconds := record.step_seconds) is not None
-        )
+        steps = self.roster.step_seconds.ascending
         return steps[min(self.quorum, len(steps)) - 1] if steps else 0.0
 
     @property

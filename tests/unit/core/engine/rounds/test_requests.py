@@ -84,7 +84,7 @@ def test_with_just_a_quorum_there_each_is_asked_as_early_as_its_lead() -> None:
     state = script.state
     state.learners[name(2)].answer_seconds = SizedSpread(0.9, 0.0)
     requests.plan_leads(state)
-    ahead = asked(requests.ask_ahead(state, script.now))
+    ahead = asked(requests.ask_ahead(state, None, script.now))
     assert ahead == [(name(2), 1, 1), (name(3), 1, 1), (name(3), 2, 1), (name(3), 3, 1)]
 
 
@@ -101,10 +101,10 @@ def test_who_made_no_steps_when_leads_were_found_is_asked_at_the_launch() -> Non
     far, stalled = state.learners[name(3)], state.learners[name(2)]
     stalled.answer_seconds = SizedSpread(1.9, 0.0)
     requests.plan_leads(state)
-    stalled.state = LearnerState.STALLED
-    assert asked(requests.ask_ahead(state, script.now)) == [(far.id, 1, 1), (far.id, 2, 1)]
-    stalled.state = LearnerState.TRAINING
-    assert requests.ask_ahead(state, script.now) == []
+    state.becomes(stalled, LearnerState.STALLED)
+    assert asked(requests.ask_ahead(state, None, script.now)) == [(far.id, 1, 1), (far.id, 2, 1)]
+    state.becomes(stalled, LearnerState.TRAINING)
+    assert requests.ask_ahead(state, stalled.id, script.now) == []
 
 
 def test_leads_follow_from_sizes_and_are_half_an_interval_at_most() -> None:

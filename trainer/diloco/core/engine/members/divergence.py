@@ -28,10 +28,10 @@ def left_out(state: EngineState, found: LeftOut, fragment: int, others: int, now
     state.gone[record.id] = True
     if remedy is Remedy.RESET or not _any_works(state, besides=record):
         standing.reset(record.standing, reason)
-        record.state = LearnerState.ABSENT
+        state.becomes(record, LearnerState.ABSENT)
         return [Fence(record.id, record.incarnation, Refusal.RESET, f"it has diverged: {reason}")]
     seconds = standing.quarantine(record.standing, reason, now, state.options.quarantine_seconds)
-    record.state = LearnerState.QUARANTINED
+    state.becomes(record, LearnerState.QUARANTINED)
     state.fewer_left = True
     text = f"it has diverged again after a reset, and is in quarantine for {seconds:.0f} s: {reason}"
     return [Note(NoteKind.LEARNER_QUARANTINED, text, record.id), *watch(state, now)]
@@ -64,7 +64,7 @@ def timer(state: EngineState, now: float) -> list[Action]:
         # One that is away stays in quarantine until it joins, so that the quorum does not wait for it.
         if record.present and until is not None and (now >= until or not _any_works(state)):
             standing.release(record.standing)
-            record.state = LearnerState.ABSENT
+            state.becomes(record, LearnerState.ABSENT)
             state.gone[record.id] = True
             actions.append(Fence(record.id, record.incarnation, Refusal.RESET, "its quarantine is over"))
     return actions + watch(state, now)
@@ -84,4 +84,4 @@ def watch(state: EngineState, now: float) -> list[Action]:
 
 
 def _any_works(state: EngineState, besides: LearnerRecord | None = None) -> bool:
-    return any(record.working for record in state.learners.values() if record is not besides)
+    return any(record is not besides for record in state.roster.working.values())

@@ -33,7 +33,8 @@ def advance(state: EngineState, now: float) -> list[Action]:
     if failing := _below_minimum(state):
         return _finish(state, complete=False, reason=failing)
     actions: list[Action] = []
-    if state.phase == Phase.TRAINING and state.merged_tokens >= state.budget_tokens:
+    merged_tokens = state.merged_tokens
+    if state.phase == Phase.TRAINING and merged_tokens >= state.budget_tokens:
         state.phase = Phase.EVALUATING
         state.phase_reason = f"{state.budget_tokens} tokens are merged"
         actions += rounds.abandon_open(state, "the budget is merged")
@@ -48,7 +49,7 @@ def advance(state: EngineState, now: float) -> list[Action]:
     final = state.phase == Phase.EVALUATING
     if final and state.rounds:
         return actions
-    if final or (state.phase == Phase.TRAINING and state.merged_tokens >= state.next_evaluation_tokens):
+    if final or (state.phase == Phase.TRAINING and merged_tokens >= state.next_evaluation_tokens):
         actions += _order(state, now, final=final)
     return actions
 
@@ -68,16 +69,11 @@ def budget_changed(state: EngineState, event: BudgetChanged) -> list[Action]:
 
 def _below_minimum(state: EngineState) -> str | None:
     """Why the job fails, as too few learners are left; None: they are enough."""
-    # This is asked after every event, and nearly always nobody is given up.
-    if not any(record.state == LearnerState.GIVEN_UP for record in state.learners.values()):
-        return None
-    counted = state.counted_learners
-    given_up = [record.id for record in counted if record.state == LearnerState.GIVEN_UP]
-    remaining = len(counted) - len(given_up)
+    given_up, remaining = state.roster.given_up, len(state.roster.remaining)
     if not given_up or remaining >= max(1, state.options.minimum_learners):
         return None
     return (
-        f"{', '.join(given_up)} given up; {remaining} learner(s) left,"
+        f"{', '.join(sorted(given_up))} given up; {remaining} learner(s) left,"
         f" failurePolicy.minimumLearners is {state.options.minimum_learners}"
     )
 

@@ -43,7 +43,7 @@ def alive(state: EngineState, event: LearnerAlive, now: float) -> list[Action]:
 
 def lose(state: EngineState, record: LearnerRecord, lost_at: float, now: float) -> None:
     """End the session of a learner that was last there at ``lost_at``."""
-    record.state = LearnerState.ABSENT
+    state.becomes(record, LearnerState.ABSENT)
     record.recovering = recovery.lost(record.recovering, lost_at)
     pools.withdraw(state, record, now)
     state.gone[record.id] = False
@@ -88,7 +88,7 @@ def check_leases(state: EngineState, now: float) -> list[Action]:
             text = f"silent for {silent:.1f} s; its lease is {lease:.1f} s"
             actions.append(Fence(record.id, record.incarnation, Refusal.LEASE_EXPIRED, text))
         elif record.state == LearnerState.TRAINING and idle >= lease:
-            record.state = LearnerState.STALLED
+            state.becomes(record, LearnerState.STALLED)
             text = f"alive, but no step for {idle:.1f} s; {lease:.1f} s are allowed"
             actions.append(Note(NoteKind.LEARNER_STALLED, text, record.id))
     return actions + watch(state, now)
@@ -103,7 +103,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
             else min(record.last_heard_at, record.idle_since)
         )
         + _lease_seconds(state, record)
-        for record in state.ordered_learners
+        for record in state.learners.values()
         if record.present
     ]
     if not leases:

@@ -89,7 +89,6 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
     record.instance, record.left_cleanly = event.instance, False
     record.incarnation = state.epoch * INCARNATIONS_PER_EPOCH + state.next_incarnation
     state.next_incarnation += 1
-    record.state = LearnerState.LOADING
     record.joins += 1
     record.step += made
     record.data_position = max(record.data_position, event.data_position)
@@ -98,6 +97,7 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
     _holds(state, record, held, load)
     record.joined_at = record.last_heard_at = record.idle_since = now
     record.idle_seconds = 0.0
+    state.becomes(record, LearnerState.LOADING)
     return load
 
 
@@ -117,7 +117,8 @@ def readmit(state: EngineState, event: LearnerReadmitted) -> list[Action]:
     if record is None or record.state != LearnerState.GIVEN_UP or record.incarnation != event.incarnation:
         return []
     text = f"was given up after {record.restarts} restarts and may join again"
-    record.state, record.restarts = LearnerState.ABSENT, 0
+    record.restarts = 0
+    state.becomes(record, LearnerState.ABSENT)
     # The next process is the first one of this count, and no restart.
     record.superseded = [*record.superseded, record.instance][-REMEMBERED_PROCESSES:]
     record.instance = ""
@@ -140,7 +141,7 @@ def failed(state: EngineState, event: LearnerFailed, now: float) -> list[Action]
 
 
 def _give_up(state: EngineState, record: LearnerRecord, now: float) -> None:
-    record.state = LearnerState.GIVEN_UP
+    state.becomes(record, LearnerState.GIVEN_UP)
     pools.withdraw(state, record, now)
     state.fewer_left = True
 
@@ -192,7 +193,6 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     record = leases.heard(state, event, now)
     if record is None or record.state != LearnerState.LOADING:
         return []
-    record.state = LearnerState.QUARANTINED if record.standing.quarantined else LearnerState.TRAINING
     record.idle_seconds = 0.0
     for fragment, version in enumerate(record.versions):
         if version < 0:
@@ -201,6 +201,7 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
         current if held < 0 else held for held, current in zip(record.versions, state.versions, strict=True)
     ]
     record.clock = state.options.schedule.due(state.launched)
+    state.becomes(record, LearnerState.QUARANTINED if record.standing.quarantined else LearnerState.TRAINING)
     record.idle_since = now
     if record.recovering is not None:
         record.recovering = record.recovering.loaded(now)
@@ -238,8 +239,9 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     if not record.working:
         return actions
     record.clock = state.options.schedule.advanced(record.clock, counted, state.launched)
+    state.roster.moved(record)
     if record.state == LearnerState.STALLED:
-        record.state = LearnerState.TRAINING
+        state.becomes(record, LearnerState.TRAINING)
         actions.append(Note(NoteKind.LEARNER_TRAINS, "makes steps again", record.id))
     return actions
 

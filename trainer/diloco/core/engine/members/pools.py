@@ -48,6 +48,7 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
             _pause(record, now)
         if not record.joins and record.id not in wanted:
             del state.learners[record.id]  # it has no history
+    state.roster.gather()
     settle(state, now)
     text = f"{len(wanted)} learner(s) are planned: {len(more)} more, {len(fewer)} fewer than before"
     fewest = ", ".join(f"{one.learners} of {one.pool}" for one in event.minimums)

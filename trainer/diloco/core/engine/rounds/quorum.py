@@ -30,8 +30,8 @@ def check(state: EngineState, current: Round, now: float) -> list[Action]:
             del current.declined[one.id]
         reason = "has made a step since it declined, and there is no quorum yet"
         return [requests.ask(state, current, one, now, reason) for one in ready]
-    if len(current.declined) >= state.quorum and not round_end.unanswered(state, current):
-        del state.rounds[current.fragment]
+    if len(current.declined) >= state.quorum and round_end.all_answered(state, current):
+        state.end(current)
         state.asked_before[current.fragment] = state.asked_before.get(current.fragment, {}) | current.asked
         return abandoned(current, "no learner had made a step since it received the fragment")
     return []
@@ -39,9 +39,13 @@ def check(state: EngineState, current: Round, now: float) -> list[Action]:
 
 def is_reached(state: EngineState, current: Round) -> bool:
     """Whether a round may merge what it has."""
-    declined = [state.learners[name] for name in current.declined]
-    waiting = sum(one.state == LearnerState.TRAINING and state.at_bound(one) for one in declined)
-    return bool(current.arrived) and len(current.arrived) + waiting >= state.quorum
+    missing = state.quorum - len(current.arrived)
+    if not current.arrived or missing > len(current.declined):
+        return False
+    declined = (state.learners[name] for name in current.declined)
+    return missing <= 0 or missing <= sum(
+        one.state == LearnerState.TRAINING and state.at_bound(one) for one in declined
+    )
 
 
 def timer(state: EngineState, fragment: int, now: float) -> list[Action]:

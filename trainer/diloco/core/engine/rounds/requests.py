@@ -8,7 +8,7 @@ answer is kept until they are.
 from diloco.core.engine.actions import Action, AskFragment
 from diloco.core.engine.events import FragmentArrived, FragmentLate
 from diloco.core.engine.rounds.leads import AnswerTime, Leads, best_leads
-from diloco.core.engine.state import WORKING, EngineState, LearnerRecord, Request, Round
+from diloco.core.engine.state import EngineState, LearnerRecord, Request, Round
 from diloco.spec.status.engine import LearnerState, Phase
 
 LONGEST_LEAD = 2
@@ -34,19 +34,21 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
     ]
 
 
-def ask_ahead(state: EngineState, now: float) -> list[Action]:
-    """Ask learners for the rounds within their lead."""
-    if state.phase != Phase.TRAINING:
+def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Action]:
+    """Ask learners for the rounds within their lead: ``learner``, or all if something has changed for all of them."""
+    roster, clocks = state.roster, state.roster.clocks.ascending
+    if state.phase != Phase.TRAINING or len(clocks) < state.quorum:  # nothing can be due
+        roster.asked_ahead_at = None
         return []
-    # Not in order yet: this runs on every event, and rarely asks anyone.
-    with_lead = [one for one in state.learners.values() if one.longest_lead_steps > 0 and one.state in WORKING]
+    clock = int(clocks[-state.quorum])  # of the quorum's slowest learner
+    if clock == roster.asked_ahead_at:
+        with_lead = [roster.with_lead[learner]] if learner in roster.with_lead else []
+    else:
+        with_lead = [roster.with_lead[name] for name in sorted(roster.with_lead)]
+        roster.asked_ahead_at = clock
     if not with_lead:
         return []
-    clocks = sorted((record.clock for record in state.learners.values() if record.state in WORKING), reverse=True)
-    if len(clocks) < state.quorum:  # nothing can be due
-        return []
-    clock = clocks[state.quorum - 1]  # of the quorum's slowest learner
-    longest = max(record.longest_lead_steps for record in with_lead)
+    longest = roster.longest_lead_steps
     schedule = state.options.schedule
     actions: list[Action] = []
     # At most one round asks for a fragment at a time.
@@ -57,9 +59,9 @@ def ask_ahead(state: EngineState, now: float) -> list[Action]:
             break
         size = state.options.size(fragment)
         steps = _leads(state, size).steps
-        within = [record for record in with_lead if early <= steps.get(record.id, 0)]
-        for record in sorted(within, key=lambda record: record.id):
-            if (current is not None and record.id in current.asked) or not state.is_ready(record, fragment):
+        for record in with_lead:
+            asked = current is not None and record.id in current.asked
+            if asked or early > steps.get(record.id, 0) or not state.is_ready(record, fragment):
                 continue
             usual = record.answer_seconds
             times = f"its answer takes {usual.of(size):.3f} s, mean deviation {usual.deviation:.3f} s"
@@ -123,6 +125,7 @@ def plan_leads(state: EngineState) -> None:
     for record in state.learners.values():
         record.lead_steps = usual.get(record.id, 0)
         record.longest_lead_steps = max(record.lead_steps, longest.get(record.id, 0))
+    state.roster.gather_leads()
 
 
 def _leads(state: EngineState, size: float) -> Leads:

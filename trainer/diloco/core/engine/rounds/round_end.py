@@ -4,6 +4,9 @@ It waits for the answers of learners that are ready while their work is worth th
 are not ready yet during the paper's grace window (`grace`). Then the members are frozen and merged.
 """
 
+from itertools import takewhile
+from math import inf
+
 from diloco.core.engine.actions import Action, CancelTimer, Member, Merge, Note, NoteKind, SetTimer
 from diloco.core.engine.members import accounting
 from diloco.core.engine.rounds import requests
@@ -19,7 +22,7 @@ def begin(state: EngineState, current: Round, now: float) -> list[Action]:
     assert current.launched_at is not None
     current.quorum_at = now
     state.quorum_seconds.add(now - current.launched_at)
-    if not unanswered(state, current):
+    if all_answered(state, current):
         return _close(state, current, now, "every learner that is training has answered")
     seconds, grace = grace_window(state)
     current.grace_until = now + seconds
@@ -30,7 +33,7 @@ def begin(state: EngineState, current: Round, now: float) -> list[Action]:
 def plan_wait(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
     """Decide again which learners the round waits for."""
     wait = _wait(state, current, now)
-    current.deadlines = dict(wait.deadlines)
+    current.deadlines, current.missing = dict(wait.deadlines), None
     return [Note(NoteKind.ROUND_WAITS, f"{why}{wait.reason}", fragment=current.fragment), *settle(state, current, now)]
 
 
@@ -56,12 +59,12 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
 
 def settle(state: EngineState, current: Round, now: float) -> list[Action]:
     """Close a round that waits for no more learners; otherwise set its timer for the end of its wait."""
-    missing = unanswered(state, current)
-    if not missing:
+    last = _last_missing(state, current)
+    if last is None:
         return _close(state, current, now, "every learner that is training has answered")
-    awaited = [current.deadlines[name] for name in missing if name in current.deadlines]
-    in_grace = any(_may_come_in_grace(state, current, name) for name in missing if name not in current.deadlines)
-    until = max([*awaited, current.grace_until] if in_grace else awaited, default=now)
+    until = current.deadlines.get(last, now)
+    if max(now, until) < current.grace_until and _may_any_come_in_grace(state, current):
+        until = current.grace_until
     if until <= now:
         return _close(state, current, now, "the wait is over")
     if until == current.wakes_at:
@@ -79,13 +82,32 @@ def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
     return usual is None or request.since + usual <= current.grace_until
 
 
-def unanswered(state: EngineState, current: Round) -> list[str]:
-    """Learners that were asked, train, and have not answered, by id."""
-    return [
-        name
-        for name in sorted(current.asked)
-        if not current.answered(name) and state.learners[name].state == LearnerState.TRAINING
-    ]
+def all_answered(state: EngineState, current: Round) -> bool:
+    """Whether no learner that was asked trains and has not answered."""
+    return not any(_is_missing(state, current, name) for name in current.asked)
+
+
+def _is_missing(state: EngineState, current: Round, name: str) -> bool:
+    return current.awaits(name) and state.learners[name].state == LearnerState.TRAINING
+
+
+def _last_missing(state: EngineState, current: Round) -> str | None:
+    """Of the learners that all have to answer, the one with the longest deadline."""
+    if current.missing is None:
+        names = filter(current.awaits, current.asked)
+        current.missing = sorted(names, key=lambda name: current.deadlines.get(name, -inf))
+    while current.missing and not current.awaits(current.missing[-1]):
+        current.missing.pop()  # for good, as a round that has its quorum asks nobody
+    return next((name for name in reversed(current.missing) if _is_missing(state, current, name)), None)
+
+
+def _may_any_come_in_grace(state: EngineState, current: Round) -> bool:
+    """Whether the grace window applies to a learner without a deadline."""
+    assert current.missing is not None
+    return any(
+        _is_missing(state, current, name) and _may_come_in_grace(state, current, name)
+        for name in takewhile(lambda name: name not in current.deadlines, current.missing)
+    )
 
 
 def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:

@@ -19,13 +19,13 @@ from diloco.core.engine.events import (
 from diloco.core.engine.members import accounting, comparison, divergence, standing
 from diloco.core.engine.members.leases import SLOW_STEPS, heard
 from diloco.core.engine.rounds import in_flight, quorum, requests, round_end
-from diloco.core.engine.state import WORKING, EngineState, LearnerRecord, Round
+from diloco.core.engine.state import EngineState, LearnerRecord, Round
 from diloco.core.merge.outliers import NOT_FINITE
 from diloco.spec.status.engine import Phase
 
 
-def launch_due(state: EngineState, now: float) -> list[Action]:
-    """Launch every syncer step that is due, and send requests ahead for later ones."""
+def launch_due(state: EngineState, learner: str | None, now: float) -> list[Action]:
+    """Launch every syncer step that is due, and send requests ahead for later ones, after an event of ``learner``."""
     actions: list[Action] = []
     schedule = state.options.schedule
     while state.phase == Phase.TRAINING:
@@ -34,8 +34,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         current = state.rounds.get(fragment)
         if current is not None and current.launched_at is not None:
             break
-        working = [record for record in state.learners.values() if record.state in WORKING]
-        ready = _ready(state, step, working, now)
+        ready = _ready(state, step, now)
         if ready < state.quorum:
             break
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * state.quorum_step_seconds)
@@ -43,7 +42,7 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
             state.overlap.held_back()
             break
         state.launched, state.turns_at[fragment] = step, now
-        for record in working:
+        for record in state.roster.working.values():
             record.clock = max(record.clock, schedule.least_clock(step))
             record.turn_steps[fragment] = record.step
         current = state.opened(step)
@@ -54,25 +53,21 @@ def launch_due(state: EngineState, now: float) -> list[Action]:
         actions.append(quorum.patience(state, current, now))
         actions += quorum.check(state, current, now)
         comparison.compare(state)
+        state.roster.gather()
         requests.plan_leads(state)
-    return actions + requests.ask_ahead(state, now)
+    return actions + requests.ask_ahead(state, learner, now)
 
 
-def _ready(state: EngineState, step: int, working: list[LearnerRecord], now: float) -> int:
+def _ready(state: EngineState, step: int, now: float) -> int:
     """How many learners have reached a syncer step, by their clock or because its fragment's turn is overdue.
 
     A report of many steps, of which some were made before the last turn, does not make the next one overdue at once.
     """
-    schedule, fragment = state.options.schedule, state.options.schedule.fragment(step)
-    due, bound = schedule.due(step), schedule.overdue_steps(state.options.max_staleness_steps)
-    behind = [one for one in working if one.clock < due]
-    # All its steps, as those that do not count bring it to its staleness bound too.
-    overdue = sum(one.step - one.turn_steps[fragment] >= bound for one in behind)
-    turn_at = state.turns_at[fragment]
-    # This runs on every event, and rarely is one overdue.
+    schedule = state.options.schedule
+    overdue, turn_at = len(state.roster.overdue), state.turns_at[schedule.fragment(step)]
     if overdue and turn_at is not None and now - turn_at < schedule.interval * state.quorum_step_seconds:
         overdue = 0
-    return len(working) - len(behind) + overdue
+    return state.roster.clocks.at_least(schedule.due(step)) + overdue
 
 
 def learner_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
@@ -246,7 +241,7 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     current = state.rounds.get(event.fragment)
     if current is None or current.version != event.version or current.closed_at is None:
         return []
-    del state.rounds[event.fragment]
+    state.end(current)
     state.asked_before.pop(event.fragment, None)
     state.versions[event.fragment] = event.version
     state.merge_seconds.add(event.seconds)
@@ -319,7 +314,7 @@ def abandon_open(state: EngineState, reason: str) -> list[Action]:
     actions: list[Action] = []
     for current in _ordered(state):
         if current.closed_at is None:
-            del state.rounds[current.fragment]
+            state.end(current)
             actions += quorum.abandoned(current, reason)
             actions += [_discard(event, reason) for _, event in sorted(current.arrived.items())]
     return actions

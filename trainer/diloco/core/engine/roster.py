@@ -1,0 +1,129 @@
+"""The learners by what every event asks about them, so that its cost does not grow with their number.
+
+All of it follows from the state and is never stored: `Roster.gather` reads every learner, `Roster.place` one of them.
+"""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from diloco.spec.status.engine import LearnerState
+
+if TYPE_CHECKING:
+    from diloco.core.engine.state import EngineState, LearnerRecord
+
+
+@dataclass(slots=True)
+class Ranking:
+    """A number of each of some learners, and all of these in ascending order."""
+
+    of: dict[str, float]
+    ascending: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ascending = sorted(self.of.values())
+
+    def put(self, learner: str, number: float | None) -> None:
+        """Set a learner's number; None: it has none."""
+        before = self.of.pop(learner, None)
+        if before is not None:
+            del self.ascending[bisect_left(self.ascending, before)]
+        if number is not None:
+            self.of[learner] = number
+            insort(self.ascending, number)
+
+    def at_least(self, number: float) -> int:
+        """How many learners have this number or a higher one."""
+        return len(self.ascending) - bisect_left(self.ascending, number)
+
+
+@dataclass(slots=True)
+class Roster:
+    """What follows from a state's learners."""
+
+    state: "EngineState" = field(repr=False, compare=False)
+    working: dict[str, "LearnerRecord"] = field(init=False)
+    """Those that may send fragments."""
+    remaining: set[str] = field(init=False)
+    """Those that count and are not given up."""
+    given_up: set[str] = field(init=False)
+    """Those that count and are."""
+    quarantined: set[str] = field(init=False)
+    """Those that remain and are in quarantine."""
+    clocks: Ranking = field(init=False)
+    """Of those that work."""
+    step_seconds: Ranking = field(init=False)
+    """Of those that train, as far as measured."""
+    overdue: set[str] = field(init=False)
+    """Those that have not reached the next syncer step, and for whom its fragment's turn is overdue."""
+    with_lead: dict[str, "LearnerRecord"] = field(init=False)
+    """Those that work and are asked ahead of launches."""
+    longest_lead_steps: int = field(init=False)
+    asked_ahead_at: int | None = field(init=False, compare=False)
+    """The clock at which all of them were last asked ahead; None: something has changed for all of them since."""
+    _due: int = field(init=False)
+    _fragment: int = field(init=False)
+    _bound: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gather()
+
+    def gather(self) -> None:
+        """Read every learner: the plan, the launched syncer steps or what counts of their speed has changed."""
+        everyone = self.state.learners.values()
+        counted = [one for one in everyone if self.state.counts(one)]
+        self.working = {one.id: one for one in everyone if one.working}
+        self.given_up = {one.id for one in counted if one.state == LearnerState.GIVEN_UP}
+        self.remaining = {one.id for one in counted if one.id not in self.given_up}
+        self.quarantined = {one.id for one in counted if one.id in self.remaining and one.standing.quarantined}
+        self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
+        measured = ((one.id, _step_seconds(one)) for one in everyone)
+        self.step_seconds = Ranking({name: seconds for name, seconds in measured if seconds is not None})
+        schedule, step = self.state.options.schedule, self.state.launched + 1
+        self._due, self._fragment = schedule.due(step), schedule.fragment(step)
+        self._bound = schedule.overdue_steps(self.state.options.max_staleness_steps)
+        self.overdue = {name for name, one in self.working.items() if self._is_overdue(one)}
+        self.gather_leads()
+
+    def gather_leads(self) -> None:
+        """Read every learner's lead."""
+        self.with_lead = {name: one for name, one in self.working.items() if one.longest_lead_steps > 0}
+        self.longest_lead_steps = max((one.longest_lead_steps for one in self.with_lead.values()), default=0)
+        self.asked_ahead_at = None
+
+    def place(self, record: "LearnerRecord") -> None:
+        """Read a learner whose state has changed."""
+        name, working, counts = record.id, record.working, self.state.counts(record)
+        given_up = record.state == LearnerState.GIVEN_UP
+        _put(self.given_up, name, belongs=counts and given_up)
+        _put(self.remaining, name, belongs=counts and not given_up)
+        _put(self.quarantined, name, belongs=counts and not given_up and record.standing.quarantined)
+        if working:
+            self.working[name] = record
+        else:
+            self.working.pop(name, None)
+        if (working and record.longest_lead_steps > 0) != (name in self.with_lead):
+            self.gather_leads()
+        self.moved(record)
+
+    def moved(self, record: "LearnerRecord") -> None:
+        """Read a learner that has reported steps, or whose clock was set."""
+        name, working = record.id, record.working
+        self.clocks.put(name, record.clock if working else None)
+        self.step_seconds.put(name, _step_seconds(record))
+        _put(self.overdue, name, belongs=working and self._is_overdue(record))
+
+    def _is_overdue(self, record: "LearnerRecord") -> bool:
+        # All its steps, as those that do not count bring it to its staleness bound too.
+        return record.clock < self._due and record.step - record.turn_steps[self._fragment] >= self._bound
+
+
+def _step_seconds(record: "LearnerRecord") -> float | None:
+    return record.step_seconds if record.state == LearnerState.TRAINING else None
+
+
+def _put(names: set[str], name: str, *, belongs: bool) -> None:
+    if belongs:
+        names.add(name)
+    else:
+        names.discard(name)
