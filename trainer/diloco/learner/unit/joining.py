@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # they are there, and documented
 
 from diloco import __version__
 from diloco.core.fragments import Layout
@@ -16,14 +16,14 @@ class UnitError(RuntimeError):
     """A process differs from the first of its learner; the text is one line."""
 
 
-def file_store(path: Path, ranks: int) -> dist.Store:
+def file_store(path: Path, ranks: int) -> Store:
     """Where the processes of one machine meet."""
-    store = dist.FileStore(str(path), ranks)
+    store = FileStore(str(path), ranks)
     store.set_timeout(NO_LIMIT)
     return store
 
 
-def joined(store: dist.Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
+def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
     """Wait for all processes, and connect with them. ``facts``: see `facts_of`.
 
     Raises:
