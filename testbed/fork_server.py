@@ -38,7 +38,6 @@ _LOADED = (
         "diloco.learner.unit.process",
         "diloco.local.report.write",
     ),
-    "torch._dynamo",  # by the first of a learner's processes that parts a model
     *("diloco.syncer.process", "diloco_operator.main", "cryptography.x509"),
 )
 _ROOT = Path(__file__).parents[1]
@@ -178,6 +177,8 @@ def main() -> None:
     # What is there now is not looked at again, so its pages stay shared.
     gc.collect()
     gc.freeze()
+    # Loaded where a model is parted. Triton, which comes with it, complains at the end of a process that it is kept.
+    importlib.import_module("torch._dynamo")
     request, files = _serve(way)
     while request.command[3:4] in (["run"], ["learner"]) and _Own.server is None:
         here, there = _ends()

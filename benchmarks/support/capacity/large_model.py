@@ -14,8 +14,8 @@ class Large(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids (batch, sequence) to logits (batch, sequence, vocabulary)."""
-        scale = 1 + sum(block[0] for block in self.blocks)
-        return scale * (self.embedding(tokens) @ self.embedding.weight.T)
+        logits: Tensor = self.embedding(tokens) @ self.embedding.weight.T
+        return logits * (1 + sum(block[0] for block in self.blocks))
 
 
 def make(blocks: int, numel: int, vocabulary: int) -> nn.Module:
