@@ -4,11 +4,7 @@ import hashlib
 import socket
 
 import torch
-<<<<<<< HEAD
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
-=======
-from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # they are there, and documented
->>>>>>> work-r
 
 from diloco import __version__
 from diloco.core.fragments import Layout
@@ -22,7 +18,6 @@ class UnitError(RuntimeError):
     """A process differs from the first of its learner; the text is one line."""
 
 
-<<<<<<< HEAD
 def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> Store:
     """Where the processes meet: on one machine a file, else `Meeting.url`, which the first serves at ``listening``."""
     store: Store
@@ -40,11 +35,6 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
         store = PrefixStore(token, shared)
     else:
         store = FileStore(where, ranks)
-=======
-def file_store(path: Path, ranks: int) -> Store:
-    """Where the processes of one machine meet."""
-    store = FileStore(str(path), ranks)
->>>>>>> work-r
     store.set_timeout(NO_LIMIT)
     return store
 
