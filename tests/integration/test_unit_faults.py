@@ -25,9 +25,8 @@ def test_every_end_of_a_process_ends_its_learner_with_the_cause() -> None:
     assert set(ends) == set(CASES)
     begin = "rank 1 of here/cpu/0 ended"
     killed = EXIT_UNEXPECTED, f"{begin} (SIGKILL)"
-    assert {case: ends[case] for case in [*ORDERS, "joining"] if case != "END"} == dict.fromkeys(
-        [order for order in ORDERS if order != "END"] + ["joining"], killed
-    )
+    cases = [*ORDERS.keys() - {"END"}, "joining", "writing"]
+    assert {case: ends[case] for case in cases} == dict.fromkeys(cases, killed)
     # All is done by then.
     assert ends["END"] == ends["nothing"] == (EXIT_OK, "")
     unexpected = f"{begin} (exit code {EXIT_UNEXPECTED}): stopped by an unexpected error: "
@@ -70,7 +69,7 @@ def test_a_unit_is_restarted_as_one_and_the_others_train_on(tmp_path: Path) -> N
         tmp_path,
         regions=regions,
         failurePolicy={"stuckSeconds": 2},
-        training={"checkpointEverySteps": 10**6},
+        training={"checkpointEverySteps": 4},
         sync=SYNC | {"fragments": 4},
     )
     with LocalRun(job, "--device", "cpu") as run:

@@ -17,6 +17,7 @@ import torch
 import torch._dynamo  # loaded here, as each learner would
 
 from diloco.core.dealing.pieces import Piece
+from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import training_of
 from diloco.learner.mailboxes.orders import Orders
@@ -24,6 +25,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.steps import InnerSteps
 from diloco.learner.unit import process, starting
+from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.process import RankOptions, run_rank
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.world import World
@@ -54,6 +56,8 @@ ORDERS: Final[dict[str, tuple[type, str]]] = {
     "APPLY": (Rank, "receive"),
     "EVALUATE": (Rank, "evaluate"),
     "START_OVER": (InnerSteps, "start_over"),
+    "SAVE": (RankCheckpoints, "save"),
+    "LOAD": (RankCheckpoints, "load"),
     "END": (World, "leave"),
 }
 """What a process calls for each."""
@@ -67,6 +71,7 @@ def replaced(owner: Any, name: str, value: object) -> Callable[[], None]:
 CASES: Final[dict[str, Callable[[], None]]] = {
     **{order: replaced(*place, die) for order, place in ORDERS.items()},
     "joining": replaced(process, "joined", die),
+    "writing": replaced(RankCheckpoints, "_write_part", die),
     "no memory": replaced(Rank, "give", run_out_of_memory),
     "MemoryError": replaced(InnerSteps, "step", fail),
     "another version": replaced(process, "facts_of", lambda *_: {"diloco": "0.0.9", "torch": "1", "layout": "other"}),
@@ -132,6 +137,10 @@ def train(unit: starting.Unit, options: LearnerOptions) -> int:
     trainer.evaluate()
     trainer.start_over()
     step(0.0)
+    identity = CheckpointIdentity("small", options.learner, trainer.layout.digest, trainer.optimizer_identity)
+    store = CheckpointStore(options.directory / CHECKPOINTS_FOLDER, identity, trainer.others)
+    store.save(LearnerCheckpoint(trainer.state(), {}))
+    assert store.load() is not None
     training.end()
     return EXIT_OK
 

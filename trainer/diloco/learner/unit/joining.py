@@ -59,9 +59,11 @@ def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dic
 
 def facts_of(spec: JobSpec, layout: Layout) -> dict[str, str]:
     """What must be the same in all processes, by name."""
+    # What may change while a job runs may reach pods at different times.
+    trained = spec.model_dump_json(include={"model", "data", "task", "training"}, exclude={"training": {"tokens"}})
     return {
         "diloco": __version__,
         "torch": torch.__version__,
-        "job": hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16],
+        "job": hashlib.sha256(trained.encode()).hexdigest()[:16],
         "layout": layout.cut[:16],
     }
