@@ -23,6 +23,8 @@ from tests.support.cluster_nodes import ONE_SEAT, Nodes, cordoned, lost_node, on
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
+COPIES = {"parallelism": "DDP"}
+"""The image's torch has no FSDP2 for CPUs."""
 PLAIN = "here/cpu/0"
 PAIR, UNIT, SECOND = "here/pair/0", "here/unit/0", "here/unit/1"
 FIRST_POD, LAST_POD = "here/unit/0", "here/unit/1"
@@ -33,7 +35,7 @@ FURTHER_PODS = "here/unit/2", "here/unit/3"
 @pytest.fixture(scope="module")
 def job(cluster: Cluster, namespace: str) -> ClusterJob:
     """Two learners, of two processes each."""
-    both = pool("pair", processesPerNode=2), pool("unit", nodesPerLearner=2)
+    both = pool("pair", processesPerNode=2, **COPIES), pool("unit", nodesPerLearner=2, **COPIES)
     return apply(cluster, namespace, manifest("units", region("here", *both)))
 
 
@@ -93,7 +95,9 @@ def test_a_job_of_such_learners_completes(job: ClusterJob) -> None:
 
 def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namespace: str) -> None:
     worker = cluster.workers[0]
-    wanted = manifest("partly", region("here", pool("cpu"), pool("unit", nodesPerLearner=2, resources=ONE_SEAT)))
+    wanted = manifest(
+        "partly", region("here", pool("cpu"), pool("unit", nodesPerLearner=2, resources=ONE_SEAT, **COPIES))
+    )
     with seated(cluster, **{worker: 1}):
         job = apply(cluster, namespace, wanted)
         job.all_train(PLAIN)
@@ -108,7 +112,7 @@ def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namesp
 
 def test_a_lost_node_of_a_learner_brings_it_back_on_others(cluster: Cluster, namespace: str, nodes: Nodes) -> None:
     soon = {"lostPods": {"afterSeconds": 10}}
-    pools = pool("cpu", **on(nodes.kept)), pool("unit", nodesPerLearner=2)
+    pools = pool("cpu", **on(nodes.kept)), pool("unit", nodesPerLearner=2, **COPIES)
     wanted = manifest("lost", region("here", *pools), failurePolicy=soon)
     wanted["spec"]["syncer"] |= on(nodes.kept)
     with cordoned(cluster, nodes.lost):

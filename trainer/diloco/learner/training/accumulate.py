@@ -1,6 +1,6 @@
 """Gradients of a batch in parts (micro batches), so that only a part's activations are in memory at once."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ def parts_of(batch: Batch, most: int | None) -> list[Batch]:
 def accumulate(
     loss: Callable[[Batch], tuple[Tensor, Tensor | float]],
     parts: Sequence[Batch],
-    parameters: Iterable[nn.Parameter],
+    parameters: Sequence[nn.Parameter],
     share: Share = WHOLE,
 ) -> tuple[Tensor, Tensor]:
     """Set the parameters' gradients to those of the mean loss of all parts; returns the mean and its count.
@@ -40,6 +40,7 @@ def accumulate(
             counts[0] = share.summed(counts[0])
             summed = summed * share.ranks / counts[0]
         summed.backward()  # type: ignore[no-untyped-call]  # torch's own
+    share.average(parameters)
     counted = counts[0] if alone else share.summed(sum(counts[1:], counts[0]))
     if not alone:
         for parameter in parameters:

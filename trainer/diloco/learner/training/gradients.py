@@ -39,4 +39,4 @@ def backpropagate(
             f"a tensor of its batch has not {len(own)} as its first dimension, the examples; that is needed with "
             "training.microBatchSize"
         )
-    return accumulate(loss, parts_of(batch, most), module.parameters(), share)
+    return accumulate(loss, parts_of(batch, most), [one for one in module.parameters() if one.requires_grad], share)

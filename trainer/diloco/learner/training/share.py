@@ -1,10 +1,10 @@
 """Which part of a batch a process computes, and sums over all processes of its learner."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 Numbers = NDArray[np.int64]
 
@@ -34,6 +34,9 @@ class Share:
     def summed(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         return values
+
+    def average(self, parameters: Sequence[nn.Parameter]) -> None:
+        """After a backward pass: make gradients the mean over all processes, if it has not done so."""
 
 
 WHOLE = Share()

@@ -30,6 +30,7 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
             is_master=listening is not None,
             timeout=NO_LIMIT,
             wait_for_workers=False,
+            use_libuv=False,  # some builds of torch have none
             master_listen_fd=None if listening is None else listening.detach(),
         )
         store = PrefixStore(token, shared)

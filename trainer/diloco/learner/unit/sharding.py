@@ -1,12 +1,12 @@
 """Parts a model among the processes of a learner."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from diloco.learner.training.share import Share
@@ -25,15 +25,27 @@ _FIELD: Final = "model.parallelize"
 class GroupShare(Share):
     """The rows of a batch that this process has in ``mesh``, of one dimension."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, mesh: DeviceMesh, *, copies: bool) -> None:
+        """``copies``: each process has the whole model, and nothing else averages its gradients."""
         self.rank, self.ranks = mesh.get_local_rank(), mesh.size()
-        self._group = mesh.get_group()
+        self._group, self._copies = mesh.get_group(), copies
 
     def summed(self, values: Tensor) -> Tensor:
         """See `Share`."""
         total = values.detach().clone()
         torch.distributed.all_reduce(total, group=self._group)
         return total
+
+    def average(self, parameters: Sequence[nn.Parameter]) -> None:
+        """See `Share`. A process that has not used a parameter counts with zeros."""
+        if not self._copies:
+            return
+        used = torch.tensor([float(one.grad is not None) for one in parameters], device=parameters[0].device)
+        for one, users in zip(parameters, self.summed(used).tolist(), strict=True):
+            if users:
+                one.grad = torch.zeros_like(one) if one.grad is None else one.grad
+                torch.distributed.all_reduce(one.grad, group=self._group)
+                one.grad.div_(self.ranks)
 
 
 class Parted(NamedTuple):
@@ -50,10 +62,11 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
     Raises:
         ModelError: it cannot be built or parted.
     """
-    module = _without_values(spec)
+    copies = pool.parallelism == "DDP" and spec.model.parallelize is None
+    module = build_model(spec) if copies else _without_values(spec)
     names = list(trained_parameters(module))
-    mesh = _parallelized(module, spec, pool, world)
-    _check(module, names, world)
+    mesh = world.mesh if copies else _parallelized(module, spec, world)
+    _check(module, names, parted=not copies and world.ranks > 1)
     if (batch := pool.largest_batch(spec.training)) % mesh.size():
         raise ModelError(
             f"{_FIELD}: {spec.model.parallelize} shares out a batch among {mesh.size()} processes, and batchSize "
@@ -69,7 +82,7 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
         if isinstance(one, FSDPModule):
             module.register_forward_hook(_reshard)
             break
-    return Parted(module, GroupShare(mesh))
+    return Parted(module, GroupShare(mesh, copies=copies))
 
 
 def _without_values(spec: JobSpec) -> nn.Module:
@@ -79,7 +92,7 @@ def _without_values(spec: JobSpec) -> nn.Module:
     return build_model(spec) if any(one.is_meta for one in hidden) else module
 
 
-def _parallelized(module: nn.Module, spec: JobSpec, pool: Pool, world: World) -> DeviceMesh:
+def _parallelized(module: nn.Module, spec: JobSpec, world: World) -> DeviceMesh:
     """Part ``module``; returns the mesh whose processes share out a batch."""
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001  # no public name
@@ -88,13 +101,13 @@ def _parallelized(module: nn.Module, spec: JobSpec, pool: Pool, world: World) ->
             )
     if spec.model.parallelize is not None:
         return _own(module, spec.model.parallelize, world)
-    # Each process its own group of one: whole copies, whose gradients are averaged.
-    mesh = world.mesh
-    if pool.parallelism == "DDP":
-        mesh = init_device_mesh(world.device.type, (world.ranks, 1), mesh_dim_names=("copies", "parts"))
+    if world.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+        raise ModelError(
+            f"regions[].pools[].parallelism: FSDP on a CPU needs a newer torch than {torch.__version__}; use DDP"
+        )
     try:
         for one in (*_blocks(module), module):
-            fully_shard(one, mesh=mesh)
+            fully_shard(one, mesh=world.mesh)
             # In newer torch; with an older one all processes must use the same parameters in a step.
             if set_unused := getattr(one, "set_reduce_scatter_unused_params", None):
                 set_unused(True)
@@ -122,13 +135,13 @@ def _own(module: nn.Module, function: str, world: World) -> DeviceMesh:
     return made
 
 
-def _check(module: nn.Module, names: list[str], world: World) -> None:
-    """Check that trained parameters have kept their ``names``, and that all are parted."""
+def _check(module: nn.Module, names: list[str], *, parted: bool) -> None:
+    """Check that trained parameters have kept their ``names``, and that all are ``parted``."""
     trained = trained_parameters(module)
     if list(trained) != names:
         raise ModelError(f"{_FIELD}: renames parameters; keep the model's names")
     for name, parameter in trained.items():
-        if world.ranks > 1 and not is_parted(parameter):
+        if parted and not is_parted(parameter):
             raise ModelError(f"{_FIELD}: {name} is not a DTensor; make every trained parameter one")
 
 
