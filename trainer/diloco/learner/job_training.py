@@ -73,7 +73,10 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
     device, module = choose_device(options.device_of(0), 0), build_model(spec)
     layout = layout_of(module, spec.sync.fragments)
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
-    world = joined(store_at(unit.store, unit.ranks, unit.listening), 0, unit.ranks, device, facts_of(spec, layout))
+    unit.joining = True
+    store, facts = store_at(unit.store, unit.ranks, unit.listening), facts_of(spec, layout)
+    world = joined(store, 0, unit.ranks, device, facts, lambda: orders.stopping)
+    unit.joining = False
     parted = parted_model(spec, pool, world, module)
     data = open_data(spec, options.learner, task, hand=Hand(wakeup.notify))
     trainer = UnitTrainer(spec, module, Rank(spec, parted, layout, data, world))

@@ -2,16 +2,23 @@
 
 import hashlib
 import socket
+import time
+from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 
 from diloco import __version__
 from diloco.core.fragments import Layout
+from diloco.learner.data.source import DataStoppedError
 from diloco.learner.unit.node_link import SCHEME
 from diloco.learner.unit.world import NO_LIMIT, World
 from diloco.runtime.addresses import parse_address
 from diloco.spec import JobSpec
+
+
+_LOOK_SECONDS: Final = 0.1
 
 
 class UnitError(RuntimeError):
@@ -39,11 +46,21 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
     return store
 
 
-def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
+def joined(
+    store: Store,
+    rank: int,
+    ranks: int,
+    device: torch.device,
+    facts: dict[str, str],
+    stopping: Callable[[], bool] = lambda: False,
+) -> World:
     """Wait for all processes, and connect with them. ``facts``: see `facts_of`.
+
+    ``stopping``: whether the first process is asked to stop; others may tokenize documents for long.
 
     Raises:
         UnitError: this process differs from the first.
+        DataStoppedError: the first process is asked to stop.
         RuntimeError: another one has ended meanwhile.
     """
     every = facts | {"number of processes": str(ranks)}
@@ -54,6 +71,12 @@ def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dic
     if others:
         what = ", ".join(f"{name} ({every[name]}, there {told})" for name, told in others.items())
         raise UnitError(f"rank {rank} differs from rank 0 in {what}; give all processes of a learner the same")
+    store.set(f"there/{rank}", "")
+    # Connecting waits inside of torch, where no signal is heard.
+    while rank == 0 and not store.check([f"there/{one}" for one in range(ranks)]):
+        if stopping():
+            raise DataStoppedError("stopped before all processes of this learner were there")
+        time.sleep(_LOOK_SECONDS)
     return World(store, rank, ranks, device)
 
 
