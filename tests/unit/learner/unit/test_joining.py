@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.unit.joining import UnitError, facts_of, joined, store_at
+from diloco.learner.unit.joining import UnitError, await_others, facts_of, joined, store_at
 from diloco.model.build import build_model, layout_of_job
 from diloco.model.fragments import layout_of
 from tests.support.small_job import small_job
@@ -28,7 +28,7 @@ def test_the_process_that_differs_says_in_what(tmp_path: Path) -> None:
 
 def test_the_first_stops_while_another_process_is_not_there_yet(tmp_path: Path) -> None:
     with pytest.raises(DataStoppedError):
-        joined(store_at(str(tmp_path / "store"), 2), 0, 2, CPU, {"job": "a"}, lambda: True)
+        await_others(store_at(str(tmp_path / "store"), 2), 2, lambda: True)
 
 
 def test_waiting_has_no_limit_that_a_region_could_be_cut_off_for(

@@ -101,8 +101,8 @@ def test_a_part_that_only_some_processes_use_is_trained(two: Unit, text: Path) -
 
 
 def test_results_that_differ_in_one_process_alone_hold_up_none(two: Unit, text: Path) -> None:
-    unsteady = {"model": {"entrypoint": "tests.support.parallelisms:UnsteadyInOne"}}
-    with two.trainer(job_of(text, **unsteady)) as trainer:
+    job = job_of(text, model={"entrypoint": "tests.support.parallelisms:UnsteadyInOne"})
+    with two.trainer(job) as trainer:
         assert all(trained(trainer, 2)["received"])
 
 

@@ -17,7 +17,6 @@ from diloco.learner.unit.world import NO_LIMIT, World
 from diloco.runtime.addresses import parse_address
 from diloco.spec import JobSpec
 
-
 _LOOK_SECONDS: Final = 0.1
 
 
@@ -46,23 +45,28 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
     return store
 
 
-def joined(
-    store: Store,
-    rank: int,
-    ranks: int,
-    device: torch.device,
-    facts: dict[str, str],
-    stopping: Callable[[], bool] = lambda: False,
-) -> World:
-    """Wait for all processes, and connect with them. ``facts``: see `facts_of`.
+def await_others(store: Store, ranks: int, stopping: Callable[[], bool]) -> None:
+    """In the first process: wait until all are there. Others may tokenize documents for long.
 
-    ``stopping``: whether the first process is asked to stop; others may tokenize documents for long.
+    It is called before `joined`, which waits inside of torch, where no signal is heard.
+
+    Raises:
+        DataStoppedError: it is asked to stop, says ``stopping``.
+    """
+    while not store.check([_there(rank) for rank in range(1, ranks)]):
+        if stopping():
+            raise DataStoppedError("stopped before all processes of this learner were there")
+        time.sleep(_LOOK_SECONDS)
+
+
+def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
+    """Wait for all processes, and connect with them. ``facts``: see `facts_of`.
 
     Raises:
         UnitError: this process differs from the first.
-        DataStoppedError: the first process is asked to stop.
         RuntimeError: another one has ended meanwhile.
     """
+    store.set(_there(rank), "")
     every = facts | {"number of processes": str(ranks)}
     if rank == 0:
         for name, value in every.items():
@@ -71,12 +75,6 @@ def joined(
     if others:
         what = ", ".join(f"{name} ({every[name]}, there {told})" for name, told in others.items())
         raise UnitError(f"rank {rank} differs from rank 0 in {what}; give all processes of a learner the same")
-    store.set(f"there/{rank}", "")
-    # Connecting waits inside of torch, where no signal is heard.
-    while rank == 0 and not store.check([f"there/{one}" for one in range(ranks)]):
-        if stopping():
-            raise DataStoppedError("stopped before all processes of this learner were there")
-        time.sleep(_LOOK_SECONDS)
     return World(store, rank, ranks, device)
 
 
@@ -90,3 +88,8 @@ def facts_of(spec: JobSpec, layout: Layout) -> dict[str, str]:
         "job": hashlib.sha256(trained.encode()).hexdigest()[:16],
         "layout": layout.cut[:16],
     }
+
+
+def _there(rank: int) -> str:
+    """The key that a process sets."""
+    return f"there/{rank}"
