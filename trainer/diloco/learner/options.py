@@ -81,7 +81,7 @@ class LearnerOptions:
         if given not in (1, processes) or shared or len({name.partition(":")[0] for name in devices}) > 1:
             raise LearnerOptionError(
                 f"--device: {self.device} is not possible for {processes} process{plural}; use cpu, cuda, or "
-                f" {processes} of one kind, separated by commas"
+                f"{processes} of one kind, separated by commas"
             )
         if len(self.pod) > LONGEST_POD or not (self.pod.isascii() and self.pod.isprintable()) or "/" in self.pod:
             raise LearnerOptionError(
