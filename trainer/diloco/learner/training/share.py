@@ -38,6 +38,10 @@ class Share:
     def average(self, parameters: Sequence[nn.Parameter]) -> None:
         """After a backward pass: make gradients the mean over all processes, if it has not done so."""
 
+    def anywhere(self, found: bool) -> bool:  # noqa: FBT001  # its only parameter
+        """Whether it was found in any process of the learner: what all then do has to be the same."""
+        return found
+
 
 WHOLE = Share()
 """Of a learner of one process."""

@@ -28,7 +28,7 @@ class GroupShare(Share):
     def __init__(self, mesh: DeviceMesh, *, copies: bool) -> None:
         """``copies``: each process has the whole model, and nothing else averages its gradients."""
         self.rank, self.ranks = mesh.get_local_rank(), mesh.size()
-        self._group, self._copies = mesh.get_group(), copies
+        self._group, self._copies, self._device = mesh.get_group(), copies, mesh.device_type
 
     def summed(self, values: Tensor) -> Tensor:
         """See `Share`."""
@@ -46,6 +46,12 @@ class GroupShare(Share):
                 one.grad = torch.zeros_like(one) if one.grad is None else one.grad
                 torch.distributed.all_reduce(one.grad, group=self._group)
                 one.grad.div_(self.ranks)
+
+    def anywhere(self, found: bool) -> bool:  # noqa: FBT001  # its only parameter
+        """See `Share`."""
+        count = torch.tensor(int(found), device=self._device)
+        torch.distributed.all_reduce(count)
+        return bool(count)
 
 
 class Parted(NamedTuple):
