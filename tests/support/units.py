@@ -1,4 +1,4 @@
-"""Learners of several processes, for tests: the test's own process is the first, and `unit_follower` the others."""
+"""Learners of several processes, for tests: the test's own process is the first, and this module, run, another."""
 
 import gc
 import json
@@ -7,21 +7,27 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from diloco.core.fragments import LayoutError
+from diloco.learner.data import DataError
 from diloco.learner.data.opening import open_data
+from diloco.learner.training.optimizer import OptimizerError
 from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.unit.checkpoints import RankCheckpoints
+from diloco.learner.unit.follower import follow
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.unit_trainer import UnitTrainer
 from diloco.learner.unit.world import World
+from diloco.model import ModelError
 from diloco.model.build import blank_model, build_model
 from diloco.model.fragments import layout_of
 from diloco.model.sharded import part
@@ -74,13 +80,31 @@ def held_bytes(world: World) -> list[int]:
     return [int(one) for one in counts]
 
 
+def follow_jobs(world: World, checkpoints: Path) -> None:
+    """In another process than the first: follow it through one job after the other."""
+    while job := heard(world):
+        with suppress(DataError, LayoutError, ModelError, OptimizerError):
+            rank = rank_of(json.loads(job), world, None)
+            follow(rank, RankCheckpoints(checkpoints, rank.inner, world, world.ranks))
+            held_bytes(world)
+    world.leave()
+
+
 class Unit:
-    """Processes that wait for a job."""
+    """Processes that wait for a job, until the end."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.held_bytes: list[int] = []
         """Of each process, at the end of the latest job."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed is None:
+            heard(self.world)
+            self.world.leave()
 
     @contextmanager
     def trainer(self, job: JobSpec, parallelism: str = "FSDP") -> Iterator[UnitTrainer]:
@@ -104,14 +128,12 @@ def unit_of(ranks: int, folder: Path) -> Iterator[Unit]:
     store = str(folder / "store")
     with patch.dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"):
         others = [
-            subprocess.Popen([sys.executable, "-m", "tests.support.unit_follower", store, str(rank), str(ranks)])
+            subprocess.Popen([sys.executable, "-m", __spec__.name, store, str(rank), str(ranks)])
             for rank in range(1, ranks)
         ]
         try:
-            world = world_of(store, 0, ranks)
-            yield Unit(world)
-            heard(world)
-            world.leave()
+            with Unit(world_of(store, 0, ranks)) as unit:
+                yield unit
             assert [other.wait() for other in others] == [0] * len(others)
         finally:
             for other in others:
@@ -150,6 +172,7 @@ def trained(trainer: InnerTrainer, steps: int, every: int = 2) -> dict[str, list
 
 def write_documents(folder: Path) -> Path:
     """The folder, with documents of several lengths."""
+    folder.mkdir(exist_ok=True)
     for number in range(100):
         (folder / f"{number}.txt").write_text("ab" * (1 + number * 7 % 13))
     return folder
@@ -179,3 +202,8 @@ def check_alike(unit: Unit, job: JobSpec, parallelism: str = "FSDP") -> None:
     for (mean, metrics), (other_mean, others) in zip(made["means"], wanted["means"], strict=True):
         assert mean == pytest.approx(other_mean, rel=1e-5)
         assert metrics == pytest.approx(others, rel=1e-5)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    follow_jobs(world_of(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])), Path(sys.argv[1]).parent)

@@ -44,5 +44,6 @@ def test_what_must_be_alike_is_so_whether_the_model_has_values() -> None:
     job = small_job()
     first = facts_of(job, layout_of(build_model(job), job.sync.fragments))
     assert first == facts_of(job, layout_of_job(job))
-    other = small_job(learners=3)
+    scaled, other = small_job(learners=3), small_job(data={"text": {}})
+    assert first == facts_of(scaled, layout_of_job(scaled))
     assert {name for name, value in facts_of(other, layout_of_job(other)).items() if value != first[name]} == {"job"}

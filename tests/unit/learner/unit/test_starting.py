@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,10 @@ def test_it_ends_the_learner_with_the_cause_if_one_is_killed(
 ) -> None:
     commands[:] = [[WAITS], [WAITS]]
     exits = Exits()
-    unit = Unit(options_of(tmp_path), exits)
-    try:
+    with closing(Unit(options_of(tmp_path), exits)) as unit:
         unit._children[2].kill()
         assert exits.wait() == [EXIT_UNEXPECTED]
-        assert [record.getMessage() for record in caplog.records] == ["rank 2 of here/cpu/0 ended (SIGKILL)"]
-    finally:
-        unit.close()
+        assert caplog.messages == ["rank 2 of here/cpu/0 ended (SIGKILL)"]
 
 
 @pytest.mark.parametrize(
@@ -80,12 +78,9 @@ def test_a_mistake_or_refusal_of_one_is_the_learners(
     says = f"import os, sys; open(os.environ[{VARIABLE!r}], 'w').write('why\\n'); sys.exit({code})"
     commands[:] = [[says]]
     exits = Exits()
-    unit = Unit(options_of(tmp_path, processes=2), exits)
-    try:
+    with closing(Unit(options_of(tmp_path, processes=2), exits)):
         assert exits.wait() == [becomes]
         assert caplog.messages == [f"rank 1 of here/cpu/0 ended (exit code {code}): why"]
-    finally:
-        unit.close()
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -94,10 +89,7 @@ def test_their_end_is_waited_for_and_forced(tmp_path: Path, commands: list[list[
     exits = Exits()
     unit = Unit(options_of(tmp_path, processes=2), exits)
     (child,) = unit._children.values()
-    if told:
-        unit.end(lambda: None)
-    else:
-        unit.end(raise_runtime_error)
+    unit.end((lambda: None) if told else raise_runtime_error)
     assert child.returncode == (0 if told else -9)
     unit.await_cause()
     assert exits.codes == []
