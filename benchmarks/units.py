@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diloco.core.fragments import Layout
 from diloco.learner.data.opening import open_data
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.checkpoints import RankCheckpoints
@@ -114,17 +113,6 @@ def train(trainer: InnerTrainer, steps: int, folder: Path) -> dict[str, Any]:
     return {**medians, "losses": losses, "means": means, "not_as_received": wrong, "held_bytes": held_bytes()}
 
 
-def gathered_bytes(layout: Layout, ranks: int) -> float:
-    """What a process gets from the others to read a fragment, by parameter: a split tensor is gathered whole."""
-    whole: dict[str, int] = {}
-    for fragment in layout.fragments:
-        for slot in fragment.slots:
-            whole[slot.tensor.name] = whole.get(slot.tensor.name, 0) + slot.tensor.numel
-    numel = sum(whole.values())
-    read = sum(whole[slot.tensor.name] for fragment in layout.fragments for slot in fragment.slots)
-    return 4 * read / numel * (ranks - 1) / ranks
-
-
 def process(place: int, ranks: int, folder: Path, steps: int) -> None:
     """One process of a case; it writes what it found into the folder."""
     torch.set_num_threads(1)
@@ -133,9 +121,8 @@ def process(place: int, ranks: int, folder: Path, steps: int) -> None:
         follower(spec, place, ranks, store)
         return
     trainer, world = trainer_of(spec, ranks, store)
-    numel = sum(fragment.numel for fragment in trainer.layout.fragments)
     found = train(trainer, steps, folder)
-    found |= {"parameters": numel, "gathered_bytes_a_parameter": gathered_bytes(trainer.layout, ranks)}
+    found["parameters"] = sum(fragment.numel for fragment in trainer.layout.fragments)
     if isinstance(trainer, UnitTrainer) and world is not None:
         trainer.end()
         world.leave()

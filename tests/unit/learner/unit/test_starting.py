@@ -57,30 +57,23 @@ def options_of(folder: Path, **changes: Any) -> LearnerOptions:
     return learner_options(folder, **({"processes": 3, "threads": 2, "device": "cpu"} | changes))
 
 
-def test_it_ends_the_learner_with_the_cause_if_one_is_killed(
-    tmp_path: Path, commands: list[list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
-    commands[:] = [[WAITS], [WAITS]]
-    exits = Exits()
-    with closing(Unit(options_of(tmp_path), exits)) as unit:
-        unit._children[2].kill()
-        assert exits.wait() == [EXIT_UNEXPECTED]
-        assert caplog.messages == ["rank 2 of here/cpu/0 ended (SIGKILL)"]
+SAYS = f"import os, sys; open(os.environ[{VARIABLE!r}], 'w').write('why\\n'); sys.exit"
 
 
 @pytest.mark.parametrize(
-    ("code", "becomes"),
-    [(code, code) for code in (EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_REFUSED)] + [(0, EXIT_UNEXPECTED)],
+    ("program", "becomes", "how"),
+    [(f"{SAYS}({code})", code, f"exit code {code}): why") for code in (EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_REFUSED)]
+    + [(f"{SAYS}(0)", EXIT_UNEXPECTED, "exit code 0): why")]
+    + [("import os; os.kill(os.getpid(), 9)", EXIT_UNEXPECTED, "SIGKILL)")],
 )
-def test_a_mistake_or_refusal_of_one_is_the_learners(
-    tmp_path: Path, commands: list[list[str]], caplog: pytest.LogCaptureFixture, code: int, becomes: int
+def test_the_end_of_one_is_the_learners_with_its_cause(
+    tmp_path: Path, commands: list[list[str]], caplog: pytest.LogCaptureFixture, program: str, becomes: int, *, how: str
 ) -> None:
-    says = f"import os, sys; open(os.environ[{VARIABLE!r}], 'w').write('why\\n'); sys.exit({code})"
-    commands[:] = [[says]]
+    commands[:] = [[WAITS], [program]]
     exits = Exits()
-    with closing(Unit(options_of(tmp_path, processes=2), exits)):
+    with closing(Unit(options_of(tmp_path), exits)):
         assert exits.wait() == [becomes]
-        assert caplog.messages == [f"rank 1 of here/cpu/0 ended (exit code {code}): why"]
+        assert caplog.messages == [f"rank 2 of here/cpu/0 ended ({how}"]
 
 
 @pytest.mark.parametrize("told", [True, False])
