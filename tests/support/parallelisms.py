@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch.distributed
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -22,6 +23,16 @@ class Wide(nn.Module):
         inside = self.embedding(tokens)
         logits: Tensor = self.output(inside + self.down(self.up(inside).relu()))
         return logits
+
+
+class UnsteadyInOne(Wide):
+    """In evaluation mode, another result each time, in all processes but the first."""
+
+    calls = 0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.calls += not self.training
+        return super().forward(tokens) * (1 + torch.distributed.get_rank() * self.calls)
 
 
 def recomputed(module: Wide, mesh: DeviceMesh) -> DeviceMesh:

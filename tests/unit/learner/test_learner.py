@@ -116,7 +116,7 @@ def test_the_parts_run_on_threads_and_the_link_begins_last(scene: Scene) -> None
     scene.scripted(Ending(EndKind.REFUSED, "no"), overlap=1).run()
     workers = [f"{name}-{index}" for name, count in _THREADS for index in range(count)]
     names = ["control", "checkpoint", *workers, "link"]
-    assert scene.calls == [*(("start", name) for name in names), ("loop.run",)]
+    assert scene.calls == [*(("start", name) for name in names), ("loop.run",), ("writer.close",)]
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,13 @@ class TestEnds:
             told = json.loads(file.read_text())
             account = [told[name] for name in ("learner", "ending", "reason", "steps", "sessions")]
             assert account == ["here/cpu/0", kind, "why", 40, 2]
+
+    @pytest.mark.parametrize("kind", [EndKind.FINISHED, EndKind.STOPPED])
+    def test_a_checkpoint_is_written_before_its_other_processes_end(self, scene: Scene, kind: EndKind) -> None:
+        learner = scene.scripted(Ending(kind, "why"))
+        learner._training = learner._training._replace(end=lambda: scene.calls.append(("end",)))
+        learner.run()
+        assert ("writer.close",) in scene.calls[: scene.calls.index(("end",))]
 
     @pytest.mark.parametrize(
         ("hand_in_seconds", "finish", "idle", "flush"),

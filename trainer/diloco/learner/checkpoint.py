@@ -41,7 +41,7 @@ from diloco.runtime.output import escaped
 
 _KEPT: Final = 2
 _FORMAT: Final = 1
-_NAME: Final = re.compile(r"\d{8}|[1-9]\d{8,}")
+_NAME: Final = re.compile(r"\d{8}|[1-9]\d{8,17}")
 CHECKPOINTS_FOLDER: Final = "checkpoints"
 """Of a learner's directory."""
 _MANIFEST: Final = "manifest.json"
@@ -304,7 +304,7 @@ def _counters(manifest: Any) -> dict[str, int]:
     counters = {name: manifest.get(name) for name in _COUNTERS}
     if manifest.get("digest") != _digest(manifest):
         raise _DamagedError(f"{_MANIFEST} is not what was written")
-    usable = {name: value for name, value in counters.items() if isinstance(value, int) and value >= 0}
+    usable = {name: value for name, value in counters.items() if isinstance(value, int) and 0 <= value < 1 << 63}
     if usable.keys() != counters.keys():
         raise _DamagedError(f"{_MANIFEST} has no usable counters")
     return usable

@@ -16,7 +16,7 @@ from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import choose_device, flops_of_token
 from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.learner.unit.joining import facts_of, joined, store_at
+from diloco.learner.unit.joining import await_others, facts_of, joined, store_at
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import Unit
@@ -73,7 +73,11 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
     device, module = choose_device(options.device_of(0), 0), build_model(spec)
     layout = layout_of(module, spec.sync.fragments)
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
-    world = joined(store_at(unit.store, unit.ranks, unit.listening), 0, unit.ranks, device, facts_of(spec, layout))
+    unit.joining = True
+    store = store_at(unit.store, unit.ranks, unit.listening)
+    await_others(store, unit.ranks, lambda: orders.stopping)
+    unit.joining = False
+    world = joined(store, 0, unit.ranks, device, facts_of(spec, layout))
     parted = parted_model(spec, pool, world, module)
     data = open_data(spec, options.learner, task, hand=Hand(wakeup.notify))
     trainer = UnitTrainer(spec, module, Rank(spec, parted, layout, data, world))

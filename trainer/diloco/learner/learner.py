@@ -213,6 +213,7 @@ class Learner:
             self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
+        self._writer.close()  # the other processes have to be there for a checkpoint that is being written
         self._training.end()
         if ending.kind is not EndKind.REFUSED:
             told = Told(self._options.learner, ending, self._link.sessions, self._trainer.steps, self._trainer.tokens)

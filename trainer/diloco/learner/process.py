@@ -77,7 +77,7 @@ def _http(options: LearnerOptions, unit: Unit | None) -> Iterator[HttpServer | N
     if options.http_address is None:
         yield None
         return
-    loading = Loading()
+    loading = Loading(waits=lambda: unit is not None and unit.joining)
     loading.switch_to("creating the model and opening the data")
     if unit is not None and unit.nodes is not None and unit.nodes.http is not None:
         unit.nodes.http.serve(loading.pages())

@@ -11,6 +11,7 @@ from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, Learn
 from diloco.learner.data import DataError
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.share import Share
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelInfo, export_model
 from diloco.model.fragments import layout_of
@@ -48,6 +49,16 @@ def test_a_task_is_trained_by_its_own_loss_and_optimizer(task: str) -> None:
     assert trainer.evaluate() < 0.8 * before
     assert trainer.metrics["accuracy"] > chance
     assert (result.tokens, trainer.tokens, trainer.data_position) == (8, 320, 320)
+
+
+def test_metrics_whose_names_differ_among_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = Share()
+    share.ranks = 2
+    monkeypatch.setattr(share, "summed", lambda values: 2 * values + (not values.is_floating_point()))
+    trainer = trainer_of(job_of("Images"))
+    trainer._inner._share = share
+    with pytest.raises(DataError, match="its metrics have other names for some batches; with several processes use"):
+        trainer.evaluate()
 
 
 def test_an_example_counts_as_a_sequence_whatever_its_loss_counts() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from diloco.learner.unit.joining import UnitError, facts_of, joined, store_at
+from diloco.learner.data.source import DataStoppedError
+from diloco.learner.unit.joining import UnitError, await_others, facts_of, joined, store_at
 from diloco.model.build import build_model, layout_of_job
 from diloco.model.fragments import layout_of
 from tests.support.small_job import small_job
@@ -23,6 +24,11 @@ def test_the_process_that_differs_says_in_what(tmp_path: Path) -> None:
     line = "rank 1 differs from rank 0 in layout (y, there x); give all processes of a learner the same"
     with pytest.raises(UnitError, match=f"^{re.escape(line)}$"):
         joined(store, 1, 2, CPU, {"job": "a", "layout": "y"})
+
+
+def test_the_first_stops_while_another_process_is_not_there_yet(tmp_path: Path) -> None:
+    with pytest.raises(DataStoppedError):
+        await_others(store_at(str(tmp_path / "store"), 2), 2, lambda: True)
 
 
 def test_waiting_has_no_limit_that_a_region_could_be_cut_off_for(
@@ -44,6 +50,6 @@ def test_what_must_be_alike_is_so_whether_the_model_has_values() -> None:
     job = small_job()
     first = facts_of(job, layout_of(build_model(job), job.sync.fragments))
     assert first == facts_of(job, layout_of_job(job))
-    scaled, other = small_job(learners=3), small_job(data={"text": {}})
-    assert first == facts_of(scaled, layout_of_job(scaled))
+    assert first == facts_of(small_job(learners=3), layout_of_job(job))  # may change while a job runs
+    other = small_job(data={"text": {}})
     assert {name for name, value in facts_of(other, layout_of_job(other)).items() if value != first[name]} == {"job"}

@@ -15,8 +15,9 @@ from typing import TypeVar
 import pytest
 
 from diloco.learner.options import LONGEST_POD
+from diloco.learner.unit.first_node import FirstNode
 from diloco.learner.unit.node_connection import NodeLinkError, NodePlace
-from diloco.learner.unit.node_link import FirstNode, Meeting, NodeRefusedError, OtherNode
+from diloco.learner.unit.node_link import Meeting, NodeRefusedError, OtherNode
 from diloco.learner.unit.node_messages import LONGEST_BYTES, Hello, encoded
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.files import TlsFiles

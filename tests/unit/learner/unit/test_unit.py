@@ -100,6 +100,12 @@ def test_a_part_that_only_some_processes_use_is_trained(two: Unit, text: Path) -
         assert all(trained(trainer, 6)["received"])
 
 
+def test_results_that_differ_in_one_process_alone_hold_up_none(two: Unit, text: Path) -> None:
+    job = job_of(text, model={"entrypoint": "tests.support.parallelisms:UnsteadyInOne"})
+    with two.trainer(job) as trainer:
+        assert all(trained(trainer, 2)["received"])
+
+
 def test_ten_steps_without_finite_losses_end_the_training_everywhere(two: Unit, text: Path) -> None:
     job = job_of(text)
     one = alone(job)

@@ -14,7 +14,8 @@ class Process:
         self.clock = HandClock()
         self.cpu_seconds = 0.0
         self.read_bytes = 0
-        self.loading = Loading(lambda: Spent(self.cpu_seconds, self.read_bytes), self.clock)
+        self.waits = False
+        self.loading = Loading(lambda: Spent(self.cpu_seconds, self.read_bytes), self.clock, lambda: self.waits)
 
     def health(self) -> int:
         return self.loading.pages()["/healthz"]().status
@@ -40,6 +41,13 @@ def test_loading_that_hangs_is_not_alive() -> None:
         answers.append(process.health())
     assert answers == [HTTPStatus.OK] * 59 + [HTTPStatus.SERVICE_UNAVAILABLE]
     process.loading.switch_to("goes on with something else")
+    assert process.health() == HTTPStatus.OK
+
+
+def test_one_that_waits_for_others_which_load_is_alive() -> None:
+    process = Process()
+    process.waits = True
+    process.clock.now += STALLED_AFTER_SECONDS
     assert process.health() == HTTPStatus.OK
 
 

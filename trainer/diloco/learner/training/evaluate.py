@@ -1,5 +1,6 @@
 """The loss of a model on held-out examples. Evaluating with other parameters does not change the model itself."""
 
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -46,8 +47,15 @@ def mean_loss(
                 pair = [torch.as_tensor(one, dtype=torch.float64, device=device) for one in term]
                 totals[name] = totals.get(name, 0.0) + torch.stack(pair) * counts
     means: dict[str, float] = {}
-    for name, total in totals.items():
-        summed, counted = share.summed(total).tolist()
+    names = sorted(totals)  # the same order in all processes
+    if share.ranks > 1:
+        digest = zlib.crc32("\n".join(names).encode())
+        if int(share.summed(torch.tensor(digest, device=device))) != share.ranks * digest:
+            raise task.mistake(
+                "its metrics have other names for some batches; with several processes use the same in each"
+            )
+    for name in names:
+        summed, counted = share.summed(totals[name]).tolist()
         if counted <= 0:
             raise task.mistake(f"{name or 'its loss'} has a count of {counted:g} in an evaluation; it must be above 0")
         means[name] = summed / counted

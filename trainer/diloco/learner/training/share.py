@@ -35,6 +35,10 @@ class Share:
         """The sum over all processes."""
         return values
 
+    def anywhere(self, found: bool) -> bool:  # noqa: FBT001  # its only parameter
+        """Whether it was found in any process of the learner: what all then do has to be the same."""
+        return found
+
 
 WHOLE = Share()
 """Of a learner of one process."""

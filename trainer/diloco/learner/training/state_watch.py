@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from diloco.learner.data import DataError
 from diloco.learner.data.task import JobTask
+from diloco.learner.training.share import WHOLE, Share
 from diloco.model import ModelError
 from diloco.model.constants import SavedBuffers, changed_in_training, digests
 from diloco.model.entrypoint import one_line
@@ -30,10 +31,10 @@ _EQUAL_PROBES = 3
 
 
 class StateWatch:
-    """Of one module, on its device. ``batch``: a few examples, on that device."""
+    """Of one module, on its device. ``batch``: a few examples, on that device, the same in all processes."""
 
     def __init__(
-        self, module: nn.Module, task: JobTask, batch: dict[str, Tensor], training: TrainingSpec, device: torch.device
+        self, module: nn.Module, task: JobTask, batch: dict[str, Tensor], training: TrainingSpec, share: Share = WHOLE
     ) -> None:
         """Begin to watch, and look at what one forward pass in training changes.
 
@@ -41,7 +42,8 @@ class StateWatch:
             ModelError: it changes something; or it is not possible.
             DataError: the task's loss cannot be computed.
         """
-        self._module, self._task, self._batch, self._device = module, task, batch, device
+        self._module, self._task, self._batch, self._share = module, task, batch, share
+        self._device = device = next(module.parameters()).device
         try:
             self._first = self._probe()
             # Caches have grown now.
@@ -63,7 +65,7 @@ class StateWatch:
             ModelError: something has; the text names it where it can be found.
         """
         changed = self._saved.changed()
-        if not changed and self._watches and not torch.equal(now := self._probe(), self._first):
+        if not changed and self._watches and self._differs(now := self._probe(), self._first):
             self._watches = self._is_steady(now)
             if self._watches:
                 after = digests(self._module)
@@ -74,13 +76,16 @@ class StateWatch:
 
     def _is_steady(self, first: Tensor) -> bool:
         """Whether the same state gives the same result."""
-        if all(torch.equal(self._probe(), first) for _ in range(_EQUAL_PROBES - 1)):
+        if not any(self._differs(self._probe(), first) for _ in range(_EQUAL_PROBES - 1)):
             return True
         _log.warning(
             "the model gives different results for the same parameters and examples in evaluation mode; whether "
             "training changes more than trained parameters is not checked"
         )
         return False
+
+    def _differs(self, one: Tensor, other: Tensor) -> bool:
+        return self._share.anywhere(not torch.equal(one, other))
 
     def _probe(self) -> Tensor:
         """The sum and the count of the losses, bit by bit, as integers of 8 bytes."""

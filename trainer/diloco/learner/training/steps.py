@@ -74,7 +74,7 @@ class InnerSteps:
         )
         self._device = next(module.parameters()).device
         few = on(self._device, task.batch(np.arange(min(2, batch_size))))
-        self.watch = StateWatch(module, task, few, job.training, self._device)
+        self.watch = StateWatch(module, task, few, job.training, share)
         self._skipped_in_a_row = 0
 
     def step(self, numbers: Numbers, began: int, progress: float) -> Made:

@@ -2,16 +2,22 @@
 
 import hashlib
 import socket
+import time
+from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 
 from diloco import __version__
 from diloco.core.fragments import Layout
+from diloco.learner.data.source import DataStoppedError
 from diloco.learner.unit.node_link import SCHEME
 from diloco.learner.unit.world import NO_LIMIT, World
 from diloco.runtime.addresses import parse_address
 from diloco.spec import JobSpec
+
+_LOOK_SECONDS: Final = 0.1
 
 
 class UnitError(RuntimeError):
@@ -39,6 +45,20 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
     return store
 
 
+def await_others(store: Store, ranks: int, stopping: Callable[[], bool]) -> None:
+    """In the first process: wait until all are there. Others may tokenize documents for long.
+
+    It is called before `joined`, which waits inside of torch, where no signal is heard.
+
+    Raises:
+        DataStoppedError: it is asked to stop, says ``stopping``.
+    """
+    while not store.check([_there(rank) for rank in range(1, ranks)]):
+        if stopping():
+            raise DataStoppedError("stopped before all processes of this learner were there")
+        time.sleep(_LOOK_SECONDS)
+
+
 def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dict[str, str]) -> World:
     """Wait for all processes, and connect with them. ``facts``: see `facts_of`.
 
@@ -46,6 +66,7 @@ def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dic
         UnitError: this process differs from the first.
         RuntimeError: another one has ended meanwhile.
     """
+    store.set(_there(rank), "")
     every = facts | {"number of processes": str(ranks)}
     if rank == 0:
         for name, value in every.items():
@@ -67,3 +88,8 @@ def facts_of(spec: JobSpec, layout: Layout) -> dict[str, str]:
         "job": hashlib.sha256(trained.encode()).hexdigest()[:16],
         "layout": layout.cut[:16],
     }
+
+
+def _there(rank: int) -> str:
+    """The key that a process sets."""
+    return f"there/{rank}"

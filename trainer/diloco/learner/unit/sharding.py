@@ -27,13 +27,19 @@ class GroupShare(Share):
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.rank, self.ranks = mesh.get_local_rank(), mesh.size()
-        self._group = mesh.get_group()
+        self._group, self._device = mesh.get_group(), mesh.device_type
 
     def summed(self, values: Tensor) -> Tensor:
         """See `Share`."""
         total = values.detach().clone()
         torch.distributed.all_reduce(total, group=self._group)
         return total
+
+    def anywhere(self, found: bool) -> bool:  # noqa: FBT001  # its only parameter
+        """See `Share`."""
+        count = torch.tensor(int(found), device=self._device)
+        torch.distributed.all_reduce(count)
+        return bool(count)
 
 
 class Parted(NamedTuple):

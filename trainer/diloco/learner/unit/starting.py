@@ -54,6 +54,8 @@ class Unit:
         self.ranks, self.rank = options.ranks, options.node * options.processes_here
         """All processes, and which of them this is."""
         self.nodes, self.pod = nodes, options.pod
+        self.joining = False
+        """Whether this process waits until all are there; those of another node may tokenize documents for long."""
         self._learner, self._exit_process = options.learner, exit_process
         make_writable_directory(options.directory, even_if_full=True)
         for left in options.directory.glob(f"{_FOLDER}*"):

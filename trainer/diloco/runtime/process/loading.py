@@ -44,10 +44,13 @@ class Loading:
     """Watches a process's loading. The HTTP server's threads call its pages; one other thread calls ``switch_to``."""
 
     def __init__(
-        self, spent: Callable[[], Spent] = spent_by_this_process, clock: Callable[[], float] = time.monotonic
+        self,
+        spent: Callable[[], Spent] = spent_by_this_process,
+        clock: Callable[[], float] = time.monotonic,
+        waits: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``clock`` returns seconds of a monotonic clock."""
-        self._spent, self._clock = spent, clock
+        """``clock`` returns seconds of a monotonic clock. ``waits``: whether it waits for other processes that load."""
+        self._spent, self._clock, self._waits = spent, clock, waits
         self._what, self._longest = "starts", STALLED_AFTER_SECONDS
         self._mark = (clock(), spent())
 
@@ -60,11 +63,11 @@ class Loading:
         self._mark = (self._clock(), self._spent())
 
     def stalled_seconds(self) -> float:
-        """Time since loading last computed or read a significant amount, as seen by the calls of this method."""
+        """Time since loading last computed or read a significant amount, or waited, as seen by calls of this method."""
         now, spent = self._clock(), self._spent()
         at, before = self._mark
         computed, read = spent.cpu_seconds - before.cpu_seconds, spent.read_bytes - before.read_bytes
-        if computed >= _LEAST_CPU_SECONDS or read >= _LEAST_BYTES:
+        if computed >= _LEAST_CPU_SECONDS or read >= _LEAST_BYTES or self._waits():
             self._mark = (now, spent)
             return 0.0
         return now - at
