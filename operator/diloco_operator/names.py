@@ -121,6 +121,11 @@ def learner_secret(set_name: str) -> str:
     return f"{set_name}-tls"
 
 
+def unit_policy(set_name: str) -> str:
+    """The NetworkPolicy of the pool whose StatefulSet is called so; no job's own is, as the last part differs."""
+    return f"{set_name}-unit"
+
+
 def stateful_sets(job: str, of: Iterable[PoolKey]) -> dict[PoolKey, str]:
     """The names of new StatefulSets."""
     return {pool: stateful_set(job, pool) for pool in of}

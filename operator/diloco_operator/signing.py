@@ -6,7 +6,7 @@ Keys are NIST P-256 and certificates X.509 v3 (RFC 5280). It reads no clock, and
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -21,7 +21,10 @@ CLOCK_SKEW: Final = dt.timedelta(minutes=5)
 RENEWED_WITH_LEFT: Final = 1 / 3
 """A certificate is due for renewal when this share of its lifetime is left (ours)."""
 
+_Kind = TypeVar("_Kind", bound=x509.ExtensionType)
 _LONGEST_COMMON_NAME = 64  # ub-common-name, RFC 5280 appendix A.1
+_SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+_USES: Final = {"server": (_SERVER,), "client": (_CLIENT,), "both": (_SERVER, _CLIENT)}
 
 
 class CertificateMaker(Protocol):
@@ -99,11 +102,14 @@ class Leaf:
         """Why it is due for replacement at ``now``; None: it is not due."""
         return _worn(self.certificate, now)
 
-    def has_names(self, names: LeafNames) -> bool:
-        """Whether it gives its holder exactly these names."""
-        found = _alternative_names(self.certificate)
+    def is_for(self, names: LeafNames) -> bool:
+        """Whether it gives its holder exactly these names and this use."""
+        found = _extension(self.certificate, x509.SubjectAlternativeName)
+        use = _extension(self.certificate, x509.ExtendedKeyUsage)
         return (
             found is not None
+            and use is not None
+            and set(use) == set(_USES[names.use])
             and set(found.get_values_for_type(x509.DNSName)) == set(names.dns)
             and set(found.get_values_for_type(x509.UniformResourceIdentifier)) == set(names.uris)
         )
@@ -136,8 +142,6 @@ def new_authority(common_name: str, now: dt.datetime, maker: CertificateMaker) -
 def new_leaf(authority: Authority, names: LeafNames, now: dt.datetime, maker: CertificateMaker) -> Leaf:
     """A new certificate for ``names``."""
     key, serial = maker.private_key(), maker.serial_number()
-    uses = {"server": [ExtendedKeyUsageOID.SERVER_AUTH], "client": [ExtendedKeyUsageOID.CLIENT_AUTH]}
-    uses["both"] = uses["server"] + uses["client"]
     usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -158,7 +162,7 @@ def new_leaf(authority: Authority, names: LeafNames, now: dt.datetime, maker: Ce
         .issuer_name(authority.certificate.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses[names.use]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(_USES[names.use]), critical=False)
         .add_extension(x509.SubjectAlternativeName(general), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id), critical=False)
     )
@@ -231,9 +235,9 @@ def _is_authority(certificate: x509.Certificate) -> bool:
     return constraints.value.ca
 
 
-def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
+def _extension(certificate: x509.Certificate, kind: type[_Kind]) -> _Kind | None:
     try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except (x509.ExtensionNotFound, ValueError):
         return None
 

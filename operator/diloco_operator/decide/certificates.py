@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from diloco.spec.names.pool_name import pool_name
 from diloco.spec.names.syncer_name import syncer_name
 from diloco_operator import names
 from diloco_operator.manifests.inputs import Certificates
@@ -78,12 +77,10 @@ def revoked_list(revoked: Mapping[PoolKey, dt.datetime], now: dt.datetime) -> st
 def learner_names(job: str, pool: PoolKey, *, unit: bool = False) -> LeafNames:
     """The learners of one pool: the holder may speak for each of them.
 
-    ``unit``: they have several nodes, of which the further ones check the first one's name.
+    ``unit``: they have several nodes, of which the further ones connect to the first.
     """
     uris = (f"diloco://{job}/learner/{pool.region}/{pool.pool}",)
-    if unit:
-        return LeafNames("diloco learner", "both", (pool_name(*pool),), uris)
-    return LeafNames("diloco learner", "client", uris=uris)
+    return LeafNames("diloco learner", "both" if unit else "client", uris=uris)
 
 
 def certificates(
@@ -158,8 +155,8 @@ def _leaf(
     reason = leaf.due(now)
     if not authority.signed(leaf.certificate):
         reason = "is signed by another authority"
-    elif reason is None and not leaf.has_names(subject):
-        reason = "is for other names"
+    elif reason is None and not leaf.is_for(subject):
+        reason = "is for another use"
     return (None, reason) if reason else (leaf, None)
 
 

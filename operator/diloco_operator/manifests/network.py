@@ -46,14 +46,14 @@ def remote_learners_policy(job: DiLoCoJob) -> Manifest:
     return _policy(job, names.learners(name), own, labels.learners_selector(name), _pages_for(_MONITORS))
 
 
-def unit_policy(job: DiLoCoJob, key: PoolKey, name: str, owner: Mapping[str, str] = MappingProxyType({})) -> Manifest:
+def unit_policy(job: DiLoCoJob, key: PoolKey, pool: str, owner: Mapping[str, str] = MappingProxyType({})) -> Manifest:
     """For a pool whose learners have several pods: all of its pods may connect to each other, on any port.
 
-    gloo and NCCL take free ports. ``owner``: what else tells its pods from another job's.
+    gloo and NCCL take free ports. ``pool``: its StatefulSet; ``owner``: what else tells its pods from another job's.
     """
     pods = {**labels.pool_selector(job.metadata.name, key), **owner}
     rule = {"from": [{"podSelector": {"matchLabels": pods}}], "ports": [{"protocol": "TCP"}]}
-    return _policy(job, name, labels.of_pool(job.metadata.name, key), pods, [rule])
+    return _policy(job, names.unit_policy(pool), labels.of_pool(job.metadata.name, key), pods, [rule])
 
 
 def _pages(operator_namespace: str, *others: Manifest) -> list[Manifest]:

@@ -175,6 +175,11 @@ CASES: list[Bad] = [
     ),
     Bad({"spec.regions.0.pools.0.learners": 9_999}, "spec.regions: have 10001 learners in all; use 1 to 10000", SAME),
     Bad(
+        {"spec.regions.0.pools.0.learners": 5_000, "spec.regions.0.pools.0.nodesPerLearner": 2},
+        "spec.regions: have 10002 nodes of learners in all; use at most 10000",
+        SAME,
+    ),
+    Bad(
         {"spec.regions.0.pools.0.minimumLearners": 3},
         f"{LEARNERS_POOL}.minimumLearners: 3 is above learners less excludedIndices, 2; "
         "use at most as many, or leave it out",

@@ -69,6 +69,12 @@ def test_no_two_jobs_share_a_syncer(jobs: set[str]) -> None:
     assert len({names.syncer(job) for job in jobs}) == len(jobs)
 
 
+def test_no_pool_shares_a_network_policy_with_another_job() -> None:
+    of_pools = {names.unit_policy(names.stateful_set("a", PoolKey("b", pool))) for pool in ("learners", "syncer")}
+    assert of_pools.isdisjoint({names.learners("a--b"), names.syncer("a--b")})
+    assert len(of_pools) == 2
+
+
 def test_ordinary_names_are_plain() -> None:
     pool = PoolKey("us-east", "fast")
     assert all_names("two-regions", pool) == [

@@ -35,6 +35,8 @@ TOO_SHORT = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_
 
 MAXIMUM_LEARNERS = 10_000
 """Most learners of a job (ours), as one syncer serves them all."""
+MAXIMUM_PODS = 10_000
+"""Most nodes of all learners (ours), a pod each, as the operator lists them all."""
 
 
 def problems(spec: "JobSpec") -> list[Problem]:
@@ -217,6 +219,8 @@ def _learners(spec: "JobSpec") -> Iterator[Problem]:
     learners = sum(pool.size for _, pool in _pools(spec))
     if not 1 <= learners <= MAXIMUM_LEARNERS:
         yield Problem("regions", f"have {learners} learners in all; use 1 to {MAXIMUM_LEARNERS}")
+    elif (pods := sum(pool.size * pool.nodes_per_learner for _, pool in _pools(spec))) > MAXIMUM_PODS:
+        yield Problem("regions", f"have {pods} nodes of learners in all; use at most {MAXIMUM_PODS}")
     minimum, path = spec.failure_policy.minimum_learners, "failurePolicy.minimumLearners"
     if minimum and spec.failure_policy.max_restarts_per_learner is None:
         yield Problem(

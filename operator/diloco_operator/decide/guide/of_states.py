@@ -123,7 +123,7 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.PLACED_IN_PART: warning(
             "Only some pods of a learner of several nodes found a node for a minute, or `fallbackAfterSeconds`. All of "
-            "them are held back, so that none keeps a node. They are tried again after one to eight minutes, one "
+            "them are held back, so that none keeps a node. They are tried again after one to ten minutes, one "
             "learner of a pool at a time.",
             "If nodes are being added: nothing. Otherwise lower the pool's `learners`.",
         ),

@@ -2,9 +2,11 @@
 
 Two such learners could each wait for ever for the node that the other has. So the pods of one that found only some of
 its nodes are held back, all of them (`held_pods`). After a pause they may be placed again, one learner of a pool at a
-time. The pauses grow while that fails. How far it is, is in the status.
+time. The pauses grow while that fails, and are others in each pool: else those of two pools, or jobs, could be tried at
+the same moments and take each other's nodes for ever. How far it is, is in the status.
 """
 
+import zlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -20,7 +22,9 @@ PATIENCE_SECONDS: Final = 60
 FIRST_PAUSE: Final = timedelta(seconds=60)
 """How long a learner's pods are held back the first time (ours); each time in a row doubles it."""
 LONGEST_PAUSE: Final = timedelta(seconds=480)
-"""The longest (ours): an autoscaler of nodes removes an idle node after ten minutes."""
+"""The longest (ours), and with ``_MORE`` too: an autoscaler of nodes removes an idle node after ten minutes."""
+_MORE: Final = 0.2
+"""How much longer a pool's pauses may be, by its set's uid (ours)."""
 
 _AT_ONCE: Final = timedelta(0)
 
@@ -61,11 +65,11 @@ def unplaced(
         del known[index], tried[index]
     waiting = [index for index, unit in units.items() if index not in held and unit.placed and unit.waits >= _AT_ONCE]
     apart = [index for index in waiting if units[index].waits >= patience]
-    lately = any(now - (until - _pause(known[index].times)) < patience for index, until in held.items())
+    lately = any(now - (until - _pause(workload, known[index].times)) < patience for index, until in held.items())
     # What others leave may complete one of them.
     stay = int(lately or len(apart) > 1)
     for index in sorted(apart, key=lambda index: (-units[index].placed, index))[stay:]:
-        known[index] = _held(index, known[index].times + 1 if index in known else 1, now)
+        known[index] = _held(workload, index, known[index].times + 1 if index in known else 1, now)
     undecided = any(unit.changes or _AT_ONCE <= unit.waits < patience for unit in tried.values())
     due = sorted((until, index) for index, until in held.items() if until <= now)
     if due and not (waiting or undecided):
@@ -80,9 +84,12 @@ def _unit(workload: PoolWorkload, pods: list[Object], now: datetime) -> _Unit:
     return _Unit(len(placed), now - min(since) if since else timedelta(seconds=-1), len(there) < workload.nodes)
 
 
-def _held(index: int, times: int, now: datetime) -> UnplacedLearner:
-    return UnplacedLearner(index=index, times=times, until=now.replace(microsecond=0) + _pause(times))
+def _held(workload: PoolWorkload, index: int, times: int, now: datetime) -> UnplacedLearner:
+    return UnplacedLearner(index=index, times=times, until=now.replace(microsecond=0) + _pause(workload, times))
 
 
-def _pause(times: int) -> timedelta:
-    return min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(times - 1, 10)))
+def _pause(workload: PoolWorkload, times: int) -> timedelta:
+    longest = min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(times - 1, 10)))
+    uid = "" if workload.live is None else str(workload.live["metadata"].get("uid", ""))
+    share = 1 + _MORE * zlib.crc32(uid.encode()) / (1 << 32)
+    return timedelta(seconds=int(longest.total_seconds() * share))

@@ -194,6 +194,20 @@ async def test_a_last_one_that_does_not_end_is_given_up_after_two_minutes(
     assert "the last checkpoint takes longer than 120 s; giving up on it" in caplog.text
 
 
+async def test_a_restart_gives_the_last_one_as_long_as_the_one_on_disk_needs(disk: Disk) -> None:
+    found = disk.folder / "000001"
+    found.mkdir(parents=True)
+    with (found / "parameters.safetensors").open("wb") as file:
+        file.truncate(10_000_000_000)
+    async with disk.checkpointer() as checkpointer:
+        checkpointer.merge_begins()
+        ending = asyncio.create_task(checkpointer.last())
+        await asyncio.sleep(150)
+        assert not ending.done(), "the merge has not ended yet"
+        checkpointer.merge_ended()
+        assert await ending
+
+
 async def test_a_large_one_may_take_as_long_as_its_size_needs(disk: Disk) -> None:
     async with disk.checkpointer() as checkpointer:
         await write(checkpointer)

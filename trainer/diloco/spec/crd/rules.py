@@ -14,6 +14,7 @@ from diloco.spec.checks import (
     AUTO_OF_ONE_PROCESS,
     LEAST_LENGTH,
     MAXIMUM_LEARNERS,
+    MAXIMUM_PODS,
     MODEL_ENDING,
     OF_A_LOOP,
     OF_ONE_PROCESS,
@@ -74,6 +75,7 @@ def _size(pool: str) -> str:
 
 
 _LEARNERS = _sum(_size("p"))
+_PODS = _sum(f"{_size('p')} * p.nodesPerLearner")
 _BATCH_SIZE = "(has(p.batchSize) && type(p.batchSize) == int ? int(p.batchSize) : self.training.batchSize)"
 _STEP_TOKENS = (
     f"self.regions.map(r, r.pools.map(p, {_size('p')} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
@@ -197,6 +199,12 @@ _SPEC = (
         f"have %s learners in all; use 1 to {MAXIMUM_LEARNERS}",
         "regions",
         (_LEARNERS,),
+    ),
+    Rule(
+        f"{_LEARNERS} > {MAXIMUM_LEARNERS} || {_PODS} <= {MAXIMUM_PODS}",
+        f"have %s nodes of learners in all; use at most {MAXIMUM_PODS}",
+        "regions",
+        (_PODS,),
     ),
     Rule(
         "self.failurePolicy.minimumLearners == 0 || has(self.failurePolicy.maxRestartsPerLearner)",

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
-from diloco.runtime.disk_rate import longest_write_seconds
+from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes
 from diloco.spec.status.syncer import CheckpointStatus
 from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
 from diloco.syncer.reporting.metrics import SyncerMetrics
@@ -59,7 +59,7 @@ class Checkpointer:
         self._written_at: float | None = None
         self._failures = 0
         self._problem = ""
-        self._size_bytes = 0
+        self._size_bytes = newest_bytes(directory)
         self._wanted = ""
         self._merging = False
         self._stopping = False
@@ -72,7 +72,7 @@ class Checkpointer:
 
     @property
     def longest_seconds(self) -> float:
-        """Longest time that the newest state captured may take to be written, by its size."""
+        """Longest time that the newest checkpoint may take to be written, by its size."""
         return longest_write_seconds(self._size_bytes, LEAST_SECONDS)
 
     @property

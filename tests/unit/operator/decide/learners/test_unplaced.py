@@ -1,5 +1,6 @@
 """Learners of several nodes that find only some of them: none keeps a node, and one after the other is tried again."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -83,6 +84,13 @@ def test_pauses_double_up_to_the_longest() -> None:
     assert lengths == [2 * FIRST_PAUSE, 4 * FIRST_PAUSE, *[LONGEST_PAUSE] * 3]
     (found,) = unplaced(WORKLOAD, (tried(1, 10_000),), pods("PP PW PP"), NOW, PATIENCE)
     assert found.until == NOW + LONGEST_PAUSE
+
+
+def test_learners_of_two_pools_are_not_tried_at_the_same_moment() -> None:
+    lives: list[Object] = [{"metadata": {"uid": f"uid-{number}"}} for number in range(20)]
+    found = [unplaced(replace(WORKLOAD, live=live), (), pods("PP PW PP"), NOW, PATIENCE)[0].until for live in lives]
+    assert len(set(found)) > 5
+    assert all(one is not None and NOW + FIRST_PAUSE <= one <= NOW + 1.2 * FIRST_PAUSE for one in found)
 
 
 def test_a_learner_that_fits_only_in_part_gives_its_nodes_back() -> None:
