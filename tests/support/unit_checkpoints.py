@@ -22,7 +22,8 @@ from diloco.learner.resume import Resume
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.sharded import place_of
 from diloco.spec import JobSpec
-from tests.support.units import Unit, alone, check_alike, follow_jobs, job_of, world_of
+from testbed.units import Unit, follow_jobs, world_of
+from tests.support.units import alone, check_alike, job_of
 
 STARTS: Final = ((2, "FSDP"), (1, "FSDP"), (2, "DDP"), (3, "FSDP"))
 """Processes of each start, and how they hold the model."""
