@@ -40,7 +40,7 @@ class TestOptions:
             ("threads", 0, "--threads: 0 "),
             ("threads", 1025, "--threads: 1025 is not allowed; use 1 to 1024"),
             ("hand_in_seconds", -1.0, "hand_in_seconds -1"),
-            ("device", "cpu,cpu", r"--device: cpu,cpu is not possible in a learner of 1 process"),
+            ("device", "cpu,cpu", r"--device: cpu,cpu is not possible for 1 process; use"),
         ],
     )
     def test_a_value_that_cannot_be_is_named(self, tmp_path: Path, field: str, value: object, says: str) -> None:
@@ -59,9 +59,9 @@ class TestOptions:
     def test_the_least_and_the_most_are_taken(self, tmp_path: Path, field: str, value: float) -> None:
         assert getattr(learner_options(tmp_path, **{field: value}), field) == value
 
-    @pytest.mark.parametrize("device", ["cpu,cpu,cpu", "cpu,cuda:0"])
+    @pytest.mark.parametrize("device", ["cpu,cpu,cpu", "cpu,cuda:0", "cuda:1", "cuda:1,cuda:1"])
     def test_each_process_has_a_device_of_one_kind(self, tmp_path: Path, device: str) -> None:
-        with pytest.raises(LearnerOptionError, match=f"--device: {device} is .*; use one device, or 2 of one kind"):
+        with pytest.raises(LearnerOptionError, match=f"--device: {device} is .*; use cpu, cuda, or 2 of one kind"):
             learner_options(tmp_path, processes=2, device=device)
         assert learner_options(tmp_path, processes=2, device="cuda:0,cuda:3").device_of(1) == "cuda:3"
 

@@ -75,10 +75,13 @@ class LearnerOptions:
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise LearnerOptionError(f"--threads: {self.threads} is not allowed; use 1 to 1024")
         devices = (self.device or "auto").split(",")
-        if len(devices) not in (1, self.processes_here) or len({name.partition(":")[0] for name in devices}) > 1:
+        given, processes = len(devices), self.processes_here
+        plural = "es" * (processes > 1)
+        shared = ":" in devices[0] and len(set(devices)) < processes
+        if given not in (1, processes) or shared or len({name.partition(":")[0] for name in devices}) > 1:
             raise LearnerOptionError(
-                f"--device: {self.device} is not possible for {self.processes_here} process(es); use one device, or "
-                f"{self.processes_here} of one kind, separated by commas"
+                f"--device: {self.device} is not possible for {processes} process{plural}; use cpu, cuda, or "
+                f"{processes} of one kind, separated by commas"
             )
         if len(self.pod) > LONGEST_POD or not (self.pod.isascii() and self.pod.isprintable()) or "/" in self.pod:
             raise LearnerOptionError(

@@ -225,7 +225,7 @@ class OtherNode(NodeLink):
 
 
 def told(error: BaseException) -> str:
-    """In one line."""
+    """An error in one line."""
     if isinstance(error, TimeoutError):
         return f"no answer within {HELLO_SECONDS:g} s"
     return escaped((isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__)
