@@ -172,6 +172,24 @@ def test_the_end_waits_for_an_upload_for_as_long_as_it_moves(scene: Scene) -> No
     assert scene.uploaded == ["000001", "model"]
 
 
+def test_a_long_upload_that_fails_at_the_end_is_tried_again(scene: Scene) -> None:
+    scene.model.write_bytes(b"a model")
+    scene.gate.clear()
+    scene.backups.ended()
+    scene.backups.tick()
+    scene.clock.now += 2 * LAST_SECONDS
+    assert scene.backups._upload is not None
+    scene.backups._upload.moved_at = scene.clock.now
+    scene.failure = StoreError("away for a moment")
+    scene.gate.set()
+    scene.settle()
+    assert not scene.is_settled()
+    scene.failure = None
+    scene.clock.now += 5.0
+    scene.until(lambda: scene.backups.settled)
+    assert scene.uploaded == ["000001", "model"]
+
+
 def test_the_end_does_not_wait_for_an_upload_that_moves_nothing(scene: Scene) -> None:
     scene.gate.clear()
     scene.backups.ended()

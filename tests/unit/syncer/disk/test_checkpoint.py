@@ -72,6 +72,28 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
         assert torch.equal(loaded.momentum[index], image.momentum[index])
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"tensors": [[]]}, "its tensors are of no model (a fragment without tensors, or two tensors of one name)"),
+        ({"tensors": [[["t", [1 << 40, 1 << 40], False]]]}, f"its tensors are of no model ({1 << 80} parameters)"),
+        ({"tensors": [[["t", [8], False]]]}, "its layout is not that of its tensors"),
+        ({"layout": "0" * 64}, "its layout is not that of its tensors"),
+    ],
+)
+def test_one_that_lies_about_its_layout_is_passed_over(tmp_path: Path, changes: dict[str, object], why: str) -> None:
+    for _ in range(2):
+        write_checkpoint(tmp_path, content())
+    path = tmp_path / "000002" / "manifest.json"
+    manifest = json.loads(path.read_text())["manifest"] | changes
+    digest = sha256_bytes(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())
+    path.write_text(json.dumps({"sha256": digest, "manifest": manifest}))
+    loaded, broken = newest(tmp_path)
+    assert loaded is not None
+    assert loaded.name == "000001"
+    assert broken == {"000002": f"{path}: {why}"}
+
+
 def test_residuals_come_back_as_they_were(tmp_path: Path) -> None:
     first, second = write_checkpoint(tmp_path, content()), write_checkpoint(tmp_path, content(residuals=True))
     without, residuals = (load_checkpoint(tmp_path, name, LAYOUT, "small") for name in (first, second))

@@ -34,7 +34,7 @@ _LONGEST_RETRY_SECONDS: Final = 300.0
 STUCK_SECONDS: Final = 330.0
 """Time without a byte moved after which an upload is reported as stuck: more than one request may take."""
 LAST_SECONDS: Final = 600.0
-"""Longest that the end of a job waits for an upload that moves nothing or fails each time (ours)."""
+"""Longest that the end of a job waits without an upload that moves bytes, in all (ours)."""
 
 
 @dataclass
@@ -45,6 +45,7 @@ class _Upload:
     thread: threading.Thread | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     moved_bytes: int = 0
+    began_at: float = 0.0
     moved_at: float = 0.0
     made: BackupManifest | None = None
     failure: Exception | None = None
@@ -150,7 +151,7 @@ class Backups:
         return "" if newest in self._uploaded else newest
 
     def _begin(self, what: str, now: float) -> None:
-        upload = _Upload(what, moved_at=now)
+        upload = _Upload(what, began_at=now, moved_at=now)
         self._checkpointer.hold(what if what != MODEL else "")
         # A daemon: a store that does not answer must not keep the process from ending.
         upload.thread = threading.Thread(target=self._run, args=(upload,), name="backup", daemon=True)
@@ -199,6 +200,8 @@ class Backups:
         if isinstance(error, StoppedError):
             return
         self._failures += 1
+        if self._ended_at is not None:
+            self._ended_at += max(0.0, upload.moved_at - max(upload.began_at, self._ended_at))
         wait = min(_FIRST_RETRY_SECONDS * 2**self._in_a_row, _LONGEST_RETRY_SECONDS)
         self._in_a_row = min(self._in_a_row + 1, 10)
         self._due_at = now + wait

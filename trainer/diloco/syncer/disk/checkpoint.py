@@ -205,9 +205,9 @@ def layout_without_model(directory: Path, model: str) -> Layout | None:
     for name in reversed(checkpoint_names(directory)):
         try:
             manifest = read_checkpoint_manifest(directory / name)
-            layout = layout_from_table(manifest.tensors)
-        except (LayoutError, UnusableFileError):
+        except UnusableFileError:
             continue
+        layout = layout_from_table(manifest.tensors)
         return replace(layout, constants=manifest.layout.partition(".")[2]) if manifest.model == model else None
     return None
 
@@ -295,9 +295,15 @@ def _read_manifest(path: Path) -> CheckpointManifest:
             " it or a later one"
         )
     try:
-        return CheckpointManifest.model_validate(plain["manifest"])
+        manifest = CheckpointManifest.model_validate(plain["manifest"])
+        cut = layout_from_table(manifest.tensors).cut
     except ValidationError as error:
         raise UnusableFileError(f"{path}: not a checkpoint's manifest ({error.error_count()} problems)") from None
+    except LayoutError as error:
+        raise UnusableFileError(f"{path}: its tensors are of no model ({error})") from None
+    if cut != manifest.layout.partition(".")[0]:
+        raise UnusableFileError(f"{path}: its layout is not that of its tensors")
+    return manifest
 
 
 def _write_tensors(path: Path, tensors: list[torch.Tensor]) -> None:
