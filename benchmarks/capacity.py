@@ -53,7 +53,7 @@ def run_case(learners: int, codecs: tuple[str, str], merges: int, numel: int) ->
     return {
         "learners": learners,
         "merges": made,
-        "per_gb": (last.processor_seconds - first.processor_seconds) / gigabytes,
+        "processor_seconds_per_merged_gb": (last.processor_seconds - first.processor_seconds) / gigabytes,
     }
 
 
@@ -79,24 +79,16 @@ def main() -> None:
         for name, codecs in CODECS.items()
         for learners in given.learners
     ]
-    few = {row["codecs"]: row["per_gb"] for row in reversed(rows)}
+    few = {row["codecs"]: row["processor_seconds_per_merged_gb"] for row in reversed(rows)}
     ratios = {
         f"{row['codecs']}, {row['learners']} learners": Ratio(
-            row["per_gb"] / few[row["codecs"]], f"a merged GB with {given.learners[0]} learners"
+            row["processor_seconds_per_merged_gb"] / few[row["codecs"]],
+            f"a merged GB with {given.learners[0]} learners",
         )
         for row in rows
         if row["learners"] != given.learners[0]
     }
-    cases = [
-        {
-            "codecs": row["codecs"],
-            "learners": row["learners"],
-            "merges": row["merges"],
-            "processor_seconds_per_merged_gb": row["per_gb"],
-        }
-        for row in rows
-    ]
-    write_report(given.json, "capacity", ratios, {"cases": cases})
+    write_report(given.json, "capacity", ratios, {"cases": rows})
 
 
 if __name__ == "__main__":

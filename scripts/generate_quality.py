@@ -28,11 +28,6 @@ FASTER = "data_parallel_muon"
 """The reference for the others; how it compares itself is stated separately."""
 ASIDE = (*PARTS, *CODECS)
 """Variants that are held against decoupled training; the others against data-parallel training."""
-GOALS = (
-    ("decoupled, Muon, H = 6 over data-parallel, Muon", "muon_h6", "data_parallel_muon", 4.5),
-    ("the same with both ways compressed", "muon_h6_thin", "data_parallel_muon", 5.5),
-    ("decoupled, Muon, H = 24, default bytes over data-parallel, AdamW", "muon", "data_parallel", 0.0),
-)
 RECOMMENDED = (
     "steps",
     "setting",
@@ -106,24 +101,6 @@ def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
         )
 
 
-def goals(figures: Figures) -> Iterator[str]:
-    """What was asked at 400 steps in setting A, and what came of it."""
-    yield from ("| goal, setting A, 400 steps | asked | measured | met by the mean |", "|---|---|---|---|")
-    for text, variant, against, limit in GOALS:
-        found = next(
-            (
-                difference
-                for difference in figures["differences"]
-                if (difference["workload"], difference["steps"], difference["variant"], difference["against"])
-                == ("A", 400, variant, against)
-            ),
-            None,
-        )
-        measured = "not measured" if found is None else _percent(found, 2)
-        met = "" if found is None else "yes" if found["percent"] <= limit else "no"
-        yield f"| {text} | at most {limit:+g} % | {measured} | {met} |"
-
-
 def account(figures: Figures) -> Iterator[str]:
     """How much was run."""
     yield f"{figures['runs']} runs, {figures['cpu_seconds']:,} CPU seconds in all."
@@ -135,7 +112,6 @@ TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "b": against_data_parallel("B"),
     "nano": against_data_parallel("nano"),
     "a_aside": against_decoupled("A"),
-    "goals": goals,
     "account": account,
 }
 

@@ -1,31 +1,13 @@
-"""Learners of several processes, for tests: the test's own process is the first, and `unit_follower` the others."""
+"""Jobs for learners of several processes, and whether they train as one process does."""
 
-import gc
-import json
-import os
-import subprocess
-import sys
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 import pytest
-import torch
-from torch import Tensor, nn
 
-from diloco.learner.data.opening import open_data
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.learner.unit.rank import Rank
-from diloco.learner.unit.sharding import parted_model
-from diloco.learner.unit.unit_trainer import UnitTrainer
-from diloco.learner.unit.world import World
-from diloco.model.build import blank_model, build_model
-from diloco.model.fragments import layout_of
-from diloco.model.sharded import part
 from diloco.spec import JobSpec
+from testbed.units import Unit, of_one
 from tests.support.small_job import small_job
 from tests.support.small_learner import trainer_of
 
@@ -38,96 +20,9 @@ TRAINING: Final[dict[str, Any]] = {
 }
 
 
-def heard(world: World, job: str = "") -> str:
-    """In all processes: the job that the first one gives; empty at the end."""
-    size = torch.tensor([len(job)])
-    world.share(size)
-    text = torch.frombuffer(bytearray(job.ljust(int(size) + 1).encode()), dtype=torch.uint8)
-    world.share(text)
-    return bytes(text.tolist()).decode().rstrip()
-
-
-def rank_of(job: Mapping[str, Any], world: World, source: nn.Module | None) -> Rank:
-    """This process's part of a job's only learner."""
-    spec = JobSpec.model_validate(job)
-    layout = layout_of(source or blank_model(spec), spec.sync.fragments)
-    data = open_data(spec, spec.learner_ids[0])
-    return Rank(spec, parted_model(spec, spec.regions[0].pools[0], world, source), layout, data, world)
-
-
-def world_of(store: str, rank: int, ranks: int) -> World:
-    """Of processes on this machine, that meet at a file."""
-    files = torch.distributed.FileStore(store, ranks)  # type: ignore[attr-defined]  # it is there, and documented
-    return World(files, rank, ranks, torch.device("cpu"))
-
-
-def held_bytes(world: World) -> list[int]:
-    """In all processes: the bytes of each one's tensors."""
-    gc.collect()
-    with warnings.catch_warnings(action="ignore"):  # of what torch keeps under an old name
-        found = [one for one in gc.get_objects() if isinstance(one, Tensor) and not one.is_meta]
-    storages = [part(one).untyped_storage() for one in found]
-    mine = sum({one.data_ptr(): one.nbytes() for one in storages}.values())
-    counts = torch.zeros(world.ranks, dtype=torch.int64)
-    counts[world.rank] = mine
-    torch.distributed.all_reduce(counts)
-    return [int(one) for one in counts]
-
-
-class Unit:
-    """Processes that wait for a job."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.held_bytes: list[int] = []
-        """Of each process, at the end of the latest job."""
-
-    @contextmanager
-    def trainer(self, job: JobSpec, parallelism: str = "FSDP") -> Iterator[UnitTrainer]:
-        """The learner's trainer; the processes wait again afterwards."""
-        plain = _of_one(job, {"processesPerNode": self.world.ranks, "parallelism": parallelism})
-        heard(self.world, json.dumps(plain))
-        spec = JobSpec.model_validate(plain)
-        source = build_model(spec)
-        trainer = UnitTrainer(spec, source, rank_of(plain, self.world, source))
-        del source
-        try:
-            yield trainer
-        finally:
-            trainer.end()
-            self.held_bytes = held_bytes(self.world)
-
-
-@contextmanager
-def unit_of(ranks: int, folder: Path) -> Iterator[Unit]:
-    """So many processes, connected over the loopback interface."""
-    store = str(folder / "store")
-    with patch.dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"):
-        others = [
-            subprocess.Popen([sys.executable, "-m", "tests.support.unit_follower", store, str(rank), str(ranks)])
-            for rank in range(1, ranks)
-        ]
-        try:
-            world = world_of(store, 0, ranks)
-            yield Unit(world)
-            heard(world)
-            world.leave()
-            assert [other.wait() for other in others] == [0] * len(others)
-        finally:
-            for other in others:
-                other.kill()
-                other.wait()
-
-
 def alone(job: JobSpec) -> InnerTrainer:
     """The trainer of the job's learner, if it is one process."""
-    return trainer_of(JobSpec.model_validate(_of_one(job, {})))
-
-
-def _of_one(job: JobSpec, pool: Mapping[str, Any]) -> dict[str, Any]:
-    pools = [{"name": "cpu", "learners": 1, **pool}]
-    plain = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return plain | {"regions": [{"name": "here", "pools": pools}]}
+    return trainer_of(JobSpec.model_validate(of_one(job, {})))
 
 
 def trained(trainer: InnerTrainer, steps: int, every: int = 2) -> dict[str, list[Any]]:
@@ -140,7 +35,7 @@ def trained(trainer: InnerTrainer, steps: int, every: int = 2) -> dict[str, list
         if step % every == every - 1:
             fragment = step // every % len(trainer.layout.fragments)
             capture = trainer.capture(fragment)
-            values: Tensor = capture._anchor - 0.7 * capture.delta
+            values = capture._anchor - 0.7 * capture.delta
             seen["deltas"].append(capture.delta)
             trainer.apply(fragment, step, values)
             seen["received"].append(not trainer.capture(fragment).delta.any())
@@ -150,6 +45,7 @@ def trained(trainer: InnerTrainer, steps: int, every: int = 2) -> dict[str, list
 
 def write_documents(folder: Path) -> Path:
     """The folder, with documents of several lengths."""
+    folder.mkdir(exist_ok=True)
     for number in range(100):
         (folder / f"{number}.txt").write_text("ab" * (1 + number * 7 % 13))
     return folder

@@ -15,7 +15,6 @@ from diloco.spec.names.syncer_name import syncer_name
 from diloco_operator import names
 from diloco_operator.clusters.rules import RULES
 from diloco_operator.commands import app
-from tests.support.made_objects import made, with_pool
 from tests.support.small_manifest import SMALL_MANIFEST
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -64,8 +63,6 @@ def test_the_job_is_a_valid_manifest_with_any_of_the_pages_parts() -> None:
     assert {one.type for one in shown} == {"NodePort", "LoadBalancer", "External"}
     (regions,) = blocks("yaml", "regions:")
     assert spec_with(**yaml.safe_load(regions)).regions[0].cluster is not None
-    (template,) = blocks("yaml", "podTemplate:")
-    assert made(with_pool(yaml.safe_load(template)))
 
 
 def test_what_leads_to_the_syncer_uses_its_service_and_its_name() -> None:

@@ -29,6 +29,7 @@ from diloco_operator.signing import (
     new_authority,
     new_leaf,
 )
+from testbed.kind.waiting import wait_until
 
 WAIT_SECONDS = 10.0
 _Link = TypeVar("_Link", FirstNode, OtherNode)
@@ -63,11 +64,19 @@ class Nodes:
 
         return self._threads.submit(met)
 
+    def others_join(self) -> None:
+        for node in (1, 2):
+            self.soon(self.other(node).meet)
+
     def started(self) -> tuple[FirstNode, OtherNode, OtherNode]:
         first, one, two = self.first(), self.other(1), self.other(2)
         for waiting in [self.soon(one.meet) for one in (first, one, two)]:
             waiting.result(WAIT_SECONDS)
         return first, one, two
+
+    def stranger(self) -> socket.socket:
+        """A connection."""
+        return socket.create_connection((self.place.host, self.place.port), WAIT_SECONDS)
 
     def who_ends(self, count: int) -> set[tuple[int, int]]:
         return {self.ended.get(timeout=WAIT_SECONDS) for _ in range(count)}
@@ -93,6 +102,12 @@ def nodes(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Node
 def plain() -> Iterator[Nodes]:
     with ExitStack() as stack:
         yield Nodes(stack, None)
+
+
+@pytest.fixture
+def secured(authority: Authority) -> Iterator[Nodes]:
+    with ExitStack() as stack:
+        yield Nodes(stack, authority.learner("small", "a/b"))
 
 
 def test_nodes_that_start_in_any_order_meet_at_one_store(nodes: Nodes) -> None:
@@ -125,12 +140,11 @@ def test_a_node_that_leaves_before_the_start_may_come_back(plain: Nodes) -> None
     waiting = plain.soon(first.meet)
     gone = OtherNode(replace(plain.place, node=1))
     asked = plain.soon(gone.meet)
-    _until(lambda: first.missing == [2])
+    wait_until(lambda: first.missing == [2])
     gone.close()
     assert asked.exception(WAIT_SECONDS) is not None
-    _until(lambda: first.missing == [1, 2])
-    for node in (1, 2):
-        plain.soon(plain.other(node).meet)
+    wait_until(lambda: first.missing == [1, 2])
+    plain.others_join()
     assert waiting.result(WAIT_SECONDS).pods
     assert plain.ended.empty()
 
@@ -165,7 +179,7 @@ def test_a_node_that_is_asked_to_stop_has_the_first_stop_all(nodes: Nodes) -> No
 def test_a_node_that_waits_after_the_end_ends_at_once_when_asked(plain: Nodes) -> None:
     first, one, _ = plain.started()
     first.over()
-    _until(lambda: one._ending)
+    wait_until(lambda: one._ending)
     one.stop("SIGTERM")
     assert plain.who_ends(1) == {(1, 0)}
     assert not plain.stopping.is_set()
@@ -188,9 +202,9 @@ def test_the_second_of_two_with_one_number_waits_for_the_firsts_end(
     met = plain.soon(first.meet)
     old, new = OtherNode(replace(plain.place, node=1)), plain.other(1)
     plain.soon(old.meet)
-    _until(lambda: first.missing == [2])
+    wait_until(lambda: first.missing == [2])
     joined = plain.soon(new.meet)
-    _until(lambda: "an earlier connection of this node has not ended" in caplog.text)
+    wait_until(lambda: "an earlier connection of this node has not ended" in caplog.text)
     old.close()
     plain.soon(plain.other(2).meet)
     assert joined.result(WAIT_SECONDS).token == met.result(WAIT_SECONDS).token
@@ -198,7 +212,7 @@ def test_the_second_of_two_with_one_number_waits_for_the_firsts_end(
 
 @pytest.mark.parametrize("stranger", ["other pool", "other job", "other authority", "nobody", "without", "syncer"])
 def test_only_certificates_of_the_learner_may_connect(
-    stranger: str, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stranger: str, secured: Nodes, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -210,26 +224,24 @@ def test_only_certificates_of_the_learner_may_connect(
         "without": lambda: None,
         "syncer": lambda: authority.server(name="small.default.syncer"),
     }
-    with ExitStack() as stack:
-        nodes = Nodes(stack, authority.learner("small", "a/b"))
-        first = nodes.first()
-        strange = nodes.other(1, tls=tls[stranger]())
-        joining = nodes.soon(strange.meet)
-        _until(lambda: caplog.text.count("waiting for the learner's first node") == 1)
-        _until(lambda: "a connection: " in caplog.text)
-        assert first.missing == [1, 2]
-        assert not joining.done()
-        strange.close()
+    first = secured.first()
+    strange = secured.other(1, tls=tls[stranger]())
+    joining = secured.soon(strange.meet)
+    wait_until(lambda: "a connection: " in caplog.text and "waiting for the learner's first node" in caplog.text)
+    assert first.missing == [1, 2]
+    assert not joining.done()
+    strange.close()
 
 
-def test_a_node_does_not_join_a_first_node_of_others(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    with ExitStack() as stack:
-        nodes = Nodes(stack, authority.learner("small", "a/c"))
-        nodes.first()
-        other = nodes.other(1, tls=authority.learner("small", "a/b", "own"))
-        nodes.soon(other.meet)
-        _until(lambda: "the certificate is that of pool a/c" in caplog.text)
-        other.close()
+def test_a_node_does_not_join_a_first_node_of_others(
+    plain: Nodes, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain.place = replace(plain.place, tls=authority.learner("small", "a/c"))
+    plain.first()
+    other = plain.other(1, tls=authority.learner("small", "a/b", "own"))
+    plain.soon(other.meet)
+    wait_until(lambda: "the certificate is that of pool a/c" in caplog.text)
+    other.close()
 
 
 def test_the_operators_certificates_serve_at_both_ends(tmp_path: Path) -> None:
@@ -244,19 +256,16 @@ def test_the_operators_certificates_serve_at_both_ends(tmp_path: Path) -> None:
         Nodes(stack, tls).started()
 
 
-def test_certificates_that_are_renewed_are_used_at_once(authority: Authority, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        nodes = Nodes(stack, authority.learner("small", "a/b"))
-        first = nodes.first()
-        renewed = tmp_path / "renewed"
-        renewed.mkdir()
-        Authority(renewed).learner("small", "a/b")
-        for file in renewed.iterdir():
-            file.replace(tmp_path / file.name)
-        met = nodes.soon(first.meet)
-        for node in (1, 2):
-            nodes.soon(nodes.other(node).meet)
-        assert met.result(WAIT_SECONDS).token
+def test_certificates_that_are_renewed_are_used_at_once(secured: Nodes, tmp_path: Path) -> None:
+    first = secured.first()
+    renewed = tmp_path / "renewed"
+    renewed.mkdir()
+    Authority(renewed).learner("small", "a/b")
+    for file in renewed.iterdir():
+        file.replace(tmp_path / file.name)
+    met = secured.soon(first.meet)
+    secured.others_join()
+    assert met.result(WAIT_SECONDS).token
 
 
 @pytest.mark.parametrize(
@@ -266,7 +275,7 @@ def test_certificates_that_are_renewed_are_used_at_once(authority: Authority, tm
 def test_a_stranger_is_cut_off_and_the_others_still_meet(plain: Nodes, sent: bytes) -> None:
     first = plain.first()
     met = plain.soon(first.meet)
-    with socket.create_connection((plain.place.host, plain.place.port), WAIT_SECONDS) as stranger:
+    with plain.stranger() as stranger:
         stranger.sendall(sent)
         stranger.shutdown(socket.SHUT_WR)
         try:
@@ -274,8 +283,7 @@ def test_a_stranger_is_cut_off_and_the_others_still_meet(plain: Nodes, sent: byt
                 pass
         except ConnectionError:
             pass
-    for node in (1, 2):
-        plain.soon(plain.other(node).meet)
+    plain.others_join()
     assert met.result(WAIT_SECONDS).token
 
 
@@ -283,7 +291,7 @@ def test_nonsense_from_a_node_that_was_let_in_ends_all(plain: Nodes) -> None:
     first = plain.first()
     met = plain.soon(first.meet)
     plain.soon(plain.other(2).meet)
-    with socket.create_connection((plain.place.host, plain.place.port), WAIT_SECONDS) as node:
+    with plain.stranger() as node:
         node.sendall(encoded(Hello("a/b/0", 1, "", "x")))
         met.result(WAIT_SECONDS)
         node.sendall(b"x" * (3 * LONGEST_BYTES))
@@ -298,27 +306,14 @@ def test_a_port_that_is_taken_is_one_line(plain: Nodes) -> None:
         plain.first()
 
 
-def test_tls_of_the_link_is_of_the_newest_version(authority: Authority) -> None:
-    with ExitStack() as stack:
-        tls = authority.learner("small", "a/b")
-        nodes = Nodes(stack, tls)
-        nodes.first()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.load_verify_locations(tls.ca)
-        context.load_cert_chain(tls.certificate, tls.key)
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with (
-            socket.create_connection((nodes.place.host, nodes.place.port), WAIT_SECONDS) as plain,
-            pytest.raises(ssl.SSLError),
-        ):
-            context.wrap_socket(plain)
-
-
-def _until(true: Callable[[], bool]) -> None:
-    waited = threading.Event()
-    for _ in range(int(WAIT_SECONDS / 0.01)):
-        if true():
-            return
-        waited.wait(0.01)
-    pytest.fail("it did not happen")
+def test_tls_of_the_link_is_of_the_newest_version(secured: Nodes) -> None:
+    secured.first()
+    tls = secured.place.tls
+    assert tls is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(tls.ca)
+    context.load_cert_chain(tls.certificate, tls.key)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with secured.stranger() as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain)

@@ -5,21 +5,10 @@ from pathlib import Path
 import pytest
 
 from diloco.learner.options import LearnerOptionError, LearnerOptions, node_of_pod
-from diloco.spec import parse_job
+from tests.support.small_job import named_job, small_job
 
-JOB = parse_job(
-    """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: small}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {}}
-  training: {tokens: 1000, sequenceLength: 16, batchSize: 12}
-  regions: [{name: a, pools: [{name: b, learners: 2, nodesPerLearner: 3, processesPerNode: 2}]}]
-""",
-    "job.yaml",
-)
+UNITS = {"name": "b", "learners": 2, "nodesPerLearner": 3, "processesPerNode": 2, "batchSize": 12}
+JOB = named_job("small", small_job(regions=[{"name": "a", "pools": [UNITS]}]))
 
 
 @pytest.mark.parametrize(

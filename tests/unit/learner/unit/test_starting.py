@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,36 +57,23 @@ def options_of(folder: Path, **changes: Any) -> LearnerOptions:
     return learner_options(folder, **({"processes": 3, "threads": 2, "device": "cpu"} | changes))
 
 
-def test_it_ends_the_learner_with_the_cause_if_one_is_killed(
-    tmp_path: Path, commands: list[list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
-    commands[:] = [[WAITS], [WAITS]]
-    exits = Exits()
-    unit = Unit(options_of(tmp_path), exits)
-    try:
-        unit._children[2].kill()
-        assert exits.wait() == [EXIT_UNEXPECTED]
-        assert [record.getMessage() for record in caplog.records] == ["rank 2 of here/cpu/0 ended (SIGKILL)"]
-    finally:
-        unit.close()
+SAYS = f"import os, sys; open(os.environ[{VARIABLE!r}], 'w').write('why\\n'); sys.exit"
 
 
 @pytest.mark.parametrize(
-    ("code", "becomes"),
-    [(code, code) for code in (EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_REFUSED)] + [(0, EXIT_UNEXPECTED)],
+    ("program", "becomes", "how"),
+    [(f"{SAYS}({code})", code, f"exit code {code}): why") for code in (EXIT_UNEXPECTED, EXIT_BAD_INPUT, EXIT_REFUSED)]
+    + [(f"{SAYS}(0)", EXIT_UNEXPECTED, "exit code 0): why")]
+    + [("import os; os.kill(os.getpid(), 9)", EXIT_UNEXPECTED, "SIGKILL)")],
 )
-def test_a_mistake_or_refusal_of_one_is_the_learners(
-    tmp_path: Path, commands: list[list[str]], caplog: pytest.LogCaptureFixture, code: int, becomes: int
+def test_the_end_of_one_is_the_learners_with_its_cause(
+    tmp_path: Path, commands: list[list[str]], caplog: pytest.LogCaptureFixture, program: str, becomes: int, *, how: str
 ) -> None:
-    says = f"import os, sys; open(os.environ[{VARIABLE!r}], 'w').write('why\\n'); sys.exit({code})"
-    commands[:] = [[says]]
+    commands[:] = [[WAITS], [program]]
     exits = Exits()
-    unit = Unit(options_of(tmp_path, processes=2), exits)
-    try:
+    with closing(Unit(options_of(tmp_path), exits)):
         assert exits.wait() == [becomes]
-        assert caplog.messages == [f"rank 1 of here/cpu/0 ended (exit code {code}): why"]
-    finally:
-        unit.close()
+        assert caplog.messages == [f"rank 2 of here/cpu/0 ended ({how}"]
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -94,10 +82,7 @@ def test_their_end_is_waited_for_and_forced(tmp_path: Path, commands: list[list[
     exits = Exits()
     unit = Unit(options_of(tmp_path, processes=2), exits)
     (child,) = unit._children.values()
-    if told:
-        unit.end(lambda: None)
-    else:
-        unit.end(raise_runtime_error)
+    unit.end((lambda: None) if told else raise_runtime_error)
     assert child.returncode == (0 if told else -9)
     unit.await_cause()
     assert exits.codes == []

@@ -12,7 +12,8 @@ from diloco.learner.training.optimizer import OptimizerError
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.model.fragments import trained_parameters
-from tests.support.units import Unit, alone, check_alike, job_of, trained, unit_of, write_documents
+from testbed.units import Unit, unit_of
+from tests.support.units import alone, check_alike, job_of, trained, write_documents
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
 
