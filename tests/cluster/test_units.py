@@ -3,6 +3,8 @@
 The first tests share one job, and are in the order of its life.
 """
 
+from typing import Any
+
 import pytest
 
 from testbed.kind.chart import Release
@@ -23,7 +25,7 @@ from tests.support.cluster_nodes import ONE_SEAT, Nodes, cordoned, lost_node, on
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
-COPIES = {"parallelism": "DDP"}
+COPIES: dict[str, Any] = {"parallelism": "DDP"}
 """The image's torch has no FSDP2 for CPUs."""
 PLAIN = "here/cpu/0"
 PAIR, UNIT, SECOND = "here/pair/0", "here/unit/0", "here/unit/1"

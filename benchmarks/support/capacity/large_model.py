@@ -15,7 +15,7 @@ class Large(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids (batch, sequence) to logits (batch, sequence, vocabulary)."""
         logits: Tensor = self.embedding(tokens) @ self.embedding.weight.T
-        return logits * (1 + sum(block[0] for block in self.blocks))
+        return logits * (1 + torch.stack([block[0] for block in self.blocks]).sum())
 
 
 def make(blocks: int, numel: int, vocabulary: int) -> nn.Module:

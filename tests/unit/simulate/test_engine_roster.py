@@ -21,7 +21,8 @@ FRAGMENTS = 6
 def test_far_learners_that_come_and_go_are_asked_as_if_all_were_looked_at(
     quorum: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead, number = [], count(1)
+    ahead: list[AskFragment] = []
+    number = count(1)
 
     class Checked(Engine):
         def step(self, event: Event, now: float) -> list[Action]:

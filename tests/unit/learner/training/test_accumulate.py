@@ -25,7 +25,7 @@ def gradients(sizes: int | None) -> tuple[list[Tensor], Tensor, Tensor]:
         counts = (part["y"] * 10).long() % 3 > 0
         return (functional.mse_loss(module(part["x"])[:, 0], part["y"], reduction="none") * counts).sum(), counts.sum()
 
-    mean, count = accumulate(loss, parts_of(batch, sizes), module.parameters())
+    mean, count = accumulate(loss, parts_of(batch, sizes), list(module.parameters()))
     return [one.grad for one in module.parameters() if one.grad is not None], mean, count
 
 
