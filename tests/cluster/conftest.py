@@ -37,6 +37,7 @@ OPERATOR = Release("diloco-operator", "diloco-system")
 LONGEST_FIRST = (
     "test_operations_in_faults.py",
     "test_lost_node.py",
+    "test_units.py",
     "test_job_faults.py",
     "test_placement.py",
     "test_conditions.py",

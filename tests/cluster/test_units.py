@@ -79,7 +79,7 @@ def test_whole_learners_come_and_go_and_a_new_operator_restarts_none(
     cluster.kubectl("delete", "pods", "--all", "--namespace", chart.namespace)
     job.set_pool(0, 1, learners=2)
     job.all_train(PAIR, UNIT, SECOND)
-    assert all(job.pod(one).ready for one in FURTHER_PODS)
+    wait_until(lambda: all(job.pod(one).ready for one in FURTHER_PODS), "both pods of the second are ready")
     job.set_pool(0, 1, learners=1)
     wait_until(lambda: not any(map(job.find_pod, FURTHER_PODS)), "both pods of the second go")
     after = job.all_train(PAIR, UNIT)
