@@ -49,7 +49,7 @@ def test_it_ends_at_once_and_in_order(tmp_path: Path, name: str) -> None:
 
 
 def test_a_process_that_its_learner_ends_ignores_signals(tmp_path: Path) -> None:
-    numbers = ("--rank", "1", "--ranks", "2", "--threads", "1", "--parent", str(os.getpid()))
+    numbers = ("--rank", "1", "--ranks", "2", "--processes", "2", "--threads", "1", "--parent", str(os.getpid()))
     places = ("--store", str(tmp_path / "store"), "--directory", str(tmp_path / "d"))
     with started(
         tmp_path / "job.yaml", ["rank", "--learner", "a/b/0", "--device", "cpu", *numbers, *places]
