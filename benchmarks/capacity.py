@@ -1,8 +1,8 @@
 """Processor time of the syncer for each GB of outer gradients that it merges, by learners.
 
 Real processes on this machine. Every merge has every learner; a GB is of the f32 values, however they are encoded.
-Counted from the first merge that is seen to the last, without checkpoints. Waiting costs no processor time, so that a busy machine changes
-little.
+Counted from the first merge that is seen to the last, without checkpoints. Waiting costs no processor time, so that a
+busy machine changes little.
 
     python benchmarks/capacity.py --json capacity.json
 """
