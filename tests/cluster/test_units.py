@@ -21,7 +21,7 @@ from tests.support.cluster_jobs import (
     pool,
     region,
 )
-from tests.support.cluster_nodes import ONE_SEAT, Nodes, cordoned, lost_node, on, seat, seated, shorten_grace
+from tests.support.cluster_nodes import ONE_SEAT, seat, seated
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
@@ -110,28 +110,3 @@ def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namesp
         job.all_train(PLAIN, UNIT)
         assert identities([job.pod(PLAIN)]) == kept
         job.delete()
-
-
-def test_a_lost_node_of_a_learner_brings_it_back_on_others(cluster: Cluster, namespace: str, nodes: Nodes) -> None:
-    # The kernel of a paused node answers for its processes, so the learner is found to be stuck.
-    soon = {"lostPods": {"afterSeconds": 10}, "stuckSeconds": 20}
-    pools = pool("cpu", **on(nodes.kept)), pool("unit", nodesPerLearner=2, **COPIES)
-    wanted = manifest("lost", region("here", *pools), failurePolicy=soon)
-    wanted["spec"]["syncer"] |= on(nodes.kept)
-    with cordoned(cluster, nodes.lost):
-        job = apply(cluster, namespace, wanted)
-        job.all_train(PLAIN, UNIT)
-    with cordoned(cluster, nodes.kept):
-        job.kubectl("delete", "pod", job.pod_name(LAST_POD))
-        lost = job.wait_for_pod(LAST_POD, lambda pod: pod.node == nodes.lost, f"is on {nodes.lost}")
-        before = job.all_train(PLAIN, UNIT)
-    others, first = bystanders(job, PLAIN), job.pod(FIRST_POD)
-    with lost_node(cluster, nodes.lost):
-        job.wait_for_pod(LAST_POD, lambda pod: pod.leaving, "is to go")
-        shorten_grace(job, lost.name)
-        job.wait_for_pod(LAST_POD, lambda pod: pod.uid != lost.uid, "is replaced")
-        job.merges(PLAIN, UNIT, since=job.rejoins(UNIT, before))
-        assert job.pod(LAST_POD).node == nodes.kept
-    assert bystanders(job, PLAIN) == others
-    assert job.pod(FIRST_POD).uid == first.uid
-    job.delete()
