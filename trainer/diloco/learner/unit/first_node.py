@@ -137,18 +137,13 @@ class FirstNode(NodeLink):
         self._connections[node] = connection
         if not self.missing:
             self._all_there.set()
-        try:
-            while (said := await connection.next()) is not None:
-                if said.kind is Kind.STOPPING:
-                    _log.info("%s is asked to stop (%s)", connection.name, escaped(said.text))
-                    self._stopping()
-                elif said.kind is Kind.ENDED:
-                    connection.failure = escaped(said.text)
-                    break
-        except OSError:
-            pass  # `failure` says what there is to say
-        except ValueError as error:
-            connection.failure = told(error)
+
+        def take(said: Said) -> None:
+            if said.kind is Kind.STOPPING:
+                _log.info("%s is asked to stop (%s)", connection.name, escaped(said.text))
+                self._stopping()
+
+        await self._hear_out(connection, take)
         if self._started:
             await self._lost(connection)
         else:

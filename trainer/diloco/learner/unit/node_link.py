@@ -15,11 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diloco.learner.unit.node_connection import (
-    Connection,
-    NodePlace,
-    connected,
-)
+from diloco.learner.unit.node_connection import Connection, NodePlace, connected
 from diloco.learner.unit.node_messages import Hello, Kind, Said
 from diloco.runtime.addresses import format_address
 from diloco.runtime.backoff import Backoff, Retries
@@ -132,6 +128,19 @@ class NodeLink:
             async with asyncio.timeout(_TELL_SECONDS):
                 await asyncio.gather(*(one.say(said) for one in self._connections.values()), return_exceptions=True)
 
+    async def _hear_out(self, connection: Connection, take: Callable[[Said], None]) -> None:
+        """Call ``take`` with what the other side says, until the connection ends; its ``failure`` says how."""
+        try:
+            while (said := await connection.next()) is not None:
+                if said.kind is Kind.ENDED:
+                    connection.failure = escaped(said.text)
+                    break
+                take(said)
+        except OSError:
+            pass  # `failure` says what there is to say
+        except ValueError as error:
+            connection.failure = told(error)
+
     async def _lost(self, connection: Connection) -> None:
         """End this process, as that of another node has ended."""
         if self._ending:
@@ -209,19 +218,13 @@ class OtherNode(NodeLink):
                 connection.close()
 
     async def _hear(self, connection: Connection) -> None:
-        try:
-            while (said := await connection.next()) is not None:
-                if said.kind is Kind.OVER:
-                    self._ending = True
-                elif said.kind is Kind.ENDED:
-                    connection.failure = escaped(said.text)
-                    break
-        except OSError:
-            pass  # `failure` says what there is to say
-        except ValueError as error:
-            connection.failure = told(error)
+        await self._hear_out(connection, self._take)
         await self._lost(connection)
         self._gone.set()
+
+    def _take(self, said: Said) -> None:
+        if said.kind is Kind.OVER:
+            self._ending = True
 
 
 def told(error: BaseException) -> str:

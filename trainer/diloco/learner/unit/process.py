@@ -86,11 +86,11 @@ def _run(options: RankOptions) -> int:
     place = options.rank % options.processes
     device, layout = choose_device(options.device, place), layout_of_job(spec)
     tokens = options.directory / TOKENS_FOLDER
-    if place == 0:
-        open_task(spec, tokens)  # tokenizes documents, while the others of this machine wait for all
+    # The first of this machine tokenizes documents, while the others wait for all.
+    task = open_task(spec, tokens) if place == 0 else None
     store = store_at(options.store, options.ranks)
     world = joined(store, options.rank, options.ranks, device, facts_of(spec, layout))
-    data = open_data(spec, learner, open_task(spec, tokens))
+    data = open_data(spec, learner, open_task(spec, tokens) if task is None else task)
     rank = Rank(spec, parted_model(spec, spec.pool_of(learner), world, None), layout, data, world)
     folder = options.directory / CHECKPOINTS_FOLDER
     follow(rank, RankCheckpoints(folder, rank.inner, rank.world, options.processes))
