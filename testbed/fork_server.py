@@ -179,23 +179,26 @@ def main() -> None:
     gc.freeze()
     # Loaded where a model is parted. Triton, which comes with it, complains at the end of a process that it is kept.
     importlib.import_module("torch._dynamo")
-    request, files = _serve(way)
+    request, files, way = _serve(way)
     while request.command[3:4] in (["run"], ["learner"]) and _Own.server is None:
         here, there = _ends()
         if os.fork() == 0:
             here.close()
+            way.close()
             _close(files)
-            request, files = _serve(there)
+            request, files, way = _serve(there)
         else:
             there.close()
             _Own.server = _Server(here)
             subprocess.Popen = Popen  # type: ignore[misc]
     _become(request, files)
+    way.send(str(os.getpid()).encode())
+    way.close()
     runpy.run_module(request.program, run_name="__main__", alter_sys=True)
 
 
-def _serve(way: socket.socket) -> tuple[_Request, list[int]]:
-    """Returns only in a process that was forked, with what it is to be."""
+def _serve(way: socket.socket) -> tuple[_Request, list[int], socket.socket]:
+    """Returns only in a process that was forked, with what it is to be, and the way to who waits for its id."""
     os.setpgid(0, 0)  # Ctrl-C in the terminal is for the requester
     while True:
         message, files, *_ = socket.recv_fds(way, _REQUEST_BYTES, 3)
@@ -213,9 +216,7 @@ def _serve(way: socket.socket) -> tuple[_Request, list[int]]:
         while os.getppid() == between:
             time.sleep(0.001)
         os.setpgid(0, request.group)
-        way.send(str(os.getpid()).encode())
-        way.close()
-        return request, files
+        return request, files, way
 
 
 def _become(request: _Request, files: Sequence[int]) -> None:
