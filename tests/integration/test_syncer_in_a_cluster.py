@@ -33,7 +33,7 @@ def test_a_pool_is_scaled_while_the_job_runs(tmp_path: Path) -> None:
     with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one, learner(job, syncer, 2) as early:
         one.begin().train(lambda this: len(this.merged) >= 2)
         # Its process started before the file changed.
-        early.begin().train(lambda this: len(this.merged) >= 1)
+        early.begin().train(lambda this: len(this.merged) >= 1, one)
         SmallJob(tmp_path, tokens=10_000_000, learners=4)
         syncer.wait_for("LearnersPlanned")
         assert ids(syncer) == [f"here/cpu/{index}" for index in range(4)]
@@ -117,7 +117,7 @@ def test_a_region_is_added_and_another_one_removed_while_the_job_runs(tmp_path: 
         added.begin()
         assert added.welcome is not None
         assert added.welcome.connections == 3
-        added.train(lambda this: len(this.merged) >= 2)
+        added.train(lambda this: len(this.merged) >= 2, one)
 
         def brought() -> int:
             """What the added region has sent; a transfer counts once its call has ended, after the merge it led to."""
@@ -140,7 +140,7 @@ def test_it_restarts_with_another_number_of_learners(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, tokens=10_000_000)
     with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one, learner(job, syncer, 1) as two:
         one.begin().train(lambda this: len(this.merged) >= 2)
-        two.begin().train(lambda this: len(this.merged) >= 2)
+        two.begin().train(lambda this: len(this.merged) >= 2, one)
         before = syncer.status()
         assert syncer.terminate() == EXIT_OK, syncer.log
     for learners in (4, 1):

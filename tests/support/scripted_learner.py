@@ -66,6 +66,8 @@ class ScriptedLearner:
         self.finished: Finished | None = None
         self.broken: WireError | None = None
         self.over = threading.Event()
+        self.ended = False
+        """The session is over, and its last message has been read."""
         self.versions = [0] * len(self.layout.fragments)
         self.fragments: dict[int, torch.Tensor] = {}
         self.received_at: dict[int, int] = {}
@@ -87,7 +89,7 @@ class ScriptedLearner:
         """Open a session and wait for the answer: a Welcome, a Refused or a HeldWanted."""
         digest = layout_digest or self.layout.digest
         join = Join(self.job, self.learner, self.instance, digest, epoch, versions, self.steps, self.steps, **more)
-        self.broken = None
+        self.broken, self.ended = None, False
         self.over.clear()
         self._inbox = queue.Queue()
         self._session = self.client.open_session(join)
@@ -258,19 +260,29 @@ class ScriptedLearner:
         """The loss that it reports for the global model."""
         return 5.0 / max(1, self.steps)
 
-    def train(self, enough: Callable[[Self], bool]) -> None:
-        """Train until ``enough``, the job's end, or the session's."""
+    def train(self, enough: Callable[[Self], bool], *others: "ScriptedLearner") -> None:
+        """Train until ``enough``, the job's end, or the session's.
+
+        Those that trained before are among ``others``: a member that no longer says what it applied holds up the next
+        rounds.
+        """
         while not enough(self) and self.finished is None:
-            with contextlib.suppress(UnavailableError):  # the session is over: its last messages can still be read
-                self.step_within_bound()
-            while True:
-                try:
-                    message = self.next(0.005)
-                except queue.Empty:
-                    break
+            for learner in (self, *others):
+                learner.turn()
+            if self.ended:
+                return
+
+    def turn(self) -> None:
+        """Report a step, and do what has been asked meanwhile."""
+        with contextlib.suppress(UnavailableError):  # the session is over: its last messages can still be read
+            self.step_within_bound()
+        with contextlib.suppress(queue.Empty):
+            while not self.ended:
+                message = self.next(0.005)
                 if message is None:
-                    return
-                self.obey(message)
+                    self.ended = True
+                else:
+                    self.obey(message)
 
     def leave(self) -> None:
         """Say goodbye."""
