@@ -266,8 +266,9 @@ class ScriptedLearner:
         Those that trained before are among ``others``: a member that no longer says what it applied holds up the next
         rounds.
         """
+        everyone: tuple[ScriptedLearner, ...] = (self, *others)
         while not enough(self) and self.finished is None:
-            for learner in (self, *others):
+            for learner in everyone:
                 learner.turn()
             if self.ended:
                 return
