@@ -130,11 +130,12 @@ quality: $(STAMP) ## Generate the tables of docs/explanation/quality.md and the 
 mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours (MUTANTS='--sample 100': so many)
 	PYTHONPATH=trainer:operator $(BIN)/python scripts/mutate.py $(MUTANTS)
 
-benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/; hours
+benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/, and what got worse; hours
 	@mkdir -p build/benchmarks
 	for name in wire link merge engine stall overhead units capacity links links_real operator_scale recovery hetero quality; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
+	PYTHONPATH=benchmarks $(BIN)/python -m support.compare build/benchmarks benchmarks/results
 
 clean: ## Remove what was made, .venv and demo-output/ included
 	rm -rf .venv build demo-output .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -85,6 +85,7 @@ def main() -> None:
         f"{row['codecs']}, {row['learners']} learners": Ratio(
             row["processor_seconds_per_merged_gb"] / few[row["codecs"]],
             f"a merged GB with {given.learners[0]} learners",
+            less_is_better=True,
         )
         for row in rows
         if row["learners"] != given.learners[0]

@@ -121,7 +121,9 @@ def main() -> None:
     rows = {learners: alone(run_case, learners, arguments.events) for learners in LEARNERS}
     few = LEARNERS[0]
     ratios: Ratios = {
-        f"{what}_{many}": Ratio(rows[many][figure] / rows[few][figure], f"the same with {few} learners")
+        f"{what}_{many}": Ratio(
+            rows[many][figure] / rows[few][figure], f"the same with {few} learners", less_is_better=what == "calls"
+        )
         for many in LEARNERS[1:]
         for what, figure in (("speed", "events_a_cpu_second"), ("calls", "calls_an_event"))
     }

@@ -231,7 +231,7 @@ def measured(rows: list[dict[str, Any]]) -> Ratios:
             loss = statistics.mean(row["loss"] / before["loss"] for row, before in pairs)
             pace = statistics.mean(before["seconds"] / row["seconds"] for row, before in pairs)
             alike = "the same method without failures, seed by seed"
-            ratios[f"{name}_loss"] = Ratio(loss, f"evaluation loss of {alike}")
+            ratios[f"{name}_loss"] = Ratio(loss, f"evaluation loss of {alike}", less_is_better=True)
             ratios[f"{name}_pace"] = Ratio(pace, f"speed of {alike}, of runs that end")
     return ratios
 

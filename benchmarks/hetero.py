@@ -42,7 +42,7 @@ def main() -> None:
     speed = "the learner's own speed, of the learner that keeps least, mean over seeds"
     ratios = {f"{row['workload']}_{row['variant']}_speed_kept": Ratio(row["least_speed_kept"], speed) for row in rows}
     ratios |= {
-        f"{row['workload']}_{row['variant']}_loss": Ratio(row["loss_ratio"], loss)
+        f"{row['workload']}_{row['variant']}_loss": Ratio(row["loss_ratio"], loss, less_is_better=True)
         for row in rows
         if row["variant"] != EVEN
     }

@@ -3,7 +3,7 @@
 `diloco run` trains with real syncer and learner processes; `--emulate-link` gives regions a rate and a round trip. The
 same world, with the step times that were measured in the run, is then counted in virtual time. Run it with
 
-    python benchmarks/links_real.py --json benchmarks/results/links-real.json
+    python benchmarks/links_real.py --json benchmarks/results/links_real.json
 
 A share is merged tokens over trained tokens. Anything else that runs on the machine makes steps longer and less even;
 what the simulator is given follows.

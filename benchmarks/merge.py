@@ -161,8 +161,11 @@ def main() -> None:
     fragment_bytes = transformer_fragment().numel * 4
     copied = f"torch's copy of {learners} f32 fragments, {threads} threads"
     fragment = "one f32 fragment (the result, one more, is not counted)"
-    ratios = {row["what"]: Ratio(row["ratio"], copied) for row in rows}
-    ratios |= {f"{name}_extra_memory": Ratio(used / fragment_bytes, fragment) for name, used in extra.items()}
+    ratios = {row["what"]: Ratio(row["ratio"], copied, less_is_better=True) for row in rows}
+    ratios |= {
+        f"{name}_extra_memory": Ratio(used / fragment_bytes, fragment, less_is_better=True)
+        for name, used in extra.items()
+    }
     figures = {
         "fragment_bytes": fragment_bytes,
         "learners": learners,

@@ -118,6 +118,7 @@ def main() -> None:
         with job_api_server() as home, api_server() as server:
             found = over_clusters(home, server)
         ratios, figures = ratios | found[0], figures | found[1]
+    ratios = {name: ratio._replace(less_is_better=True) for name, ratio in ratios.items()}
     write_report(arguments.json, "operator-scale", ratios, figures)
 
 

@@ -56,6 +56,7 @@ def _write(path: Path | None, planned: Sequence[Stage], runner: Runner) -> None:
         "{workload}_{steps}_{variant}_over_{against}".format(**difference): Ratio(
             1 + difference["percent"] / 100,
             f"evaluation loss of {VARIANTS[difference['against']].label}, mean over seeds in pairs",
+            less_is_better=True,
         )
         for difference in measured["differences"]
         if difference["percent"] is not None

@@ -130,10 +130,10 @@ def main() -> None:
     own = "one inner step of the learner; from having the model, median"
     others = "one inner step; waits of the three others during a recovery, beyond the usual"
     ratios = {
-        "learner_steps_to_merge": Ratio(learner["steps_to_merge"], own),
-        "others_steps_lost_per_kill": Ratio(learner["steps_others_lost_per_kill"], others),
+        "learner_steps_to_merge": Ratio(learner["steps_to_merge"], own, less_is_better=True),
+        "others_steps_lost_per_kill": Ratio(learner["steps_others_lost_per_kill"], others, less_is_better=True),
         "syncer_steps_from_join_to_merge": Ratio(
-            syncer["merging_steps"], "one inner step; from the first join, median"
+            syncer["merging_steps"], "one inner step; from the first join, median", less_is_better=True
         ),
     }
     write_report(arguments.json, "recovery", ratios, {"learner": learner, "syncer": syncer})

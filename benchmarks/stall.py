@@ -98,7 +98,9 @@ def main() -> None:
         rows += found
         for suffix, share in (("", "blocked"), ("_evaluating", "evaluated"), ("_snapshots", "checkpoint")):
             worst = max(row[f"{share}_fraction"] for row in found)
-            ratios[case.name + suffix] = Ratio(worst, "the learner's wall time from its first step to its last")
+            ratios[case.name + suffix] = Ratio(
+                worst, "the learner's wall time from its first step to its last", less_is_better=True
+            )
     write_report(arguments.json, "stall", ratios, {"asked_for": "a case's first ratio below 0.01", "learners": rows})
 
 

@@ -122,6 +122,7 @@ def main() -> None:
                 f"{ranks} loss": Ratio(float(np.max(abs(losses / alone_losses - 1))), "the loss of the step, alone"),
                 f"{ranks} evaluation": Ratio(float(np.max(abs(means / alone_means - 1))), "the evaluation, alone"),
             }
+    ratios = {name: ratio._replace(less_is_better=True) for name, ratio in ratios.items()}
     write_report(arguments.json, "units", ratios, {"cases": rows})
 
 

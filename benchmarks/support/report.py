@@ -27,6 +27,7 @@ class Ratio(NamedTuple):
     value: float
     against: str
     """What it divides by."""
+    less_is_better: bool = False
 
 
 Ratios = dict[str, Ratio]
@@ -69,6 +70,7 @@ def save_report(path: Path | None, benchmark: str, ratios: Ratios, figures: dict
         "ratios": {name: ratio.value for name, ratio in ratios.items()},
         "figures": figures,
         "against": {name: ratio.against for name, ratio in ratios.items()},
+        "less_is_better": [name for name, ratio in ratios.items() if ratio.less_is_better],
     }
     if path is not None:
         new = path.with_name(f".{path.name}.new")
