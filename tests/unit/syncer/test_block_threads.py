@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from threading import Barrier
+from threading import Barrier, get_ident
 from threading import enumerate as enumerate_threads
 
 import pytest
@@ -45,6 +45,19 @@ def test_each_has_one_torch_thread_and_no_more_work_than_there_are_blocks() -> N
         assert torch_threads == [1, 1]
         threads(lambda _: torch_threads.append(torch.get_num_threads()), range(100))
     assert torch_threads == [1] * (2 + 3)
+
+
+def test_a_single_block_stays_in_the_calling_thread() -> None:
+    seen: list[tuple[int, int]] = []
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with block_threads(3) as threads:
+            threads(lambda _: seen.append((get_ident(), torch.get_num_threads())), range(1))
+        assert seen == [(get_ident(), 1)]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(usual)
 
 
 def test_closing_ends_the_threads() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from diloco.core.engine.events import Event, FragmentArrived, FragmentLate, LearnerLeft
+from diloco.syncer.peers import service
 from diloco.syncer.peers.link_meter import Rates
 from diloco.wire.errors import IdentityError, RefusedError
 from diloco.wire.messages import PullRequest, PushHeader, PushKey, PushReceipt
@@ -171,6 +172,12 @@ async def test_a_push_that_breaks_off_is_freed_and_may_come_again(at: Scene) -> 
     assert (await at.push()).accepted
 
 
+@pytest.fixture
+def checked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a large payload is."""
+    monkeypatch.setattr(service, "CHECKED_AT_ONCE_BYTES", 0)
+
+
 async def push_during_which(at: Scene, happens: Callable[[asyncio.Future[PushReceipt]], object]) -> PushReceipt:
     """A push that is complete, and during whose check something happens."""
     go_on = threading.Event()
@@ -184,16 +191,19 @@ async def push_during_which(at: Scene, happens: Callable[[asyncio.Future[PushRec
     return await pushing
 
 
+@pytest.mark.usefixtures("checked_in_a_thread")
 async def test_a_push_that_is_no_longer_wanted_once_checked_is_dropped(at: Scene) -> None:
     assert await push_during_which(at, lambda _: at.inbox.void_version(0, VERSION + 1)) == NOT_ASKED
     assert at.left == ([], 1, 0)
 
 
+@pytest.mark.usefixtures("checked_in_a_thread")
 async def test_a_push_whose_learner_has_gone_once_checked_is_dropped(at: Scene) -> None:
     assert await push_during_which(at, lambda _: at.joined.hang_up()) == NOT_ASKED
     assert at.left == ([GONE], 1, 0)
 
 
+@pytest.mark.usefixtures("checked_in_a_thread")
 async def test_a_push_that_the_stop_of_the_syncer_cuts_short_is_freed(at: Scene) -> None:
     with pytest.raises(asyncio.CancelledError):
         await push_during_which(at, lambda pushing: pushing.cancel())
