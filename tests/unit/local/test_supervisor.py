@@ -2,6 +2,7 @@
 
 import io
 import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,11 +54,11 @@ class Scene:
         plan = RunPlan(request, named_job("small", small_job()), self.directory, 1, 2, {}, World(), (), {})
         supervised: Any = Supervisor(plan, PlainRunView(Console(file=io.StringIO())))
         self.supervisor = supervised
-        self.supervisor._wake = SimpleNamespace(wait=self._wait)
+        self.supervisor._await_signal = self._tick
         self.watch = cast("StatusWatch", SimpleNamespace(seen=None))
 
-    def _wait(self, seconds: float) -> None:
-        self.clock.now += seconds
+    def _tick(self) -> None:
+        self.clock.now += 0.1
 
     def fleet(self, takes: float = 0.0, state: ProcessState = ProcessState.RUNNING) -> Any:
         learners = {name: Process(self.clock, takes, state) for name in ("a", "b")}
@@ -119,3 +120,10 @@ def test_a_syncer_whose_job_is_over_may_write_the_model_for_long(scene: Scene) -
 def test_a_syncer_that_sees_no_end_without_learners_fails_the_run(scene: Scene) -> None:
     outcome = minutes(scene, scene.fleet(state=ProcessState.DONE), Phase.TRAINING)
     assert (outcome.ending, "every learner has ended" in outcome.reason) == (Ending.FAILED, True)
+
+
+def test_the_end_of_a_child_ends_its_wait_and_interrupts_nothing(scene: Scene) -> None:
+    with scene.supervisor._signals():
+        subprocess.run(["true"], check=True)
+        assert scene.supervisor._signalled.get(timeout=60.0) == signal.SIGCHLD
+    assert not scene.supervisor._interrupts

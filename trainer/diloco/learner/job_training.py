@@ -17,10 +17,7 @@ from diloco.learner.training.device import choose_device, flops_of_token
 from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import await_others, facts_of, joined, store_at
-from diloco.learner.unit.rank import Rank
-from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import Unit
-from diloco.learner.unit.unit_trainer import UnitTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 
@@ -69,6 +66,11 @@ def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: U
 
 def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
     """The first process has the model whole in host memory, and its part of it on the device."""
+    # torch's FSDP, which they import, takes a third as long to load as the rest of torch.
+    from diloco.learner.unit.rank import Rank  # noqa: PLC0415
+    from diloco.learner.unit.sharding import parted_model  # noqa: PLC0415
+    from diloco.learner.unit.unit_trainer import UnitTrainer  # noqa: PLC0415
+
     spec, pool = options.job.spec, options.job.spec.pool_of(options.learner)
     device, module = choose_device(options.device_of(0), 0), build_model(spec)
     layout = layout_of(module, spec.sync.fragments)

@@ -37,7 +37,7 @@ class EndedProcess:
     early_exits: int
     """Ends in a row, including this one, before it served or made a step."""
     by_chaos: bool = False
-    """Fault injection killed it, so the delay need not grow."""
+    """Fault injection killed it, so it need not wait."""
     early: bool = False
     """The job was not over, as far as is known."""
 
@@ -95,5 +95,4 @@ def _text(record: EndedProcess) -> str:
 
 
 def _delay(record: EndedProcess) -> float:
-    early_exits = 0 if record.by_chaos else record.early_exits
-    return BACKOFF.seconds(early_exits + 1)
+    return BACKOFF.seconds(record.early_exits + 1) if record.early_exits and not record.by_chaos else 0.0

@@ -6,12 +6,12 @@ in the main thread, as signals arrive there and children end with the thread tha
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 from diloco.local.chaos.injector import FaultInjector
@@ -24,6 +24,7 @@ from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal, read_journal
 from diloco.local.run_plan import SYNCER_THREADS, RunPlan, learner_arguments, syncer_arguments, thread_environment
+from diloco.local.standby import Standby
 from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
@@ -73,7 +74,8 @@ class Supervisor:
         self._plan = plan
         self._view = view
         self._interrupts = 0
-        self._wake = threading.Event()
+        self._signalled: SimpleQueue[int] = SimpleQueue()
+        self._standby = Standby(thread_environment(plan.learner_threads))
         self._bandwidth = BandwidthMeter()
         self._drawn_at = 0.0
         self._began = self._attended_at = time.monotonic()
@@ -115,6 +117,7 @@ class Supervisor:
             return outcome
         finally:
             # Leave no process behind, whatever went wrong above.
+            self._standby.end()
             for process in fleet.running():
                 process.child.signal(signal.SIGKILL)
                 process.child.wait()
@@ -143,7 +146,9 @@ class Supervisor:
     def _fleet(self, journal: Journal, links: dict[str, RegionLink]) -> Fleet:
         plan, policy = self._plan, self._plan.job.spec.failure_policy
         relays = {region: link.address for region, link in links.items()}
-        syncer = Child(syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(SYNCER_THREADS))
+        syncer = Child(
+            syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(SYNCER_THREADS), self._standby
+        )
         learners = {
             learner: Managed(
                 learner,
@@ -151,6 +156,7 @@ class Supervisor:
                     learner_arguments(plan, learner, relays),
                     plan.directory.log(learner),
                     thread_environment(plan.learner_threads),
+                    self._standby,
                 ),
                 processes=len(devices),
             )
@@ -176,8 +182,9 @@ class Supervisor:
         """Loop until there is an outcome."""
         alive_at = logs_at = time.monotonic()
         while True:
-            fleet.start_due()
             fleet.reap()
+            fleet.start_due()
+            self._standby.keep()
             self._note_progress(fleet, watch)
             chaos.serve(injector)
             injector.apply_due(self._run_state(fleet, injector, watch))
@@ -193,7 +200,7 @@ class Supervisor:
                 logs_at = now
             if (outcome := self._outcome(fleet)) is not None:
                 return outcome
-            self._wake.wait(_TICK_SECONDS)
+            self._await_signal()
 
     def _outcome(self, fleet: Fleet) -> Outcome | None:
         if self._interrupts:
@@ -281,16 +288,22 @@ class Supervisor:
         """Wait at most this long until they have ended; a second interrupt ends the wait (``hurry``)."""
         deadline = time.monotonic() + seconds
         while fleet.running(processes) and time.monotonic() < deadline and not (hurry and self._interrupts > 1):
-            self._wake.wait(_TICK_SECONDS)
+            self._await_signal()
             fleet.reap()
         fleet.reap()
 
+    def _await_signal(self) -> None:
+        """Wait for a tick at most; the end of a child is a signal too."""
+        with suppress(Empty):
+            self._signalled.get(timeout=_TICK_SECONDS)
+
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        def note(_number: int, _frame: FrameType | None) -> None:
-            self._interrupts += 1
+        def note(number: int, _frame: FrameType | None) -> None:
+            self._interrupts += number != signal.SIGCHLD
+            self._signalled.put(number)
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
         before = {number: signal.signal(number, note) for number in numbers}
         try:
             yield

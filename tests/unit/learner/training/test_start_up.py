@@ -45,8 +45,9 @@ def test_torchs_compiler_is_not_loaded(code: str) -> None:
     assert "torch._dynamo" not in modules
 
 
-def test_a_process_of_a_job_loads_no_other_command() -> None:
-    assert {name for name in loaded(STARTS) if name.startswith("diloco.cli.")} == {
-        "diloco.cli.processes",
-        "diloco.cli.program",
-    }
+def test_a_process_of_a_job_loads_neither_other_commands_nor_fsdp() -> None:
+    modules = loaded(STARTS)
+    commands = {name for name in modules if name.startswith("diloco.cli.")}
+    assert commands == {"diloco.cli.processes", "diloco.cli.program"}
+    assert "torch.distributed.fsdp" not in modules
+    assert "torch.distributed.tensor" not in modules

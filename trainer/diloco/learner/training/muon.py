@@ -5,11 +5,12 @@ torch's own is the same to the bit, but takes no stacks (the experts of a mixtur
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from diloco.learner.training.adamw import Group, State
 from diloco.model.sharded import part, part_of, whole
 
 _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
@@ -18,31 +19,31 @@ _STEPS: Final = 5
 _EPSILON: Final = 1e-7
 
 
-class Muon(torch.optim.Optimizer):
+class Muon:
     """Muon with Nesterov momentum and updates of AdamW's size: one rate suits all shapes (arXiv 2502.16982, 2.2)."""
 
-    def __init__(self, groups: Sequence[dict[str, Any]], momentum: float) -> None:
-        """``groups``: with a ``weight_decay`` each; parameters are matrices, or stacks (matrices, rows, columns)."""
-        super().__init__(groups, {"lr": 0.0})
+    def __init__(self, groups: Sequence[Group], momentum: float) -> None:
+        """``groups``: of matrices, or stacks (matrices, rows, columns)."""
+        self._groups = groups
         self._momentum = momentum
+        self.state: State = {}
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is used here
+    def step(self, rate: float) -> None:
         """Update every parameter that has a gradient."""
-        assert closure is None
-        for group in self.param_groups:
-            for parameter in group["params"]:
+        for group in self._groups:
+            scaled = rate * group.scale
+            for parameter in group.parameters:
                 if (gradient := parameter.grad) is None:
                     continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                momentum = state["momentum_buffer"].lerp_(gradient, 1 - self._momentum)
+                if parameter not in self.state:
+                    self.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+                momentum = self.state[parameter]["momentum_buffer"].lerp_(gradient, 1 - self._momentum)
                 # A parted matrix is not orthogonalized by its parts: each process does the whole, and keeps its own.
                 update = orthogonal(whole(gradient.lerp(momentum, self._momentum)))
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.mul_(1 - scaled * group.weight_decay)
                 part(parameter).add_(
-                    part_of(update, parameter), alpha=-group["lr"] * (0.2 * math.sqrt(max(parameter.shape[-2:])))
+                    part_of(update, parameter), alpha=-scaled * (0.2 * math.sqrt(max(parameter.shape[-2:])))
                 )
 
 

@@ -7,16 +7,15 @@ joins. It falls with the job's progress, so that learners of different speed, an
 """
 
 import hashlib
-import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from diloco.learner.training.adamw import AdamW, Group
 from diloco.learner.training.muon import Muon
 from diloco.model import sharded
 from diloco.model.fragments import trained_parameters
@@ -62,42 +61,18 @@ class OptimizerError(ValueError):
     """The requested inner optimizer is not possible; the text is one line that names the field."""
 
 
-def _leave_the_compiler_out(kind: type[torch.optim.Optimizer]) -> None:
-    """Keep torch's optimizers from loading its compiler, which takes as long as loading torch itself.
-
-    At its first call each of these methods loads the compiler, to mark itself as not to be compiled, unless it has that
-    mark. Nothing here compiles them. The mark is torch's own: with another torch this may change nothing.
-    """
-    for method in (kind.add_param_group, kind.zero_grad):
-        plain = getattr(method, "__wrapped__", None)
-        if plain is not None:
-            plain.__dynamo_disable = plain  # noqa: SLF001  # see above
-
-
-class _AdamW(torch.optim.AdamW):
-    """torch's, without the compiler, which its step loads for a part that is not used here: gradients through it."""
-
-    _plain_step = inspect.unwrap(torch.optim.AdamW.step)
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is used here
-        """Update every parameter that has a gradient."""
-        assert closure is None
-        self._plain_step()
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One of torch's optimizers."""
+    """An optimizer and what it trains."""
 
-    optimizer: torch.optim.Optimizer
+    optimizer: AdamW | Muon
     parameters: Mapping[str, nn.Parameter]
     state: tuple[str, ...]
-    """What it keeps of each parameter, by torch's names."""
+    """What it keeps of each parameter."""
 
 
 class NamedOptimizer:
-    """torch's AdamW, or Muon and AdamW, for a model's trained parameters by name.
+    """AdamW, or Muon and AdamW, for a model's trained parameters by name.
 
     AdamW's weight decay applies only to tensors with two or more dimensions.
     """
@@ -109,7 +84,6 @@ class NamedOptimizer:
             OptimizerError: a pattern of ``groups`` matches no parameter, or Muon is configured and there is no
                 parameter for it, or one that is no matrix.
         """
-        _leave_the_compiler_out(torch.optim.Optimizer)
         trained = _by_optimizer(module, options)
         makers = {"AdamW": _adamw, "Muon": _muon}
         self._parts: dict[OptimizerType, _Part] = {
@@ -128,16 +102,15 @@ class NamedOptimizer:
     def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
         for kind, part in self._parts.items():
-            for group in part.optimizer.param_groups:
-                group["lr"] = rates[kind] * group["scale"]
-            part.optimizer.step()
+            part.optimizer.step(rates[kind])
         self.zero_grad()
         self.steps += 1
 
     def zero_grad(self) -> None:
         """Clear the gradients without using them."""
         for part in self._parts.values():
-            part.optimizer.zero_grad()
+            for parameter in part.parameters.values():
+                parameter.grad = None
 
     def start_over(self) -> None:
         """Drop the moments and the count of steps, so that the learning rate warms up again."""
@@ -237,19 +210,15 @@ def _muon(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _P
 
 
 def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
-    optimizer = _AdamW(
-        _groups(parameters, options, lambda parameter: options.weight_decay if parameter.dim() >= 2 else 0.0),
-        betas=(options.beta1, options.beta2),
-        eps=options.epsilon,
-        fused=True,
-    )
+    groups = _groups(parameters, options, lambda parameter: options.weight_decay if parameter.dim() >= 2 else 0.0)
+    optimizer = AdamW(groups, options.beta1, options.beta2, options.epsilon)
     return _Part(optimizer, parameters, ("exp_avg", "exp_avg_sq", "step"))
 
 
 def _groups(
     parameters: Mapping[str, nn.Parameter], options: InnerOptimizer, decay_of: Callable[[nn.Parameter], float]
-) -> list[dict[str, Any]]:
-    """Groups for torch: the parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``).
+) -> list[Group]:
+    """The parameters of one ``scale`` of the learning rate and one weight decay (``decay_of``).
 
     Those of a group are parted among the same processes.
     """
@@ -259,11 +228,7 @@ def _groups(
         decay = decay_of(parameter) if group is None or group.weight_decay is None else group.weight_decay
         scale = 1.0 if group is None else group.learning_rate_scale
         alike.setdefault((scale, decay), []).append(parameter)
-    return [
-        {"params": part, "scale": scale, "weight_decay": decay}
-        for (scale, decay), those in alike.items()
-        for part in by_mesh(those)
-    ]
+    return [Group(part, scale, decay) for (scale, decay), those in alike.items() for part in by_mesh(those)]
 
 
 def _laid_out(saved: Tensor, kind: str, name: str, parameter: nn.Parameter) -> Tensor:
