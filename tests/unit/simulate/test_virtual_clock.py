@@ -2,7 +2,7 @@ from collections.abc import Callable
 from functools import partial
 
 from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Way
+from diloco.simulate.link import Connection, Direction
 from diloco.simulate.scenario import Link
 
 
@@ -30,9 +30,9 @@ def test_time_never_runs_backwards() -> None:
 def test_fragments_follow_one_another_and_control_overtakes_them() -> None:
     clock, seen = VirtualClock(), []
     connection = Connection(clock, Link(latency_seconds=0.5, bytes_per_second=100.0))
-    connection.transfer(Way.UP, 1, lambda: (100, lambda: seen.append(("one", clock.now))))
-    connection.transfer(Way.UP, 2, lambda: (100, lambda: seen.append(("two", clock.now))))
-    connection.transfer(Way.DOWN, 1, lambda: (100, lambda: seen.append(("back", clock.now))))
+    connection.up.transfer(1, lambda: (100, lambda: seen.append(("one", clock.now))))
+    connection.up.transfer(2, lambda: (100, lambda: seen.append(("two", clock.now))))
+    connection.down.transfer(1, lambda: (100, lambda: seen.append(("back", clock.now))))
     connection.send(lambda: seen.append(("control", clock.now)))
     drain(clock)
     assert seen == [("control", 0.5), ("one", 1.5), ("back", 1.5), ("two", 2.5)]
@@ -42,7 +42,7 @@ def test_what_is_under_way_on_a_broken_connection_never_arrives() -> None:
     clock, seen = VirtualClock(), []
     connection = Connection(clock, Link(latency_seconds=1.0))
     connection.send(lambda: seen.append("control"))
-    connection.transfer(Way.UP, 0, lambda: (1, lambda: seen.append("fragment")))
+    connection.up.transfer(0, lambda: (1, lambda: seen.append("fragment")))
     clock.at(0.5, connection.close)
     drain(clock)
     assert seen == []
@@ -51,13 +51,13 @@ def test_what_is_under_way_on_a_broken_connection_never_arrives() -> None:
 class Sent:
     """Fragments of one byte over a link that takes a second for each."""
 
-    def __init__(self, way: Way) -> None:
-        self.clock, self.seen, self.way = VirtualClock(), list[int](), way
-        self.connection = Connection(self.clock, Link(latency_seconds=0.0, bytes_per_second=1.0))
+    def __init__(self, direction: Callable[[Connection], Direction]) -> None:
+        self.clock, self.seen = VirtualClock(), list[int]()
+        self.direction = direction(Connection(self.clock, Link(latency_seconds=0.0, bytes_per_second=1.0)))
 
     def send(self, *fragments: int) -> None:
         for fragment in fragments:
-            self.connection.transfer(self.way, fragment, partial(self._begin, fragment))
+            self.direction.transfer(fragment, partial(self._begin, fragment))
 
     def _begin(self, fragment: int) -> tuple[int, Callable[[], None]]:
         return 1, lambda: self.seen.append(fragment)
@@ -68,25 +68,25 @@ class Sent:
 
 
 def test_outer_gradients_go_in_the_order_in_which_they_were_asked_for() -> None:
-    sent = Sent(Way.UP)
+    sent = Sent(lambda connection: connection.up)
     sent.send(1, 2, 3, 4)
     assert sent.order() == [1, 2, 3, 4]
 
 
 def test_of_merged_fragments_that_wait_the_newest_goes_first() -> None:
-    sent = Sent(Way.DOWN)
+    sent = Sent(lambda connection: connection.down)
     sent.send(1, 2, 3, 4)
     assert sent.order() == [1, 4, 3, 2]
 
 
 def test_a_newer_version_takes_the_place_of_one_that_waits() -> None:
-    sent = Sent(Way.DOWN)
+    sent = Sent(lambda connection: connection.down)
     sent.send(1, 2, 3, 2)
     assert sent.order() == [1, 2, 3]
 
 
 def test_an_outer_gradient_that_waits_can_be_called_off() -> None:
-    sent = Sent(Way.UP)
+    sent = Sent(lambda connection: connection.up)
     sent.send(1, 2)
-    sent.connection.cancel(Way.UP, 2)
+    sent.direction.cancel(2)
     assert sent.order() == [1]

@@ -68,4 +68,4 @@ class Activity:
         """Seconds so far, including the current kind's. Another thread may read a value that is one switch old."""
         seconds = dict(self._seconds)
         seconds[self._kind] += max(0.0, self._clock() - self._since)
-        return TimeSpent(**{kind.value: value for kind, value in seconds.items()})
+        return TimeSpent(**seconds)

@@ -5,7 +5,6 @@ Callbacks of the same time run in the order in which they were scheduled, so a r
 
 import heapq
 from collections.abc import Callable
-from itertools import count
 
 
 class VirtualClock:
@@ -13,12 +12,13 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._order = count()
+        self._scheduled = 0
         self._due: list[tuple[float, int, Callable[[], None]]] = []
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Run ``what`` at ``when`` seconds, or at once (after everything already due now) if that has passed."""
-        heapq.heappush(self._due, (max(when, self.now), next(self._order), what))
+        self._scheduled += 1
+        heapq.heappush(self._due, (max(when, self.now), self._scheduled, what))
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         """Run ``what`` in ``seconds``."""

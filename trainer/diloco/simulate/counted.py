@@ -44,6 +44,7 @@ class CountedTrainer:
     def __init__(self, fragments: int, batch_size: int, sequence_length: int) -> None:
         self._batch_size = batch_size
         self._sequence_length = sequence_length
+        self._step = StepResult(0.0, batch_size * sequence_length, 0.0, 0.0, 0.0, skipped=False)
         self._versions = [0] * fragments
         self._since_steps = [0] * fragments
         self._since_tokens = [0] * fragments
@@ -69,11 +70,10 @@ class CountedTrainer:
     def step(self, progress: float) -> StepResult:
         """Count a step."""
         del progress
-        tokens = self._batch_size * self._sequence_length
         self.steps += 1
-        self.tokens += tokens
+        self.tokens += self._step.tokens
         self.data_position += self._batch_size
-        return StepResult(0.0, tokens, 0.0, 0.0, 0.0, skipped=False)
+        return self._step
 
     def capture(self, fragment: int) -> Capture:
         """The counters of an outer gradient, without values."""

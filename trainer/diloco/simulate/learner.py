@@ -8,6 +8,7 @@ only counted is up to its trainer.
 import copy
 import random
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -128,7 +129,9 @@ class SimulatedLearner:
                 self.session.pull(fragment, self._held(fragment))
         if not order.load:
             self.session.send(LearnerReady(self._id, self.session.incarnation))
-        self._send_report()
+        if self._unsent is not None:
+            self.session.send(replace(self._unsent, incarnation=self.session.incarnation))
+            self._unsent = None
         self._wake()
 
     def _asked(self, order: AskFragment) -> None:
@@ -179,7 +182,7 @@ class SimulatedLearner:
         profile = self._identity.profile
         # At least a tenth: a normal distribution has no lower bound.
         seconds = profile.step_seconds * max(0.1, self._durations.gauss(1.0, profile.jitter))
-        self._environment.clock.after(seconds, lambda: self._step_done(seconds))
+        self._environment.clock.after(seconds, partial(self._step_done, seconds))
 
     def _step_done(self, seconds: float) -> None:
         self._in_step = False
@@ -205,7 +208,7 @@ class SimulatedLearner:
         self._finished = None
         expected = [fragment for fragment in self._requests.expected() if trainer.fragment_steps(fragment) > 0]
         self._requests.stage([trainer.capture(fragment) for fragment in expected])
-        self._unsent = StepReported(
+        report = StepReported(
             self._id,
             self.session.incarnation,
             trainer.steps,
@@ -215,13 +218,10 @@ class SimulatedLearner:
             trainer.data_position,
             self._activity.spent(),
         )
-        self._send_report()
-
-    def _send_report(self) -> None:
-        """Send the latest step report; without an admission it waits for the next one."""
-        if self._unsent is not None and self.session.admitted:
-            self.session.send(replace(self._unsent, incarnation=self.session.incarnation))
-            self._unsent = None
+        if self.session.admitted:
+            self.session.send(report)
+        else:
+            self._unsent = report
 
     def _answer(self, request: GradientRequest) -> None:
         mine = (self._id, self.session.incarnation, request.fragment, request.version, request.attempt)

@@ -6,18 +6,10 @@ Transfers that are under way when the connection breaks never arrive.
 """
 
 from collections.abc import Callable
-from enum import Enum
+from functools import partial
 
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.scenario import Link
-
-
-class Way(Enum):
-    """Direction of a transfer."""
-
-    UP = "up"
-    DOWN = "down"
-
 
 Transfer = Callable[[], tuple[int, Callable[[], None]]]
 """Called when a transfer begins; returns its bytes, and a function to call when it has arrived."""
@@ -27,45 +19,55 @@ class Connection:
     """One session and its bulk transfers. A learner that reconnects opens another."""
 
     def __init__(self, clock: VirtualClock, link: Link) -> None:
-        self._clock = clock
-        self._link = link
-        self._waiting: dict[Way, dict[int, Transfer]] = {way: {} for way in Way}
-        self._busy = dict.fromkeys(Way, False)
+        self.clock = clock
+        self.link = link
+        self.up, self.down = Direction(self, newest_first=False), Direction(self, newest_first=True)
         self.open = True
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Deliver a control message."""
-        self._arrive(self._clock.now + self._link.latency_seconds, deliver)
-
-    def transfer(self, way: Way, fragment: int, begin: Transfer) -> None:
-        """Send a fragment when its turn comes; it replaces one of that number that still waits."""
-        self._waiting[way].pop(fragment, None)
-        self._waiting[way][fragment] = begin
-        if not self._busy[way]:
-            self._next(way)
-
-    def cancel(self, way: Way, fragment: int) -> None:
-        """Drop a fragment that still waits."""
-        self._waiting[way].pop(fragment, None)
-
-    def _next(self, way: Way) -> None:
-        waiting = self._waiting[way]
-        self._busy[way] = bool(waiting) and self.open
-        if not self._busy[way]:
-            return
-        fragment = next(iter(waiting)) if way == Way.UP else next(reversed(waiting))
-        size_bytes, deliver = waiting.pop(fragment)()
-        sent_at = self._clock.now + size_bytes / self._link.bytes_per_second
-        self._clock.at(sent_at, lambda: self._next(way))
-        self._arrive(sent_at + self._link.latency_seconds, deliver)
+        self.arrive(self.clock.now + self.link.latency_seconds, deliver)
 
     def close(self) -> None:
         """Break the connection."""
         self.open = False
 
-    def _arrive(self, when: float, deliver: Callable[[], None]) -> None:
-        def arrive() -> None:
-            if self.open:
-                deliver()
+    def arrive(self, when: float, deliver: Callable[[], None]) -> None:
+        """Deliver something at ``when`` seconds, unless the connection is broken by then."""
+        self.clock.at(when, partial(self._deliver, deliver))
 
-        self._clock.at(when, arrive)
+    def _deliver(self, deliver: Callable[[], None]) -> None:
+        if self.open:
+            deliver()
+
+
+class Direction:
+    """One direction's transfers."""
+
+    def __init__(self, connection: Connection, *, newest_first: bool) -> None:
+        self._connection = connection
+        self._newest_first = newest_first
+        self._waiting: dict[int, Transfer] = {}
+        self._busy = False
+
+    def transfer(self, fragment: int, begin: Transfer) -> None:
+        """Send a fragment when its turn comes; it replaces one of that number that still waits."""
+        self._waiting.pop(fragment, None)
+        self._waiting[fragment] = begin
+        if not self._busy:
+            self._next()
+
+    def cancel(self, fragment: int) -> None:
+        """Drop a fragment that still waits."""
+        self._waiting.pop(fragment, None)
+
+    def _next(self) -> None:
+        waiting, connection = self._waiting, self._connection
+        self._busy = bool(waiting) and connection.open
+        if not self._busy:
+            return
+        fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
+        size_bytes, deliver = waiting.pop(fragment)()
+        sent_at = connection.clock.now + size_bytes / connection.link.bytes_per_second
+        connection.clock.at(sent_at, self._next)
+        connection.arrive(sent_at + connection.link.latency_seconds, deliver)

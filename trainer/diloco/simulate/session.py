@@ -9,7 +9,7 @@ from torch import Tensor
 from diloco.core.engine.actions import Admit, Fence, Finish, Refusal, Refuse
 from diloco.core.engine.events import Event, FragmentArrived, LearnerAlive, LearnerJoined
 from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Way
+from diloco.simulate.link import Connection
 from diloco.simulate.scenario import Profile
 from diloco.simulate.syncer import LearnerLine, Order, SimulatedSyncer
 from diloco.simulate.work import Payload
@@ -93,39 +93,39 @@ class SimulatedSession:
     def send(self, event: Event) -> None:
         """Send an event to the syncer."""
         if self._link is not None:
-            self._link[0].send(lambda: self._environment.syncer.feed(event))
+            self._link[0].send(partial(self._environment.syncer.feed, event))
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
         """Push an outer gradient."""
         if self._link is not None:
             deliver = partial(self._environment.syncer.push, event, payload)
-            self._link[0].transfer(Way.UP, event.fragment, lambda: (payload.size_bytes, deliver))
+            self._link[0].up.transfer(event.fragment, lambda: (payload.size_bytes, deliver))
 
     def round_over(self, fragment: int) -> None:
         """Drop an outer gradient of this fragment that has not been sent yet, as it would be too late."""
         if self._link is not None:
-            self._link[0].cancel(Way.UP, fragment)
+            self._link[0].up.cancel(fragment)
 
     def pull(self, fragment: int, held_version: int | None) -> None:
         """Pull a fragment's current version, as an update to the held version if possible."""
         if self._link is not None:
             connection = self._link[0]
-            connection.send(lambda: self._serve(connection, fragment, held_version))
+            connection.send(partial(self._serve, connection, fragment, held_version))
 
     def post_pull(self, fragment: int, version: int, held_version: int | None) -> None:
         """Post a pull of a version that is not made yet."""
         if self._link is not None:
             connection, syncer = self._link[0], self._environment.syncer
             serve = partial(self._serve, connection, fragment, held_version)
-            connection.send(lambda: syncer.when_made(fragment, version, serve))
+            connection.send(partial(syncer.when_made, fragment, version, serve))
 
     def _serve(self, connection: Connection, fragment: int, held_version: int | None) -> None:
         def begin() -> tuple[int, Callable[[], None]]:
             version, values, size_bytes = self._environment.syncer.pull(fragment, held_version)
-            return size_bytes, lambda: self._callbacks.received(fragment, version, values)
+            return size_bytes, partial(self._callbacks.received, fragment, version, values)
 
         if connection.open:
-            connection.transfer(Way.DOWN, fragment, begin)
+            connection.down.transfer(fragment, begin)
 
     def _disconnect(self) -> None:
         if self._link is None or not self._link[0].open:

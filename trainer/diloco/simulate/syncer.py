@@ -6,8 +6,8 @@ delivers.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-import xxhash
 from torch import Tensor
 
 from diloco.core.engine.actions import (
@@ -54,7 +54,7 @@ class LearnerLine:
 
     def tell(self, order: Order, progress: float) -> None:
         """Send ``order`` and the job's progress, merged tokens over the budget."""
-        self._connection.send(lambda: self._receive(order, progress))
+        self._connection.send(partial(self._receive, order, progress))
 
 
 @dataclass
@@ -93,12 +93,6 @@ class SimulatedSyncer:
         self._progress = 0.0
         self.counts = Counts()
         self.finish: Finish | None = None
-        self._trace = xxhash.xxh3_128()
-
-    @property
-    def trace_digest(self) -> str:
-        """Digest over every event, its time and the resulting actions: equal for runs that took the same course."""
-        return self._trace.hexdigest()
 
     def view(self) -> EngineStatus:
         """The engine's current state."""
@@ -138,10 +132,7 @@ class SimulatedSyncer:
 
     def feed(self, event: Event) -> None:
         """Pass an event to the engine and carry out its actions."""
-        now = self._clock.now
-        actions = self._engine.step(event, now)
-        self._trace.update(repr((now, event, actions)).encode())
-        for action in actions:
+        for action in self._engine.step(event, self._clock.now):
             self._act(action)
 
     def _act(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table of actions

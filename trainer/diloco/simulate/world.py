@@ -35,7 +35,6 @@ class Course:
     virtual_seconds: float
     view: EngineStatus
     counts: Counts
-    trace_digest: str
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, stop_se
             f"the run had not finished after {clock.now:.0f} virtual seconds with {view.merged_tokens:.0f} of"
             f" {view.budget_tokens} tokens merged: {why}"
         )
-    return Course(clock.now, view, syncer.counts, syncer.trace_digest)
+    return Course(clock.now, view, syncer.counts)
 
 
 class _Host:
