@@ -16,9 +16,11 @@ from diloco.core.engine.events import (
     FragmentArrived,
     LearnerJoined,
     LearnerReady,
+    Proved,
     StepReported,
 )
 from diloco.core.merge.codec import codec_named
+from diloco.core.proof import proof_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
@@ -26,7 +28,7 @@ from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
 from diloco.syncer.prepare import prepare
 from diloco.syncer.replay import ReplayReport
-from diloco.syncer.store import digest_of
+from diloco.syncer.store import bytes_of, digest_of
 from diloco.tape.keeper import TapeLimits
 from diloco.tape.writer import TapeWriter
 from diloco.wire.messages import PushKey
@@ -158,7 +160,8 @@ class RecordedRun:
                 prepared = self._merging.prepare(action, self.store, self._payloads.__getitem__)
                 result = self._merging.run(prepared)
                 self.store.commit(action.fragment, action.version, result.made, result.digest, result.update)
-                self._events.append(replace(result.event, seconds=0.01))
+                proof = proof_of(bytes_of(result.made.merge.parameters))
+                self._events += [replace(result.event, seconds=0.01), Proved(action.fragment, action.version, proof)]
             case Broadcast(fragment, version, learners):
                 self._events += [
                     FragmentApplied(learner, incarnation, fragment, version) for learner, incarnation, _ in learners

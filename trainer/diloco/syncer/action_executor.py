@@ -1,6 +1,7 @@
 """Carries out the engine's actions on sessions, payloads, tensors and disk.
 
-It makes no decisions. Merges run one at a time in a thread; everything else is short and runs on the event loop.
+It makes no decisions. Merges run one at a time in a thread, and the proofs of merged versions in another, so that no
+release waits for one; everything else is short and runs on the event loop.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -16,7 +18,8 @@ import torch
 
 from diloco.core.engine import actions
 from diloco.core.engine.actions import Action, NoteKind
-from diloco.core.engine.events import Event, LearnerLeft, Merged
+from diloco.core.engine.events import Event, LearnerLeft, Merged, Proved
+from diloco.core.proof import proof_of
 from diloco.spec.status.curves import FragmentCurve
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.payload_files import keep_payload
@@ -24,6 +27,7 @@ from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.merging import MergeResult, Merging
 from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.sessions import Sessions
+from diloco.syncer.store import bytes_of
 from diloco.tape.explain import describe
 from diloco.wire import messages
 from diloco.wire.messages import PushKey
@@ -70,6 +74,7 @@ class ActionExecutor:
         self._payloads, self._finish = work.payloads, work.finish
         # torch keeps its number of threads per thread.
         self._thread = ThreadPoolExecutor(1, "merge", torch.set_num_threads, (work.threads,))
+        self._prover = ThreadPoolExecutor(1, "proof")
         self._orders: deque[actions.Merge] = deque()
         self._running = False
         self._result: MergeResult | None = None
@@ -79,8 +84,9 @@ class ActionExecutor:
         """Why a payload is missing from the record; empty if none is."""
 
     def close(self) -> None:
-        """End the merge thread, after the merge that is running."""
+        """End the threads, after the merge that is running and the proofs that are due."""
         self._thread.shutdown()
+        self._prover.shutdown()
 
     def commit(self, event: Event) -> bool:
         """Make a merge's result the global model just before the engine is told, so that the two never disagree."""
@@ -93,7 +99,8 @@ class ActionExecutor:
         result, self._result = self._result, None
         assert result is not None
         # The state is consistent again only after the events of this batch.
-        asyncio.get_running_loop().call_soon(self._merge_over)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._merge_over)
         if self._engine_loop.engine.finished:
             return False
         merged = result.event
@@ -102,7 +109,12 @@ class ActionExecutor:
         self._posted.made(merged.fragment)
         assert self._order is not None
         self._dealing.merged(self._order, merged)
+        proving = loop.run_in_executor(self._prover, proof_of, bytes_of(result.made.merge.parameters))
+        proving.add_done_callback(partial(self._proved, merged.fragment, merged.version))
         return True
+
+    def _proved(self, fragment: int, version: int, done: asyncio.Future[str]) -> None:
+        self._engine_loop.post(Proved(fragment, version, done.result()))
 
     def _session_over(self, learner: str, incarnation: int) -> None:
         self._inbox.void_session(learner, incarnation)

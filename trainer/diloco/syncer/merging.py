@@ -24,9 +24,8 @@ from diloco.core.merge.fragment_merge import (
     merge_fragment,
 )
 from diloco.core.merge.outliers import UsualSizes
-from diloco.core.proof import proof_of
 from diloco.spec.sync import OuterOptimizer, SyncSpec
-from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, bytes_of, digest_of
+from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, digest_of
 from diloco.wire.messages import PushKey
 
 _log = logging.getLogger(__name__)
@@ -151,7 +150,6 @@ class Merging:
         else:
             update, not_encoded = self._encoded(prepared)
         self._usual.remember(prepared.fragment.index, verdict)
-        proof = proof_of(bytes_of(made.merge.parameters), self._run_blocks)
         digest, left_out = digest_of(made.merge.parameters), sorted(verdict.left_out.items())
         event = Merged(
             prepared.fragment.index,
@@ -160,7 +158,6 @@ class Merging:
             time.perf_counter() - began,
             failed=bool(problem),
             left_out=tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out),
-            proof=proof,
         )
         return MergeResult(event, made, digest, problem, update, norm, agreement, not_encoded)
 

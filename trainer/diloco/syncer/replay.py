@@ -2,7 +2,7 @@
 
 The engine's decisions are a function of the events, so a replay must give the same tape: if not, the tape was changed
 or the program is another version. If payloads were kept (``--record``), the merges are redone from the checkpoint that
-the tape begins with, and every new fragment must have the digest on the tape.
+the tape begins with, and every new fragment must have the digest and the proof on the tape.
 """
 
 import json
@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from diloco.core.engine.actions import Action, CancelTimer, Merge, SetTimer
 from diloco.core.engine.engine import EngineOptions
-from diloco.core.engine.events import Merged
+from diloco.core.engine.events import Merged, Proved
 from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
 from diloco.core.merge.codec import codec_named
+from diloco.core.proof import proof_of
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
@@ -27,6 +28,7 @@ from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.merging import Merging
 from diloco.syncer.prepare import empty_store, fill_from
+from diloco.syncer.store import bytes_of
 from diloco.tape.explain import describe
 from diloco.tape.gaps import missing_between, missing_front
 from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of
@@ -174,6 +176,8 @@ class _Epoch:
         if isinstance(entry.event, Merged):
             redone = self._merges.redo(entry, entry.event)
             done = replace(done, merges=done.merges + 1, merges_redone=done.merges_redone + redone)
+        elif isinstance(entry.event, Proved):
+            self._merges.prove(entry, entry.event)
         try:
             actions = self._engine.step(entry.event, entry.now)
         except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
@@ -200,6 +204,7 @@ class _Merges:
         self._merging = Merging(layout, job.spec.sync, OuterChoice.of(job.spec).optimizer)
         self._store: FragmentStore | None = None
         self._orders: dict[tuple[int, int], Merge] = {}
+        self._proofs: dict[tuple[int, int], str] = {}
         self.problems: list[ReplayProblem] = []
 
     def begin(self, file: Path, header: TapeHeader) -> None:
@@ -247,12 +252,16 @@ class _Merges:
             text = f"version {event.version} of fragment {event.fragment} comes out as {made.digest}"
             self._problem(entry.file, entry.seq, f"{text}, not {event.digest}")
             return False
-        if made.proof != event.proof:
-            text = f"version {event.version} of fragment {event.fragment} has the proof {made.proof}"
-            self._problem(entry.file, entry.seq, f"{text}, not {event.proof}")
-            return False
         self._store.commit(made.fragment, made.version, result.made, result.digest, result.update)
+        self._proofs[made.fragment, made.version] = proof_of(bytes_of(result.made.merge.parameters))
         return True
+
+    def prove(self, entry: TapeEntry, event: Proved) -> None:
+        """Compare a proof with that of the same merge done again, if it was."""
+        proof = self._proofs.pop((event.fragment, event.version), event.proof)
+        if self._store is not None and proof != event.proof:
+            text = f"version {event.version} of fragment {event.fragment} has the proof {proof}"
+            self._problem(entry.file, entry.seq, f"{text}, not {event.proof}")
 
     def _problem(self, file: Path, seq: int, text: str) -> None:
         self._store = None

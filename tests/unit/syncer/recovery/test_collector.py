@@ -39,7 +39,7 @@ def values_of(fragment: int, version: int) -> torch.Tensor:
 
 def made(fragment: int, version: int) -> MadeVersion:
     values = values_of(fragment, version)
-    return MadeVersion(version, digest_of(values).hex(), proof_of(bytes_of(values)), version - 3, 100)
+    return MadeVersion(version, digest_of(values).hex(), version - 3, 100, proof_of(bytes_of(values)))
 
 
 class Scene:

@@ -1,5 +1,6 @@
 """What a tape says of the time after the checkpoint, and when it is not believed."""
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -125,6 +126,23 @@ def test_a_torn_or_damaged_end_counts_up_to_the_damage(tmp_path: Path, job: DiLo
     counts = [sum(len(made) for made in tail.tail.made) for tail in (whole, torn, damaged)]
     assert counts == [counts[0], counts[0] - 1, counts[0] - 2]
     assert sum(run.engine.versions) == run.engine.progress.merges
+
+
+def test_a_version_without_its_proof_is_known_but_not_provable(tmp_path: Path, job: DiLoCoJob) -> None:
+    """The syncer was killed between a version's release and its proof."""
+    killed(tmp_path, job)
+    whole = known(tmp_path, job)
+    (path,) = find_tapes(tmp_path / "tape")[0].segments
+    lines = path.read_bytes().splitlines(keepends=True)
+    (*_, last) = (number for number, line in enumerate(lines) if b'"type":"Proved"' in line)
+    event = json.loads(lines[last])["event"]
+    path.write_bytes(b"".join(lines[:last]))
+    found = known(tmp_path, job)
+    made = [[one.version for one in versions] for versions in found.tail.made]
+    assert made == [[one.version for one in versions] for versions in whole.tail.made]
+    provable = whole.provable()
+    del provable[event["fragment"]][event["version"]]
+    assert found.provable() == provable
 
 
 def test_a_tape_that_does_not_continue_the_checkpoint_is_not_used(

@@ -121,6 +121,8 @@ class Engine:
                 return rounds.applied(state, event, now)
             case events.Merged():
                 return rounds.merged(state, event, now)
+            case events.Proved():
+                return []
             case events.LearnerJoined():
                 return membership.join(state, event, now)
             case events.LearnerReady():

@@ -136,8 +136,16 @@ class Merged:
     failed: bool = False
     """The members' outer gradients could not be merged: the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
-    proof: str = ""
-    """`core.proof` of the new fragment; empty in a simulation. No decision depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A merged version has its proof. It comes after the version's release, and no decision depends on it."""
+
+    fragment: int
+    version: int
+    proof: str
+    """`core.proof` of its f32 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +235,7 @@ Event = (
     | FragmentDeclined
     | FragmentApplied
     | Merged
+    | Proved
     | LearnerLeft
     | TimerFired
     | SnapshotAsked

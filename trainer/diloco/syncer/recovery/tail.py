@@ -5,13 +5,13 @@ found. The caller reads the tape and passes every entry on.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
 
 from diloco.core.engine.actions import Action
 from diloco.core.engine.engine import Engine
-from diloco.core.engine.events import Event, Merged
+from diloco.core.engine.events import Event, Merged, Proved
 from diloco.spec.status.engine import PRESENT, Phase
 
 
@@ -22,12 +22,12 @@ class MadeVersion:
     version: int
     digest: str
     """xxh3-128 of its f32 bytes, hexadecimal."""
-    proof: str
-    """`core.proof` of it."""
     steps: int
     """Steps of the outer optimizer since the checkpoint: merges that failed made none."""
     tokens: int
     """Tokens merged into the fragment, over the whole job."""
+    proof: str = ""
+    """`core.proof` of it; empty: the syncer ended before it was known."""
 
 
 class Tail:
@@ -88,6 +88,9 @@ class Tail:
             else:
                 self._digests[event.fragment] = (event.version, event.digest)
                 self._look()
+        elif isinstance(event, Proved):
+            made = self._made[event.fragment]
+            made[:] = [replace(one, proof=event.proof) if one.version == event.version else one for one in made]
         return actions
 
     def snapshot(self, versions: Sequence[int]) -> dict[str, Any]:
@@ -122,7 +125,7 @@ class Tail:
         made = self._made[event.fragment]
         steps = (made[-1].steps if made else 0) + (not event.failed)
         tokens = self._engine.fragment_tokens[event.fragment]
-        made.append(MadeVersion(event.version, event.digest, event.proof, steps, tokens))
+        made.append(MadeVersion(event.version, event.digest, steps, tokens))
 
     def _share_kept(self, tokens: Sequence[int], end: Sequence[int]) -> float:
         """Share of the tokens merged after the checkpoint that stays merged."""

@@ -37,9 +37,10 @@ class TapeTail:
     """Of the merges on the tape."""
 
     def provable(self) -> dict[int, dict[int, MadeVersion]]:
-        """By fragment and version: versions that differ from the checkpoint's."""
+        """By fragment and version: versions that differ from the checkpoint's, as far as the tape has their proof."""
         return {
-            fragment: {one.version: one for one in made if one.steps} for fragment, made in enumerate(self.tail.made)
+            fragment: {one.version: one for one in made if one.steps and one.proof}
+            for fragment, made in enumerate(self.tail.made)
         }
 
     def unchanged(self) -> dict[int, MadeVersion]:
