@@ -68,6 +68,18 @@ def test_every_byte_is_asked_for_in_both_directions(
         assert len(PAYLOAD) <= asked <= len(PAYLOAD) * 1.01
 
 
+def test_what_is_one_part_is_asked_for_although_the_learner_does_not_wait(
+    limited: RunningServer, keeper: Keeper, limit: CountingLimit
+) -> None:
+    keeper.fragments[7] = bytes(PART)
+    with SyncClient(ClientOptions(limited.address)) as client:  # has not been told that there is a limit
+        client._earlier.pulled_bytes[7] = PART
+        push(client, bytes(PART))
+        assert pull(client) == bytes(PART)
+    assert limit.came >= PART
+    assert limit.went >= PART
+
+
 def test_a_learner_that_waits_sends_no_more_than_is_granted(
     keeper: Keeper, limited: RunningServer, limit: CountingLimit
 ) -> None:

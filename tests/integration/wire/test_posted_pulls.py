@@ -26,8 +26,9 @@ WAIT_SECONDS = 60.0
 class Patient(Keeper):
     """Lets posted pulls wait until ``make``; other pulls of fragment 8 are never answered."""
 
-    def __init__(self) -> None:
-        super().__init__({7: PAYLOAD})
+    def __init__(self, payload: bytes) -> None:
+        super().__init__({7: payload})
+        self.payload = payload
         self.waiting = threading.Semaphore(0)
         """Released by each pull that has begun to wait."""
         self.ended = threading.Semaphore(0)
@@ -74,9 +75,22 @@ class Waiter:
         return memoryview(self._buffer)
 
 
+@pytest.fixture(params=[PAYLOAD, PAYLOAD[:3]], ids=["parts", "one part"])
+def keeper(request: pytest.FixtureRequest) -> Patient:
+    return Patient(request.param)
+
+
+def client_of(address: str, keeper: Patient) -> SyncClient:
+    """A client that knows how long the fragment is."""
+    made = SyncClient(ClientOptions(address))
+    made._earlier.pulled_bytes[7] = len(keeper.payload)
+    return made
+
+
 @pytest.fixture
-def keeper() -> Patient:
-    return Patient()
+def client(server: RunningServer, keeper: Patient) -> Iterator[SyncClient]:
+    with client_of(server.address, keeper) as made:
+        yield made
 
 
 @pytest.fixture
@@ -110,7 +124,7 @@ def test_a_posted_pull_holds_no_buffer_until_its_version_is_made(
     assert waiter.received is None
     keeper.make()
     assert waiter.header.result(WAIT_SECONDS).version == 3
-    assert waiter.received == PAYLOAD
+    assert waiter.received == keeper.payload
 
 
 def test_neither_sides_patience_with_a_transfer_counts_the_wait(
@@ -127,7 +141,7 @@ def test_neither_sides_patience_with_a_transfer_counts_the_wait(
     keeper.make()
     for one in (waiter, hasty):
         assert one.header.result(WAIT_SECONDS).version == 3
-        assert one.received == PAYLOAD
+        assert one.received == keeper.payload
 
 
 def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor) -> None:
@@ -147,7 +161,7 @@ def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: SyncClient
 def test_a_pull_whose_connection_is_cut_waits_again(
     keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
 ) -> None:
-    with TcpProxy(server.address) as proxy, SyncClient(ClientOptions(proxy.address)) as client:
+    with TcpProxy(server.address) as proxy, client_of(proxy.address, keeper) as client:
         waiter = Waiter(pool, client)
         waits(keeper)
         proxy.cut()
@@ -155,7 +169,7 @@ def test_a_pull_whose_connection_is_cut_waits_again(
         waits(keeper)
         keeper.make()
         waiter.header.result(WAIT_SECONDS)
-        assert waiter.received == PAYLOAD
+        assert waiter.received == keeper.payload
 
 
 @pytest.mark.parametrize(
@@ -166,7 +180,7 @@ def test_a_pull_whose_connection_is_cut_waits_again(
 def test_the_end_of_either_process_ends_what_waits(
     keeper: Patient, pool: ThreadPoolExecutor, end: Callable[[RunningServer, SyncClient], None], how: type[Exception]
 ) -> None:
-    with RunningServer(keeper) as server, SyncClient(ClientOptions(server.address)) as client:
+    with RunningServer(keeper) as server, client_of(server.address, keeper) as client:
         waiter = Waiter(pool, client)
         waits(keeper)
         end(server, client)
@@ -179,15 +193,15 @@ def test_what_waits_leaves_every_connection_to_the_transfers(
     keeper: Patient, server: RunningServer, pool: ThreadPoolExecutor
 ) -> None:
     waiting = 16
-    with SyncClient(ClientOptions(server.address)) as client:
+    with client_of(server.address, keeper) as client:
         waiters = [Waiter(pool, client) for _ in range(waiting)]
         waits(keeper, waiting)
-        buffer = bytearray(len(PAYLOAD))
+        buffer = bytearray(len(keeper.payload))
         request = PullRequest("a/b/0", 1, 7, 3, "epoch")
         client.pull(request, lambda _: memoryview(buffer), deadline_seconds=WAIT_SECONDS)
-        assert buffer == PAYLOAD
+        assert buffer == keeper.payload
         assert client.push(push_header(4), memoryview(b"1234"), deadline_seconds=WAIT_SECONDS).accepted
         keeper.make()
         for waiter in waiters:
             waiter.header.result(WAIT_SECONDS)
-            assert waiter.received == PAYLOAD
+            assert waiter.received == keeper.payload

@@ -87,6 +87,16 @@ def test_a_reader_that_does_not_read_is_ended_and_holds_up_nobody(
     assert ending(slow) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"the learner read nothing for {STALL_SECONDS:g} s")
 
 
+def test_a_reader_of_one_part_that_does_not_read_is_ended(keeper: Keeper, server: RunningServer) -> None:
+    keeper.fragments[7] = bytes(1 << 20)
+    ended = LineLogged("pull of")
+    narrow = [("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
+    with RawClient(server.address, options=narrow) as raw:
+        call = raw.parts([pack(REQUEST)], "Pull")
+        assert ended.wait(9)
+        assert ending(call) == (grpc.StatusCode.DEADLINE_EXCEEDED, f"the learner read nothing for {STALL_SECONDS:g} s")
+
+
 def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> None:
     options = ServerOptions("127.0.0.1:0", queued_messages=100)
     keeper.chatter = 100_000

@@ -11,6 +11,8 @@ from diloco.wire.parts import LARGEST_PART_BYTES
 
 SERVICE: Final = "diloco.wire.v1.Sync"
 SESSION: Final = "Session"
+PUSH: Final = "Push"
+PULL: Final = "Pull"
 PUSH_PARTS: Final = "PushParts"
 PULL_PARTS: Final = "PullParts"
 

@@ -59,6 +59,10 @@ class Calls:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _new_call(self, channel: grpc.aio.Channel) -> Any:
+        """A call that has been begun."""
+        return channel.stream_stream(self._method)()
+
     async def _call(self, call: Any, number: int) -> None:
         """One call, from its first message to its end."""
         raise NotImplementedError
@@ -110,7 +114,7 @@ class Calls:
             await asyncio.sleep(pause_seconds)
 
     async def _one_call(self, connection: int, number: int) -> None:
-        call: Any = self._lanes.channel(connection).stream_stream(self._method)()
+        call = self._new_call(self._lanes.channel(connection))
         try:
             await self._call(call, number)
         except grpc.aio.AioRpcError as error:

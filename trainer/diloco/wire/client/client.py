@@ -24,11 +24,13 @@ from diloco.wire.channel import (
 )
 from diloco.wire.client.connections import Connections, Opening
 from diloco.wire.client.diagnosis import diagnose
+from diloco.wire.client.earlier import Earlier
 from diloco.wire.client.lanes import Lanes
+from diloco.wire.client.pulls import pull_parts
+from diloco.wire.client.pushes import push_parts
 from diloco.wire.client.route import Route, Target
 from diloco.wire.client.session import Session
 from diloco.wire.client.transfer_handle import TransferHandle
-from diloco.wire.client.transfers import Earlier, pull_parts, push_parts
 from diloco.wire.errors import ClosedError, InvalidMessageError, UnavailableError, error_of
 from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt, Welcome
 from diloco.wire.tls.tls import ClientTls

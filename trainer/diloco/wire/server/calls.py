@@ -26,7 +26,8 @@ from diloco.wire.tls.tls import Peer, identity_of
 _log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
-Call = Callable[[Any, Context, Peer], Awaitable[None]]
+Call = Callable[[Any, Context, Peer], Awaitable[bytes | None]]
+"""Serves a call; what it returns, if anything, is its only answer."""
 
 
 async def read_message(context: Context) -> bytes | None:
@@ -87,17 +88,17 @@ class Caller:
         self._job = job
         self._revocations = revocations
 
-    def guarded(self, call: Call, refusals_level: int = logging.INFO) -> Callable[[Any, Context], Awaitable[None]]:
+    def guarded(self, call: Call, refusals_level: int = logging.INFO) -> Callable[[Any, Context], Awaitable[Any]]:
         """``call`` as gRPC wants it, with the peer as an argument and failures turned into a status and one line.
 
         Refusals are logged at ``refusals_level``.
         """
 
-        async def guarded_call(request: Any, context: Context) -> None:
+        async def guarded_call(request: Any, context: Context) -> bytes | None:
             try:
                 peer = self._peer(context)
                 async with self._while_trusted(context, peer):
-                    await call(request, context, peer)
+                    return await call(request, context, peer)
             except RefusedError as error:
                 await self._abort(context, call.__name__, error, refusals_level)
             except WireError as error:

@@ -10,11 +10,13 @@ import contextlib
 import dataclasses
 import itertools
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 import grpc
 
+from diloco.wire.convert import pack
 from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PushHeader, PushKey, PushReceipt
 from diloco.wire.part_messages import Arrivals, Holds, PartsReceiver, pack_holds, pack_receipt
@@ -25,6 +27,9 @@ from diloco.wire.server.handler import SyncHandler
 from diloco.wire.server.traffic import Kind, Parts, Way
 from diloco.wire.server.transfer_terms import MOST_CALLS, TransferTerms, keep_latest
 from diloco.wire.tls.tls import Peer
+
+_Read = Callable[[], Awaitable[bytes | memoryview | None]]
+"""Awaits the next part; None: none comes."""
 
 
 class _Refusal(NamedTuple):
@@ -102,21 +107,16 @@ class PushParts:
         Raises:
             WireError: the push is not wanted, or the call does not bring parts of it.
         """
-        header = await self._terms.opening(PushHeader, context, peer)
+        header, _ = await self._terms.opening(PushHeader, context, peer)
         key = header.key
-        known = self._receipts.get(key)
-        if known is not None and known[0] == header:
-            await self._say(context, header.learner, pack_receipt(known[1]))
+        known = self._known(header)
+        if known is not None:
+            await self._say(context, header.learner, pack_receipt(known))
             return
-        refused = self._refusals.get(key)
-        if refused is not None and refused.header == header and asyncio.get_running_loop().time() < refused.until:
-            raise RefusedError(refused.reason)
-        transfer = self._transfer(key, header, peer)
-        call = _Call(next(self._numbers), Patience(self._stall_seconds), transfer.grid)
-        transfer.calls[call.number] = call
+        transfer, call = self._begun(key, header, peer)
         telling = asyncio.create_task(self._tell(transfer, call, context))
         try:
-            receipt = await self._outcome(key, transfer, call, context)
+            receipt = await self._outcome(key, transfer, call, partial(read_message, context))
             await self._quiet(call, telling)
             async with asyncio.timeout(self._stall_seconds):
                 await self._say(context, header.learner, pack_receipt(receipt))
@@ -131,8 +131,55 @@ class PushParts:
             telling.cancel()
             self._left(key, transfer, call)
 
-    async def _outcome(self, key: PushKey, transfer: _Transfer, call: _Call, context: Context) -> PushReceipt:
-        await self._receive(key, transfer, call, context)
+    async def push(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> bytes:
+        """Serve a call that brings the only part with the header; returns the receipt.
+
+        Raises:
+            WireError: the push is not wanted, or the call does not bring the part.
+        """
+        header, part = await self._terms.opening(PushHeader, context, peer, with_part=True)
+        key = header.key
+        receipt = self._known(header)
+        if receipt is None:
+            transfer, call = self._begun(key, header, peer)
+            messages = iter((part, None))
+
+            async def read() -> memoryview | None:
+                return next(messages)
+
+            try:
+                receipt = await self._outcome(key, transfer, call, read)
+            finally:
+                self._left(key, transfer, call)
+        else:
+            self._terms.traffic.count(header.learner, Way.UP, Kind.AGAIN, len(part))
+        answer = pack(receipt)
+        self._terms.control(header.learner, Way.DOWN, answer)
+        return answer
+
+    def _known(self, header: PushHeader) -> PushReceipt | None:
+        """What was answered to a push, if it was.
+
+        Raises:
+            RefusedError: it was refused.
+        """
+        known = self._receipts.get(header.key)
+        if known is not None and known[0] == header:
+            return known[1]
+        refused = self._refusals.get(header.key)
+        if refused is not None and refused.header == header and asyncio.get_running_loop().time() < refused.until:
+            raise RefusedError(refused.reason)
+        return None
+
+    def _begun(self, key: PushKey, header: PushHeader, peer: Peer) -> tuple[_Transfer, _Call]:
+        """One more call of a transfer."""
+        transfer = self._transfer(key, header, peer)
+        call = _Call(next(self._numbers), Patience(self._stall_seconds), transfer.grid)
+        transfer.calls[call.number] = call
+        return transfer, call
+
+    async def _outcome(self, key: PushKey, transfer: _Transfer, call: _Call, read: _Read) -> PushReceipt:
+        await self._receive(key, transfer, call, read)
         return await asyncio.shield(transfer.receipt)
 
     async def _quiet(self, call: _Call, telling: "asyncio.Task[None]") -> None:
@@ -172,12 +219,12 @@ class PushParts:
             transfer.giving_up = None
         return transfer
 
-    async def _receive(self, key: PushKey, transfer: _Transfer, call: _Call, context: Context) -> None:
+    async def _receive(self, key: PushKey, transfer: _Transfer, call: _Call, read: _Read) -> None:
         """Receive parts until the transfer is over."""
         try:
             async with call.patience.waiting():
                 while not transfer.over:
-                    message = await read_message(context)
+                    message = await read()
                     if not transfer.over:  # otherwise another call has brought the rest, or the buffer is not ours now
                         self._take(transfer, call, message)
                         call.patience.renew()
@@ -197,7 +244,7 @@ class PushParts:
                 self._fail(key, transfer, error)
             raise
 
-    def _take(self, transfer: _Transfer, call: _Call, message: bytes | None) -> None:
+    def _take(self, transfer: _Transfer, call: _Call, message: bytes | memoryview | None) -> None:
         if message is None:
             raise UnavailableError(f"the push ended too early; {transfer.missing}")
         # The rest would only take bandwidth from pushes that are still wanted.

@@ -9,6 +9,7 @@ a fragment under way never delays a heartbeat.
   Session    one bidirectional stream a learner: small protobuf messages.
   PushParts  an outer gradient, from the learner.
   PullParts  a merged fragment, to the learner: whole in f32, or as an update from the previous version.
+  Push, Pull  the same for a payload of one part.
 
 Transfers. A payload is spread in parts over as many connections as the syncer's Welcome names at most, one call on
 each, which all begin with the same PushHeader or PullRequest; a pull is then answered with a PullHeader. A part is
@@ -22,6 +23,9 @@ of a pull the learner, in the message after its request and as parts arrive; wir
 that breaks is begun again, and what had arrived is not sent again. The receiver allocates payload_bytes once, after it
 has checked it against what the layout and codec allow, and copies each part to its place. Messages are never
 compressed; all but parts are at most 1 MiB.
+
+A payload of one part may go in one message, with Push or Pull: u64 length of the header, header, part. Push is
+answered with a PushReceipt, Pull with a PullHeader, which has no part after it if the payload has several.
 
 The way back. A learner that says which version it holds may be sent an update: the new version is, element by element
 in f32, the version held plus what the payload decodes to, and result_digest is that of its bytes. A learner that says

@@ -1,0 +1,101 @@
+"""Payloads of one part: each is one exchange, and whatever a peer sends instead is refused by name."""
+
+import dataclasses
+import os
+import struct
+
+import grpc
+import pytest
+
+from diloco.wire.client.client import SyncClient
+from diloco.wire.convert import pack
+from diloco.wire.messages import PullHeader, PushReceipt
+from diloco.wire.part_messages import pack_header
+from tests.integration.wire.calls import DATA, HEADER, PART, PAYLOAD, REQUEST, STALL_SECONDS, part, pull, push
+from tests.support.raw_wire import RawClient, ending, part_at, push_header
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.wire_syncer import Keeper, RunningServer
+
+SHORT = os.urandom(800_000)
+ONE = push_header(PART, part_bytes=PART)
+PUSH = pack_header(ONE) + part(0)
+
+
+def test_one_message_goes_each_way(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
+    keeper.fragments[7] = SHORT
+    pull(joined)  # says how long it is
+    (before,) = server.traffic.read()
+    assert pull(joined) == SHORT
+    push(joined, SHORT)
+    (after,) = server.traffic.read()
+    assert after.down.again - before.down.again == after.up.bulk == len(SHORT) + 16
+    asked = len(pack(REQUEST)) + len("mine") * 4 + 2  # and a name
+    header = dataclasses.replace(push_header(len(SHORT)), part_bytes=13 * PART)
+    assert after.up.control - before.up.control == asked + len(pack(header))
+    told = len(pack_header(PullHeader(7, 3, len(SHORT), part_bytes=13 * PART))) + len(pack(PushReceipt(accepted=True)))
+    assert after.down.control - before.down.control == told
+
+
+def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
+    for _ in range(2):
+        push(joined, SHORT)
+    assert len(keeper.pushes) == 1
+    (region,) = server.traffic.read()
+    assert region.up.bulk == region.up.again == len(SHORT) + 16
+
+
+def test_what_is_cut_comes_whole_afterwards(keeper: Keeper, proxy: TcpProxy, joined: SyncClient) -> None:
+    keeper.fragments[7] = SHORT
+    pull(joined)
+    for transfer in (lambda: push(joined, SHORT), lambda: pull(joined)):
+        proxy.was_cut.clear()
+        proxy.cut_after_bytes(len(SHORT) // 2)
+        transfer()
+        assert proxy.was_cut.is_set()
+    assert keeper.pushes[-1][1] == SHORT
+    assert pull(joined) == SHORT
+
+
+def test_a_fragment_may_become_longer_than_a_part_and_shorter_again(keeper: Keeper, joined: SyncClient) -> None:
+    for content in (SHORT, SHORT, PAYLOAD, PAYLOAD, SHORT):
+        keeper.fragments[7] = content
+        assert pull(joined) == content
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "text"),
+    [
+        (b"", grpc.StatusCode.INVALID_ARGUMENT, "0 bytes without a header"),
+        (bytes(8), grpc.StatusCode.INVALID_ARGUMENT, "8 bytes without a header"),
+        (struct.pack("<Q", 1 << 63) + PUSH[8:], grpc.StatusCode.INVALID_ARGUMENT, "without a header"),
+        (struct.pack("<Q", 3) + b"\xff\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "not a PushHeader"),
+        (pack_header(ONE), grpc.StatusCode.INVALID_ARGUMENT, "a part of 0 bytes"),
+        (PUSH[:-1], grpc.StatusCode.INVALID_ARGUMENT, "65535 bytes at offset 0 are not one of 1 parts"),
+        (PUSH + part(1), grpc.StatusCode.INVALID_ARGUMENT, "131088 bytes at offset 0 are not one of 1 parts"),
+        (pack_header(ONE) + part_at(0, DATA[:PART], 1), grpc.StatusCode.DATA_LOSS, "checksum of part 0 does not hold"),
+        (pack_header(HEADER) + part(0), grpc.StatusCode.UNAVAILABLE, "3 of 4 parts are missing"),
+    ],
+    ids=["nothing", "no header", "too long a header", "garbage", "no part", "short", "two", "changed", "one of four"],
+)
+def test_a_push_that_is_wrong_is_refused_by_name(
+    keeper: Keeper, raw: RawClient, message: bytes, status: grpc.StatusCode, text: str
+) -> None:
+    found, said = ending(raw.parts([message], "Push"))
+    assert (found, text in said) == (status, True), said
+    if keeper.accepted.is_set():
+        assert keeper.push_ended.wait(30)
+    assert keeper.buffers_in_use == 0
+
+
+def test_a_part_that_was_changed_may_come_again(keeper: Keeper, raw: RawClient) -> None:
+    ending(raw.parts([pack_header(ONE) + part_at(0, DATA[:PART], 1)], "Push"))
+    assert ending(raw.parts([PUSH], "Push"))[0] is grpc.StatusCode.OK
+    assert (keeper.pushes, keeper.failed) == ([(keeper.pushes[0][0], DATA[:PART])], [])
+
+
+@pytest.mark.parametrize(("method", "what"), [("Push", "header"), ("Pull", "request")])
+def test_a_call_that_says_nothing_is_ended(raw: RawClient, method: str, what: str) -> None:
+    assert ending(raw.parts([], method)) == (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        f"no {what} came within {STALL_SECONDS:g} s",
+    )

@@ -1,0 +1,201 @@
+"""A learner's pulls: what their calls (`calls`) carry. Everything is on one event loop."""
+
+import asyncio
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+
+from diloco.wire.channel import PULL, PULL_PARTS, SERVICE
+from diloco.wire.client.calls import Calls
+from diloco.wire.client.earlier import Earlier, HalfPulled
+from diloco.wire.client.lanes import Lanes
+from diloco.wire.convert import pack, unpack
+from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError
+from diloco.wire.messages import PullHeader, PullRequest
+from diloco.wire.part_messages import Arrivals, Holds, PartsReceiver, pack_holds, split_header
+from diloco.wire.parts import LARGEST_PART_BYTES, Grid, connections_for
+
+_UNKNOWN_BYTES: Final = 1 << 40
+"""A fragment that was never pulled may be of any size."""
+_LEAVING_SECONDS: Final = 10.0
+"""The syncer has so long to end a call after it was told that a pull is whole."""
+
+
+class _Pull(Calls):
+    """A merged fragment on its way to the learner."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        request: PullRequest,
+        begin: Callable[[PullHeader], memoryview],
+        before: HalfPulled | None,
+    ) -> None:
+        """``before``: what an earlier pull of the fragment left, perhaps of another version."""
+        super().__init__(lanes, PULL_PARTS)
+        self._request = _named(request)
+        self._begin = begin
+        self._before = before
+        self._header: PullHeader | None = None
+        self._receiver: PartsReceiver | None = None
+
+    @property
+    def half(self) -> HalfPulled | None:
+        """What has arrived; None: nothing."""
+        if self._header is None or self._receiver is None:
+            return self._before
+        return HalfPulled(self._request.epoch, self._header, self._receiver)
+
+    async def _call(self, call: Any, number: int) -> None:
+        half, request = self.half, self._request
+        await call.write(pack(request))
+        await call.write(pack_holds(Holds([] if half is None else half.receiver.held.ranges)))
+        first = await call.read()
+        if first is grpc.aio.EOF:
+            raise CorruptedError("the answer to a pull had no header")
+        if request is not self._request:
+            raise UnavailableError("the pull begins again under another name")
+        receiver = self._begun(unpack(PullHeader, first))
+        self._answered(number)
+        arrivals = Arrivals(receiver.grid)
+        telling = asyncio.create_task(_tell(call, arrivals, receiver))
+        try:
+            while not receiver.held.whole and (message := await call.read()) is not grpc.aio.EOF:
+                arrivals.add(receiver.add(number, message))
+            if receiver.held.whole and not self._result.done():
+                self._finish(receiver)
+                self._left = call
+                arrivals.hurry()
+                self._lanes.after(_leave(call, telling))
+        finally:
+            if call is not self._left:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+            receiver.held.closed(number)
+
+    def _finish(self, receiver: PartsReceiver) -> None:
+        assert self._header is not None
+        try:
+            digest = receiver.finish(self._header.payload_digest)
+        except CorruptedError as error:
+            self._failed(error)  # another call would bring nothing else
+            raise
+        self._done(dataclasses.replace(self._header, payload_digest=digest, part_bytes=0))
+
+    def _begun(self, header: PullHeader) -> PartsReceiver:
+        request = self._request
+        if self._header is None:
+            if header.fragment != request.fragment or header.version < request.minimum_version:
+                raise InvalidMessageError(
+                    f"asked for fragment {request.fragment} of version {request.minimum_version} or later, "
+                    f"got fragment {header.fragment} of version {header.version}"
+                )
+            before = self._before
+            if before is not None and before.header != header:
+                # The syncer now takes parts of another payload for held, in this transfer.
+                self._before, self._request = None, _named(request)
+                raise UnavailableError(f"fragment {header.fragment} has a new version meanwhile")
+            grid = Grid(header.payload_bytes, header.part_bytes)
+            buffer = self._begin(header).cast("B")
+            if len(buffer) != header.payload_bytes:
+                raise InvalidMessageError(f"a buffer of {len(buffer)} bytes for a payload of {header.payload_bytes}")
+            if before is None:
+                receiver = PartsReceiver(buffer, grid)
+            else:
+                receiver = before.receiver
+                receiver.move_to(buffer)
+            self._header, self._receiver, self._before = header, receiver, None
+        elif self._header != header:
+            error = UnavailableError(f"fragment {header.fragment} has a new version meanwhile")
+            self._failed(error)  # what was received is of no use for it
+            raise error
+        assert self._receiver is not None
+        return self._receiver
+
+
+class _ShortPull(_Pull):
+    """A merged fragment that was one part the last time. The result is None if it is not now."""
+
+    def _new_call(self, channel: grpc.aio.Channel) -> Any:
+        return channel.unary_unary(f"/{SERVICE}/{PULL}")(pack(self._request))
+
+    async def _call(self, call: Any, number: int) -> None:
+        header, part = split_header(await call)
+        self._answered(number)
+        if not part:
+            self._done(None)
+            return
+        receiver = self._begun(unpack(PullHeader, header))
+        try:
+            receiver.add(number, part)
+        finally:
+            receiver.held.closed(number)
+        if receiver.held.whole:
+            self._finish(receiver)
+
+
+async def _tell(call: Any, arrivals: Arrivals, receiver: PartsReceiver) -> None:
+    """Say what has arrived on a call, and on the last one that all is here."""
+    while not receiver.held.whole:
+        await arrivals.pause()
+        if not receiver.held.whole:
+            await call.write(pack_holds(Holds(arrivals.take())))
+    await call.write(pack_holds(Holds(receiver.held.ranges)))
+    await call.done_writing()
+
+
+async def _leave(call: Any, telling: "asyncio.Task[None]") -> None:
+    """Let the syncer end a call, so that it knows that the pull is whole and takes no late call of it for a new one."""
+    try:
+        async with asyncio.timeout(_LEAVING_SECONDS):
+            await telling
+            while await call.read() is not grpc.aio.EOF:
+                pass  # parts that were under way twice
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
+        pass  # then it finds out in its own time
+    finally:
+        telling.cancel()
+        call.cancel()
+
+
+def _named(request: PullRequest) -> PullRequest:
+    return dataclasses.replace(request, transfer=secrets.token_hex(8))
+
+
+async def pull_parts(
+    lanes: Lanes,
+    request: PullRequest,
+    begin: Callable[[PullHeader], memoryview],
+    earlier: Earlier,
+    seconds: float,
+) -> PullHeader:
+    """Receive a fragment into the buffer that ``begin`` returns; it is called once.
+
+    Raises:
+        WireError: it did not arrive whole in so many seconds, or was refused.
+    """
+    expected_bytes = earlier.pulled_bytes.get(request.fragment, _UNKNOWN_BYTES)
+    used = connections_for(expected_bytes, earlier.connections, lanes.answer_seconds)
+    before = earlier.pulled.pop(request.fragment, None)
+    if before is not None and before.epoch != request.epoch:
+        before = None
+    short = expected_bytes <= LARGEST_PART_BYTES and before is None and not earlier.bytes_per_second
+    receiving = (_ShortPull if short else _Pull)(lanes, request, begin, before)
+    began = time.monotonic()
+    try:
+        header: PullHeader | None = await receiving.run(used, seconds)
+    except (CorruptedError, InvalidMessageError):
+        raise  # nobody knows which part of it is wrong, or it is of a payload with more parts
+    except BaseException:
+        if receiving.half is not None:
+            earlier.pulled[request.fragment] = receiving.half
+        raise
+    if header is None:
+        earlier.pulled_bytes.pop(request.fragment, None)
+        return await pull_parts(lanes, request, begin, earlier, seconds - (time.monotonic() - began))
+    earlier.pulled_bytes[request.fragment] = header.payload_bytes
+    return header

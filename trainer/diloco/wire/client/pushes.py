@@ -1,0 +1,131 @@
+"""A learner's pushes: what their calls (`calls`) carry. Everything is on one event loop."""
+
+import asyncio
+import dataclasses
+import time
+from typing import Any
+
+import grpc
+
+from diloco.wire.channel import PUSH, PUSH_PARTS
+from diloco.wire.client.calls import Calls
+from diloco.wire.client.earlier import Earlier
+from diloco.wire.client.lanes import Lanes
+from diloco.wire.convert import pack, unpack
+from diloco.wire.messages import PushHeader, PushReceipt
+from diloco.wire.part_messages import Holds, pack_header, part_checksum, part_message, unpack_from_receiver
+from diloco.wire.parts import Grid, PartsToSend, connections_for, grid_for, most_under_way
+
+
+class _ShortPush(Calls):
+    """An outer gradient of one part, which goes with its header."""
+
+    def __init__(self, lanes: Lanes, header: PushHeader, payload: memoryview) -> None:
+        super().__init__(lanes, PUSH)
+        grid = Grid(len(payload), header.part_bytes)
+        self._message = part_message(payload, grid, 0, part_checksum(payload, grid, 0), pack_header(header))
+
+    def _new_call(self, channel: grpc.aio.Channel) -> Any:
+        return channel.unary_unary(self._method)(self._message)
+
+    async def _call(self, call: Any, number: int) -> None:
+        del number
+        self._done(unpack(PushReceipt, await call))
+
+
+class _Push(Calls):
+    """An outer gradient on its way to the syncer."""
+
+    def __init__(self, lanes: Lanes, header: PushHeader, payload: memoryview, *, granted: bool, again: bool) -> None:
+        """``granted``: parts go when the syncer lets them come; ``again``: first it says which ones it has."""
+        super().__init__(lanes, PUSH_PARTS)
+        self._grid = Grid(len(payload), header.part_bytes)
+        self._header = pack(header)
+        self._payload = payload
+        self._parts = PartsToSend(self._grid.count, most_under_way(self._grid))
+        self._changed: dict[int, asyncio.Event] = {}
+        """By call: set when there may be something to send on it."""
+        if granted:
+            self._parts.granted = 0
+        self._may_begin = asyncio.Event()
+        if not again:
+            self._may_begin.set()
+
+    async def _call(self, call: Any, number: int) -> None:
+        began = time.monotonic()
+        await call.write(self._header)
+        self._parts.opened(number, time.monotonic())
+        self._changed[number] = asyncio.Event()
+        sending = asyncio.create_task(self._send(call, number))
+        try:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                said = unpack_from_receiver(message)
+                if isinstance(said, PushReceipt):
+                    self._done(said)
+                    return
+                if number not in self._working:
+                    self._lanes.answered(time.monotonic() - began)
+                self._note(number, said)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            self._parts.closed(number, time.monotonic())
+            del self._changed[number]
+            self._wake()
+
+    def _wake(self) -> None:
+        for changed in self._changed.values():
+            changed.set()
+
+    def _note(self, number: int, said: Holds) -> None:
+        self._parts.acknowledged(said.ranges, time.monotonic())
+        self._may_begin.set()
+        if number not in self._working:
+            self._answered(number)
+            self._parts.reported()
+        if self._parts.granted is not None:
+            self._parts.granted = max(self._parts.granted, said.granted)
+        self._wake()
+
+    async def _send(self, call: Any, number: int) -> None:
+        changed = self._changed[number]
+        await self._may_begin.wait()
+        while True:
+            part = self._parts.take(number, time.monotonic())
+            if part is not None:
+                checksum = part_checksum(self._payload, self._grid, part)
+                await call.write(part_message(self._payload, self._grid, part, checksum))
+                continue
+            changed.clear()
+            try:
+                async with asyncio.timeout(self._parts.stalled_seconds):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+
+async def push_parts(
+    lanes: Lanes,
+    header: PushHeader,
+    payload: memoryview,
+    earlier: Earlier,
+    seconds: float,
+) -> PushReceipt:
+    """Send an outer gradient.
+
+    Raises:
+        WireError: it did not arrive in so many seconds, or was refused.
+    """
+    used = connections_for(len(payload), earlier.connections, lanes.answer_seconds)
+    before = earlier.pushed.pop(header.fragment, None)
+    again = before is not None and dataclasses.replace(before, part_bytes=0) == header
+    grid = grid_for(len(payload), used, earlier.bytes_per_second)
+    cut = before if before is not None and again else dataclasses.replace(header, part_bytes=grid.part_bytes)
+    if grid.count == 1 and not (again or earlier.bytes_per_second):
+        short: PushReceipt = await _ShortPush(lanes, cut, payload).run(used, seconds)
+        return short
+    sending = _Push(lanes, cut, payload, granted=earlier.bytes_per_second > 0, again=again)
+    earlier.pushed[header.fragment] = cut
+    receipt: PushReceipt = await sending.run(used, seconds)
+    earlier.pushed.pop(header.fragment, None)
+    return receipt
