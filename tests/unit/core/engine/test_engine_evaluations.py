@@ -13,9 +13,9 @@ from diloco.core.engine.engine import Engine, Progress
 from diloco.core.engine.events import BudgetChanged, Evaluated, TimerFired
 from diloco.core.engine.members import evaluation as completion
 from diloco.core.engine.members.evaluation import EVALUATION_TIMER, FINAL_TIMER
+from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.rounds.averages import SizedSpread
 from diloco.core.engine.snapshot import fresh
-from diloco.core.engine.state import LearnerRecord
 from diloco.spec.status.engine import LearnerState, Phase
 from tests.support.engine_script import BEGIN, Script, name, of, only, options, started
 

@@ -25,7 +25,7 @@ def turn(script: Script, answers: dict[int, float]) -> list[Merge]:
     asks = [ask for index in answers for ask in of(script.step(index), AskFragment)]
     learners = [int(ask.learner[-1]) for ask in asks]
     due = [
-        (script.now + answers[index] * script.options.size(ask.fragment), index, ask.fragment)
+        (script.now + answers[index] * script.options.sizes[ask.fragment], index, ask.fragment)
         for index, ask in zip(learners, asks, strict=True)
     ]
     end, seen = script.now + 1.0, len(script.log)

@@ -14,9 +14,10 @@ from diloco.core.engine.actions import Evaluate
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Evaluated, LearnerJoined, StepReported
 from diloco.core.engine.members.standing import Standing
+from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.rounds.averages import MovingAverage
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError, check, fresh, restore, restore_whole, take
-from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import EvaluationStatus, LearnerState, Phase
 from tests.support.engine_script import Script, name, options, started
 

@@ -6,8 +6,9 @@ import pytest
 
 from diloco.core.engine import snapshot
 from diloco.core.engine.members.credit import Credit
+from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.rounds.averages import StepAverage
-from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import LearnerState
 from tests.support.engine_script import name, options
 

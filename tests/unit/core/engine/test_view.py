@@ -8,8 +8,9 @@ import pytest
 
 from diloco.core.account.time_account import Account
 from diloco.core.account.time_class import TimeClass
+from diloco.core.engine.records import LearnerRecord, Round
 from diloco.core.engine.snapshot import fresh
-from diloco.core.engine.state import EngineState, LearnerRecord, Round
+from diloco.core.engine.state import EngineState
 from diloco.core.engine.view import view
 from diloco.spec.status.engine import EvaluationStatus, LearnerState, LearnerStatus, Phase
 from tests.support.engine_script import name, options

@@ -11,6 +11,7 @@ Pure arithmetic on one learner's account.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
+from operator import attrgetter
 
 from diloco.core.account.time_class import TimeClass
 from diloco.core.account.time_spent import NO_TIME, TimeSpent
@@ -24,6 +25,7 @@ _UNTRAINED: Mapping[str, TimeClass] = {
     "checkpointing": TimeClass.OVERHEAD,
 }
 """Kinds of a learner's report that are a class at once: field of ``TimeSpent`` -> class."""
+_kinds = attrgetter("training", *_UNTRAINED)
 _MOST_BEFORE = 4
 """How many versions behind an outer gradient may be to be found: ``sync.maxVersionLag`` is 1 unless set."""
 _MOST_DUE = 4
@@ -138,14 +140,17 @@ class Account:
         passed = max(0.0, allotted_seconds - self.accounted_seconds)
         room = passed + self.unexplained_seconds + self.absent_seconds
         before, self.spent = self.spent, spent
-        said = {name: min(_rise(before, spent, name), room) for name in ("training", *_UNTRAINED)}
-        total = sum(said.values())
+        trained, *others = (
+            min(now - was, room) if now > was else 0.0 for was, now in zip(_kinds(before), _kinds(spent), strict=True)
+        )
+        total = sum(others, trained)
         believed = room / total if total > room else 1.0
-        for name, into in _UNTRAINED.items():
-            self._add(into, believed * said[name])
-        self.trained_seconds += believed * said["training"]
+        for into, seconds in zip(_UNTRAINED.values(), others, strict=True):
+            if seconds or into not in self.seconds:
+                self._add(into, believed * seconds)
+        self.trained_seconds += believed * trained
         # Last, and not scaled with the rest: time that a process loads before its first session is not allotted time.
-        loading = min(_rise(before, spent, "loading"), max(0.0, room - believed * total))
+        loading = min(max(0.0, spent.loading - before.loading), max(0.0, room - believed * total))
         self._add(TimeClass.AWAY if self.again else TimeClass.LOADING, loading)
         self._explain(believed * total + loading, passed)
         self.accounted_seconds += passed
@@ -285,9 +290,3 @@ class Account:
         self._finish(fragment, -seconds, interval.into)
         self.marks[fragment].held_seconds += seconds
         interval.start, interval.seconds = stop, interval.seconds - seconds
-
-
-def _rise(before: TimeSpent, after: TimeSpent, name: str) -> float:
-    """By how much one kind of time has grown; 0 if it went back."""
-    rise: float = getattr(after, name) - getattr(before, name)
-    return max(0.0, rise)

@@ -13,8 +13,8 @@ from diloco.core.engine.actions import Action, Checkpoint
 from diloco.core.engine.events import Event
 from diloco.core.engine.members import accounting, divergence, evaluation, leases, membership, pools
 from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.records import ROUND_TIMER
 from diloco.core.engine.rounds import quorum, rounds
-from diloco.core.engine.state import ROUND_TIMER
 from diloco.core.engine.view import view
 from diloco.spec.status.engine import EngineStatus, RecoveriesStatus
 
@@ -48,7 +48,8 @@ class Engine:
         if was_finished and not isinstance(event, events.LearnerJoined | events.LearnerLeft | events.SnapshotAsked):
             return []
         actions = self._handle(event, now)
-        actions += rounds.go_on(state, now)
+        if state.gone or state.fewer_left:
+            actions += rounds.go_on(state, now)
         actions += evaluation.advance(state, now)
         actions += rounds.launch_due(state, getattr(event, "learner", None), now)
         if not was_finished and state.finished:
@@ -109,16 +110,16 @@ class Engine:
         match event:
             case events.StepReported():
                 return membership.stepped(state, event, now) + rounds.stepped(state, event, now)
-            case events.LearnerAlive():
-                return leases.alive(state, event, now)
+            case events.FragmentApplied():
+                return rounds.applied(state, event, now)
             case events.FragmentArrived():
                 return rounds.arrived(state, event, now)
+            case events.LearnerAlive():
+                return leases.alive(state, event, now)
             case events.FragmentLate():
                 return rounds.late(state, event, now)
             case events.FragmentDeclined():
                 return rounds.declined(state, event, now)
-            case events.FragmentApplied():
-                return rounds.applied(state, event, now)
             case events.Merged():
                 return rounds.merged(state, event, now)
             case events.Proved():

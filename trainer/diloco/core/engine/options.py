@@ -1,6 +1,6 @@
 """The options that the engine reads from a job."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from diloco.core.engine.events import PoolMinimum
@@ -45,9 +45,11 @@ class EngineOptions:
     pool_minimums: tuple[PoolMinimum, ...] = ()
     """The fewest learners of every elastic pool at the start."""
 
-    def size(self, fragment: int) -> float:
-        """A fragment's size relative to the mean of all, on which the duration of answers and rounds depends."""
-        return round(self.shares[fragment] * len(self.shares), 3)
+    sizes: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """Each fragment's size relative to the mean of all, on which the duration of answers and rounds depends."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(round(share * len(self.shares), 3) for share in self.shares))
 
     @classmethod
     def from_job(cls, job: DiLoCoJob, layout: Layout) -> Self:

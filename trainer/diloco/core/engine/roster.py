@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from diloco.spec.status.engine import LearnerState
 
 if TYPE_CHECKING:
-    from diloco.core.engine.state import EngineState, LearnerRecord
+    from diloco.core.engine.records import LearnerRecord
+    from diloco.core.engine.state import EngineState
 
 
 @dataclass(slots=True)
@@ -61,8 +62,9 @@ class Roster:
     longest_lead_steps: int = field(init=False)
     asked_ahead_at: int | None = field(init=False, compare=False)
     """The clock at which all of them were last asked ahead; None: something has changed for all of them since."""
-    _due: int = field(init=False)
-    _fragment: int = field(init=False)
+    next_due: int = field(init=False)
+    """The clock at which the next syncer step is due."""
+    next_fragment: int = field(init=False)
     _bound: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,7 +82,7 @@ class Roster:
         measured = ((one.id, _step_seconds(one)) for one in everyone)
         self.step_seconds = Ranking({name: seconds for name, seconds in measured if seconds is not None})
         schedule, step = self.state.options.schedule, self.state.launched + 1
-        self._due, self._fragment = schedule.due(step), schedule.fragment(step)
+        self.next_due, self.next_fragment = schedule.due(step), schedule.fragment(step)
         self._bound = schedule.overdue_steps(self.state.options.max_staleness_steps)
         self.overdue = {name for name, one in self.working.items() if self._is_overdue(one)}
         self.gather_leads()
@@ -115,7 +117,7 @@ class Roster:
 
     def _is_overdue(self, record: "LearnerRecord") -> bool:
         # All its steps, as those that do not count bring it to its staleness bound too.
-        return record.clock < self._due and record.step - record.turn_steps[self._fragment] >= self._bound
+        return record.clock < self.next_due and record.step - record.turn_steps[self.next_fragment] >= self._bound
 
 
 def _step_seconds(record: "LearnerRecord") -> float | None:

@@ -15,8 +15,9 @@ from typing import Any, Final
 from diloco.core.account.time_account import Account
 from diloco.core.engine.members import divergence
 from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.records import ElasticPool, LearnerRecord
 from diloco.core.engine.rounds.overlap import FragmentsInFlight
-from diloco.core.engine.state import ElasticPool, EngineState, LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.runtime.plain import PlainError, from_plain, shown, to_plain
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.status.engine import LearnerState, Phase

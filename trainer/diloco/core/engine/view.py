@@ -5,7 +5,8 @@ from math import fsum, isfinite
 
 from diloco.core.account.time_class import BLOCKED, COMPUTING, TimeClass
 from diloco.core.engine.members import accounting, divergence
-from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.core.engine.records import LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import EngineStatus, LearnerState, LearnerStatus
 
 OFTEN_LEFT_OUT = 2

@@ -3,8 +3,9 @@
 import pytest
 
 from diloco.core.engine.members.comparison import FACTORS, compare
+from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.snapshot import fresh
-from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.core.engine.state import EngineState
 from tests.support.engine_script import options
 
 ALONE, BESIDE_ONE, BESIDE_MORE = FACTORS

@@ -7,7 +7,8 @@ from collections.abc import Container
 
 from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.events import FragmentArrived
-from diloco.core.engine.state import EngineState, LearnerRecord, Round
+from diloco.core.engine.records import LearnerRecord, Round
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import LearnerState
 
 

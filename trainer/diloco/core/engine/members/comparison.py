@@ -8,7 +8,8 @@ the limits are wider. A learner that is slow or wrong lowers nobody's limit, as 
 from collections.abc import Collection
 from heapq import nlargest
 
-from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.core.engine.records import LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.spec.names.learner_ids import pool_of
 
 FACTORS = (32.0, 2.0, 1.15)
@@ -39,8 +40,9 @@ def compare(state: EngineState) -> None:
     for record in measured:
         pools.setdefault(pool_of(record.id), []).append(record)
     fastest, of_all = {pool: _Fastest(learners) for pool, learners in pools.items()}, _Fastest(measured)
+    nobody = _Fastest()
     for record in state.learners.values():
-        mates = fastest.get(pool_of(record.id), _Fastest())
+        mates = fastest.get(pool_of(record.id), nobody)
         others = mates.number - (record.pace.reports > 1)
         steps, tokens = (mates if others else of_all).beside(record.id)
         factor = FACTORS[min(others, len(FACTORS) - 1)]

@@ -9,7 +9,8 @@ from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal, S
 from diloco.core.engine.events import LeftOut
 from diloco.core.engine.members import standing
 from diloco.core.engine.members.standing import Remedy
-from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.core.engine.records import LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import LearnerState
 
 QUARANTINE_TIMER = "quarantine"

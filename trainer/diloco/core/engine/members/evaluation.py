@@ -10,8 +10,9 @@ from math import inf, isfinite
 from diloco.core.engine.actions import Action, CancelTimer, Evaluate, Finish, Note, NoteKind, SetTimer
 from diloco.core.engine.events import BudgetChanged, Evaluated
 from diloco.core.engine.members.leases import heard
+from diloco.core.engine.records import LearnerRecord, PendingEvaluation
 from diloco.core.engine.rounds import rounds
-from diloco.core.engine.state import EngineState, LearnerRecord, PendingEvaluation
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import EvaluationStatus, LearnerState, Phase
 
 EVALUATION_TIMER = "evaluation"

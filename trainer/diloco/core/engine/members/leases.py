@@ -14,7 +14,8 @@ from diloco.core.account import recovery
 from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal, SetTimer
 from diloco.core.engine.events import LearnerAlive, OfSession
 from diloco.core.engine.members import pools
-from diloco.core.engine.state import EngineState, LearnerRecord
+from diloco.core.engine.records import LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.status.engine import LearnerState, Phase
 

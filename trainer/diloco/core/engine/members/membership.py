@@ -16,9 +16,10 @@ from diloco.core.engine.events import (
     StepReported,
 )
 from diloco.core.engine.members import divergence, leases, pools, standing
+from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.rounds import rounds
 from diloco.core.engine.rounds.averages import SizedSpread, StepAverage
-from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState, LearnerRecord
+from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState
 from diloco.core.process_name import in_another_pod
 from diloco.spec.status.engine import LearnerState, Phase
 

@@ -10,7 +10,8 @@ number and no set of ids: of its absent learners, only as many count as it lacks
 
 from diloco.core.engine.actions import Action, Note, NoteKind
 from diloco.core.engine.events import LearnersPlanned
-from diloco.core.engine.state import ElasticPool, EngineState, LearnerRecord
+from diloco.core.engine.records import ElasticPool, LearnerRecord
+from diloco.core.engine.state import EngineState
 from diloco.spec.checks import MAXIMUM_LEARNERS
 from diloco.spec.names.learner_ids import pool_of
 

@@ -5,7 +5,8 @@ keeps the syncer from launching more than the links carry. The measured time end
 overlap must cover that one's work.
 """
 
-from diloco.core.engine.state import EngineState, Return, Round
+from diloco.core.engine.records import Return, Round
+from diloco.core.engine.state import EngineState
 
 MEMBERS_PATIENCE = 4
 """Multiple of a round's usual time after which its members no longer count, if others have the result (ours)."""
@@ -32,7 +33,7 @@ def applied(state: EngineState, learner: str, fragment: int, version: int, now: 
         returning.applied += 1
         if returning.applied == returning.needed:
             state.round_seconds.add(now - returning.launched_at)
-            size = state.options.size(fragment)
+            size = state.options.sizes[fragment]
             state.overlap.measured(now - returning.launched_at, size, state.quorum_step_seconds)
         _awaits_no_longer(state, fragment, learner, now)
 

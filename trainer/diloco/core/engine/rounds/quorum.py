@@ -7,8 +7,9 @@ attempt number, after twice as long each time, so that a fragment gets through e
 """
 
 from diloco.core.engine.actions import Action, CancelTimer, Note, NoteKind, SetTimer
+from diloco.core.engine.records import Round
 from diloco.core.engine.rounds import requests, round_end
-from diloco.core.engine.state import EngineState, Round
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import LearnerState
 
 PATIENCE = 4

@@ -7,8 +7,9 @@ answer is kept until they are.
 
 from diloco.core.engine.actions import Action, AskFragment
 from diloco.core.engine.events import FragmentArrived, FragmentLate
+from diloco.core.engine.records import LearnerRecord, Request, Round
 from diloco.core.engine.rounds.leads import AnswerTime, Leads, best_leads
-from diloco.core.engine.state import EngineState, LearnerRecord, Request, Round
+from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import LearnerState, Phase
 
 LONGEST_LEAD = 2
@@ -36,11 +37,11 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
 
 def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Ask learners for the rounds within their lead: ``learner``, or all if something has changed for all of them."""
-    roster, clocks = state.roster, state.roster.clocks.ascending
-    if state.phase != Phase.TRAINING or len(clocks) < state.quorum:  # nothing can be due
+    roster, clocks, quorum = state.roster, state.roster.clocks.ascending, state.quorum
+    if state.phase != Phase.TRAINING or len(clocks) < quorum:  # nothing can be due
         roster.asked_ahead_at = None
         return []
-    clock = int(clocks[-state.quorum])  # of the quorum's slowest learner
+    clock = int(clocks[-quorum])  # of the quorum's slowest learner
     if clock == roster.asked_ahead_at:
         with_lead = [roster.with_lead[learner]] if learner in roster.with_lead else []
     else:
@@ -57,7 +58,7 @@ def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Actio
         current = state.rounds.get(fragment)
         if early > longest or (current is not None and current.step != step):
             break
-        size = state.options.size(fragment)
+        size = state.options.sizes[fragment]
         steps = _leads(state, size).steps
         for record in with_lead:
             asked = current is not None and record.id in current.asked
@@ -90,7 +91,7 @@ def answered(state: EngineState, record: LearnerRecord, fragment: int, request: 
     """Measure how long a learner took whose payload is complete."""
     record.missed_since = None
     if request.since is not None:
-        record.answer_seconds.add(now - request.since, state.options.size(fragment))
+        record.answer_seconds.add(now - request.since, state.options.sizes[fragment])
 
 
 def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: float) -> None:
@@ -103,7 +104,7 @@ def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: flo
     if request.since is not None:
         if record.missed_since is None and record.id in current.deadlines:
             record.missed_since = request.since
-        record.answer_seconds.at_least(2 * (now - request.since), state.options.size(current.fragment))
+        record.answer_seconds.at_least(2 * (now - request.since), state.options.sizes[current.fragment])
         record.late[current.fragment] = request
 
 
@@ -120,7 +121,7 @@ def plan_leads(state: EngineState) -> None:
     """Set every learner's lead from the measurements."""
     state.leads.clear()
     shares = state.options.shares
-    largest = state.options.size(shares.index(max(shares)))
+    largest = state.options.sizes[shares.index(max(shares))]
     usual, longest = _leads(state, 1.0).steps, _leads(state, largest).steps
     for record in state.learners.values():
         record.lead_steps = usual.get(record.id, 0)

@@ -9,10 +9,11 @@ from math import inf
 
 from diloco.core.engine.actions import Action, CancelTimer, Member, Merge, Note, NoteKind, SetTimer
 from diloco.core.engine.members import accounting
+from diloco.core.engine.records import Round
 from diloco.core.engine.rounds import requests
 from diloco.core.engine.rounds.grace import grace_window
 from diloco.core.engine.rounds.waiting import Candidate, Wait, wait_for
-from diloco.core.engine.state import EngineState, Round
+from diloco.core.engine.state import EngineState
 from diloco.core.merge import merge_weights
 from diloco.spec.status.engine import LearnerState
 
@@ -48,7 +49,7 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
         if request is None or request.since is None or current.answered(record.id):
             continue
         stake = record.credit.tokens - record.received_tokens[current.fragment]
-        usual, size = state.usual_answer_seconds(record, current.fragment), state.options.size(current.fragment)
+        usual, size = state.usual_answer_seconds(record, current.fragment), state.options.sizes[current.fragment]
         deviation = max(1.0, size) * record.answer_seconds.deviation
         missed = record.missed_since is not None and request.since > record.missed_since
         candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=missed))

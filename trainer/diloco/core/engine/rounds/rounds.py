@@ -18,8 +18,9 @@ from diloco.core.engine.events import (
 )
 from diloco.core.engine.members import accounting, comparison, divergence, standing
 from diloco.core.engine.members.leases import SLOW_STEPS, heard
+from diloco.core.engine.records import LearnerRecord, Round
 from diloco.core.engine.rounds import in_flight, quorum, requests, round_end
-from diloco.core.engine.state import EngineState, LearnerRecord, Round
+from diloco.core.engine.state import EngineState
 from diloco.core.merge.outliers import NOT_FINITE
 from diloco.spec.status.engine import Phase
 
@@ -28,14 +29,10 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
     """Launch every syncer step that is due, and send requests ahead for later ones, after an event of ``learner``."""
     actions: list[Action] = []
     schedule = state.options.schedule
-    while state.phase == Phase.TRAINING:
-        step = state.launched + 1
-        fragment = schedule.fragment(step)
+    while state.phase == Phase.TRAINING and (ready := _ready(state, now)) >= state.quorum:
+        step, fragment = state.launched + 1, state.roster.next_fragment
         current = state.rounds.get(fragment)
         if current is not None and current.launched_at is not None:
-            break
-        ready = _ready(state, step, now)
-        if ready < state.quorum:
             break
         limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * state.quorum_step_seconds)
         if in_flight.in_flight(state, now, limit_seconds) >= state.overlap.allowed:
@@ -58,16 +55,17 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
     return actions + requests.ask_ahead(state, learner, now)
 
 
-def _ready(state: EngineState, step: int, now: float) -> int:
-    """How many learners have reached a syncer step, by their clock or because its fragment's turn is overdue.
+def _ready(state: EngineState, now: float) -> int:
+    """How many learners have reached the next syncer step, by their clock or because its fragment's turn is overdue.
 
     A report of many steps, of which some were made before the last turn, does not make the next one overdue at once.
     """
-    schedule = state.options.schedule
-    overdue, turn_at = len(state.roster.overdue), state.turns_at[schedule.fragment(step)]
-    if overdue and turn_at is not None and now - turn_at < schedule.interval * state.quorum_step_seconds:
-        overdue = 0
-    return state.roster.clocks.at_least(schedule.due(step)) + overdue
+    roster, overdue = state.roster, len(state.roster.overdue)
+    if overdue:
+        turn_at, interval = state.turns_at[roster.next_fragment], state.options.schedule.interval
+        if turn_at is not None and now - turn_at < interval * state.quorum_step_seconds:
+            overdue = 0
+    return roster.clocks.at_least(roster.next_due) + overdue
 
 
 def learner_ready(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
@@ -89,9 +87,10 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     for current in requests.became_ready(state, record, now):
         if current.quorum_at is not None and current.closed_at is None:
             actions += round_end.plan_wait(state, current, now, f"{record.id} is ready now; ")
-    for current in _ordered(state):
-        if current.quorum_at is None and current.arrived and record.id in current.declined:
-            actions += quorum.check(state, current, now)
+    if any(record.id in current.declined for current in state.rounds.values()):
+        for current in _ordered(state):
+            if current.quorum_at is None and current.arrived and record.id in current.declined:
+                actions += quorum.check(state, current, now)
     return actions
 
 
@@ -257,7 +256,7 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
             recovered = recovery.merged(record.recovering, name, now, state.elapsed(now))
             state.recoveries = recovery.with_recovery(state.recoveries, recovered)
             record.recovering = None
-        state.fragment_tokens[event.fragment] += sent.tokens
+        state.count_tokens(event.fragment, sent.tokens)
         record.merged_tokens += share * sent.tokens
         record.credit.merged(sent)
         record.counted_in[event.fragment] = event.version
