@@ -100,6 +100,13 @@ def test_a_step_of_acted_out_hardware_ends_when_that_would_have_made_it(clock: H
     assert (spent.training, spent.skipped) == (4.0, 8.0)
 
 
+def test_what_holds_up_one_step_of_acted_out_hardware_is_not_stretched(clock: HandClock) -> None:
+    bench = LoopBench(clock, speed=0.25)
+    bench.wakeup.events = [lambda: bench.passes(6.0), lambda: bench.passes(12.0)]
+    bench.run((2.0, False), (20.0, False), (0.0, False))
+    assert bench.wakeup.waits == [6.0, 12.0]  # not 60
+
+
 def test_a_learner_that_is_asked_to_stop_does_not_act_slow(clock: HandClock) -> None:
     bench = LoopBench(clock, speed=0.5)
     bench.run((2.0, False))

@@ -30,6 +30,8 @@ _LOGGED_PAUSE_SECONDS = 2.0
 PROGRESS_SECONDS = 30.0
 _RECENT_STEPS = 9
 """Whose median is the usual duration of a step: one that spans a freeze of the process lasts as long as that (ours)."""
+_LONG_STEP = 2.0
+"""As a multiple of the usual step: what is longer was held up, which slower hardware does not make longer (ours)."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ class InnerLoop:
 
         Time since the step before counts as training. Raises as ``begin`` does.
         """
-        seconds = result.seconds + sleep_for_speed(result.seconds, self._settings.speed, self._sleep)
+        speed, own_seconds = self._settings.speed, result.seconds
+        if self._usual_seconds:  # a machine that is busy for a moment must not hold it up many times as long
+            own_seconds = min(own_seconds, _LONG_STEP * speed * self._usual_seconds)
+        seconds = result.seconds + sleep_for_speed(own_seconds, speed, self._sleep)
         self._activity.switch_to(Kind.LOOKING)
         if result.skipped:
             self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)

@@ -4,6 +4,7 @@ Installed packages, tests and test data are left out of these, so they are the s
 version of Python.
 """
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -22,11 +23,11 @@ def standard_library() -> tuple[Document, ...]:
         DataError: this Python was installed without sources.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    files = [
-        (path.relative_to(root).as_posix(), path)
-        for path in root.rglob("*.py")
-        if _LEFT_OUT.isdisjoint(path.relative_to(root).parts) and path.is_file()
-    ]
+    files: list[tuple[str, Path]] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = set(folders) - _LEFT_OUT  # else it goes through all that is installed
+        paths = (Path(folder, name) for name in names if name.endswith(".py"))
+        files += [(path.relative_to(root).as_posix(), path) for path in paths if path.is_file()]
     if not files:
         raise DataError(f"{_FIELD}: this Python has no standard library sources in {root}; use data.text.path")
     return ordered(files, _FIELD)
