@@ -14,6 +14,7 @@ from torch import Tensor
 from diloco.learner.checkpoint_parts import Fault, PartError, Places, part_paths, read_parts, write_part
 from diloco.model.sharded import Place
 from diloco.runtime.files import sha256_file
+from tests.support.damage import flip
 
 WHOLE = torch.arange(24.0).view(4, 6)
 
@@ -49,7 +50,7 @@ def test_any_box_is_put_together_from_any(
     tmp_path: Path, first: tuple[int, int], shape: tuple[int, int], own: int
 ) -> None:
     wanted = box(first, shape)
-    found = read_parts(*write(tmp_path, *QUARTERS), own, wanted)
+    found = read_parts(*write(tmp_path, *QUARTERS), own, wanted).optimizer
     assert torch.equal(found["exp_avg.w"], inside(wanted["exp_avg.w"]))
     assert found["step.w"] == 3.0
 
@@ -58,7 +59,7 @@ def test_parts_without_anything_that_is_needed_are_not_missed(tmp_path: Path) ->
     paths, digests = write(tmp_path, *QUARTERS)
     for path in paths[2:]:
         path.unlink()
-    assert torch.equal(read_parts(paths, digests, 1, box((0, 0), (2, 6)))["exp_avg.w"], WHOLE[:2])
+    assert torch.equal(read_parts(paths, digests, 1, box((0, 0), (2, 6))).optimizer["exp_avg.w"], WHOLE[:2])
     with pytest.raises(PartError, match=r"state-00002-of-00004\.safetensors is missing"):
         read_parts(paths, digests, 1, box((0, 0), (3, 6)))
 
@@ -67,12 +68,14 @@ def test_a_state_without_tensors_is_one(tmp_path: Path) -> None:
     paths = part_paths(tmp_path, 1, 2)
     for path in paths:
         path.parent.mkdir(parents=True)
-    assert read_parts(paths, [write_part(path, {}, {}, QUARTERS[0]) for path in paths], 1, QUARTERS[1]) == {}
+    digests = [write_part(path, {}, {}, QUARTERS[0]) for path in paths]
+    assert read_parts(paths, digests, 1, QUARTERS[1]) == ({}, {})
 
 
 def test_what_is_no_box_fits_only_where_it_was_parted_alike(tmp_path: Path) -> None:
     paths, digests = write(tmp_path, box((0, 0), (2, 6), "a 0"), box((0, 0), (2, 6), "a 1"))
-    assert torch.equal(read_parts(paths, digests, 1, box((0, 0), (2, 6), "a 1"))["exp_avg.w"], WHOLE[:2])
+    found = read_parts(paths, digests, 1, box((0, 0), (2, 6), "a 1"))
+    assert torch.equal(found.optimizer["exp_avg.w"], WHOLE[:2])
     with pytest.raises(PartError, match="does not fit"):
         read_parts(paths, digests, 1, box((0, 0), (2, 6), "b 1"))
 
@@ -127,3 +130,14 @@ def test_parts_that_lack_some_rows_are_refused(tmp_path: Path) -> None:
     twice = write(tmp_path, box((0, 0), (2, 6)), box((0, 0), (2, 6)))
     with pytest.raises(PartError, match="does not fit"):
         read_parts(*twice, 0, box((0, 0), (4, 6)))
+
+
+def test_residuals_are_of_the_first_part_or_of_none(tmp_path: Path) -> None:
+    paths, digests = write(tmp_path, *[box((0, 0), (4, 6))] * 2)
+    residuals = {3: torch.arange(5.0)}
+    digests[0] = write_part(paths[0], {"exp_avg.w": WHOLE, "step.w": torch.tensor(3.0)}, residuals, QUARTERS[0])
+    assert torch.equal(read_parts(paths, digests, 0, box((0, 0), (4, 6))).residuals[3], residuals[3])
+    flip(paths[0], -1)
+    assert read_parts(paths, digests, 1, box((0, 0), (4, 6))).residuals == {}
+    with pytest.raises(PartError, match=r"state\.safetensors is damaged"):
+        read_parts(paths, digests, 0, box((0, 0), (4, 6)))

@@ -23,11 +23,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from diloco.core.fragments import Match, match_digests
-from diloco.learner.checkpoint_parts import TENSORS_FILE, Others, PartError, read_residuals, remove_parts, write_part
+from diloco.learner.checkpoint_parts import TENSORS_FILE, Others, PartError, remove_parts, write_part
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
@@ -139,7 +138,7 @@ class CheckpointStore:
             aside.replace(place)
             fsync(self._directory)
             self._prune(place)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointWriteError(
                 f"cannot write the checkpoint in {self._directory} ({one_line(error)})"
             ) from error
@@ -167,7 +166,7 @@ class CheckpointStore:
                 told = True
                 if not isinstance(error, _OthersError):
                     return None  # what this learner has written before is older still
-            except (ValueError, UnusableFileError, OSError, SafetensorError) as error:
+            except (ValueError, OSError) as error:
                 self._damaged.add(path)
                 told_plainly = isinstance(error, PartError | _DamagedError | UnusableFileError)
                 _log.warning("ignoring checkpoint %s: %s", path, error if told_plainly else one_line(error))
@@ -197,12 +196,9 @@ class CheckpointStore:
         counters = _counters(manifest)
         self._check_identity(_identity(manifest))
         digests = _digests(manifest)
-        tensors = self._others.read(self._directory, int(path.name), digests, counters["optimizer_steps"])
-        return LearnerCheckpoint(
-            TrainerState(tensors, **counters, saved=str(manifest.get("saved", ""))),
-            read_residuals(path / TENSORS_FILE),
-            _training(manifest),
-        )
+        found = self._others.read(self._directory, int(path.name), digests, counters["optimizer_steps"])
+        state = TrainerState(found.optimizer, **counters, saved=str(manifest.get("saved", "")))
+        return LearnerCheckpoint(state, found.residuals, _training(manifest))
 
     def _check_identity(self, found: CheckpointIdentity) -> None:
         for what, word in (("job", "job"), ("learner", "learner"), ("optimizer", "inner optimizer")):

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from diloco.model.sharded import Place
-from diloco.runtime.files import fsync, sha256_file
+from diloco.model.tensor_file import TensorFile, opened, write_tensor_file
+from diloco.runtime.files import UnusableFileError
 from diloco.runtime.json_text import parse_json
 
 TENSORS_FILE: Final = "state.safetensors"
@@ -84,7 +83,7 @@ def write_part(path: Path, optimizer: Mapping[str, Tensor], residuals: Mapping[i
     """Write a part, and wait until it is on disk; returns its digest.
 
     Raises:
-        OSError, ValueError, SafetensorError: it cannot be written.
+        OSError, ValueError: it cannot be written.
     """
     tensors = {f"{_OPTIMIZER}{name}": tensor for name, tensor in optimizer.items()}
     tensors |= {f"{_RESIDUAL}{fragment}": tensor for fragment, tensor in residuals.items()}
@@ -93,36 +92,37 @@ def write_part(path: Path, optimizer: Mapping[str, Tensor], residuals: Mapping[i
         for name, place in places.items()
         if name in optimizer and place.parted
     }
-    save_file(tensors, path, {_PLACES: json.dumps(parted)} if parted else None)
-    fsync(path)
-    return sha256_file(path)
+    return write_tensor_file(path, tensors, {_PLACES: json.dumps(parted)} if parted else None)
 
 
-def read_whole(path: Path, digest: str) -> dict[str, Tensor]:
-    """The optimizer's state in the only part.
+class Found(NamedTuple):
+    """What was read of a checkpoint's parts."""
 
-    Raises:
-        PartError, OSError, SafetensorError: it cannot be used.
-    """
-    if sha256_file(path) != digest:
-        raise PartError(0, 1, Fault.DAMAGED)
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(_OPTIMIZER + name) for name in _names(file)}
+    optimizer: dict[str, Tensor]
+    """This process's part of the optimizer's state."""
+    residuals: dict[int, Tensor]
+    """By fragment, flat f32; empty in other processes than the first."""
 
 
-def read_residuals(path: Path) -> dict[int, Tensor]:
-    """The residuals by fragment, of the first process's part.
+def read_whole(path: Path, digest: str) -> Found:
+    """All that is in the only part.
 
     Raises:
-        ValueError, OSError, SafetensorError: it cannot be used.
+        PartError: it cannot be used.
     """
-    with safe_open(path, framework="pt") as file:
-        keys = [key for key in file.keys() if not key.startswith(_OPTIMIZER)]  # noqa: SIM118  # no mapping
-        return {int(key.removeprefix(_RESIDUAL)): file.get_tensor(key) for key in keys}
+    try:
+        with opened(path) as file:
+            residuals = _residuals(file)
+            read = file.read(dict.fromkeys(file.tensors, ()), digest)
+    except UnusableFileError:
+        raise PartError(0, 1, _broken(path)) from None
+    except ValueError:
+        raise PartError(0, 1, Fault.UNUSABLE) from None
+    return Found({name: read[_OPTIMIZER + name] for name in _names(file)}, _by_fragment(read, residuals))
 
 
-def read_parts(paths: Sequence[Path], digests: Sequence[str], own: int, places: Places) -> dict[str, Tensor]:
-    """What lies at ``places`` of the optimizer's state, in the parts at ``paths``.
+def read_parts(paths: Sequence[Path], digests: Sequence[str], own: int, places: Places) -> Found:
+    """What lies at ``places`` of the optimizer's state, in the parts at ``paths``; for the first process the residuals.
 
     A part is read only if something is still to be found and it has some of that. ``digests``: empty for a process that
     has written none, since it had copies only. ``own``: index of the part to look at first.
@@ -135,12 +135,14 @@ def read_parts(paths: Sequence[Path], digests: Sequence[str], own: int, places: 
     for index in sorted(range(len(paths)), key=lambda index: index != own):
         if digests[index] and not gathered.complete:
             try:
-                gathered.take(paths[index], digests[index])
+                gathered.take(paths[index], digests[index], with_residuals=index == own == 0)
             except _FaultError as error:
                 first = first or PartError(index, len(paths), error.fault)
+                if index == own == 0:  # no other part has the residuals
+                    raise first from None
     if not gathered.complete:
         raise first or PartError(min(own, len(paths) - 1), len(paths), Fault.UNUSABLE)
-    return gathered.tensors
+    return Found(gathered.tensors, gathered.residuals)
 
 
 class _Piece(NamedTuple):
@@ -158,6 +160,7 @@ class _Gathered:
 
     def __init__(self, places: Places) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self.residuals: dict[int, Tensor] = {}
         self._places = places
         self._left: dict[str, Tensor] = {}
         """True where nothing has been found yet."""
@@ -168,35 +171,34 @@ class _Gathered:
         """Whether nothing is to be found any more. Every part names all tensors, so one has to be read."""
         return self._begun and not self._left
 
-    def take(self, path: Path, digest: str) -> None:
+    def take(self, path: Path, digest: str, *, with_residuals: bool) -> None:
         """Take from a part what is still to be found."""
-        if not path.is_file():
-            raise _FaultError(Fault.MISSING)
         try:
-            with safe_open(path, framework="pt") as file:
+            with opened(path) as file:
                 try:
+                    residuals = _residuals(file) if with_residuals else {}
                     pieces = self._pieces(file)
                 except ValueError:
-                    pieces = None
+                    file.read({}, digest)
+                    raise _FaultError(Fault.UNUSABLE) from None
                 if pieces == [] and self._begun:
                     return
-                if sha256_file(path) != digest:
-                    raise _FaultError(Fault.DAMAGED)
-                if pieces is None:
-                    raise _FaultError(Fault.UNUSABLE)
-                self._read(file, pieces)
-        except (OSError, SafetensorError):
-            raise _FaultError(Fault.DAMAGED) from None
+                boxes = {_OPTIMIZER + piece.name: piece.theirs for piece in pieces} | dict.fromkeys(residuals, ())
+                read = file.read(boxes, digest)
+        except UnusableFileError:
+            raise _FaultError(_broken(path)) from None
+        self.residuals |= _by_fragment(read, residuals)
+        self._put(file, pieces, read)
 
-    def _pieces(self, file: Any) -> list[_Piece]:
+    def _pieces(self, file: TensorFile) -> list[_Piece]:
         """What a part has of what is still to be found; ValueError: it does not fit."""
-        said = parse_json((file.metadata() or {}).get(_PLACES, "{}"))
+        said = parse_json(file.metadata.get(_PLACES, "{}"))
         pieces = []
         for name in _names(file):
-            own, values = self._places.get(name), file.get_slice(_OPTIMIZER + name)
-            if own is None or values.get_dtype() != "F32" or not isinstance(said, dict):
+            own, (dtype, shape) = self._places.get(name), file.tensors[_OPTIMIZER + name]
+            if own is None or dtype != torch.float32 or not isinstance(said, dict):
                 raise ValueError(name)
-            theirs = _place(said.get(name), tuple(values.get_shape()))
+            theirs = _place(said.get(name), shape)
             if theirs.how != own.how or (self._begun and name not in self._left):
                 continue
             if theirs.whole != own.whole:
@@ -207,9 +209,9 @@ class _Gathered:
                 pieces.append(_Piece(name, *(_box(low, high, place.first) for place in (theirs, own))))
         return pieces
 
-    def _read(self, file: Any, pieces: Sequence[_Piece]) -> None:
+    def _put(self, file: TensorFile, pieces: Sequence[_Piece], read: Mapping[str, Tensor]) -> None:
         for piece in pieces:
-            values = file.get_slice(_OPTIMIZER + piece.name)[piece.theirs]
+            values = read[_OPTIMIZER + piece.name]
             if values.shape == self._places[piece.name].shape:
                 self.tensors[piece.name] = values
                 self._left.pop(piece.name, None)
@@ -233,9 +235,23 @@ class _Gathered:
             self._left[name] = torch.ones(self._places[name].shape, dtype=torch.bool)
 
 
-def _names(file: Any) -> list[str]:
+def _names(file: TensorFile) -> list[str]:
     """Names of the optimizer's tensors in a part."""
-    return [key.removeprefix(_OPTIMIZER) for key in file.keys() if key.startswith(_OPTIMIZER)]  # noqa: SIM118  # no mapping
+    return [name.removeprefix(_OPTIMIZER) for name in file.tensors if name.startswith(_OPTIMIZER)]
+
+
+def _residuals(file: TensorFile) -> dict[str, int]:
+    """Fragments of the residuals in a part, by the tensors' names; ValueError: it has something else."""
+    names = [name for name in file.tensors if not name.startswith(_OPTIMIZER)]
+    return {name: int(name.removeprefix(_RESIDUAL)) for name in names}
+
+
+def _by_fragment(read: Mapping[str, Tensor], fragments: Mapping[str, int]) -> dict[int, Tensor]:
+    return {fragment: read[name] for name, fragment in fragments.items()}
+
+
+def _broken(path: Path) -> Fault:
+    return Fault.DAMAGED if path.is_file() else Fault.MISSING
 
 
 def _box(low: Sequence[int], high: Sequence[int], first: Sequence[int]) -> tuple[slice, ...]:
@@ -274,12 +290,11 @@ class Others:
         """
         return begin()[0], [write()]
 
-    def read(self, directory: Path, number: int, digests: Sequence[str], steps: int) -> dict[str, Tensor]:
-        """This process's part of the state in a checkpoint of ``steps`` optimizer steps; the others restore theirs.
+    def read(self, directory: Path, number: int, digests: Sequence[str], steps: int) -> Found:
+        """This process's part of a checkpoint of ``steps`` optimizer steps; the others restore theirs.
 
         Raises:
             PartError: one of the processes cannot use it; then none has restored anything.
-            OSError, SafetensorError: as that.
         """
         del steps
         paths = part_paths(directory, number, len(digests))

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diloco.model.build import make_model
@@ -21,6 +20,7 @@ from diloco.model.constants import constants_digest, saved_buffers
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
+from diloco.model.tensor_file import write_tensor_file
 from diloco.runtime.files import fsync, open_regular
 from diloco.runtime.json_text import parse_json
 from diloco.spec.training import ModelSpec
@@ -82,13 +82,8 @@ def export_tensors(tensors: Mapping[str, Tensor], path: Path, info: ModelInfo) -
     )
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(plain, partial, metadata={"format": "pt", _METADATA_KEY: described})
-        fsync(partial)
-        partial.chmod(0o644)  # safetensors makes it readable by its owner only
+        write_tensor_file(partial, tensors, {"format": "pt", _METADATA_KEY: described})
         partial.replace(path)
-    except SafetensorError as error:
-        raise OSError(f"{path}: {one_line(error)}") from error
     finally:
         partial.unlink(missing_ok=True)
     fsync(path.parent)

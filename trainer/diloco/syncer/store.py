@@ -192,16 +192,6 @@ def digest_of(tensor: torch.Tensor) -> bytes:
     return payload_digest(bytes_of(tensor))
 
 
-def check_complete(layout: Layout, tensors: Sequence[torch.Tensor]) -> str | None:
-    """What is wrong with ``tensors`` as the fragments of ``layout`` (f32, one each, of its size); None if nothing."""
-    if len(tensors) != len(layout.fragments):
-        return f"{len(tensors)} fragments instead of {len(layout.fragments)}"
-    for fragment, tensor in zip(layout.fragments, tensors, strict=True):
-        if tensor.dtype != torch.float32 or tuple(tensor.shape) != (fragment.numel,):
-            return f"fragment {fragment.index} is {tensor.dtype} {tuple(tensor.shape)}, not float32 ({fragment.numel},)"
-    return None
-
-
 def check_values(tensors: Sequence[torch.Tensor]) -> str | None:
     """Why a job cannot begin with ``tensors``, by fragment, f32, flat; None if it can."""
     problems = (f"fragment {index}: {why}" for index, one in enumerate(tensors) if (why := problem_with(one)))

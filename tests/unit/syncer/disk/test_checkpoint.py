@@ -280,7 +280,7 @@ def test_what_cannot_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pytes
     assert name == "000002"
     assert (tmp_path / "000002.broken").is_dir()
 
-    def gone(path: Path) -> None:
+    def gone(path: Path, *_: Path) -> None:
         shutil.rmtree(path.parent)
         raise OSError(errno.EIO, "the disk is gone")
 

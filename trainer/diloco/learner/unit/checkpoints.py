@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from safetensors import SafetensorError
-from torch import Tensor
-
 from diloco.learner.checkpoint import CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_parts import (
     Fault,
+    Found,
     Others,
     PartError,
     Places,
@@ -62,13 +60,13 @@ class OtherRanks(Others):
             raise OSError(f"process {digests.index(None)} of this learner could not write its part; its log says why")
         return numbers[0], [one for one in digests if one is not None]
 
-    def read(self, directory: Path, number: int, digests: Sequence[str], steps: int) -> dict[str, Tensor]:
+    def read(self, directory: Path, number: int, digests: Sequence[str], steps: int) -> Found:
         """See `Others`."""
         self._world.tell(Order(Op.LOAD, number, steps))
         self._world.share_list([one for digest in digests for one in _packed(digest)])
-        tensors, fault = _read(directory, number, digests, self._world.rank, self.places)
+        found, fault = _read(directory, number, digests, self._world.rank, self.places)
         _agree(self._world, fault, len(digests))
-        return tensors
+        return found
 
 
 class RankCheckpoints:
@@ -95,9 +93,9 @@ class RankCheckpoints:
         """Restore this process's part of a checkpoint if all processes can restore theirs."""
         packed = self._world.share_list()
         digests = [_unpacked(packed[first : first + 4]) for first in range(0, len(packed), 4)]
-        tensors, fault = _read(self._directory, number, digests, self._world.rank, self._places)
+        found, fault = _read(self._directory, number, digests, self._world.rank, self._places)
         try:
-            self._inner.optimizer.load_state(tensors, steps)
+            self._inner.optimizer.load_state(found.optimizer, steps)
         except (KeyError, ValueError):
             fault = fault or PartError(min(self._world.rank, len(digests) - 1), len(digests), Fault.UNUSABLE)
         try:
@@ -121,7 +119,7 @@ class RankCheckpoints:
         digest: str | None = None
         try:
             digest = self._write_part(numbers, checkpoint)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointWriteError(
                 f"cannot write a part of a checkpoint in {self._directory} ({one_line(error)})"
             ) from error
@@ -141,11 +139,11 @@ class RankCheckpoints:
 
 def _read(
     directory: Path, number: int, digests: Sequence[str], rank: int, places: Places
-) -> tuple[dict[str, Tensor], PartError | None]:
+) -> tuple[Found, PartError | None]:
     try:
         return read_parts(part_paths(directory, number, len(digests)), digests, rank, places), None
     except PartError as error:
-        return {}, error
+        return Found({}, {}), error
 
 
 def _agree(world: World, fault: PartError | None, parts: int) -> None:

@@ -23,7 +23,7 @@ from diloco.spec.checks import MODEL_ENDING
 from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
 from diloco.syncer.backup.manifest import BackupError, BackupManifest
 from diloco.syncer.backup.restore import check_layout, check_room, fetch, opened, tensor_bytes
-from diloco.syncer.disk.checkpoint import read_tensor_file
+from diloco.syncer.disk.checkpoint import read_tensors
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import check_values
 
@@ -129,7 +129,7 @@ def _of_checkpoint(
     check_room(scratch, sum(min(manifest.files[file].size_bytes, tensor_bytes(layout)) for file in wanted))
     for file in wanted:
         fetch(store, manifest, file, scratch / file, tensor_bytes(layout))
-    parameters, *residuals = [read_tensor_file(scratch / file, layout) for file in wanted]
+    parameters, *residuals = [read_tensors(scratch / file, manifest.files[file].sha256, layout) for file in wanted]
     for rest in residuals:  # what the encoding of updates has left over is part of the model
         for tensor, left in zip(parameters, rest, strict=True):
             tensor.add_(left)

@@ -10,23 +10,22 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from diloco.core.dealing.dealer import Dealer
 from diloco.core.fragments import FragmentTable, Layout, LayoutError, Match, layout_from_table
-from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes, sha256_file
+from diloco.model.tensor_file import TensorType, opened, write_tensor_file
+from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.status.syncer import RegionBytes
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.store import StoreImage, check_complete, check_values
+from diloco.syncer.store import StoreImage, check_values
 
 FORMAT = 1
 _NAME = re.compile(r"^\d{6,}$")
@@ -131,14 +130,14 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
     try:
         _clear_leftovers(directory)
         aside.mkdir(parents=True)
-        _write_tensors(aside / _PARAMETERS, [fragment.parameters for fragment in content.image.fragments])
-        _write_tensors(aside / _MOMENTUM, list(content.image.momentum))
-        if content.image.residuals:
-            _write_tensors(aside / _RESIDUALS, list(content.image.residuals))
-        manifest = _manifest(content, aside)
-        plain = manifest.model_dump(mode="json")
+        image = content.image
+        files = {_PARAMETERS: [one.parameters for one in image.fragments], _MOMENTUM: image.momentum}
+        if image.residuals:
+            files[_RESIDUALS] = image.residuals
+        written = {name: _write_tensors(aside / name, tensors) for name, tensors in files.items()}
+        text = _canonical(_manifest(content, written).model_dump(mode="json"))
         path = aside / "manifest.json"
-        path.write_text(json.dumps({"sha256": _digest(plain), "manifest": plain}, indent=1) + "\n")
+        path.write_text(f'{{"sha256":"{sha256_bytes(text.encode())}","manifest":{text}}}\n')
         fsync(path, aside)
         aside.rename(directory / name)
         fsync(directory)
@@ -186,7 +185,7 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
         )
     if not {_PARAMETERS, _MOMENTUM} <= manifest.files.keys() <= {_PARAMETERS, _MOMENTUM, _RESIDUALS}:
         raise UnusableFileError(f"{folder}/manifest.json: it names the files {sorted(manifest.files)}")
-    tensors = {file: tuple(_read_tensors(folder / file, one, layout)) for file, one in manifest.files.items()}
+    tensors = {file: tuple(read_tensors(folder / file, one.sha256, layout)) for file, one in manifest.files.items()}
     return LoadedCheckpoint(name, manifest, tensors[_PARAMETERS], tensors[_MOMENTUM], tensors.get(_RESIDUALS, ()))
 
 
@@ -262,7 +261,7 @@ def _last_number(directory: Path) -> int:
     return max([*(int(name) for name in checkpoint_names(directory)), *aside], default=0)
 
 
-def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
+def _manifest(content: CheckpointContent, files: dict[str, _File]) -> CheckpointManifest:
     return CheckpointManifest(
         format=FORMAT,
         job=content.job,
@@ -277,7 +276,7 @@ def _manifest(content: CheckpointContent, folder: Path) -> CheckpointManifest:
         data=content.data,
         written_at=time.time(),
         reason=content.reason,
-        files={path.name: _File(size_bytes=path.stat().st_size, sha256=sha256_file(path)) for path in folder.iterdir()},
+        files=files,
     )
 
 
@@ -285,7 +284,7 @@ def _read_manifest(path: Path) -> CheckpointManifest:
     plain = read_json(path)
     if not isinstance(plain, dict) or plain.keys() != {"sha256", "manifest"} or not isinstance(plain["manifest"], dict):
         raise UnusableFileError(f"{path}: not a checkpoint's manifest")
-    if plain["sha256"] != _digest(plain["manifest"]):
+    if plain["sha256"] != sha256_bytes(_canonical(plain["manifest"]).encode()):
         raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
     form = plain["manifest"].get("format")
     if form != FORMAT:
@@ -306,39 +305,24 @@ def _read_manifest(path: Path) -> CheckpointManifest:
     return manifest
 
 
-def _write_tensors(path: Path, tensors: list[torch.Tensor]) -> None:
-    try:
-        save_file({_tensor_name(index): tensor for index, tensor in enumerate(tensors)}, path)
-    except SafetensorError as error:  # wraps the system's error
-        raise OSError(f"{path}: {error}") from error
-    fsync(path)
+def _write_tensors(path: Path, tensors: Sequence[torch.Tensor]) -> _File:
+    digest = write_tensor_file(path, {_tensor_name(index): tensor for index, tensor in enumerate(tensors)})
+    return _File(size_bytes=path.stat().st_size, sha256=digest)
 
 
-def _read_tensors(path: Path, expected: _File, layout: Layout) -> list[torch.Tensor]:
-    try:
-        if path.stat().st_size != expected.size_bytes or sha256_file(path) != expected.sha256:
-            raise UnusableFileError(f"{path}: its digest does not match: it was changed or damaged")
-    except OSError as error:
-        raise UnusableFileError(f"{path}: {error}") from error
-    return read_tensor_file(path, layout)
-
-
-def read_tensor_file(path: Path, layout: Layout) -> list[torch.Tensor]:
-    """One tensor for each fragment, f32, shape (numel,), from a file whose digest is checked already.
+def read_tensors(path: Path, digest: str, layout: Layout) -> list[torch.Tensor]:
+    """One tensor for each fragment, f32, shape (numel,), from a file with this SHA-256.
 
     Raises:
-        UnusableFileError: it is not such a file.
+        UnusableFileError: it is not such a file, or it has values that nothing can be trained with.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = [_tensor_name(fragment.index) for fragment in layout.fragments]
-            if sorted(file.keys()) != sorted(names):
-                raise UnusableFileError(f"{path}: it does not hold one tensor for each of {len(names)} fragments")
-            # Cloned: buffers that are written in place must not refer to the file's mapping.
-            tensors = [file.get_tensor(name).clone() for name in names]
-    except (OSError, SafetensorError) as error:
-        raise UnusableFileError(f"{path}: {error}") from error
-    if problem := check_complete(layout, tensors) or check_values(tensors):
+    wanted = {_tensor_name(one.index): TensorType(torch.float32, (one.numel,)) for one in layout.fragments}
+    with opened(path) as file:
+        if file.tensors != wanted:
+            raise UnusableFileError(f"{path}: it does not hold the tensors of the {len(wanted)} fragments")
+        found = file.read(dict.fromkeys(wanted, ()), digest)
+    tensors = [found[name] for name in wanted]
+    if problem := check_values(tensors):
         raise UnusableFileError(f"{path}: {problem}")
     return tensors
 
@@ -356,5 +340,6 @@ def _tensor_name(fragment: int) -> str:
     return f"fragment.{fragment:05d}"
 
 
-def _digest(manifest: Any) -> str:
-    return sha256_bytes(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())
+def _canonical(manifest: Any) -> str:
+    """The text whose digest the file has."""
+    return json.dumps(manifest, sort_keys=True, separators=(",", ":"))

@@ -40,7 +40,9 @@ def read_payload(directory: Path, digest: str, payload_bytes: int) -> torch.Tens
         size = path.stat().st_size
         if size != payload_bytes:
             raise UnusableFileError(f"{path}: {size} bytes, not the {payload_bytes} that were pushed")
-        content = bytearray(path.read_bytes())
+        content = bytearray(size)
+        with path.open("rb") as file:
+            file.readinto(content)
     except OSError as error:
         raise UnusableFileError(f"{path}: {error.strerror or error}") from error
     if payload_digest(memoryview(content)).hex() != digest:
