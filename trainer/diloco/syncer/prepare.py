@@ -5,6 +5,8 @@ if the job now says something else of it. It runs before there is an event loop.
 """
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +16,14 @@ import torch
 
 from diloco.core.dealing.dealer import Dealer
 from diloco.core.engine import snapshot
-from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.options import RULES, EngineOptions
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
 from diloco.core.fragments import Layout
 from diloco.model.build import build_model, layout_of_job, model_identity
 from diloco.model.entrypoint import one_line
 from diloco.model.fragments import layout_of, read_fragment
 from diloco.runtime.files import UnusableFileError
+from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.status.syncer import RecoveredStatus, RegionBytes
@@ -28,6 +31,7 @@ from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.backup.restore import restore
 from diloco.syncer.backup.weights import initial_parameters
 from diloco.syncer.disk.checkpoint import (
+    CheckpointContent,
     CheckpointManifest,
     LoadedCheckpoint,
     OtherModelError,
@@ -36,10 +40,12 @@ from diloco.syncer.disk.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
     set_aside,
+    write_checkpoint,
 )
 from diloco.syncer.errors import SyncerError
+from diloco.syncer.options import SyncerOptions
 from diloco.syncer.store import FragmentStore
-from diloco.tape.reader import TapeError, read_header
+from diloco.tape.reader import TapeError, TapeHeader, read_header
 from diloco.tape.segments import find_tapes, segment_number
 
 _log = logging.getLogger(__name__)
@@ -196,3 +202,31 @@ def recorded_bases(tape: Path) -> frozenset[str]:
         if header.record and header.base_checkpoint:
             bases.add(header.base_checkpoint)
     return frozenset(bases)
+
+
+def first_checkpoint(checkpoints: Path, content: Callable[[str], CheckpointContent]) -> str:
+    """Write a new job's first checkpoint; returns its name.
+
+    Raises:
+        SyncerError: it could not be written.
+    """
+    try:
+        return write_checkpoint(checkpoints, content("the job begins"))
+    except OSError as error:
+        text = f"{checkpoints}: the first checkpoint could not be written ({error.strerror or error})"
+        raise SyncerError(text, EXIT_UNEXPECTED) from error
+
+
+def tape_header(options: SyncerOptions, state: StartState, epoch: int, base: str) -> TapeHeader:
+    """The first line of this start's tape. ``base``: name of the checkpoint that it begins with."""
+    return TapeHeader(
+        job=state.outer.put_into(options.job).model_dump(mode="json", by_alias=True),
+        layout=state.layout.digest,
+        epoch=epoch,
+        base_checkpoint=base,
+        record=options.record,
+        engine=state.engine or {},
+        started_at=time.time(),
+        rules=RULES,
+        tensors=state.layout.table,
+    )

@@ -1,4 +1,4 @@
-"""A running syncer: builds its parts, does the work of every second, and ends the job and the process."""
+"""A running syncer: builds its parts, does the work of every second, and ends the process."""
 
 import asyncio
 import json
@@ -14,27 +14,25 @@ import torch
 from diloco.core.engine import snapshot
 from diloco.core.engine.actions import Finish
 from diloco.core.engine.engine import Engine, EngineOptions
-from diloco.core.engine.events import LearnerFailed, LearnerReadmitted, LearnersPlanned, SnapshotAsked
-from diloco.core.engine.options import RULES
+from diloco.core.engine.events import LearnersPlanned, SnapshotAsked
 from diloco.core.merge.codec import codec_named
 from diloco.model.build import model_identity
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
-from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
+from diloco.spec import JobSpec
 from diloco.spec.status.engine import EngineStatus
 from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 from diloco.syncer.action_executor import ActionExecutor, MergeWork
 from diloco.syncer.backup.backups import backups_of
 from diloco.syncer.block_threads import BlockThreads
-from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory, epoch_on_wire
-from diloco.syncer.disk.exporter import RETRY_SECONDS, Exporter, export
+from diloco.syncer.disk.exporter import Exporter, export
 from diloco.syncer.engine_loop import EngineLoop
-from diloco.syncer.errors import SyncerError
-from diloco.syncer.job_file import JobFile
+from diloco.syncer.followed_files import FollowedFiles
+from diloco.syncer.job_end import JobEnd
 from diloco.syncer.merging import Merging
 from diloco.syncer.options import SyncerOptions
-from diloco.syncer.order_file import OrderFile
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims, tokens_per_step
 from diloco.syncer.peers.collaborators import Collaborators
@@ -43,32 +41,21 @@ from diloco.syncer.peers.link_terms import terms_of
 from diloco.syncer.peers.link_watch import LinkWatch
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
-from diloco.syncer.prepare import StartState, recorded_bases
+from diloco.syncer.prepare import StartState, first_checkpoint, recorded_bases, tape_header
 from diloco.syncer.reporting.curves import CurveFile
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter
 from diloco.tape.keeper import TapeKeeper, TapeLimits
-from diloco.tape.reader import TapeHeader
 from diloco.tape.writer import TapeWriter
-from diloco.wire.messages import Finished
 from diloco.wire.server.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-_QUIET_SECONDS = 3.0
-"""With ``exit_when_finished``: time without any session before the process exits."""
-_QUIET_AFTER_RESTART_SECONDS = 15.0
-"""The same if the job was over before this process began: learners must reconnect to learn that."""
-_LINGER_SECONDS = 60.0
-"""With ``exit_when_finished``: longest wait for learners to leave once they know that the job is over."""
 
 
 class Syncer:
     """A running syncer, without its servers. Owned by the event loop."""
-
-    _told_at = 0.0
-    """When learners were told of the job's end."""
 
     def __init__(
         self,
@@ -91,8 +78,7 @@ class Syncer:
         self.metrics = SyncerMetrics()
         self.serving = False
         """Whether learners are admitted."""
-        self._options = options
-        self._directory = directory
+        self._options, self._directory = options, directory
         self._layout, self._store = start_state.layout, start_state.store
         self._recovered, self._outer = start_state.recovered, start_state.outer
         spec = options.job.spec
@@ -102,14 +88,9 @@ class Syncer:
         self.regions = dict(spec.regions_by_name)
         self.traffic = Traffic(self.regions, start_state.bytes_by_region)
         """Bytes between learners and syncer, over all starts: the one count of them."""
-        self._clock = clock
-        self._started_at = clock()
-        self._finished_at: float | None = None
-        self._quiet_seconds = _QUIET_SECONDS
+        self._clock, self._started_at = clock, clock()
         self._events_at_checkpoint = 0
         self._checkpoint_due = float(options.job.spec.syncer.checkpoint_every_seconds)
-        self._files = _files(options, epoch)
-        self._concluding: asyncio.Task[None] | None = None
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
         self._disk = ThreadPoolExecutor(1, "disk")
         self._exporter = Exporter(directory.model, self._disk)
@@ -135,13 +116,17 @@ class Syncer:
             metrics=self.metrics,
             clock=clock,
         )
-        base = start_state.checkpoint or self._first_checkpoint()
+        base = start_state.checkpoint or first_checkpoint(directory.checkpoints, partial(self._content, self._now()))
+        self._store.release()
         self._checkpointer.newest = base
         protected = recorded_bases(directory.tape)
         self._checkpointer.protected = protected | {base} if options.record else protected
         self._backups = backups_of(options.job, directory, self._layout, self._checkpointer, clock)
-        self._tape = self._begin_tape(base, start_state)
+        tape, limits = directory.tape, TapeLimits.of_size(spec.syncer.tape_bytes, keep_all=options.record)
+        header = tape_header(options, start_state, epoch, base)
+        self._tape = TapeWriter(tape, header, limits, self._engine.image, TapeKeeper(tape, limits))
         self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
+        self._files = FollowedFiles(options, epoch, self._checks, self._engine_loop.post, self._planned)
         self._admission = Admission(spec.learner_ids)
         self._collaborators = collaborators = Collaborators(
             job=self.job,
@@ -164,6 +149,7 @@ class Syncer:
             spec.sync, self._layout, tokens_per_step(spec.training, self._pools), collaborators.meter
         )
         self._sessions = sessions = Sessions(collaborators, terms_of(self.regions), directory.known_training())
+        self._end = JobEnd(self._checkpointer, self._exporter, self._backups, sessions.send_all, self._now)
         merging = Merging(self._layout, spec.sync, self._outer.optimizer, self._block_threads)
         work = MergeWork(
             merging, threads, self._checkpointer, directory.payloads if options.record else None, self._finish
@@ -177,9 +163,7 @@ class Syncer:
         self._engine_loop.start(self._executor)
         self.serving = True
         if self._view().finished:
-            self._finished_at = self._told_at = self._now()
-            self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
-            self._exporter.resume(self._export_now(), self._merged_tokens)
+            self._end.was_before(self._export_now(), self._merged_tokens)
 
     def status(self) -> SyncerStatus:
         """The current status. Call it on the event loop."""
@@ -232,11 +216,7 @@ class Syncer:
     def close(self) -> None:
         """Stop processing events, and end the threads."""
         self._engine_loop.stop()
-        self._exporter.cancel()
-        if self._backups is not None:
-            self._backups.close()
-        if self._concluding is not None:
-            self._concluding.cancel()
+        self._end.cancel()
         self._executor.close()
         self._block_threads.close()
         self._checks.shutdown()
@@ -257,39 +237,18 @@ class Syncer:
                 self._disk.submit(self._curve_file.append, row)
             self._tape.flush()
             self._request_checkpoint(now)
-            self._back_up()
+            self._end.back_up()
             self._dealing.tick()
-            await self._poll_files()
+            await self._files.poll()
             if self._sessions.admitted:
                 quiet_since = now
-            if self._goes_on(view) and not self._work_left():
+            # A process that has ended a job trains no more, even if the budget was raised afterwards.
+            raised = view.complete and self._files.wanted_tokens > view.merged_tokens
+            if raised and not self._end.work_left():
                 _log.info("training.tokens is above what was merged when the job ended: the next process goes on")
                 return
-            if not self._options.exit_when_finished or self._finished_at is None or self._work_left():
-                continue
-            if now - max(quiet_since, self._told_at) >= self._quiet_seconds:
+            if self._options.exit_when_finished and self._end.may_exit(now, quiet_since, self._sessions.admitted):
                 return
-            if now - self._told_at >= _LINGER_SECONDS:
-                _log.warning("%d learners have not left; no longer waiting for them", self._sessions.admitted)
-                return
-
-    def _goes_on(self, view: EngineStatus) -> bool:
-        """Whether the budget was raised after the job was complete. A process that has ended a job trains no more."""
-        wanted = 0 if self._files is None else self._files[0].job.spec.training.tokens
-        return view.complete and wanted > view.merged_tokens
-
-    def _work_left(self) -> bool:
-        concluding = self._concluding is not None and not self._concluding.done()
-        uploads = self._backups is not None and self._exporter.exported and not self._backups.settled
-        return self._checkpointer.busy or self._exporter.busy or concluding or uploads
-
-    def _back_up(self) -> None:
-        if self._backups is None:
-            return
-        over = self._concluding is None or self._concluding.done()
-        if self._finished_at is not None and self._exporter.exported and over and not self._checkpointer.busy:
-            self._backups.ended()
-        self._backups.tick()
 
     def _request_checkpoint(self, now: float) -> None:
         if now < self._checkpoint_due or self._checkpointer.busy:
@@ -298,78 +257,26 @@ class Syncer:
         if self._engine_loop.events != self._events_at_checkpoint:
             self._engine_loop.post(SnapshotAsked("a checkpoint is due"))
 
-    async def _poll_files(self) -> None:
-        if self._files is None:
-            return
-        (job_file, *order_files), loop = self._files, asyncio.get_running_loop()
-        for order_file in order_files:
-            for order in await loop.run_in_executor(self._checks, order_file.poll):
-                self._engine_loop.post(order)
-        for event in await loop.run_in_executor(self._checks, job_file.poll):
-            if isinstance(event, LearnersPlanned):
-                spec = job_file.job.spec
-                self._pools |= spec.pools
-                self.regions |= spec.regions_by_name
-                self.traffic.add(self.regions)
-                self._admission.planned(event.learners)
-            self._engine_loop.post(event)
-
-    def _first_checkpoint(self) -> str:
-        try:
-            return write_checkpoint(self._directory.checkpoints, self._content("the job begins"))
-        except OSError as error:
-            where = self._directory.checkpoints
-            text = f"{where}: the first checkpoint could not be written ({error.strerror or error})"
-            raise SyncerError(text, EXIT_UNEXPECTED) from error
-        finally:
-            self._store.release()
+    def _planned(self, spec: JobSpec, event: LearnersPlanned) -> None:
+        self._pools |= spec.pools
+        self.regions |= spec.regions_by_name
+        self.traffic.add(self.regions)
+        self._admission.planned(event.learners)
 
     def _capture(self, reason: str) -> CheckpointContent:
         self._events_at_checkpoint = self._engine_loop.events
-        return self._content(reason)
+        return self._content(self._shown_at(), reason)
 
-    def _content(self, reason: str) -> CheckpointContent:
-        engine = self._engine.snapshot(self._shown_at())
+    def _content(self, now: float, reason: str) -> CheckpointContent:
+        engine = self._engine.snapshot(now)
         assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
         image = self._store.hold()
         epoch, outer, moved = int(self.epoch), self._outer, self.traffic.read()
         dealt, model = self._dealing.dealer.state(), model_identity(self._options.job.spec)
         return CheckpointContent(self.job, self._layout, epoch, image, engine, outer, reason, moved, dealt, model)
 
-    def _begin_tape(self, base: str, start_state: StartState) -> TapeWriter:
-        limits = TapeLimits.of_size(self._options.job.spec.syncer.tape_bytes, keep_all=self._options.record)
-        header = TapeHeader(
-            job=self._outer.put_into(self._options.job).model_dump(mode="json", by_alias=True),
-            layout=self._layout.digest,
-            epoch=int(self.epoch),
-            base_checkpoint=base,
-            record=self._options.record,
-            engine=start_state.engine or {},
-            started_at=time.time(),
-            rules=RULES,
-            tensors=self._layout.table,
-        )
-        keeper = TapeKeeper(self._directory.tape, limits)
-        return TapeWriter(self._directory.tape, header, limits, self._engine.image, keeper)
-
     def _finish(self, action: Finish) -> None:
-        self._finished_at = self._now()
-        self._concluding = asyncio.create_task(self._conclude(action))
-        self._exporter.begin(self._export_now())
-
-    async def _conclude(self, action: Finish) -> None:
-        """Write the end to disk before learners are notified of it, because they then leave for good."""
-        began = self._now()
-        while True:
-            failures = self._checkpointer.status.failures
-            self._checkpointer.request(f"the job is over: {action.reason}")
-            await self._checkpointer.idle()
-            took = self._now() - began
-            if self._checkpointer.status.failures == failures or took >= self._checkpointer.longest_seconds:
-                break
-            await asyncio.sleep(RETRY_SECONDS)
-        self._told_at = self._now()
-        self._sessions.send_all(Finished(action.complete, action.reason))
+        self._end.begin(action, self._export_now())
 
     def _export_now(self) -> Callable[[], None]:
         """A function that writes the model as it is now."""
@@ -386,16 +293,7 @@ class Syncer:
 
     def _shown_at(self) -> float:
         """The time to show: fixed once the job is over, so that shares and duration no longer change."""
-        return self._now() if self._finished_at is None else self._finished_at
+        return self._now() if self._end.at is None else self._end.at
 
     def _view(self) -> EngineStatus:
         return self._engine.view(self._shown_at())
-
-
-def _files(options: SyncerOptions, epoch: int) -> tuple[JobFile, OrderFile, OrderFile] | None:
-    """What is followed while the job runs, if the manifest is a file."""
-    path = options.job_file
-    if path is None:
-        return None
-    readmitted = OrderFile(path.parent / READMITTED_FILE, epoch, LearnerReadmitted)
-    return JobFile(path, options.job), readmitted, OrderFile(path.parent / FAILED_FILE, epoch, LearnerFailed)
