@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from diloco.core.merge.codec import Codec, CodecError, codec_named, require_flat
+from diloco.core.merge.codec import Codec, CodecError, codec_named, require_flat, tiles
 from diloco.core.merge.fragment_merge import BlockRunner, in_this_thread
 from diloco.core.sizes import BLOCK
 from diloco.spec.sync import Downlink
@@ -123,19 +123,19 @@ class _Encoder:
         for block in blocks:
             base, merged, residual, rest = self.update.block(block)
             new = scratch[: base.numel()]
-            torch.sub(merged, base, out=new).add_(residual)
+            for one, before, waits, made in tiles(1, merged, base, residual, new):
+                torch.sub(one, before, out=made).add_(waits)
             try:
-                encoded = self.codec.encode(new)
+                self.codec.encode_into(new, self.payload, block * BLOCK)
             except CodecError:
                 self.failed.add(block)
                 rest.copy_(residual)
                 continue
-            begin = self.codec.payload_bytes(block * BLOCK)
-            self.payload[begin : begin + encoded.numel()] = encoded
             _sum(self.codec, self.payload, block * BLOCK, base, new)
-            torch.sub(merged, new, out=merged)  # exact where the two are within a factor of 2 (Sterbenz)
-            torch.add(merged, residual, out=rest)
-            merged.copy_(new)
+            for one, waits, left, made in tiles(1, merged, residual, rest, new):
+                torch.sub(one, made, out=one)  # exact where the two are within a factor of 2 (Sterbenz)
+                torch.add(one, waits, out=left)
+                one.copy_(made)
 
     def give_up(self, blocks: Iterable[int]) -> None:
         """Without a payload: add everything that was left over to the new version."""
