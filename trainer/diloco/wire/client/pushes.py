@@ -30,7 +30,8 @@ class _ShortPush(Calls):
         self._message = part_message(payload, grid, 0, part_checksum(payload, grid, 0), pack_header(header))
 
     def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        return channel.unary_unary(self._method)(self._message)
+        begin: Any = channel.unary_unary(self._method)
+        return begin(self._message)
 
     async def _call(self, call: Any, number: int) -> None:
         del number
