@@ -1,17 +1,22 @@
 """Transfers over several connections: whole, cut in the middle, stalled, refused, withdrawn."""
 
+import asyncio
 import dataclasses
 import os
+import threading
 import time
+from typing import Any
 
 import pytest
 
 from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.lanes import Lanes
 from diloco.wire.convert import pack
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Alive, Progress, PullHeader, PushHeader, Welcome
-from diloco.wire.part_messages import part_checksum, payload_digest
+from diloco.wire.part_messages import PartsReceiver, part_checksum, part_message, payload_digest
 from diloco.wire.parts import Grid
+from diloco.wire.server.pushes import PushParts
 from tests.integration.wire.calls import (
     CONNECTIONS,
     JOIN,
@@ -53,6 +58,44 @@ def test_learners_that_pull_one_version_get_it_from_one_hash(
     keeper.says_digests = True
     assert pull(joined) == pull(joined, learner="a/b/1") == PAYLOAD
     assert sorted(hashed) == list(range(len(PAYLOAD) // PAYLOAD_PART))
+
+
+def test_the_first_answer_to_a_push_is_not_behind_its_parts(
+    joined: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diloco.wire.client.pushes._ROUND_TRIP_SECONDS", 30.0)
+    events: list[str] = []
+    monkeypatch.setattr(Lanes, "answered", lambda *_: events.append("answer"))
+
+    def sent(payload: memoryview, grid: Grid, part: int, checksum: int) -> bytes:
+        events.append("part")
+        return part_message(payload, grid, part, checksum)
+
+    monkeypatch.setattr("diloco.wire.client.pushes.part_message", sent)
+    push(joined)
+    assert events[0] == "answer", "it says how long the link is"
+    assert events.count("part") == len(PAYLOAD) // PAYLOAD_PART
+
+
+def test_the_parts_of_a_push_do_not_wait_long_for_the_first_answer(
+    joined: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, say = threading.Event(), PushParts._say
+
+    async def say_later(pushes: PushParts, context: Any, learner: str, message: bytes) -> None:
+        await asyncio.to_thread(sent.wait, 30)
+        await say(pushes, context, learner, message)
+
+    monkeypatch.setattr(PushParts, "_say", say_later)
+    taken = PartsReceiver.add
+
+    def take(receiver: PartsReceiver, connection: int, message: bytes) -> int:
+        sent.set()
+        return taken(receiver, connection, message)
+
+    monkeypatch.setattr(PartsReceiver, "add", take)
+    push(joined)
+    assert sent.is_set()
 
 
 def test_a_push_that_is_cut_goes_on_where_it_was(

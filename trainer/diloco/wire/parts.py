@@ -213,9 +213,10 @@ class PartsToSend:
             self.left -= 1
 
     def _next(self, connection: int, now: float) -> int | None:
-        under_way = sum(len(out) for out in self._out.values())
-        if self.granted is not None and self._count - self.left + under_way >= self.granted:
-            return None
+        if self.granted is not None:
+            under_way = sum(len(out) for out in self._out.values())
+            if self._count - self.left + under_way >= self.granted:
+                return None
         # Parts that were lost come last: until then the receiver has said which of them it has.
         while self._fresh < self._count:
             part = self._fresh

@@ -121,7 +121,8 @@ class _ShortPull(_Pull):
     """A merged fragment that was one part the last time. The result is None if it is not now."""
 
     def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        return channel.unary_unary(f"/{SERVICE}/{PULL}")(pack(self._request))
+        begin: Any = channel.unary_unary(f"/{SERVICE}/{PULL}")
+        return begin(pack(self._request))
 
     async def _call(self, call: Any, number: int) -> None:
         header, part = split_header(await call)

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import time
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -16,6 +16,10 @@ from diloco.wire.messages import PushHeader, PushReceipt
 from diloco.wire.part_messages import Holds, pack_header, part_checksum, part_message, unpack_from_receiver
 from diloco.wire.parts import Grid, PartsToSend, connections_for, grid_for, most_under_way
 
+_ROUND_TRIP_SECONDS: Final = 0.005
+"""So long the first parts wait for the first answer (ours): behind them it would not show how short the link is, and
+too many connections would be used."""
+
 
 class _ShortPush(Calls):
     """An outer gradient of one part, which goes with its header."""
@@ -26,7 +30,8 @@ class _ShortPush(Calls):
         self._message = part_message(payload, grid, 0, part_checksum(payload, grid, 0), pack_header(header))
 
     def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        return channel.unary_unary(self._method)(self._message)
+        begin: Any = channel.unary_unary(self._method)
+        return begin(self._message)
 
     async def _call(self, call: Any, number: int) -> None:
         del number
@@ -47,14 +52,15 @@ class _Push(Calls):
         """By call: set when there may be something to send on it."""
         if granted:
             self._parts.granted = 0
+        self._again = again
         self._may_begin = asyncio.Event()
-        if not again:
-            self._may_begin.set()
 
     async def _call(self, call: Any, number: int) -> None:
         began = time.monotonic()
         await call.write(self._header)
         self._parts.opened(number, time.monotonic())
+        if not self._again:
+            asyncio.get_running_loop().call_later(_ROUND_TRIP_SECONDS, self._may_begin.set)
         self._changed[number] = asyncio.Event()
         sending = asyncio.create_task(self._send(call, number))
         try:

@@ -109,6 +109,7 @@ class Caller:
             except Exception:  # noqa: BLE001 - our own error must still end the call
                 _log.exception("%s failed", call.__name__)
                 await self._abort(context, call.__name__, PeerFailedError("the syncer failed; see its log"))
+            return None
 
         return guarded_call
 

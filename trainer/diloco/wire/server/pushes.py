@@ -19,12 +19,13 @@ import grpc
 from diloco.wire.convert import pack
 from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PushHeader, PushKey, PushReceipt
-from diloco.wire.part_messages import Arrivals, Holds, PartsReceiver, pack_holds, pack_receipt
-from diloco.wire.parts import Grid, PartsHeld
+from diloco.wire.part_messages import Holds, PartsReceiver, pack_holds, pack_receipt
+from diloco.wire.parts import Grid
 from diloco.wire.server.bandwidth import Limit
 from diloco.wire.server.calls import Context, Patience, read_message
 from diloco.wire.server.handler import SyncHandler
-from diloco.wire.server.traffic import Kind, Parts, Way
+from diloco.wire.server.push_transfer import PushCall, PushTransfer
+from diloco.wire.server.traffic import Kind, Way
 from diloco.wire.server.transfer_terms import MOST_CALLS, TransferTerms, keep_latest
 from diloco.wire.tls.tls import Peer
 
@@ -39,53 +40,6 @@ class _Refusal(NamedTuple):
     """By the event loop's clock. A push that another one was in the way of may be sent again after that."""
 
 
-class _Call:
-    """One of a transfer's calls."""
-
-    def __init__(self, number: int, patience: Patience, grid: Grid) -> None:
-        self.number = number
-        self.patience = patience
-        self.arrivals = Arrivals(grid)
-        self.telling = True
-        """Something is being written to the learner."""
-        self.over = False
-
-
-class _Transfer:
-    """A push that is being received."""
-
-    def __init__(self, header: PushHeader, grid: Grid, limit: Limit | None) -> None:
-        self.header = header
-        self.grid = grid
-        self.limit = limit
-        self.granted = grid.count if limit is None else 0
-        """Parts that may come."""
-        self.came = 0
-        """Parts that have come, on all calls."""
-        self.granting: asyncio.Task[None] | None = None
-        self.receiver: PartsReceiver
-        self.traffic: Parts
-        """Both are set once there is a buffer."""
-        self.calls: dict[int, _Call] = {}
-        self.over = False
-        self.receipt: asyncio.Future[PushReceipt] = asyncio.get_running_loop().create_future()
-        self.receipt.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.giving_up: asyncio.TimerHandle | None = None
-
-    @property
-    def held(self) -> PartsHeld:
-        return self.receiver.held
-
-    @property
-    def missing(self) -> str:
-        return f"{self.held.left} of {self.grid.count} parts are missing"
-
-    def end_calls(self, but: _Call | None = None) -> None:
-        for call in self.calls.values():
-            if call is not but:
-                call.patience.cut()
-
-
 class PushParts:
     """All pushes. Owned by the event loop."""
 
@@ -95,7 +49,7 @@ class PushParts:
         self._terms = terms
         self._stall_seconds = terms.stall_seconds
         self._numbers = itertools.count()
-        self._transfers: dict[PushKey, _Transfer] = {}
+        self._transfers: dict[PushKey, PushTransfer] = {}
         self._receipts: OrderedDict[PushKey, tuple[PushHeader, PushReceipt]] = OrderedDict()
         self._refusals: OrderedDict[PushKey, _Refusal] = OrderedDict()
         """So that all calls of a push are told the same: the first refusal may end the session of its learner."""
@@ -171,18 +125,18 @@ class PushParts:
             raise RefusedError(refused.reason)
         return None
 
-    def _begun(self, key: PushKey, header: PushHeader, peer: Peer) -> tuple[_Transfer, _Call]:
+    def _begun(self, key: PushKey, header: PushHeader, peer: Peer) -> tuple[PushTransfer, PushCall]:
         """One more call of a transfer."""
         transfer = self._transfer(key, header, peer)
-        call = _Call(next(self._numbers), Patience(self._stall_seconds), transfer.grid)
+        call = PushCall(next(self._numbers), Patience(self._stall_seconds), transfer.grid)
         transfer.calls[call.number] = call
         return transfer, call
 
-    async def _outcome(self, key: PushKey, transfer: _Transfer, call: _Call, read: _Read) -> PushReceipt:
+    async def _outcome(self, key: PushKey, transfer: PushTransfer, call: PushCall, read: _Read) -> PushReceipt:
         await self._receive(key, transfer, call, read)
         return await asyncio.shield(transfer.receipt)
 
-    async def _quiet(self, call: _Call, telling: "asyncio.Task[None]") -> None:
+    async def _quiet(self, call: PushCall, telling: "asyncio.Task[None]") -> None:
         """Let what is being written end: gRPC would not end a call in the middle of its first message.
 
         Raises:
@@ -194,11 +148,11 @@ class PushParts:
         async with asyncio.timeout(self._stall_seconds):
             await asyncio.wait({telling})
 
-    def _transfer(self, key: PushKey, header: PushHeader, peer: Peer) -> _Transfer:
+    def _transfer(self, key: PushKey, header: PushHeader, peer: Peer) -> PushTransfer:
         transfer = self._transfers.get(key)
         if transfer is None:
             grid, limit = Grid(header.payload_bytes, header.part_bytes), self._terms.limit_of(header.learner)
-            transfer = _Transfer(header, grid, limit)
+            transfer = PushTransfer(header, grid, limit)
             try:
                 buffer = self._handler.accept_push(header, peer, self._abandon(key, transfer))
             except RefusedError as error:
@@ -219,7 +173,7 @@ class PushParts:
             transfer.giving_up = None
         return transfer
 
-    async def _receive(self, key: PushKey, transfer: _Transfer, call: _Call, read: _Read) -> None:
+    async def _receive(self, key: PushKey, transfer: PushTransfer, call: PushCall, read: _Read) -> None:
         """Receive parts until the transfer is over."""
         try:
             async with call.patience.waiting():
@@ -244,7 +198,7 @@ class PushParts:
                 self._fail(key, transfer, error)
             raise
 
-    def _take(self, transfer: _Transfer, call: _Call, message: bytes | memoryview | None) -> None:
+    def _take(self, transfer: PushTransfer, call: PushCall, message: bytes | memoryview | None) -> None:
         if message is None:
             raise UnavailableError(f"the push ended too early; {transfer.missing}")
         # The rest would only take bandwidth from pushes that are still wanted.
@@ -257,7 +211,7 @@ class PushParts:
         transfer.traffic.moved(part, len(message))
         call.arrivals.add(part)
 
-    async def _tell(self, transfer: _Transfer, call: _Call, context: Context) -> None:
+    async def _tell(self, transfer: PushTransfer, call: PushCall, context: Context) -> None:
         """Say what is held: first everything, then what this call brings."""
         with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):  # the reading side says why
             learner = transfer.header.learner
@@ -272,7 +226,7 @@ class PushParts:
         await context.write(message)
         self._terms.control(learner, Way.DOWN, message)
 
-    async def _grant(self, transfer: _Transfer, limit: Limit) -> None:
+    async def _grant(self, transfer: PushTransfer, limit: Limit) -> None:
         """Let parts come as fast as the region's limit allows."""
         for part in range(transfer.grid.count):
             await limit.up(transfer.grid.size(part))
@@ -283,7 +237,7 @@ class PushParts:
             if calls:  # one is enough: what is granted counts for all
                 calls[part % len(calls)].arrivals.wake()
 
-    def _whole(self, key: PushKey, transfer: _Transfer, call: _Call) -> None:
+    def _whole(self, key: PushKey, transfer: PushTransfer, call: PushCall) -> None:
         if transfer.granting is not None:
             transfer.granting.cancel()
         transfer.over = True  # it stays known until there is a receipt, for calls that come late
@@ -292,14 +246,14 @@ class PushParts:
         self._finishing.add(finishing)
         finishing.add_done_callback(self._finishing.discard)
 
-    async def _finish(self, key: PushKey, transfer: _Transfer) -> None:
+    async def _finish(self, key: PushKey, transfer: PushTransfer) -> None:
         """Hand it over. A complete push counts, whether or not the learner still waits for the receipt."""
         try:
             await self._hand_over(key, transfer)
         finally:
             self._transfers.pop(key, None)
 
-    async def _hand_over(self, key: PushKey, transfer: _Transfer) -> None:
+    async def _hand_over(self, key: PushKey, transfer: PushTransfer) -> None:
         try:
             digest = transfer.receiver.finish(transfer.header.payload_digest)
         except WireError as error:
@@ -314,7 +268,7 @@ class PushParts:
         keep_latest(self._receipts, key, (transfer.header, receipt))
         transfer.receipt.set_result(receipt)
 
-    def _abandon(self, key: PushKey, transfer: _Transfer) -> Callable[[], None]:
+    def _abandon(self, key: PushKey, transfer: PushTransfer) -> Callable[[], None]:
         def abandon() -> None:
             if not transfer.over:
                 self._over(key, transfer)
@@ -323,11 +277,11 @@ class PushParts:
 
         return abandon
 
-    def _abandoned(self, transfer: _Transfer) -> None:
+    def _abandoned(self, transfer: PushTransfer) -> None:
         reason = self._handler.push_unwanted(transfer.header) or "it is no longer requested"
         self._end(transfer, RefusedError(reason))
 
-    def _left(self, key: PushKey, transfer: _Transfer, call: _Call) -> None:
+    def _left(self, key: PushKey, transfer: PushTransfer, call: PushCall) -> None:
         del transfer.calls[call.number]
         transfer.held.closed(call.number)
         if not transfer.calls and not transfer.over:
@@ -335,12 +289,12 @@ class PushParts:
             loop = asyncio.get_running_loop()
             transfer.giving_up = loop.call_later(self._stall_seconds, self._fail, key, transfer, gone)
 
-    def _fail(self, key: PushKey, transfer: _Transfer, error: WireError) -> None:
+    def _fail(self, key: PushKey, transfer: PushTransfer, error: WireError) -> None:
         if not transfer.over:
             self._over(key, transfer)
             self._end(transfer, error)
 
-    def _over(self, key: PushKey, transfer: _Transfer) -> None:
+    def _over(self, key: PushKey, transfer: PushTransfer) -> None:
         """Write no more into the buffer."""
         transfer.over = True
         if transfer.granting is not None:
@@ -349,7 +303,7 @@ class PushParts:
         if transfer.giving_up is not None:
             transfer.giving_up.cancel()
 
-    def _end(self, transfer: _Transfer, error: WireError) -> None:
+    def _end(self, transfer: PushTransfer, error: WireError) -> None:
         transfer.receipt.set_exception(error)
         transfer.end_calls()
         self._handler.push_failed(transfer.header, str(error))
