@@ -17,6 +17,7 @@ from typing import Final
 
 import xxhash
 
+from diloco.runtime.process.memory import keep_freed_memory
 from diloco.wire.channel import DEFAULT_CONNECTIONS
 from diloco.wire.messages import (
     Join,
@@ -52,6 +53,7 @@ class Far:
 
 def serve(far: Far, pipe: Connection) -> None:
     """Tell the port, then serve until the pipe ends."""
+    keep_freed_memory()
     if far.plain:
         _serve_plain(far, pipe)
     else:

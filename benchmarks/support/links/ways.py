@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from diloco.runtime.process.memory import keep_freed_memory
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Alive, Join, PullRequest, PushHeader
@@ -53,6 +54,7 @@ class Wire:
     """Ours."""
 
     def __init__(self, address: str, tls: ClientTls | None) -> None:
+        keep_freed_memory()
         self._client = SyncClient(ClientOptions(address, tls=tls))
         self.control = connected(lambda: Control(self._client))
 

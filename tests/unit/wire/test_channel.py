@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from diloco.wire.channel import CONTROL, ChannelArguments, client_arguments, keep_message_buffers, server_arguments
+from diloco.wire.channel import CONTROL, ChannelArguments, client_arguments, server_arguments
 from diloco.wire.part_messages import HEADER_BYTES
 from diloco.wire.parts import LARGEST_PART_BYTES
 
@@ -57,8 +57,3 @@ def test_a_learner_may_ping_as_often_as_it_is_told_to() -> None:
     assert isinstance(least, int)
     assert least < 2500
     assert server["grpc.keepalive_permit_without_calls"] == 1
-
-
-def test_the_allocator_can_be_told_twice() -> None:
-    keep_message_buffers()
-    keep_message_buffers()

@@ -11,6 +11,7 @@ import typer
 from diloco.cli.program import new_app, run_command
 from diloco.runtime.log import set_up_logging
 from diloco.runtime.process.die_with_parent import die_with_parent
+from diloco.runtime.process.memory import keep_freed_memory
 from diloco.spec import load_job
 
 _Tls = TypeVar("_Tls")
@@ -66,7 +67,7 @@ def syncer(
       diloco syncer --job job.yaml --directory state --http 127.0.0.1:8080
       diloco syncer --job job.yaml --directory state --listen 127.0.0.1:29400
     """
-    _tie_to(parent)
+    _begin(parent)
     manifest = load_job(job)
     from diloco.syncer.options import SyncerOptions
     from diloco.syncer.process import run_syncer
@@ -138,7 +139,7 @@ def learner(
       diloco learner --job job.yaml --learner us-east/fast/0 \\
           --syncer syncer.example:29400 --directory /scratch/diloco
     """
-    _tie_to(parent)
+    _begin(parent)
     address = syncer if syncer_address_file is None else syncer_address_file
     if address is None or (syncer is not None and syncer_address_file is not None):
         given = "both are given" if address is not None else "none is given"
@@ -198,7 +199,7 @@ def rank(
     log_json: LogJson = False,
 ) -> None:
     """Run a process of a learner, which its first process starts."""
-    _tie_to(parent)
+    _begin(parent)
     manifest = load_job(job)
     from diloco.learner.unit.process import RankOptions, run_rank
 
@@ -212,10 +213,11 @@ def main() -> None:
     sys.exit(run_command(app, sys.argv[1:]))
 
 
-def _tie_to(parent: int | None) -> None:
+def _begin(parent: int | None) -> None:
     # Before anything slow is imported, as the parent may die in the meantime.
     if parent is not None:
         die_with_parent(parent)
+    keep_freed_memory()
 
 
 def _tls(kind: Callable[[Path, Path, Path], _Tls], ca: Path | None, cert: Path | None, key: Path | None) -> _Tls | None:

@@ -1,10 +1,9 @@
-"""Settings that both sides of a gRPC connection share: names of the calls, limits, keepalive, HTTP/2, memory.
+"""Settings that both sides of a gRPC connection share: names of the calls, limits, keepalive, HTTP/2.
 
 The settings for fragments were chosen with ``benchmarks/wire.py``, and so was one grpc.aio server for everything: a
 second, threaded server for fragments was no faster, and would have needed a second address.
 """
 
-import ctypes
 from typing import Final
 
 from diloco.wire.parts import LARGEST_PART_BYTES
@@ -39,15 +38,6 @@ _HANDSHAKE_MILLISECONDS: Final = 10_000
 _CONNECTING_MILLISECONDS: Final = 5_000
 _LEAST_PING_MILLISECONDS: Final = 100
 _IDLE_MILLISECONDS: Final = 300_000
-
-_M_TRIM_THRESHOLD: Final = -1  # malloc.h
-_M_MMAP_THRESHOLD: Final = -3
-_M_ARENA_MAX: Final = -8
-_LARGEST_KEPT_BYTES: Final = 8 << 20
-"""Blocks up to this size come from the heap: above the largest part, below all but small fragments. glibc's own
-dynamic threshold goes up to 32 MiB."""
-_KEPT_BYTES: Final = 64 << 20
-"""Free memory kept at the top of the heap: what the connections of several transfers hold at once."""
 
 ChannelArguments = list[tuple[str, int | str]]
 
@@ -108,19 +98,3 @@ def client_arguments(keepalive_seconds: float, number: int, server_name: str | N
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.enable_retries", 0),  # the caller retries, as only it knows whether the message is still wanted
     ]
-
-
-def keep_message_buffers() -> None:
-    """Make glibc keep freed message buffers, for the whole process; with another C library do nothing.
-
-    gRPC delivers every part in newly allocated memory. By default glibc returns blocks of that size to the kernel when
-    they are freed, and each new one costs a page fault for every 4 KiB, which takes longer than the copy itself. All
-    threads share one heap, so that what one has freed serves the others.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    mallopt(_M_ARENA_MAX, 1)
-    mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

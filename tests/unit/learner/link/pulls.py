@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from diloco.core.buffers import recycled
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import Update, encode_update
 from diloco.learner.link.puller import Puller, ReceiveOptions
@@ -73,7 +74,7 @@ class Syncer:
         sent = self.payload if header.codec else self.new
         buffer = allocate(header)
         self.while_it_comes()
-        buffer[:] = sent.numpy().tobytes()
+        buffer[:] = sent.numpy().data.cast("B")
         return header
 
     def breaks_off(self) -> None:
@@ -116,7 +117,7 @@ class Bench:
 
     def _buffer(self, _: int) -> torch.Tensor:
         self.buffers += 1
-        return torch.empty(self.numel)
+        return recycled(self.numel, torch.float32)
 
     def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
         """Order a pull; returns what has arrived once no worker has anything left to do.

@@ -16,6 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from diloco.core.buffers import recycled
 from diloco.core.finite_check import problem_with
 from diloco.core.merge.codec import Codec
 from diloco.core.merge.downlink import apply_update
@@ -236,7 +237,7 @@ class _Reception:
                 f"{order.minimum_version} on, {self.whole_bytes} bytes{self._or_update()}"
             )
         if header.codec:
-            self._received = torch.empty(header.payload_bytes, dtype=torch.uint8)
+            self._received = recycled(header.payload_bytes, torch.uint8)
         else:
             self._received = self._buffer(order.fragment)
         return self._received.numpy().data.cast("B")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from diloco.core.buffers import recycled
 from diloco.core.fragments import Fragment
 from diloco.model.fragments import read_fragment, slot_values
 
@@ -56,8 +57,10 @@ class Reader:
         self._stream = _stream(device) if device.type == "cuda" else None
 
     def host_buffer(self, fragment: Fragment) -> Tensor:
-        """A new flat f32 buffer for a fragment, in memory that ``device`` can copy to and from asynchronously."""
-        return torch.empty(fragment.numel, dtype=torch.float32, pin_memory=self._stream is not None)
+        """A flat f32 buffer for a fragment, in memory that ``device`` can copy to and from asynchronously."""
+        if self._stream is None:
+            return recycled(fragment.numel, torch.float32)
+        return torch.empty(fragment.numel, dtype=torch.float32, pin_memory=True)  # torch reuses pinned memory itself
 
     def read(self, fragment: Fragment) -> tuple[Tensor, torch.cuda.Event | None]:
         """A fragment's current parameters, and the event after which they can be read (None: they already can)."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from diloco.core.buffers import recycled
 from diloco.core.fragments import Layout
 from diloco.core.merge.codec import Codec
 from diloco.wire.messages import PushHeader, PushKey
@@ -89,7 +90,7 @@ class Inbox:
         problem = self._problem(header)
         if problem is not None:
             raise PushRefusedError(problem)
-        buffer = torch.empty(header.payload_bytes, dtype=torch.uint8)
+        buffer = recycled(header.payload_bytes, torch.uint8)
         self._asks[header.key] = _Reception(buffer, abandon)
         return buffer
 

@@ -20,7 +20,6 @@ from diloco.wire.channel import (
     SERVICE,
     SESSION,
     client_arguments,
-    keep_message_buffers,
 )
 from diloco.wire.client.connections import Connections, Opening
 from diloco.wire.client.diagnosis import diagnose
@@ -73,7 +72,6 @@ class SyncClient:
         Raises:
             TlsFileError: one cannot be read.
         """
-        keep_message_buffers()
         self._options = options
 
         def control(target: Target, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:

@@ -21,7 +21,6 @@ from diloco.wire.channel import (
     PUSH_PARTS,
     SERVICE,
     SESSION,
-    keep_message_buffers,
     server_arguments,
 )
 from diloco.wire.server.bandwidth import LimitOf, unlimited
@@ -108,7 +107,6 @@ class SyncServer:
             ListenError: the address is in use or is not one of this machine's.
             TlsFileError: a certificate, or the list of revoked ones, cannot be read.
         """
-        keep_message_buffers()
         logging.getLogger(_GRPC_LOGGER).addFilter(_is_not_about_a_peer_that_is_gone)
         options = self._options
         credentials = None if options.tls is None else options.tls.credentials()
