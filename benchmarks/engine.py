@@ -1,14 +1,16 @@
-"""Events that the engine processes in a processor second, and function calls for one, as the number of learners grows.
+"""Events that the engine processes in a processor second, function calls for one, and the price of a simulated day.
 
 A counted run in virtual time records a course of events: steps, requests, outer gradients, merges, joins, lost
 sessions; a quarter of the learners is far away and has leads. An engine of its own then processes the same events, so
-that nothing but the engine is measured. Calls (of Python functions and builtins) do not depend on the machine.
+that nothing but the engine is measured. Calls (of Python functions and builtins) do not depend on the machine. A day is
+extrapolated from the whole simulation of the same course.
 """
 
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -38,8 +40,10 @@ TRIES = 3
 
 @dataclass(frozen=True)
 class Course:
-    """Recorded events, and the options of their engine."""
+    """Recorded events, the options of their engine, and a function that simulates them, for ``seconds``."""
 
+    simulate: Callable[[], object]
+    seconds: float
     options: EngineOptions
     events: list[tuple[Event, float]]
 
@@ -66,9 +70,10 @@ def record(learners: int, events: int) -> Course:
     ]
     far = dict.fromkeys(ids[: learners // 4], Profile(STEP_SECONDS, link=FAR))
     scenario = Scenario(far, Profile(STEP_SECONDS, link=NEAR), tuple(faults))
+    simulate = partial(simulate_course, job, scenario, layout, seconds)
     with patch.object(syncer, "Engine", Recording):
-        simulate_course(job, scenario, layout, seconds)
-    return Course(EngineOptions.from_job(job, layout), found)
+        simulate()
+    return Course(simulate, seconds, EngineOptions.from_job(job, layout), found)
 
 
 def replay(course: Course) -> Engine:
@@ -79,8 +84,18 @@ def replay(course: Course) -> Engine:
     return engine
 
 
-def calls_of(course: Course) -> int:
-    """Function calls of a replay."""
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Processor seconds of the fastest try."""
+    seconds = []
+    for _ in range(TRIES):
+        began = time.process_time()
+        work()
+        seconds.append(time.process_time() - began)
+    return min(seconds)
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Function calls that it makes."""
     count = 0
 
     def note(_frame: FrameType, what: str, _: Any) -> None:
@@ -89,7 +104,7 @@ def calls_of(course: Course) -> int:
 
     sys.setprofile(note)
     try:
-        replay(course)
+        work()
     finally:
         sys.setprofile(None)
     return count
@@ -98,18 +113,16 @@ def calls_of(course: Course) -> int:
 def run_case(learners: int, events: int) -> dict[str, Any]:
     """Record a course, and measure its replay."""
     course = record(learners, events)
-    seconds = []
-    for _ in range(TRIES):
-        began = time.process_time()
-        engine = replay(course)
-        seconds.append(time.process_time() - began)
-    count = len(course.events)
+    again, count, in_a_day = partial(replay, course), len(course.events), 86_400 / course.seconds
     return {
         "learners": learners,
         "events": count,
-        "merges": engine.progress.merges,
-        "events_a_cpu_second": count / min(seconds),
-        "calls_an_event": calls_of(course) / count,
+        "merges": again().progress.merges,
+        "events_a_cpu_second": count / cpu_seconds(again),
+        "calls_an_event": calls_of(again) / count,
+        "calls_an_event_simulated": calls_of(course.simulate) / count,
+        "day_events": count * in_a_day,
+        "day_cpu_seconds": cpu_seconds(course.simulate) * in_a_day,
     }
 
 
