@@ -1,3 +1,6 @@
+from collections.abc import Callable
+
+import pytest
 import torch
 
 from diloco.core.buffers import _free, recycled
@@ -23,23 +26,26 @@ def test_memory_is_lent_again_once_nothing_refers_to_it() -> None:
     assert buffer().data_ptr() == place
 
 
-def test_memory_that_somebody_reads_is_not_lent_again() -> None:
-    readers = (
+@pytest.mark.parametrize(
+    "reader",
+    [
         lambda lent: lent[5:9],
         lambda lent: lent.view(torch.uint8),
         lambda lent: lent.detach(),
         lambda lent: lent.numpy(),
         lambda lent: lent.numpy().data.cast("B")[8:],
-    )
-    for reader in readers:
-        _free.clear()
-        lent = buffer()
-        place, reads = lent.data_ptr(), reader(lent)
-        del lent
-        other = buffer()
-        assert other.data_ptr() != place
-        del reads
-        assert place == buffer().data_ptr()
+    ],
+    ids=["a part", "its bytes", "another tensor of it", "its array", "a view on its memory"],
+)
+def test_memory_that_somebody_reads_is_not_lent_again(reader: Callable[[torch.Tensor], object]) -> None:
+    _free.clear()
+    lent = buffer()
+    place, reads = lent.data_ptr(), reader(lent)
+    del lent
+    other = buffer()
+    assert other.data_ptr() != place
+    del reads
+    assert place == buffer().data_ptr()
 
 
 def test_fragments_that_differ_a_little_share_memory() -> None:
