@@ -42,6 +42,25 @@ def test_errors_stay_within_the_codecs_bound(codec: Codec, values: Tensor) -> No
     assert (error <= bound(codec, values)).all()
 
 
+def nearest(codec: ScaledCodec, values: Tensor) -> Tensor:
+    """What a codec's definition makes of ``values``, group by group."""
+    made = []
+    for group in values.split(codec.encoding.group):
+        step = group.abs().max() / codec.limit
+        codes = (group / step).round().clamp(-codec.limit, codec.limit) if step >= SMALLEST_STEP else 0 * group
+        made.append(codes.to(torch.int8) * step)
+    return torch.cat(made)
+
+
+@given(st.sampled_from([codec for codec in CODECS if isinstance(codec, ScaledCodec)]), values_of)
+@settings(deadline=None)
+def test_codes_are_the_nearest_multiples_of_the_groups_step_to_the_bit(codec: ScaledCodec, values: Tensor) -> None:
+    expected = nearest(codec, values)
+    assert torch.equal(decoded(codec, codec.encode(values), len(values)).view(torch.int32), expected.view(torch.int32))
+    _, lost = encode_with_feedback(codec, values, None)
+    assert torch.equal(lost.view(torch.int32), (values - expected).view(torch.int32))
+
+
 @given(codecs, values_of)
 @settings(deadline=None)
 def test_encoding_what_was_decoded_loses_no_more(codec: Codec, values: Tensor) -> None:

@@ -48,6 +48,17 @@ def test_decoding_block_by_block_is_decoding_at_once(codec: Codec, numel: int) -
 
 
 @every_codec
+@pytest.mark.parametrize("numel", [65, BLOCK + 1, 2 * BLOCK + 333])
+def test_encoding_block_by_block_is_encoding_at_once(codec: Codec, numel: int) -> None:
+    values, payload = random(numel), torch.zeros(codec.payload_bytes(numel), dtype=torch.uint8)
+    for start in reversed(range(0, numel, BLOCK)):
+        codec.encode_into(values[start : start + BLOCK], payload, start)
+    assert torch.equal(payload, codec.encode(values))
+    with pytest.raises(CodecError, match="not whole blocks of a"):
+        codec.encode_into(values[:10], payload, 10)
+
+
+@every_codec
 @pytest.mark.parametrize(
     ("start", "size"),
     [(1, BLOCK), (0, 10), (0, BLOCK + 7), (BLOCK - 1, 100), (BLOCK, 8), (-BLOCK, BLOCK), (2 * BLOCK, 1)],

@@ -125,13 +125,11 @@ class _Encoder:
             new = scratch[: base.numel()]
             torch.sub(merged, base, out=new).add_(residual)
             try:
-                encoded = self.codec.encode(new)
+                self.codec.encode_into(new, self.payload, block * BLOCK)
             except CodecError:
                 self.failed.add(block)
                 rest.copy_(residual)
                 continue
-            begin = self.codec.payload_bytes(block * BLOCK)
-            self.payload[begin : begin + encoded.numel()] = encoded
             _sum(self.codec, self.payload, block * BLOCK, base, new)
             torch.sub(merged, new, out=merged)  # exact where the two are within a factor of 2 (Sterbenz)
             torch.add(merged, residual, out=rest)

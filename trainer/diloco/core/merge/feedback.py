@@ -30,17 +30,20 @@ def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor | None) 
         ValueError: ``residual`` has another length.
     """
     require_flat(values)
-    corrected = values
     if residual is not None:
         require_flat(residual)
         if residual.numel() != values.numel():
             raise ValueError(f"the residual has {residual.numel()} elements, the outer gradient {values.numel()}")
-        corrected = values + residual
-    payload = codec.encode(corrected)
-    lost = torch.empty_like(corrected)
+    payload = torch.empty(codec.payload_bytes(values.numel()), dtype=torch.uint8)
+    lost = torch.empty_like(values)
     scratch = torch.empty(min(BLOCK, values.numel()))
     for start in range(0, values.numel(), BLOCK):
-        stop = min(start + BLOCK, values.numel())
-        decoded = codec.decode(payload, start, scratch[: stop - start])
-        torch.sub(corrected[start:stop], decoded, out=lost[start:stop])
+        within = slice(start, start + BLOCK)
+        corrected = lost[within]  # overwritten with what is lost of it
+        if residual is None:
+            corrected.copy_(values[within])
+        else:
+            torch.add(values[within], residual[within], out=corrected)
+        codec.encode_into(corrected, payload, start)
+        corrected.sub_(codec.decode(payload, start, scratch[: corrected.numel()]))
     return payload, lost
