@@ -282,7 +282,7 @@ CODECS: tuple[Codec, ...] = (
 
 def _tiles(row: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     """Parts of tensors of equally many rows, the first with ``row`` elements in each: what is worked on at once."""
-    return zip(*(one.split(_TILE // row) for one in tensors), strict=True)
+    return zip(*(torch.split(one, _TILE // row) for one in tensors), strict=True)
 
 
 def is_finite(values: Tensor) -> bool:
