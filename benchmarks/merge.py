@@ -4,7 +4,8 @@
 and the result as the f32 payload that goes back. The copy moves the 8 decoded fragments (512 MiB) with torch on as many
 threads, right before every merge that is timed, so that what else the machine does meets both. Memory is measured in a
 process of its own for each codec: what a merge takes beside the state, the payloads and the buffer of its result.
-Encoding the way back (`sync.downlink`) comes after a merge, on the same threads, and is timed by itself.
+What comes after a merge is timed by itself: encoding the way back (`sync.downlink`), on the same threads, and the
+digest, both before the version's release, and the proof after it.
 """
 
 import statistics
@@ -20,8 +21,10 @@ from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge.codec import CODECS, Codec, codec_named
 from diloco.core.merge.downlink import Update, encode_update
 from diloco.core.merge.fragment_merge import Contribution, MergeTarget, merge_fragment
+from diloco.core.proof import proof_of
 from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.block_threads import BlockThreads
+from diloco.syncer.store import bytes_of, digest_of
 from support.job import alone
 from support.links.peers import forget_peak, memory_bytes
 from support.report import Ratio, command, write_report
@@ -126,13 +129,16 @@ def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]
 
 
 def time_updates(learners: int, rounds: int, threads: int) -> list[dict[str, Any]]:
-    """Encoding an update, by codec."""
+    """Encoding an update, by codec, and the digest and the proof of a new version."""
     setting = Setting([codec_named("BF16")], 1, threads)
     merged, residual = torch.zeros(setting.fragment.numel), torch.zeros(setting.fragment.numel)
     setting.merge(codec_named("BF16"), "RDA", merged)
     update = Update(setting.parameters, merged, residual, residual)
     codecs = (codec_named("BF16"), codec_named("Int8"))
-    cases = {f"{codec.name}_downlink": partial(encode_update, codec, update, setting.run) for codec in codecs}
+    cases: dict[str, Callable[[], object]] = {
+        f"{codec.name}_downlink": partial(encode_update, codec, update, setting.run) for codec in codecs
+    }
+    cases |= {"digest": partial(digest_of, merged), "proof": partial(proof_of, bytes_of(merged))}
     return beside_copies(cases, learners, rounds)
 
 
@@ -161,11 +167,12 @@ def main() -> None:
     fragment_bytes = transformer_fragment().numel * 4
     copied = f"torch's copy of {learners} f32 fragments, {threads} threads"
     fragment = "one f32 fragment (the result, one more, is not counted)"
-    ratios = {row["what"]: Ratio(row["ratio"], copied, less_is_better=True) for row in rows}
-    ratios |= {
-        f"{name}_extra_memory": Ratio(used / fragment_bytes, fragment, less_is_better=True)
-        for name, used in extra.items()
-    }
+    ratios = {row["what"]: Ratio(row["ratio"], copied) for row in rows}
+    took = {row["what"]: row["milliseconds"] for row in rows}
+    for downlink in ("BF16", "Int8"):
+        released = took["BF16_RDA"] + took[f"{downlink}_downlink"] + took["digest"]
+        ratios[f"{downlink}_release"] = Ratio(released / took["BF16_RDA"], "the RDA merge of BF16 alone")
+    ratios |= {f"{name}_extra_memory": Ratio(used / fragment_bytes, fragment) for name, used in extra.items()}
     figures = {
         "fragment_bytes": fragment_bytes,
         "learners": learners,

@@ -45,7 +45,7 @@ def test_errors_stay_within_the_codecs_bound(codec: Codec, values: Tensor) -> No
 def nearest(codec: ScaledCodec, values: Tensor) -> Tensor:
     """What a codec's definition makes of ``values``, group by group."""
     made = []
-    for group in values.split(codec.encoding.group):
+    for group in torch.split(values, codec.encoding.group):
         step = group.abs().max() / codec.limit
         codes = (group / step).round().clamp(-codec.limit, codec.limit) if step >= SMALLEST_STEP else 0 * group
         made.append(codes.to(torch.int8) * step)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from diloco.core.buffers import recycled
 from diloco.core.finite_check import problem_with
 from diloco.core.fragments import Layout
 from diloco.core.merge.fragment_merge import MergeTarget
@@ -146,10 +147,10 @@ class FragmentStore:
         fresh = fragment in self._held
         return NextVersion(
             MergeTarget(
-                parameters=torch.empty_like(self._current[fragment].parameters),
-                momentum=torch.empty_like(momentum) if fresh else momentum,
+                parameters=_like(momentum),
+                momentum=_like(momentum) if fresh else momentum,
             ),
-            rest=torch.empty_like(residual) if fresh and residual is not None else residual,
+            rest=_like(residual) if fresh and residual is not None else residual,
         )
 
     def commit(
@@ -180,6 +181,10 @@ class FragmentStore:
     def release(self) -> None:
         """Note that the image is no longer read: momentum and residuals are updated in place again."""
         self._held = set()
+
+
+def _like(values: torch.Tensor) -> torch.Tensor:
+    return recycled(values.numel(), torch.float32)
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from diloco.core.merge.codec import Codec, CodecError, codec_named, require_flat, tiles
+from diloco.core.buffers import recycled
+from diloco.core.merge.codec import Codec, CodecError, codec_named, require_flat
 from diloco.core.merge.fragment_merge import BlockRunner, in_this_thread
 from diloco.core.sizes import BLOCK
 from diloco.spec.sync import Downlink
@@ -112,7 +113,7 @@ class _Encoder:
     failed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.payload = torch.empty(self.codec.payload_bytes(self.update.base.numel()), dtype=torch.uint8)
+        self.payload = recycled(self.codec.payload_bytes(self.update.base.numel()), torch.uint8)
 
     @property
     def blocks(self) -> range:
@@ -123,8 +124,7 @@ class _Encoder:
         for block in blocks:
             base, merged, residual, rest = self.update.block(block)
             new = scratch[: base.numel()]
-            for one, before, waits, made in tiles(1, merged, base, residual, new):
-                torch.sub(one, before, out=made).add_(waits)
+            torch.sub(merged, base, out=new).add_(residual)
             try:
                 self.codec.encode_into(new, self.payload, block * BLOCK)
             except CodecError:
@@ -132,10 +132,9 @@ class _Encoder:
                 rest.copy_(residual)
                 continue
             _sum(self.codec, self.payload, block * BLOCK, base, new)
-            for one, waits, left, made in tiles(1, merged, residual, rest, new):
-                torch.sub(one, made, out=one)  # exact where the two are within a factor of 2 (Sterbenz)
-                torch.add(one, waits, out=left)
-                one.copy_(made)
+            torch.sub(merged, new, out=merged)  # exact where the two are within a factor of 2 (Sterbenz)
+            torch.add(merged, residual, out=rest)
+            merged.copy_(new)
 
     def give_up(self, blocks: Iterable[int]) -> None:
         """Without a payload: add everything that was left over to the new version."""

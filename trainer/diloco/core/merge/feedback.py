@@ -6,6 +6,7 @@ It keeps no state. The sender decides when a residual counts: once the payload h
 import torch
 from torch import Tensor
 
+from diloco.core.buffers import recycled
 from diloco.core.merge.codec import Codec, require_flat
 from diloco.core.sizes import BLOCK
 
@@ -34,8 +35,7 @@ def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor | None) 
         require_flat(residual)
         if residual.numel() != values.numel():
             raise ValueError(f"the residual has {residual.numel()} elements, the outer gradient {values.numel()}")
-    payload = torch.empty(codec.payload_bytes(values.numel()), dtype=torch.uint8)
-    lost = torch.empty_like(values)
+    payload, lost = recycled(codec.payload_bytes(values.numel()), torch.uint8), recycled(values.numel(), torch.float32)
     scratch = torch.empty(min(BLOCK, values.numel()))
     for start in range(0, values.numel(), BLOCK):
         within = slice(start, start + BLOCK)

@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from diloco.core.buffers import recycled
 from diloco.core.fragments import Layout
 from diloco.core.proof import proof_of
 from diloco.core.sizes import F32
@@ -164,7 +165,7 @@ class Collector:
             raise RefusedError(f"fragment {order.fragment} is asked for whole: {size} bytes of f32")
         if reception.buffer is not None:
             raise RefusedError("it is being received already")
-        reception.buffer, reception.abandon = torch.empty(numel, dtype=torch.float32), abandon
+        reception.buffer, reception.abandon = recycled(numel, torch.float32), abandon
         reception.moved_at = self._clock()
         return bytes_of(reception.buffer)
 
