@@ -1,7 +1,7 @@
 """A process that waits to become a learner or the syncer, so that one that died is back without loading torch first.
 
-It costs 200 MB of memory beside the files that all processes share. Whatever is wrong with it, the process that needs
-it is started in the usual way.
+It holds up to 570 MB of memory, the files included that processes share. Whatever is wrong with it, what needs it
+is started in the usual way.
 """
 
 import json
