@@ -31,7 +31,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standby]:
     _, way = one._kept
     way.settimeout(60.0)
     assert way.recv(1, socket.MSG_PEEK)
-    way.settimeout(1.0)
+    way.settimeout(0.0)
     yield one
     one.end()
 
@@ -71,8 +71,11 @@ def test_a_process_is_started_although_it_died_or_hangs(kept: Standby, tmp_path:
     child.wait()
 
 
-def test_it_becomes_none_that_must_load_with_something_else(kept: Standby, tmp_path: Path) -> None:
-    waits, child = process_of(kept), waiting(kept, tmp_path, OMP_NUM_THREADS="2")
+@pytest.mark.parametrize("threads", ["1", "2"], ids=["it still loads", "it loaded for another number of threads"])
+def test_what_cannot_be_of_use_now_is_left_alone(kept: Standby, tmp_path: Path, threads: str) -> None:
+    waits, child = process_of(kept), waiting(kept, tmp_path, OMP_NUM_THREADS=threads)
+    assert kept._kept is not None
+    assert kept._kept[1].recv(1)  # as if it had not said so
     assert child.start() != waits.pid
     assert process_of(kept) == waits
     child.signal(signal.SIGKILL)

@@ -31,7 +31,8 @@ def main() -> None:
         message, files, *_ = socket.recv_fds(way, MESSAGE_BYTES, 2)
         if not message:
             return
-        _become(*json.loads(message), files)
+        command, environment = json.loads(message)
+        _become(command, environment, files)
         way.send(b"r")
     entry.main()
 

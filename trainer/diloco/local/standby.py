@@ -1,7 +1,7 @@
 """A process that waits to become a learner or the syncer, so that one that died is back without loading torch first.
 
-It costs 200 MB of memory beside the files that all processes share. Whatever is wrong with it, the process that needs
-it is started in the usual way.
+It holds up to 570 MB of memory, the files included that processes share. Whatever is wrong with it, what needs it
+is started in the usual way.
 """
 
 import json
@@ -19,7 +19,7 @@ import psutil
 
 MESSAGE_BYTES: Final = 1 << 16
 _TITLE_BYTES: Final = 1 << 13
-_AFTER_SECONDS: Final = 10.0
+_AFTER_SECONDS: Final = 5.0
 """From the start of the run, or since it was used: others load then (ours)."""
 _ANSWER_SECONDS: Final = 1.0
 """One that does not answer in this time hangs (ours)."""
@@ -48,11 +48,11 @@ class Standby:
 
     def _start(self) -> None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        here.settimeout(_ANSWER_SECONDS)
+        here.settimeout(0.0)
         with there:
             process = subprocess.Popen(  # noqa: S603  # our own interpreter and arguments
                 [sys.executable, "-m", "diloco.cli.standby", str(os.getpid()), " " * _TITLE_BYTES],
-                stdin=there,
+                stdin=there.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **self._environment},
@@ -71,7 +71,12 @@ class Standby:
             return None
         process, way = self._kept
         with suppress(OSError), Path(os.devnull).open("rb") as nothing:
-            if way.recv(1, socket.MSG_DONTWAIT):  # it has loaded
+            try:
+                loaded = way.recv(1)
+            except BlockingIOError:  # it is at it
+                return None
+            if loaded:
+                way.settimeout(_ANSWER_SECONDS)
                 socket.send_fds(way, [json.dumps([command, dict(added)]).encode()], [nothing.fileno(), log.fileno()])
                 if way.recv(1):
                     self._kept, self._due_at = None, time.monotonic() + _AFTER_SECONDS
