@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_PROGRAMS = ("diloco.cli.entry", "diloco.cli.standby", "diloco_operator.main")
+_PROGRAMS = ("diloco.cli.entry", "diloco_operator.main")
 _LOADED = (
     *(
         "diloco.cli.main",

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from diloco.local.standby import Standby
 from diloco.runtime import cache
 from diloco.runtime.last_error import VARIABLE, read_last_error
 
@@ -25,17 +24,17 @@ _TAIL_BYTES = 1 << 16
 class Child:
     """A diloco process, run as ``python -m diloco.cli.entry ARGUMENTS``, which can be restarted after its end."""
 
-    def __init__(
-        self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], standby: Standby | None = None
-    ) -> None:
-        """Do not start it yet; ``environment`` is added to this process's own. ``standby`` may become it."""
-        # Our own interpreter with our own arguments, as a list.
-        self._command = [sys.executable, "-m", "diloco.cli.entry", *arguments, "--parent", str(os.getpid())]
+    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        """Do not start it yet; ``environment`` is added to this process's own."""
+        self._arguments = [*arguments, "--parent", str(os.getpid())]
         self._log = log
         self._error = log.with_suffix(".error")
-        self._environment = environment
-        self._added = {VARIABLE: str(self._error), cache.VARIABLE: str(cache.cache_folder())}
-        self._standby = standby or Standby({})
+        self._environment = {
+            **os.environ,
+            **environment,
+            VARIABLE: str(self._error),
+            cache.VARIABLE: str(cache.cache_folder()),
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -51,14 +50,14 @@ class Child:
             self._error.unlink()  # it is of the one before
         with self._open_log() as log:
             self._log_start = log.tell()
-            # It has a process group of its own: Ctrl-C in the terminal must reach only the supervisor, which stops the
-            # others in order.
-            self._process = self._standby.take(self._command, self._environment, self._added, log) or subprocess.Popen(  # noqa: S603
-                self._command,
+            # Runs our own interpreter with our own arguments, as a list. It has a process group of its own: Ctrl-C in
+            # the terminal must reach only the supervisor, which stops the others in order.
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "diloco.cli.entry", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self._environment, **self._added},
+                env=self._environment,
                 process_group=0,
             )
         return self._process.pid

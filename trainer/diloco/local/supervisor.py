@@ -24,7 +24,6 @@ from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.journal import Journal, read_journal
 from diloco.local.run_plan import SYNCER_THREADS, RunPlan, learner_arguments, syncer_arguments, thread_environment
-from diloco.local.standby import Standby
 from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
@@ -75,7 +74,6 @@ class Supervisor:
         self._view = view
         self._interrupts = 0
         self._signalled: SimpleQueue[int] = SimpleQueue()
-        self._standby = Standby(thread_environment(plan.learner_threads))
         self._bandwidth = BandwidthMeter()
         self._drawn_at = 0.0
         self._began = self._attended_at = time.monotonic()
@@ -117,7 +115,6 @@ class Supervisor:
             return outcome
         finally:
             # Leave no process behind, whatever went wrong above.
-            self._standby.end()
             for process in fleet.running():
                 process.child.signal(signal.SIGKILL)
                 process.child.wait()
@@ -146,9 +143,7 @@ class Supervisor:
     def _fleet(self, journal: Journal, links: dict[str, RegionLink]) -> Fleet:
         plan, policy = self._plan, self._plan.job.spec.failure_policy
         relays = {region: link.address for region, link in links.items()}
-        syncer = Child(
-            syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(SYNCER_THREADS), self._standby
-        )
+        syncer = Child(syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(SYNCER_THREADS))
         learners = {
             learner: Managed(
                 learner,
@@ -156,7 +151,6 @@ class Supervisor:
                     learner_arguments(plan, learner, relays),
                     plan.directory.log(learner),
                     thread_environment(plan.learner_threads),
-                    self._standby,
                 ),
                 processes=len(devices),
             )
@@ -184,7 +178,6 @@ class Supervisor:
         while True:
             fleet.reap()
             fleet.start_due()
-            self._standby.keep()
             self._note_progress(fleet, watch)
             chaos.serve(injector)
             injector.apply_due(self._run_state(fleet, injector, watch))
