@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-State = dict[nn.Parameter, dict[str, Tensor]]
+State = dict[Tensor, dict[str, Tensor]]
 """What an optimizer keeps of each parameter that has had a gradient, by torch's names."""
 
 
@@ -32,7 +32,7 @@ class AdamW:
     def step(self, rate: float) -> None:
         """Update every parameter that has a gradient."""
         for group in self._groups:
-            used = [one for one in group.parameters if one.grad is not None]
+            used: list[Tensor] = [one for one in group.parameters if one.grad is not None]
             for one in used:
                 if one not in self.state:
                     moments = {kind: torch.zeros_like(one) for kind in ("exp_avg", "exp_avg_sq")}
