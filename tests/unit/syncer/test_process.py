@@ -185,7 +185,7 @@ def test_its_pages_say_that_it_writes_the_first_checkpoint(tmp_path: Path, monke
         seen.extend(page(http, path) for path in ("/healthz", "/readyz"))
         raise OSError
 
-    monkeypatch.setattr("diloco.syncer.syncer.write_checkpoint", writes)
+    monkeypatch.setattr("diloco.syncer.prepare.write_checkpoint", writes)
     assert run_syncer(options(tmp_path, SmallJob(tmp_path), http=http)) == EXIT_UNEXPECTED
     assert [status for status, _ in seen] == [200, 503]
     assert all("writing the first checkpoint" in text for _, text in seen)
