@@ -5,10 +5,10 @@ Everything read is checked before it is returned: its size before parsing, then 
 
 import dataclasses
 import math
-from collections.abc import Hashable
-from functools import cache
+from collections.abc import Callable, Hashable
+from functools import cache, partial
 from types import GenericAlias
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
@@ -135,16 +135,42 @@ def _parse(message: P, data: bytes) -> P:
     return message
 
 
+class _Field(NamedTuple):
+    """A field of a message, as its type says."""
+
+    name: str
+    inner: Any
+    """The message that it is; None: it is none."""
+    many: bool
+    optional: bool
+    problem: Callable[[Any], str | None]
+    """What is wrong with its value, or with one of its entries."""
+
+
 @cache
-def _fields(cls: Hashable) -> tuple[tuple[str, Any], ...]:
+def _fields(cls: Hashable) -> tuple[_Field, ...]:
     kind: Any = cls
     hints = get_type_hints(kind)
-    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+    return tuple(_field(field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def _field(name: str, hint: Any) -> _Field:
+    many, optional = isinstance(hint, GenericAlias), hint == _MAY_BE_ABSENT
+    kind = get_args(hint)[0] if many or optional else hint
+    problems: dict[Any, Callable[[Any], str | None]] = {
+        int: _problem_of_integer,
+        bytes: _problem_of_bytes,
+        str: partial(_problem_of_text, name),
+    }
+    if name not in _MAY_BE_NAN:
+        problems[float] = _problem_of_number
+    inner = kind if dataclasses.is_dataclass(kind) else None
+    return _Field(name, inner, many, optional, problems.get(kind, _no_problem))
 
 
 def _to_protobuf(message: Message) -> Protobuf:
     cls: Any = type(message)
-    values = {name: _outgoing(cls, name, kind, getattr(message, name)) for name, kind in _fields(cls)}
+    values = {field.name: _outgoing(cls, field, getattr(message, field.name)) for field in _fields(cls)}
     try:
         made: Protobuf = getattr(sync_pb2, cls.__name__)(**values)
     except (TypeError, ValueError) as error:  # e.g. above 2**32 - 1 in a uint32
@@ -152,32 +178,65 @@ def _to_protobuf(message: Message) -> Protobuf:
     return made
 
 
-def _outgoing(cls: type[Any], name: str, kind: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(kind):
+def _outgoing(cls: type[Any], field: _Field, value: Any) -> Any:
+    if field.inner is not None:
         return _to_protobuf(value)
-    if kind == _MAY_BE_ABSENT:
-        return None if value is None else _checked(cls, name, int, value)
-    return _checked(cls, name, kind, value)
+    if field.optional and value is None:
+        return None
+    return _checked(cls, field, value)
 
 
 def _from_protobuf(cls: type[M], message: Protobuf) -> M:
     kinds: Any = cls
-    values: dict[str, Any] = {name: _incoming(cls, name, kind, message) for name, kind in _fields(kinds)}
+    values: dict[str, Any] = {field.name: _incoming(cls, field, message) for field in _fields(kinds)}
     return cls(**values)
 
 
-def _incoming(cls: type[Any], name: str, kind: Any, message: Protobuf) -> Any:
+def _incoming(cls: type[Any], field: _Field, message: Protobuf) -> Any:
+    name = field.name
     value = getattr(message, name)
-    if dataclasses.is_dataclass(kind):
+    if field.inner is not None:
         if not message.HasField(name):
             raise InvalidMessageError(f"{cls.__name__} without {name}")
-        inner: Any = kind
-        return _from_protobuf(inner, value)
-    if kind == _MAY_BE_ABSENT:
-        return _checked(cls, name, int, value) if message.HasField(name) else None
-    if name in _FOR_PEOPLE:
-        return escaped(_checked(cls, name, kind, value))
-    return _checked(cls, name, kind, value)
+        return _from_protobuf(field.inner, value)
+    if field.optional and not message.HasField(name):
+        return None
+    checked = _checked(cls, field, value)
+    return escaped(checked) if name in _FOR_PEOPLE else checked
+
+
+def _checked(cls: type[Any], field: _Field, value: Any) -> Any:
+    """``value``, or its entries as a tuple, in range.
+
+    Raises:
+        InvalidMessageError: it is not.
+    """
+    if not field.many:
+        problem = field.problem(value)
+    elif len(value) > LONGEST_TUPLE:
+        problem = f"has {len(value)} entries; at most {LONGEST_TUPLE} are allowed"
+    else:
+        value = tuple(value)
+        problem = next((problem for entry in value if (problem := field.problem(entry))), None)
+    if problem is not None:
+        raise InvalidMessageError(f"{cls.__name__}.{field.name} {problem}")
+    return value
+
+
+def _no_problem(_: Any) -> None:
+    return None
+
+
+def _problem_of_integer(value: int) -> str | None:
+    return None if 0 <= value <= LARGEST_INTEGER else f"is {value}; allowed is 0 to {LARGEST_INTEGER}"
+
+
+def _problem_of_number(value: float) -> str | None:
+    return None if math.isfinite(value) and value >= 0 else f"is {value}; it must be finite and not negative"
+
+
+def _problem_of_bytes(value: bytes) -> str | None:
+    return None if len(value) <= LONGEST_BYTES else f"has {len(value)} bytes; at most {LONGEST_BYTES} are allowed"
 
 
 def _problem_of_text(name: str, value: str) -> str | None:
@@ -187,28 +246,3 @@ def _problem_of_text(name: str, value: str) -> str | None:
     if name not in _FOR_PEOPLE and not value.isprintable():
         return f"is {value!r}; use printable characters"
     return None
-
-
-def _checked(cls: type[Any], name: str, kind: Any, value: Any) -> Any:
-    """``value`` as the type ``kind``, in range.
-
-    Raises:
-        InvalidMessageError: it is not.
-    """
-    problem = None
-    if kind is int and not 0 <= value <= LARGEST_INTEGER:
-        problem = f"is {value}; allowed is 0 to {LARGEST_INTEGER}"
-    elif kind is float and name not in _MAY_BE_NAN and not (math.isfinite(value) and value >= 0):
-        problem = f"is {value}; it must be finite and not negative"
-    elif kind is str:
-        problem = _problem_of_text(name, value)
-    elif kind is bytes and len(value) > LONGEST_BYTES:
-        problem = f"has {len(value)} bytes; at most {LONGEST_BYTES} are allowed"
-    elif isinstance(kind, GenericAlias):
-        if len(value) > LONGEST_TUPLE:
-            problem = f"has {len(value)} entries; at most {LONGEST_TUPLE} are allowed"
-        else:
-            return tuple(_checked(cls, name, get_args(kind)[0], entry) for entry in value)
-    if problem is not None:
-        raise InvalidMessageError(f"{cls.__name__}.{name} {problem}")
-    return value
