@@ -15,7 +15,6 @@ from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.convert import LARGEST_MESSAGE_BYTES, pack, pack_learner
 from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError
 from diloco.wire.messages import Progress, PullHeader, PushHeader, Ready, Welcome
-from diloco.wire.part_messages import pack_header
 from diloco.wire.v1 import sync_pb2
 from tests.integration.wire.calls import DATA, HEADER, JOIN, PART, PARTS, REQUEST
 from tests.support.raw_wire import RawClient, ending, part_at, push_header
@@ -190,29 +189,27 @@ def test_an_answer_to_a_pull_that_is_wrong_is_not_believed(
 
 
 def whole(**changes: Any) -> bytes:
-    return pack_header(dataclasses.replace(PullHeader(7, 3, PART, part_bytes=PART), **changes))
+    return pack(dataclasses.replace(PullHeader(7, 3, PART, part_bytes=PART), **changes))
 
 
 @pytest.mark.parametrize(
-    ("message", "error", "text"),
+    ("header", "one", "error", "text"),
     [
-        (b"", InvalidMessageError, "0 bytes without a header"),
-        (struct.pack("<Q", 3) + b"\xff\xff\xff" + PARTS[0], InvalidMessageError, "not a PullHeader"),
-        (whole(fragment=8) + PARTS[0], InvalidMessageError, "got fragment 8"),
-        (whole(version=2) + PARTS[0], InvalidMessageError, "of version 2"),
-        (whole(payload_bytes=1 << 62, part_bytes=1) + PARTS[0], InvalidMessageError, "part_bytes 1 for a payload"),
-        (whole(payload_bytes=2 * PART) + PARTS[0], UnavailableError, "the syncer ended the call"),
-        (whole() + PARTS[0][:-1], InvalidMessageError, "65535 bytes at offset 0 are not one of 1 parts"),
-        (whole() + part_at(0, DATA[:PART], 1), CorruptedError, "the checksum of part 0 does not hold"),
-        (whole(payload_digest=bytes(16)) + PARTS[0], CorruptedError, "digest"),
+        (b"\xff\xff\xff", PARTS[0], InvalidMessageError, "not a PullHeader"),
+        (whole(fragment=8), PARTS[0], InvalidMessageError, "got fragment 8"),
+        (whole(version=2), PARTS[0], InvalidMessageError, "of version 2"),
+        (whole(payload_bytes=1 << 62, part_bytes=1), PARTS[0], InvalidMessageError, "part_bytes 1 for a payload"),
+        (whole(), PARTS[0][:-1], InvalidMessageError, "65535 bytes at offset 0 are not one of 1 parts"),
+        (whole(), part_at(0, DATA[:PART], 1), CorruptedError, "the checksum of part 0 does not hold"),
+        (whole(payload_digest=bytes(16)), PARTS[0], CorruptedError, "digest"),
     ],
-    ids=["nothing", "garbage", "other", "old", "absurd", "one of two", "short", "changed", "wrong digest"],
+    ids=["garbage", "other", "old", "absurd", "short", "changed", "wrong digest"],
 )
-def test_an_answer_in_one_message_that_is_wrong_is_not_believed(
-    message: bytes, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_of_one_part_that_is_wrong_is_not_believed(
+    header: bytes, one: bytes, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diloco.wire.client.calls._BROKEN_SECONDS", 0.0)
-    with LyingServer([message], "Pull") as server, SyncClient(ClientOptions(server.address)) as client:
+    with LyingServer([header, one], "Pull") as server, SyncClient(ClientOptions(server.address)) as client:
         client._earlier.pulled_bytes[7] = PART
         buffer = memoryview(bytearray(2 * PART))
         with pytest.raises(error, match=text):

@@ -2,8 +2,7 @@
 
 All numbers are u64, little-endian. A part is its offset in the payload, a checksum, then its data. What a receiver says
 begins with a byte: ``H``, then the number of parts that it lets come (0: any), then ranges of parts that it has, first
-and one after the last; or ``R``, then a serialized PushReceipt, which ends a push. A payload of one part goes with its
-header in one message: the header's length, the header, the part.
+and one after the last; or ``R``, then a serialized PushReceipt, which ends a push.
 
 Either side hashes every byte once, block by block. The sums of a part's blocks and its offset make its checksum, so
 that a part in a wrong place is found too; the sums of all blocks make the payload's digest.
@@ -19,13 +18,12 @@ import xxhash
 
 from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import CorruptedError, InvalidMessageError, TooLargeError
-from diloco.wire.messages import PullHeader, PushHeader, PushReceipt
+from diloco.wire.messages import PushReceipt
 from diloco.wire.parts import BLOCK_BYTES, LARGEST_PART_BYTES, Grid, PartsHeld, Ranges, ranges_of
 
 _PART: Final = struct.Struct("<QQ")
 HEADER_BYTES: Final = _PART.size
 _SUM_BYTES: Final = 8
-_LENGTH: Final = struct.Struct("<Q")
 _HELD: Final = struct.Struct("<cQ")
 _RANGE: Final = struct.Struct("<QQ")
 _HOLDS: Final = b"H"
@@ -74,28 +72,10 @@ def part_checksum(payload: memoryview, grid: Grid, part: int) -> int:
     return _checksum(_sums_of(payload[begin:end]), begin)
 
 
-def part_message(payload: memoryview, grid: Grid, part: int, checksum: int, before: bytes = b"") -> bytes:
-    """A part as it is sent, after what goes ``before`` it in the same message."""
+def part_message(payload: memoryview, grid: Grid, part: int, checksum: int) -> bytes:
+    """A part as it is sent."""
     begin, end = grid.bounds(part)
-    return b"".join((before, _PART.pack(begin, checksum), payload[begin:end]))
-
-
-def pack_header(header: PushHeader | PullHeader) -> bytes:
-    """A header as it is sent before a part in the same message."""
-    packed = pack(header)
-    return _LENGTH.pack(len(packed)) + packed
-
-
-def split_header(message: bytes) -> tuple[bytes, memoryview]:
-    """A header, to be unpacked, and the part after it.
-
-    Raises:
-        InvalidMessageError: the message is too short.
-    """
-    after = _LENGTH.size + (_LENGTH.unpack_from(message)[0] if len(message) >= _LENGTH.size else 0)
-    if not _LENGTH.size < after <= len(message):
-        raise InvalidMessageError(f"{len(message)} bytes without a header")
-    return message[_LENGTH.size : after], memoryview(message)[after:]
+    return b"".join((_PART.pack(begin, checksum), payload[begin:end]))
 
 
 class PartsReceiver:
@@ -116,7 +96,7 @@ class PartsReceiver:
             buffer[begin:after] = self._buffer[begin:after]
         self._buffer = buffer
 
-    def add(self, connection: int, message: bytes | memoryview) -> int:
+    def add(self, connection: int, message: bytes) -> int:
         """Put a part in its place; returns which one it was. One that is here already is checked and dropped.
 
         Raises:

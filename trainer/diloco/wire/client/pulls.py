@@ -16,7 +16,7 @@ from diloco.wire.client.lanes import Lanes
 from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError
 from diloco.wire.messages import PullHeader, PullRequest
-from diloco.wire.part_messages import Arrivals, Holds, PartsReceiver, pack_holds, split_header
+from diloco.wire.part_messages import Arrivals, Holds, PartsReceiver, pack_holds
 from diloco.wire.parts import LARGEST_PART_BYTES, Grid, connections_for
 
 _UNKNOWN_BYTES: Final = 1 << 40
@@ -54,12 +54,10 @@ class _Pull(Calls):
         half, request = self.half, self._request
         await call.write(pack(request))
         await call.write(pack_holds(Holds([] if half is None else half.receiver.held.ranges)))
-        first = await call.read()
-        if first is grpc.aio.EOF:
-            raise CorruptedError("the answer to a pull had no header")
+        header = await _header(call)
         if request is not self._request:
             raise UnavailableError("the pull begins again under another name")
-        receiver = self._begun(unpack(PullHeader, first))
+        receiver = self._begun(header)
         self._answered(number)
         arrivals = Arrivals(receiver.grid)
         telling = asyncio.create_task(_tell(call, arrivals, receiver))
@@ -121,22 +119,30 @@ class _ShortPull(_Pull):
     """A merged fragment that was one part the last time. The result is None if it is not now."""
 
     def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        begin: Any = channel.unary_unary(f"/{SERVICE}/{PULL}")
+        begin: Any = channel.unary_stream(f"/{SERVICE}/{PULL}")
         return begin(pack(self._request))
 
     async def _call(self, call: Any, number: int) -> None:
-        header, part = split_header(await call)
+        header = await _header(call)
         self._answered(number)
-        if not part:
+        if Grid(header.payload_bytes, header.part_bytes).count > 1:
             self._done(None)
             return
-        receiver = self._begun(unpack(PullHeader, header))
+        receiver = self._begun(header)
         try:
-            receiver.add(number, part)
+            while (message := await call.read()) is not grpc.aio.EOF:
+                receiver.add(number, message)
         finally:
             receiver.held.closed(number)
         if receiver.held.whole:
             self._finish(receiver)
+
+
+async def _header(call: Any) -> PullHeader:
+    first = await call.read()
+    if first is grpc.aio.EOF:
+        raise CorruptedError("the answer to a pull had no header")
+    return unpack(PullHeader, first)
 
 
 async def _tell(call: Any, arrivals: Arrivals, receiver: PartsReceiver) -> None:

@@ -13,7 +13,7 @@ from diloco.wire.client.earlier import Earlier
 from diloco.wire.client.lanes import Lanes
 from diloco.wire.convert import pack, unpack
 from diloco.wire.messages import PushHeader, PushReceipt
-from diloco.wire.part_messages import Holds, pack_header, part_checksum, part_message, unpack_from_receiver
+from diloco.wire.part_messages import Holds, part_checksum, part_message, unpack_from_receiver
 from diloco.wire.parts import Grid, PartsToSend, connections_for, grid_for, most_under_way
 
 _ROUND_TRIP_SECONDS: Final = 0.005
@@ -22,19 +22,20 @@ too many connections would be used."""
 
 
 class _ShortPush(Calls):
-    """An outer gradient of one part, which goes with its header."""
+    """An outer gradient of one part, which follows its header at once."""
 
     def __init__(self, lanes: Lanes, header: PushHeader, payload: memoryview) -> None:
         super().__init__(lanes, PUSH)
         grid = Grid(len(payload), header.part_bytes)
-        self._message = part_message(payload, grid, 0, part_checksum(payload, grid, 0), pack_header(header))
+        self._messages = pack(header), part_message(payload, grid, 0, part_checksum(payload, grid, 0))
 
     def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        begin: Any = channel.unary_unary(self._method)
-        return begin(self._message)
+        return channel.stream_unary(self._method)()
 
     async def _call(self, call: Any, number: int) -> None:
         del number
+        for message in self._messages:
+            await call.write(message)
         self._done(unpack(PushReceipt, await call))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from diloco.wire.convert import pack
 from diloco.wire.errors import DeadlineError, InvalidMessageError, RefusedError
 from diloco.wire.messages import PullHeader, PullRequest
-from diloco.wire.part_messages import Holds, pack_header, part_checksum, part_message, unpack_from_receiver
+from diloco.wire.part_messages import Holds, part_checksum, part_message, unpack_from_receiver
 from diloco.wire.parts import Grid, PartsToSend, grid_for, most_under_way
 from diloco.wire.server.bandwidth import Limit
 from diloco.wire.server.calls import Context, read_message
@@ -39,11 +39,11 @@ class _Opened:
     limit: Limit | None
     traffic: Parts
 
-    def message(self, part: int, before: bytes = b"") -> bytes:
-        """A part, after what goes before it."""
+    def message(self, part: int) -> bytes:
+        """A part as it is sent."""
         if part not in self.checksums:
             self.checksums[part] = part_checksum(self.payload, self.grid, part)
-        return part_message(self.payload, self.grid, part, self.checksums[part], before)
+        return part_message(self.payload, self.grid, part, self.checksums[part])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class PullParts:
         Raises:
             WireError: it is not available, or the learner does not read it.
         """
-        asked, _ = await self._terms.opening(PullRequest, context, peer)
+        asked = await self._terms.opening(PullRequest, context, peer)
         if not asked.transfer:
             raise InvalidMessageError("a pull without the name of its transfer")
         key = _key(asked)
@@ -117,27 +117,28 @@ class PullParts:
                 transfer.opening.cancel()  # does nothing once it is open
 
     async def pull(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
-        """Serve a call that is answered with one message: a header, and the payload if it is one part.
+        """Serve a call that is answered with a header, and with the payload if it is one part.
 
         Raises:
             WireError: it is not available, or the learner does not read it.
         """
-        asked, _ = await self._terms.opening(PullRequest, context, peer)
+        asked = await self._terms.opening(PullRequest, context, peer)
         opened = await self._open(asked, peer)
-        header = message = pack_header(opened.header)
-        if opened.grid.count == 1:
-            message = opened.message(0, header)
-            if opened.limit is not None:
-                await opened.limit.down(len(message))
+        header = pack(opened.header)
+        part = opened.message(0) if opened.grid.count == 1 else None
+        if part is not None and opened.limit is not None:
+            await opened.limit.down(len(part))
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await context.send_initial_metadata(())  # gRPC would not end a call in the middle of what begins it
-                await context.write(message)
+                await context.write(header)
+                if part is not None:
+                    await context.write(part)
         except TimeoutError:
             raise DeadlineError(f"the learner read nothing for {self._stall_seconds:g} s") from None
         self._terms.control(asked.learner, Way.DOWN, header)
-        if opened.grid.count == 1:
-            opened.traffic.moved(0, len(message) - len(header))
+        if part is not None:
+            opened.traffic.moved(0, len(part))
 
     async def _open(self, asked: PullRequest, peer: Peer) -> _Opened:
         header, payload = await self._handler.open_pull(asked, peer)

@@ -10,8 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import grpc
@@ -22,15 +21,12 @@ from diloco.wire.messages import PushHeader, PushKey, PushReceipt
 from diloco.wire.part_messages import Holds, PartsReceiver, pack_holds, pack_receipt
 from diloco.wire.parts import Grid
 from diloco.wire.server.bandwidth import Limit
-from diloco.wire.server.calls import Context, Patience, read_message
+from diloco.wire.server.calls import Context, Patience, first_message, read_message
 from diloco.wire.server.handler import SyncHandler
 from diloco.wire.server.push_transfer import PushCall, PushTransfer
 from diloco.wire.server.traffic import Kind, Way
 from diloco.wire.server.transfer_terms import MOST_CALLS, TransferTerms, keep_latest
 from diloco.wire.tls.tls import Peer
-
-_Read = Callable[[], Awaitable[bytes | memoryview | None]]
-"""Awaits the next part; None: none comes."""
 
 
 class _Refusal(NamedTuple):
@@ -61,7 +57,7 @@ class PushParts:
         Raises:
             WireError: the push is not wanted, or the call does not bring parts of it.
         """
-        header, _ = await self._terms.opening(PushHeader, context, peer)
+        header = await self._terms.opening(PushHeader, context, peer)
         key = header.key
         known = self._known(header)
         if known is not None:
@@ -70,7 +66,7 @@ class PushParts:
         transfer, call = self._begun(key, header, peer)
         telling = asyncio.create_task(self._tell(transfer, call, context))
         try:
-            receipt = await self._outcome(key, transfer, call, partial(read_message, context))
+            receipt = await self._outcome(key, transfer, call, context)
             await self._quiet(call, telling)
             async with asyncio.timeout(self._stall_seconds):
                 await self._say(context, header.learner, pack_receipt(receipt))
@@ -86,27 +82,22 @@ class PushParts:
             self._left(key, transfer, call)
 
     async def push(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> bytes:
-        """Serve a call that brings the only part with the header; returns the receipt.
+        """Serve a call that brings the only part right after the header; returns the receipt.
 
         Raises:
             WireError: the push is not wanted, or the call does not bring the part.
         """
-        header, part = await self._terms.opening(PushHeader, context, peer, with_part=True)
-        key = header.key
+        header = await self._terms.opening(PushHeader, context, peer)
         receipt = self._known(header)
         if receipt is None:
-            transfer, call = self._begun(key, header, peer)
-            messages = iter((part, None))
-
-            async def read() -> memoryview | None:
-                return next(messages)
-
+            transfer, call = self._begun(header.key, header, peer)
             try:
-                receipt = await self._outcome(key, transfer, call, read)
+                receipt = await self._outcome(header.key, transfer, call, context)
             finally:
-                self._left(key, transfer, call)
+                self._left(header.key, transfer, call)
         else:
-            self._terms.traffic.count(header.learner, Way.UP, Kind.AGAIN, len(part))
+            again = await first_message(context, self._stall_seconds, "part")
+            self._terms.traffic.count(header.learner, Way.UP, Kind.AGAIN, len(again or b""))
         answer = pack(receipt)
         self._terms.control(header.learner, Way.DOWN, answer)
         return answer
@@ -132,8 +123,8 @@ class PushParts:
         transfer.calls[call.number] = call
         return transfer, call
 
-    async def _outcome(self, key: PushKey, transfer: PushTransfer, call: PushCall, read: _Read) -> PushReceipt:
-        await self._receive(key, transfer, call, read)
+    async def _outcome(self, key: PushKey, transfer: PushTransfer, call: PushCall, context: Context) -> PushReceipt:
+        await self._receive(key, transfer, call, context)
         return await asyncio.shield(transfer.receipt)
 
     async def _quiet(self, call: PushCall, telling: "asyncio.Task[None]") -> None:
@@ -173,12 +164,12 @@ class PushParts:
             transfer.giving_up = None
         return transfer
 
-    async def _receive(self, key: PushKey, transfer: PushTransfer, call: PushCall, read: _Read) -> None:
+    async def _receive(self, key: PushKey, transfer: PushTransfer, call: PushCall, context: Context) -> None:
         """Receive parts until the transfer is over."""
         try:
             async with call.patience.waiting():
                 while not transfer.over:
-                    message = await read()
+                    message = await read_message(context)
                     if not transfer.over:  # otherwise another call has brought the rest, or the buffer is not ours now
                         self._take(transfer, call, message)
                         call.patience.renew()
@@ -198,7 +189,7 @@ class PushParts:
                 self._fail(key, transfer, error)
             raise
 
-    def _take(self, transfer: PushTransfer, call: PushCall, message: bytes | memoryview | None) -> None:
+    def _take(self, transfer: PushTransfer, call: PushCall, message: bytes | None) -> None:
         if message is None:
             raise UnavailableError(f"the push ended too early; {transfer.missing}")
         # The rest would only take bandwidth from pushes that are still wanted.

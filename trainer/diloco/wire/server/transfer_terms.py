@@ -7,7 +7,6 @@ from typing import Final, TypeVar
 from diloco.wire.convert import unpack
 from diloco.wire.errors import InvalidMessageError
 from diloco.wire.messages import PullRequest, PushHeader
-from diloco.wire.part_messages import split_header
 from diloco.wire.server.bandwidth import LimitOf
 from diloco.wire.server.calls import Context, first_message
 from diloco.wire.server.traffic import Kind, Traffic, Way
@@ -43,10 +42,8 @@ class TransferTerms:
     limit_of: LimitOf
     traffic: Traffic
 
-    async def opening(
-        self, expected: type[Asked], context: Context, peer: Peer, *, with_part: bool = False
-    ) -> tuple[Asked, memoryview]:
-        """The first message of a call: who asks for what, and the part that comes with it.
+    async def opening(self, expected: type[Asked], context: Context, peer: Peer) -> Asked:
+        """The first message of a call: who asks for what.
 
         Raises:
             WireError: it does not come, cannot be read, or names a learner that the peer is not.
@@ -55,11 +52,10 @@ class TransferTerms:
         first = await first_message(context, self.stall_seconds, what)
         if first is None:
             raise InvalidMessageError(f"a {call} without a {what}")
-        header, part = split_header(first) if with_part else (first, memoryview(b""))
-        asked = unpack(expected, header)
+        asked = unpack(expected, first)
         peer.must_be(asked.learner)
-        self.control(asked.learner, Way.UP, header)
-        return asked, part
+        self.control(asked.learner, Way.UP, first)
+        return asked
 
     def control(self, learner: str, way: Way, message: bytes) -> None:
         """Count a message that is no part of a payload."""
