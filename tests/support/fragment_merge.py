@@ -32,9 +32,9 @@ class WatchedCodec(PlainCodec):
     encoded: list[Tensor] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
 
-    def encode(self, values: Tensor) -> Tensor:
+    def encode_into(self, values: Tensor, payload: Tensor, start: int) -> None:
         self.encoded.append(values)
-        return super().encode(values)
+        super().encode_into(values, payload, start)
 
     def decode(self, payload: Tensor, start: int, scratch: Tensor) -> Tensor:
         self.buffers.append(scratch)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from diloco.core.buffers import recycled
 from diloco.core.engine.actions import Member, Merge
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import apply_update, downlink_codec
@@ -113,7 +114,7 @@ class Exchange:
     def pull(self) -> None:
         """From the other process: as many bytes."""
         current = self._store.current(0)
-        self._received = torch.empty(len((current.update or current).view), dtype=torch.uint8)
+        self._received = recycled(len((current.update or current).view), torch.uint8)
         self._wire.pull(bytes_of(self._received))
 
     def apply(self) -> None:

@@ -16,7 +16,7 @@ _CODEC = codec_named("None")
 
 
 class _Way:
-    """One fragment of 8.4 MiB: 2,148 pages."""
+    """One fragment of 8.4 MiB: 2,148 pages, which a way without memory to use again takes twice."""
 
     def __init__(self) -> None:
         module = nn.Linear(1100, 2000, bias=False)
@@ -47,5 +47,4 @@ class _Way:
 def test_after_its_first_round_a_fragment_takes_no_new_pages() -> None:
     way = _Way()
     counts = [way.round(version) for version in range(1, 6)]
-    assert counts[0] > 2 * 2_000
     assert max(counts[2:]) < 200, counts

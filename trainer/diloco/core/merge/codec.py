@@ -117,18 +117,22 @@ class PlainCodec:
     def encode(self, values: Tensor) -> Tensor:
         """See ``Codec``. With f32 the payload is ``values``' own memory."""
         require_flat(values)
-        _require_finite(values)
-        encoded = values.detach().to(self.dtype)
-        if encoded.dtype != torch.float32 and not is_finite(encoded):
-            raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
-        return encoded.view(torch.uint8)
+        if self.dtype == torch.float32:
+            _require_finite(values)
+            return values.detach().view(torch.uint8)
+        payload = recycled(self.payload_bytes(values.numel()), torch.uint8)
+        self.encode_into(values, payload, 0)
+        return payload
 
     def encode_into(self, values: Tensor, payload: Tensor, start: int) -> None:
         """See ``Codec``."""
-        encoded = self.encode(values)
-        begin = self.payload_bytes(start)
-        _require_grid(self, payload, start, begin + encoded.numel())
-        payload[begin : begin + encoded.numel()] = encoded
+        require_flat(values)
+        _require_finite(values)
+        begin, end = self.payload_bytes(start), self.payload_bytes(start + values.numel())
+        _require_grid(self, payload, start, end)
+        encoded = payload[begin:end].view(self.dtype).copy_(values.detach())
+        if self.dtype != torch.float32 and not is_finite(encoded):
+            raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
 
     def decode_into(self, payload: Tensor, start: int, out: Tensor) -> None:
         """See ``Codec``."""
