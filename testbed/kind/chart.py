@@ -1,11 +1,10 @@
 """Installs the project's chart into a cluster of the test bed, with the images that were built here."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
@@ -42,7 +41,7 @@ def install(
     make_namespace(bed.cluster, release.namespace)
     flags = ("upgrade", "--install", release.name, folder, "--namespace", release.namespace)
     waiting = ("--wait", "--timeout", "180s", "--values", "-")
-    helm(bed, *flags, *waiting, stdin=yaml.safe_dump(merged(local_values(images), values or {})))
+    helm(bed, *flags, *waiting, stdin=json.dumps(merged(local_values(images), values or {})))
 
 
 def uninstall(bed: Bed, release: Release) -> None:

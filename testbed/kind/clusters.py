@@ -62,7 +62,8 @@ class Cluster:
     def apply(self, *objects: dict[str, Any], namespace: str | None = None) -> None:
         """Server-side apply."""
         where = () if namespace is None else ("--namespace", namespace)
-        self.kubectl("apply", "--server-side", *where, "--filename", "-", stdin=yaml.safe_dump_all(objects))
+        made = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "--server-side", *where, "--filename", "-", stdin=json.dumps(made))
 
     @property
     def nodes(self) -> list[str]:

@@ -100,10 +100,12 @@ def out_of_memory(scene: Scene) -> Iterator[None]:
     enough = pool("spot")["resources"]
     for job in scene.jobs:
         job.set_pool(*SPOT, resources={**enough, "limits": {**enough["limits"], "memory": "64Mi"}})
-    for job in scene.jobs:
-        job.becomes("Degraded", "OutOfMemory")
-    yield
-    scene.kept.set_pool(*SPOT, resources=enough)
+    try:
+        for job in scene.jobs:
+            job.becomes("Degraded", "OutOfMemory")
+        yield
+    finally:
+        scene.kept.set_pool(*SPOT, resources=enough)
 
 
 def each_victim(scene: Scene, true: Callable[[PodSeen], bool], words: str) -> None:

@@ -1,5 +1,10 @@
-"""Objects as YAML that people read: text of several lines as blocks, and no aliases between objects."""
+"""Objects as YAML that people and Go programs read.
 
+Text of several lines is a block, there are no aliases between objects, and text that kubectl and helm would take for a
+number, such as ``12e4``, is quoted.
+"""
+
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,3 +32,5 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+for _kind, _form in (("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+"), ("int", r"[-+]?0o[0-7]+")):
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^{_form}$"), list("-+.0123456789"))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from diloco.cli.manifests.render import check_for_operator
+from diloco.runtime.yaml_text import yaml_text
 from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.errors import Problem
 from diloco.spec.outer_choice import OuterChoice
@@ -37,7 +37,7 @@ def validate(
     for missing in filter(None, (_missing_data(spec.data), _missing_model(spec.model), _missing_loop(spec.loop))):
         typer.echo(f"diloco: {located([missing], job)}", err=True)
     if full:
-        typer.echo(yaml.safe_dump(manifest.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
+        typer.echo(yaml_text(manifest.model_dump(mode="json", by_alias=True)), nl=False)
     else:
         typer.echo(f"{job}: valid. {_summary(manifest)}")
         typer.echo(f"Outer optimizer: {OuterChoice.of(manifest.spec)}")
