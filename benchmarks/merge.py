@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from diloco.core.buffers import bytes_of
 from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge.codec import CODECS, Codec, codec_named
 from diloco.core.merge.downlink import Update, encode_update
@@ -24,7 +25,7 @@ from diloco.core.merge.fragment_merge import Contribution, MergeTarget, merge_fr
 from diloco.core.proof import proof_of
 from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.block_threads import BlockThreads
-from diloco.syncer.store import bytes_of, digest_of
+from diloco.syncer.store import digest_of
 from support.job import alone
 from support.links.peers import forget_peak, memory_bytes
 from support.report import Ratio, command, write_report

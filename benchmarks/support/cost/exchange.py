@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from diloco.core.buffers import recycled
+from diloco.core.buffers import bytes_of, recycled
 from diloco.core.engine.actions import Member, Merge
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import apply_update, downlink_codec
@@ -19,7 +19,7 @@ from diloco.spec import parse_job
 from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.merging import Merging
-from diloco.syncer.store import FragmentStore, bytes_of
+from diloco.syncer.store import FragmentStore
 from support.job import manifest
 from support.links.ways import Wire
 

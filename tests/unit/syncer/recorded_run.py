@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from diloco.core.buffers import bytes_of
 from diloco.core.engine.actions import Action, Admit, AskFragment, Broadcast, Evaluate, Merge
 from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import (
@@ -28,7 +29,7 @@ from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
 from diloco.syncer.prepare import prepare
 from diloco.syncer.replay import ReplayReport
-from diloco.syncer.store import bytes_of, digest_of
+from diloco.syncer.store import digest_of
 from diloco.tape.keeper import TapeLimits
 from diloco.tape.writer import TapeWriter
 from diloco.wire.messages import PushKey

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from diloco.core.buffers import bytes_of
 from diloco.core.engine import actions
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import LeftOut, Merged, Proved
@@ -19,7 +20,7 @@ from diloco.syncer.disk.checkpoint import checkpoint_names
 from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.peers.inbox import PushRefusedError
 from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.store import bytes_of, digest_of
+from diloco.syncer.store import digest_of
 from diloco.wire.messages import PushKey
 from tests.support.syncer_peers import BESIDE as B
 from tests.support.syncer_peers import WHO as A

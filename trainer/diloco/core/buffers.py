@@ -1,4 +1,4 @@
-"""Memory for what a fragment is copied into, used again: the pages of a new block cost more than the copy itself.
+"""Memory of tensors: as bytes, and used again, as the pages of a new block cost more than the copy into it.
 
 A block is free once nothing refers to the tensor that was lent, to a view of it or to its array. So whoever still
 reads it, such as a push that is retried or a checkpoint that is being written, never sees it change.
@@ -36,6 +36,11 @@ def recycled(count: int, dtype: torch.dtype) -> Tensor:
     lent = block.numpy()[:wanted]
     weakref.finalize(lent, _give_back, block).atexit = False
     return torch.from_numpy(lent).view(dtype)
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous host tensor, without a copy; they keep its memory."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _give_back(block: Tensor) -> None:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from diloco.core.buffers import bytes_of
 from diloco.runtime.files import UnusableFileError, open_regular
 from diloco.runtime.json_text import parse_json
 
@@ -139,7 +140,7 @@ class TensorFile:
         for name, one in self.tensors.items():
             if name in boxes:
                 values = torch.empty(one.shape, dtype=one.dtype)
-                for block in _blocks(_bytes_of(values)):
+                for block in _blocks(bytes_of(values)):
                     self._fill(block)
                 inside = values[boxes[name]]
                 found[name] = values if inside.shape == values.shape else inside.clone()
@@ -183,12 +184,7 @@ def _contents(header: bytes, tensors: Iterator[Tensor]) -> Iterator[memoryview]:
     yield memoryview(len(header).to_bytes(_LENGTH_BYTES, "little"))
     yield memoryview(header)
     for tensor in tensors:
-        yield _bytes_of(tensor.detach().cpu().contiguous())
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous host tensor, without a copy."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+        yield bytes_of(tensor.detach().cpu().contiguous())
 
 
 def _blocks(data: memoryview) -> Iterator[memoryview]:

@@ -16,6 +16,7 @@ from typing import assert_never
 
 import torch
 
+from diloco.core.buffers import bytes_of
 from diloco.core.engine import actions
 from diloco.core.engine.actions import Action, NoteKind
 from diloco.core.engine.events import Event, LearnerLeft, Merged, Proved
@@ -27,7 +28,6 @@ from diloco.syncer.engine_loop import EngineLoop
 from diloco.syncer.merging import MergeResult, Merging
 from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.sessions import Sessions
-from diloco.syncer.store import bytes_of
 from diloco.tape.explain import describe
 from diloco.wire import messages
 from diloco.wire.messages import PushKey

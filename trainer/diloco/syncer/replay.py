@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import ValidationError
 
+from diloco.core.buffers import bytes_of
 from diloco.core.engine.actions import Action, CancelTimer, Merge, SetTimer
 from diloco.core.engine.engine import EngineOptions
 from diloco.core.engine.events import Merged, Proved
@@ -28,7 +29,6 @@ from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.merging import Merging
 from diloco.syncer.prepare import empty_store, fill_from
-from diloco.syncer.store import bytes_of
 from diloco.tape.explain import describe
 from diloco.tape.gaps import missing_between, missing_front
 from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of

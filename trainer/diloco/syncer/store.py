@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from diloco.core.buffers import recycled
+from diloco.core.buffers import bytes_of, recycled
 from diloco.core.finite_check import problem_with
 from diloco.core.fragments import Layout
 from diloco.core.merge.fragment_merge import MergeTarget
@@ -185,11 +185,6 @@ class FragmentStore:
 
 def _like(values: torch.Tensor) -> torch.Tensor:
     return recycled(values.numel(), torch.float32)
-
-
-def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous host tensor, without a copy."""
-    return tensor.numpy().data.cast("B")
 
 
 def digest_of(tensor: torch.Tensor) -> bytes:

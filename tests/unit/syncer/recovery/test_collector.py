@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from diloco.core.buffers import bytes_of
 from diloco.core.proof import proof_of
 from diloco.syncer.recovery.collector import Collector
 from diloco.syncer.recovery.tail import MadeVersion
-from diloco.syncer.store import bytes_of, digest_of
+from diloco.syncer.store import digest_of
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (
     Declined,

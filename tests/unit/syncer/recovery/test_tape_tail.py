@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from diloco.core.buffers import bytes_of
 from diloco.core.engine.snapshot import check
 from diloco.core.proof import proof_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import DILOCO
 from diloco.syncer.prepare import prepare
 from diloco.syncer.recovery.tape_tail import TapeTail, read_tail
-from diloco.syncer.store import bytes_of, digest_of
+from diloco.syncer.store import digest_of
 from diloco.tape.keeper import TapeLimits
 from diloco.tape.segments import find_tapes
 from tests.support.small_job import named_job, small_job

@@ -116,8 +116,8 @@ class PlainCodec:
 
     def encode(self, values: Tensor) -> Tensor:
         """See ``Codec``. With f32 the payload is ``values``' own memory."""
-        require_flat(values)
         if self.dtype == torch.float32:
+            require_flat(values)
             _require_finite(values)
             return values.detach().view(torch.uint8)
         payload = recycled(self.payload_bytes(values.numel()), torch.uint8)
@@ -189,13 +189,13 @@ class ScaledCodec:
 
     def encode(self, values: Tensor) -> Tensor:
         """See ``Codec``."""
-        require_flat(values)
         payload = recycled(self.payload_bytes(values.numel()), torch.uint8)
         self.encode_into(values, payload, 0)
         return payload
 
     def encode_into(self, values: Tensor, payload: Tensor, start: int) -> None:
         """See ``Codec``."""
+        require_flat(values)
         _require_grid(self, payload, start, self.payload_bytes(start + values.numel()))
         for offset in range(0, values.numel(), BLOCK):
             block = values.detach()[offset : offset + BLOCK]

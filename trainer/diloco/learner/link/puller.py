@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from diloco.core.buffers import recycled
+from diloco.core.buffers import bytes_of, recycled
 from diloco.core.finite_check import problem_with
 from diloco.core.merge.codec import Codec
 from diloco.core.merge.downlink import apply_update
@@ -240,7 +240,7 @@ class _Reception:
             self._received = recycled(header.payload_bytes, torch.uint8)
         else:
             self._received = self._buffer(order.fragment)
-        return self._received.numpy().data.cast("B")
+        return bytes_of(self._received)
 
     def values(self, header: PullHeader) -> Tensor | None:
         """The received fragment, f32, flat; None if it differs from the syncer's."""
@@ -251,7 +251,7 @@ class _Reception:
         assert self.held is not None
         made = self._buffer(self.order.fragment)
         apply_update(self._codec, self._received, self.held.values, made)
-        self.wrong = payload_digest(made.numpy().data.cast("B")) != header.result_digest
+        self.wrong = payload_digest(bytes_of(made)) != header.result_digest
         return None if self.wrong else made
 
     def _fits(self, header: PullHeader) -> bool:

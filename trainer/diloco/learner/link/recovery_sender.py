@@ -6,6 +6,7 @@ from typing import Final
 
 from torch import Tensor
 
+from diloco.core.buffers import bytes_of
 from diloco.core.sizes import F32
 from diloco.learner.link.transfer_deadlines import TransferDeadlines
 from diloco.learner.link.transfers import TransferContext
@@ -41,7 +42,7 @@ class RecoverySender:
                 order.decline(Declined(0, wanted.fragment, wanted.version, wanted.attempt))
             return
         epoch, values = found
-        payload = values.numpy().data.cast("B")
+        payload = bytes_of(values)
         header = PushHeader(
             learner=self._context.learner,
             incarnation=0,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from diloco.core.buffers import bytes_of
 from diloco.runtime.files import UnusableFileError, write_atomically
-from diloco.syncer.store import bytes_of
 from diloco.wire.part_messages import payload_digest
 
 

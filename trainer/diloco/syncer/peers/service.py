@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from diloco.core.buffers import bytes_of
 from diloco.core.engine.events import FragmentArrived, FragmentDeclined, FragmentLate
 from diloco.core.merge.codec import CodecError
 from diloco.syncer.peers.claims import ClaimError
 from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.inbox import PushRefusedError
 from diloco.syncer.peers.sessions import Send, Sessions
-from diloco.syncer.store import bytes_of
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Join, LearnerMessage, PullHeader, PullRequest, PushHeader, PushReceipt
 from diloco.wire.tls.tls import Peer

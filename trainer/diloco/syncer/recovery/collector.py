@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from diloco.core.buffers import recycled
+from diloco.core.buffers import bytes_of, recycled
 from diloco.core.fragments import Layout
 from diloco.core.proof import proof_of
 from diloco.core.sizes import F32
@@ -22,7 +22,7 @@ from diloco.syncer.peers.message_rate import TokenBucket
 from diloco.syncer.peers.sessions import check_belongs, read_until
 from diloco.syncer.recovery.gathering import Gathering, Order
 from diloco.syncer.recovery.tail import MadeVersion
-from diloco.syncer.store import bytes_of, digest_of
+from diloco.syncer.store import digest_of
 from diloco.wire.errors import InvalidMessageError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (
     Declined,
