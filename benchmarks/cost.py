@@ -1,11 +1,11 @@
 """Processor time and fresh pages of synchronization: of a whole job a step, and of one exchange by its parts.
 
-The job is two learners of nano with a syncer, real processes on loopback, one exchange in each step. Beside it, in the
-same run, two processes make the same steps without any synchronization. Parts are the product's own functions and
-calls, each in turn, for a fragment of nano and for one of 64 MiB; what the far side of a transfer spends is its
-process's. Processor time is user and system time; a page fault is memory that the kernel has to give, which is counted
-and so the same on a busy machine. Of each part the median of the rounds counts in time, and the mean in page
-faults, without the first rounds. Processes have one torch thread.
+The job is two learners of nano with a syncer, real processes on loopback, one exchange in each step. Beside it two
+processes make the same steps without any synchronization, in turns of some seconds: the others are paused meanwhile.
+Parts are the product's own functions and calls, each in turn, for a fragment of nano and for one of 64 MiB; what the
+far side of a transfer spends is its process's. Processor time is user and system time; a page fault is memory that the
+kernel has to give, which is counted and so the same on a busy machine. Of each part the median of the rounds counts in
+time, and the mean in page faults, without the first rounds. Processes have one torch thread.
 
     python benchmarks/cost.py --json cost.json
 """
@@ -13,13 +13,13 @@ faults, without the first rounds. Processes have one torch thread.
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -33,6 +33,7 @@ from support.report import Ratio, Ratios, command, write_report
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _WARM_UP_ROUNDS: Final = 4
+_TURN_SECONDS: Final = 4.0
 
 
 class Spent(NamedTuple):
@@ -81,55 +82,73 @@ def exchange(preset: str, codecs: str, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def alone_steps(learner: int, steps: int) -> float:
-    """Processor seconds of a step without synchronization."""
-    trainer, _ = trainer_of("nano", next(iter(CODECS)), LEARNERS[learner])
-    for _ in range(_WARM_UP_ROUNDS):
+def train_alone(learner: str, steps: Any) -> None:
+    """Steps without synchronization, until the process is ended."""
+    trainer, _ = trainer_of("nano", next(iter(CODECS)), learner)
+    while True:
         trainer.step(0.0)
-    began = time.process_time()
-    for _ in range(steps):
-        trainer.step(0.0)
-    return (time.process_time() - began) / steps
+        steps.value += 1
 
 
-def whole(codecs: str, steps: int) -> dict[str, Any]:
+def whole(codecs: str, turns: int) -> dict[str, Any]:
     """Processor milliseconds of a job, for each learner's step, beside the same steps without synchronization."""
     os.environ["PYTHONPATH"] = python_path()
-    with tempfile.TemporaryDirectory() as directory, running(Path(directory), job("nano", codecs)) as run:
-        output = Path(directory) / "out"
+    spawn = multiprocessing.get_context("spawn")
+    counts = [spawn.Value("q") for _ in LEARNERS]
+    plain = [spawn.Process(target=train_alone, args=one) for one in zip(LEARNERS, counts, strict=True)]
+    with ExitStack() as end:
+        output = Path(end.enter_context(tempfile.TemporaryDirectory())) / "out"
+        run = end.enter_context(running(output.parent, job("nano", codecs)))
         await_steps(run, output)
-        first = last = _read(run.pid, output)
-        while last["steps"] - first["steps"] < 2 * steps:
-            if run.poll() is not None:
-                raise SystemExit("diloco run ended early")
+        for process in plain:
+            process.start()
+            end.callback(process.kill)
+        while min(count.value for count in counts) < _WARM_UP_ROUNDS:
             time.sleep(1.0)
-            last = _read(run.pid, output)
-    made = last["steps"] - first["steps"]
-    each = {name: 1e3 * (last[name] - first[name]) / made for name in ("learner", "syncer")}
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
-        plain = statistics.mean(processes.map(alone_steps, range(2), [steps] * 2))
+        of_job, alone = dict(_processes(run.pid)), {process.pid: "unsynchronized" for process in plain}
+
+        def read() -> dict[str, float]:
+            address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
+            status = fetch_status(address)
+            found = {"steps": sum(one.steps for one in status.learners), "merges": status.syncer_step}
+            found["steps alone"] = sum(count.value for count in counts)
+            for pid, kind in (of_job | alone).items():
+                found[kind] = found.get(kind, 0.0) + Spent.by(pid).seconds
+            return found
+
+        _signal(alone, signal.SIGSTOP)
+        first = read()
+        for _ in range(turns):
+            time.sleep(_TURN_SECONDS)
+            _signal(of_job, signal.SIGSTOP)
+            _signal(alone, signal.SIGCONT)
+            time.sleep(_TURN_SECONDS)
+            _signal(alone, signal.SIGSTOP)
+            _signal(of_job, signal.SIGCONT)
+        made = {name: value - first[name] for name, value in read().items()}
+        end.callback(_signal, alone, signal.SIGCONT)
     return {
         "codecs": codecs,
-        "steps": made,
-        "merges": last["merges"] - first["merges"],
-        "learner_ms_a_step": each["learner"],
-        "syncer_ms_a_step": each["syncer"],
-        "unsynchronized_ms_a_step": 1e3 * plain,
+        "steps": made["steps"],
+        "merges": made["merges"],
+        "learner_ms_a_step": 1e3 * made["learner"] / made["steps"],
+        "syncer_ms_a_step": 1e3 * made["syncer"] / made["steps"],
+        "unsynchronized_ms_a_step": 1e3 * made["unsynchronized"] / made["steps alone"],
     }
 
 
-def _read(run: int, output: Path) -> dict[str, float]:
-    """Of a run: its steps and merges, and the processor seconds of its learners and its syncer."""
-    address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
-    status = fetch_status(address)
-    found: dict[str, float] = defaultdict(float)
-    found |= {"steps": sum(learner.steps for learner in status.learners), "merges": status.syncer_step}
+def _signal(pids: Iterable[int], what: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, what)
+
+
+def _processes(run: int) -> Iterator[tuple[int, str]]:
+    """A run's learners and its syncer."""
     for pid in _children(run):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         for kind in ("learner", "syncer"):
             if kind.encode() in words:
-                found[kind] += Spent.by(pid).seconds
-    return found
+                yield pid, kind
 
 
 def _children(pid: int) -> Iterator[int]:
@@ -143,9 +162,9 @@ def main() -> None:
     """Measure and report."""
     parser = command(__doc__)
     parser.add_argument("--rounds", type=int, default=8, help="exchanges of each kind (8)")
-    parser.add_argument("--steps", type=int, default=100, help="of each learner (100)")
+    parser.add_argument("--turns", type=int, default=12, help="of a job, and of as much training without one (12)")
     arguments = parser.parse_args()
-    jobs = [whole(codecs, arguments.steps) for codecs in CODECS]
+    jobs = [whole(codecs, arguments.turns) for codecs in CODECS]
     rows = [
         row
         for preset in ("nano", "64 MiB")
