@@ -1,5 +1,6 @@
 """`make benchmarks` names at its end each ratio that is worse than the committed one by more than a tenth."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,12 +13,17 @@ from support.report import Ratio, save_report
 REPOSITORY = Path(__file__).parents[3]
 
 
-def compared(folder: Path, monkeypatch: pytest.MonkeyPatch, now: float, *, less_is_better: bool) -> None:
-    """Compare a ratio with one that was 2."""
+def compared(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, now: float, *, less_is_better: bool, then_on: str = ""
+) -> None:
+    """Compare a ratio with one that was 2, on this processor or on ``then_on``."""
     for name, value in (("now", now), ("before", 2.0)):
         (folder / name).mkdir()
         ratio = Ratio(value, "a copy", less_is_better)
-        save_report(folder / name / "merge.json", "merge", {"rda": ratio}, {})
+        report = save_report(None, "merge", {"rda": ratio}, {})
+        if name == "before" and then_on:
+            report["machine"]["processor"] = then_on
+        (folder / name / "merge.json").write_text(json.dumps(report))
     monkeypatch.setattr(sys, "argv", ["compare", str(folder / "now"), str(folder / "before")])
     main()
 
@@ -30,6 +36,11 @@ def test_a_worse_ratio_is_named(
 ) -> None:
     with pytest.raises(SystemExit, match=f"^merge: rda {said}$"):
         compared(tmp_path, monkeypatch, now, less_is_better=less_is_better)
+
+
+def test_a_worse_ratio_of_another_processor_is_named_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match=r"^merge: rda fell from 2 to 1 \(on Z80 then, on .+ now\)$"):
+        compared(tmp_path, monkeypatch, 1.0, less_is_better=False, then_on="Z80")
 
 
 @pytest.mark.parametrize(("now", "less_is_better"), [(1.9, False), (9.0, False), (2.1, True), (0.0, True)])
