@@ -2,10 +2,11 @@
 
 The job is two learners of nano with a syncer, real processes on loopback, one exchange in each step. Beside it two
 processes make the same steps without any synchronization, in turns of some seconds: the others are paused meanwhile.
-Parts are the product's own functions and calls, each in turn, for a fragment of nano and for one of 64 MiB; what the
-far side of a transfer spends is its process's. Processor time is user and system time; a page fault is memory that the
-kernel has to give, which is counted and so the same on a busy machine. Of each part the median of the rounds counts in
-time, and the mean in page faults, without the first rounds. Processes have one torch thread.
+Useful tokens are the job's speed times the share that is merged. Parts are the product's own functions and calls, each
+in turn, for a fragment of nano and for one of 64 MiB; what the far side of a transfer spends is its process's.
+Processor time is user and system time; a page fault is memory that the kernel has to give, which is counted and so the
+same on a busy machine. Of each part the median of the rounds counts in time, and the mean in page faults, without the
+first rounds. Processes have one torch thread.
 
     python benchmarks/cost.py --json cost.json
 """
@@ -105,12 +106,14 @@ def whole(codecs: str, turns: int) -> dict[str, Any]:
             end.callback(process.kill)
         while min(count.value for count in counts) < _WARM_UP_ROUNDS:
             time.sleep(1.0)
-        of_job, alone = dict(_processes(run.pid)), {process.pid: "unsynchronized" for process in plain}
+        of_job = dict(_processes(run.pid))
+        alone = {process.pid: "unsynchronized" for process in plain if process.pid is not None}
 
         def read() -> dict[str, float]:
             address = json.loads((output / "syncer" / "endpoint.json").read_text())["http"]
             status = fetch_status(address)
-            found = {"steps": sum(one.steps for one in status.learners), "merges": status.syncer_step}
+            found = {name: sum(getattr(one, name) for one in status.learners) for name in ("steps", "tokens")}
+            found |= {"merges": status.syncer_step, "merged_tokens": status.merged_tokens}
             found["steps alone"] = sum(count.value for count in counts)
             for pid, kind in (of_job | alone).items():
                 found[kind] = found.get(kind, 0.0) + Spent.by(pid).seconds
@@ -131,6 +134,8 @@ def whole(codecs: str, turns: int) -> dict[str, Any]:
         "codecs": codecs,
         "steps": made["steps"],
         "merges": made["merges"],
+        "speed": made["steps"] / made["steps alone"],
+        "merged_share": made["merged_tokens"] / made["tokens"],
         "learner_ms_a_step": 1e3 * made["learner"] / made["steps"],
         "syncer_ms_a_step": 1e3 * made["syncer"] / made["steps"],
         "unsynchronized_ms_a_step": 1e3 * made["unsynchronized"] / made["steps alone"],
@@ -180,6 +185,8 @@ def main() -> None:
         )
         for one in jobs
     }
+    for one in jobs:
+        ratios[f"{one['codecs']}, useful tokens"] = Ratio(one["speed"] * one["merged_share"], plain)
     for preset, codecs in product(("nano", "64 MiB"), CODECS):
         faults = sum(row["faults_a_page"] for row in rows if (row["fragment"], row["codecs"]) == (preset, codecs))
         name = f"{codecs}, fresh pages, {preset}"
