@@ -313,11 +313,7 @@ PODS = (
         "true is neither an integer nor text; use a port's number or name",
     ),
     # Names in DNS.
-    Wrong(
-        pod(dnsPolicy="None"),
-        f"{SPEC}.dnsConfig.nameservers",
-        "is missing; dnsPolicy None needs at least one",
-    ),
+    Wrong(pod(dnsPolicy="None"), f"{SPEC}.dnsConfig.nameservers", "is missing; dnsPolicy None needs at least one"),
     Wrong(
         pod(resourceClaims=[{"name": "gpu"}]),
         f"{SPEC}.resourceClaims[0]",

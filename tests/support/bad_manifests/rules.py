@@ -1,40 +1,26 @@
 """Fields that are right by themselves and not together."""
 
-from tests.support.bad_manifests.bad import LEARNERS_POOL, SAME, Bad
+from tests.support.bad_manifests.bad import LEARNERS_POOL, SAME, Bad, wrong
 from tests.support.job_manifests import REMOVED
 
+ONE_MODEL = "needs exactly one of builtin, huggingface and entrypoint"
+ONE_DATA = "needs exactly one of text, tokens, documents, mixture and entrypoint"
+ADAPTED = "needs huggingface with weights: true; add that or remove it"
+DECIDED = "whose code decides it; remove one of them"
+NO_VOCABULARY = "is missing; without spec.data.text give the number of token ids"
+NO_HOST = "is missing; give the address at which learners outside the cluster reach the syncer"
 CASES: list[Bad] = [
     # One of several.
-    Bad(
-        {"spec.model": {}},
-        "spec.model: needs exactly one of builtin, huggingface and entrypoint; has none",
-        "needs exactly one of builtin, huggingface and entrypoint",
-    ),
-    Bad(
-        {"spec.model.entrypoint": "a.b:c"},
-        "spec.model: needs exactly one of builtin, huggingface and entrypoint; has builtin and entrypoint",
-        "needs exactly one of builtin, huggingface and entrypoint",
-    ),
-    Bad(
-        {"spec.model.adapter.targets": ["q_proj"]},
-        "spec.model.adapter: needs huggingface with weights: true; add that or remove it",
-        "needs huggingface with weights: true; add that or remove it",
-    ),
+    wrong("spec.model", {}, f"{ONE_MODEL}; has none", ONE_MODEL),
+    Bad({"spec.model.entrypoint": "a.b:c"}, f"spec.model: {ONE_MODEL}; has builtin and entrypoint", ONE_MODEL),
+    Bad({"spec.model.adapter.targets": ["q_proj"]}, f"spec.model.adapter: {ADAPTED}", ADAPTED),
     Bad(
         {"spec.model": {"huggingface": {"path": "m"}, "adapter": {"targets": ["q_proj"]}}},
-        "spec.model.adapter: needs huggingface with weights: true; add that or remove it",
+        f"spec.model.adapter: {ADAPTED}",
         SAME,
     ),
-    Bad(
-        {"spec.data": {}},
-        "spec.data: needs exactly one of text, tokens, documents, mixture and entrypoint; has none",
-        "needs exactly one of text, tokens, documents, mixture and entrypoint",
-    ),
-    Bad(
-        {"spec.data.tokens.path": "corpus.tokens"},
-        "spec.data: needs exactly one of text, tokens, documents, mixture and entrypoint; has text and tokens",
-        "needs exactly one of text, tokens, documents, mixture and entrypoint",
-    ),
+    wrong("spec.data", {}, f"{ONE_DATA}; has none", ONE_DATA),
+    Bad({"spec.data.tokens.path": "corpus.tokens"}, f"spec.data: {ONE_DATA}; has text and tokens", ONE_DATA),
     Bad(
         {
             "spec.data": {"mixture": [{"weight": 1, "text": {}}, {"weight": 2}]},
@@ -59,7 +45,7 @@ CASES: list[Bad] = [
     ),
     Bad(
         {"spec.task": {"entrypoint": "a.b:c"}},
-        "spec.data.text: has no use with spec.task or spec.loop, whose code decides it; remove one of them",
+        f"spec.data.text: has no use with spec.task or spec.loop, {DECIDED}",
         SAME,
     ),
     Bad(
@@ -76,23 +62,19 @@ CASES: list[Bad] = [
             "spec.data": {"documentMask": True},
             "spec.model": {"entrypoint": "a.b:c"},
         },
-        "spec.data.documentMask: has no use with spec.task or spec.loop, whose code decides it; remove one of them",
+        f"spec.data.documentMask: has no use with spec.task or spec.loop, {DECIDED}",
         SAME,
     ),
-    Bad(
-        {"spec.training.sequenceLength": 1},
-        "spec.training.sequenceLength: 1 has a use only with spec.task or spec.loop; use at least 2",
-        SAME,
-    ),
+    wrong("spec.training.sequenceLength", 1, "1 has a use only with spec.task or spec.loop; use at least 2", SAME),
     Bad(
         {"spec.loop": {"entrypoint": "a.b:c"}},
-        "spec.data.text: has no use with spec.task or spec.loop, whose code decides it; remove one of them",
+        f"spec.data.text: has no use with spec.task or spec.loop, {DECIDED}",
         SAME,
     ),
     *(
         Bad(
             {"spec.loop": {"entrypoint": "a.b:c"}, "spec.data": given, "spec.model": {"entrypoint": "a.b:c"}} | change,
-            f"spec.{field}: has no use with spec.loop, whose code decides it; remove one of them",
+            f"spec.{field}: has no use with spec.loop, {DECIDED}",
             SAME,
         )
         for field, change, given in (
@@ -132,45 +114,42 @@ CASES: list[Bad] = [
             "blocks.0.attention.query.weight; remove it"
         ),
     ),
-    Bad(
-        {"spec.sync.quorum": 5},
-        "spec.sync.quorum: 5 is above the learners of spec.regions, 4; use at most as many",
-        SAME,
-    ),
+    wrong("spec.sync.quorum", 5, "5 is above the learners of spec.regions, 4; use at most as many", SAME),
     Bad(
         {"spec.regions": [{"name": "here", "pools": [{"name": "cpu"}]}], "spec.sync.quorum": 2},
         "spec.sync.quorum: 2 is above the learners of spec.regions, 1; use at most as many",
         SAME,
     ),
-    Bad(
-        {"spec.sync.overlap": 24}, "spec.sync.overlap: 24 is not below spec.sync.interval, 24; use a smaller one", SAME
-    ),
+    wrong("spec.sync.overlap", 24, "24 is not below spec.sync.interval, 24; use a smaller one", SAME),
     Bad(
         {"spec.sync.interval": 1, "spec.sync.overlap": 2},
         "spec.sync.overlap: 2 is not below spec.sync.interval, 1; use a smaller one",
         SAME,
     ),
-    Bad(
-        {"spec.sync.maxStalenessSteps": 23},
-        "spec.sync.maxStalenessSteps: 23 is below spec.sync.interval, 24, "
-        "so every learner would pause for good; use at least as many",
+    wrong(
+        "spec.sync.maxStalenessSteps",
+        23,
+        "23 is below spec.sync.interval, 24, so every learner would pause for good; use at least as many",
         SAME,
     ),
-    Bad(
-        {"spec.regions.1.name": "us-east"},
-        "spec.regions[1].name: us-east is there already; use each name once",
+    wrong(
+        "spec.regions.1.name",
+        "us-east",
+        "us-east is there already; use each name once",
         "Duplicate value",
         at="spec.regions[1]",
     ),
-    Bad(
-        {"spec.regions.0.pools.1.name": "new"},
-        "spec.regions[0].pools[1].name: new is there already; use each name once",
+    wrong(
+        "spec.regions.0.pools.1.name",
+        "new",
+        "new is there already; use each name once",
         "Duplicate value",
         at="spec.regions[0].pools[1]",
     ),
-    Bad(
-        {"spec.regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 0}]}]},
-        "spec.regions: have 0 learners in all; use 1 to 10000",
+    wrong(
+        "spec.regions",
+        [{"name": "here", "pools": [{"name": "cpu", "learners": 0}]}],
+        "have 0 learners in all; use 1 to 10000",
         SAME,
     ),
     Bad({"spec.regions.0.pools.0.learners": 9_999}, "spec.regions: have 10001 learners in all; use 1 to 10000", SAME),
@@ -179,10 +158,10 @@ CASES: list[Bad] = [
         "spec.regions: have 10002 nodes of learners in all; use at most 10000",
         SAME,
     ),
-    Bad(
-        {"spec.regions.0.pools.0.minimumLearners": 3},
-        f"{LEARNERS_POOL}.minimumLearners: 3 is above learners less excludedIndices, 2; "
-        "use at most as many, or leave it out",
+    wrong(
+        "spec.regions.0.pools.0.minimumLearners",
+        3,
+        "3 is above learners less excludedIndices, 2; use at most as many, or leave it out",
         SAME,
     ),
     Bad(
@@ -190,28 +169,25 @@ CASES: list[Bad] = [
         "spec.regions[1].pools[0].minimumLearners: 1 is above learners less excludedIndices, 0; "
         "use at most as many, or leave it out",
     ),
-    Bad(
-        {"spec.failurePolicy.minimumLearners": 2},
-        "spec.failurePolicy.minimumLearners: 2 has no effect without spec.failurePolicy.maxRestartsPerLearner: "
-        "no learner is ever given up; give both or leave it out",
-        ("has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; give both"),
+    wrong(
+        "spec.failurePolicy.minimumLearners",
+        2,
+        "2 has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; give both "
+        "or leave it out",
+        "has no effect without spec.failurePolicy.maxRestartsPerLearner: no learner is ever given up; give both",
     ),
     Bad(
         {"spec.failurePolicy": {"minimumLearners": 5, "maxRestartsPerLearner": 1}},
         "spec.failurePolicy.minimumLearners: 5 is above the learners of spec.regions, 4; use at most as many",
         SAME,
     ),
-    Bad(
-        {"spec.training.evaluation.everyTokens": 100_001},
-        "spec.training.evaluation.everyTokens: 100001 is above "
-        "spec.training.tokens, 100000; use at most as many, or leave it out",
+    wrong(
+        "spec.training.evaluation.everyTokens",
+        100_001,
+        "100001 is above spec.training.tokens, 100000; use at most as many, or leave it out",
         SAME,
     ),
-    Bad(
-        {"spec.training.tokens": 2047},
-        "spec.training.tokens: 2047 is below the tokens of one inner step; use at least 2048",
-        SAME,
-    ),
+    wrong("spec.training.tokens", 2047, "2047 is below the tokens of one inner step; use at least 2048", SAME),
     Bad(
         {"spec.regions.1.pools.0.batchSize": 1024},
         "spec.training.tokens: 100000 is below the tokens of one inner step; use at least 131072",
@@ -219,18 +195,17 @@ CASES: list[Bad] = [
     ),
     Bad(
         {"spec.data": {"tokens": {"path": "corpus.tokens"}}},
-        "spec.model.builtin.vocabularySize: is missing; without spec.data.text give the number of token ids",
+        f"spec.model.builtin.vocabularySize: {NO_VOCABULARY}",
         SAME,
     ),
     Bad(
-        {"spec.data": {"entrypoint": "mine.corpus:source"}},
-        "spec.model.builtin.vocabularySize: is missing; without spec.data.text give the number of token ids",
-        SAME,
+        {"spec.data": {"entrypoint": "mine.corpus:source"}}, f"spec.model.builtin.vocabularySize: {NO_VOCABULARY}", SAME
     ),
-    Bad(
-        {"spec.model.builtin.vocabularySize": 256},
-        "spec.model.builtin.vocabularySize: 256 is below the 257 ids of "
-        "spec.data.text (256 bytes and an end of document); use at least 257 or leave it out",
+    wrong(
+        "spec.model.builtin.vocabularySize",
+        256,
+        "256 is below the 257 ids of spec.data.text (256 bytes and an end of document); use at least 257 or leave "
+        "it out",
         "256 is below the 257 ids of spec.data.text (256 bytes and an end of document); use at least 257",
     ),
     Bad(
@@ -240,12 +215,10 @@ CASES: list[Bad] = [
         ("ClusterIP cannot be reached from other clusters, and a region is in one; use NodePort, LoadBalancer or"),
     ),
     # Backups, the syncer's address, and pools.
-    Bad(
-        {"spec.regions.0.pools.1.fallbackAfterSeconds": 60},
-        (
-            "spec.regions[0].pools[1].fallbackAfterSeconds: has no effect, as no pool of the region follows; "
-            "remove it, or add a pool after it"
-        ),
+    wrong(
+        "spec.regions.0.pools.1.fallbackAfterSeconds",
+        60,
+        "has no effect, as no pool of the region follows; remove it, or add a pool after it",
         SAME,
         at="spec.regions[0].pools",
     ),
@@ -254,9 +227,10 @@ CASES: list[Bad] = [
         "spec.syncer.backup.endpoint: has a use only with a url that begins with s3://; remove it",
         SAME,
     ),
-    Bad(
-        {"spec.syncer.backup": {"url": "s3://kept/model.safetensors"}},
-        "spec.syncer.backup.url: s3://kept/model.safetensors names a file; use a folder",
+    wrong(
+        "spec.syncer.backup.url",
+        "s3://kept/model.safetensors",
+        "s3://kept/model.safetensors names a file; use a folder",
         "names a file; use a folder",
     ),
     Bad(
