@@ -101,11 +101,7 @@ EVERY_FIELD: dict[str, Any] = {
             "microBatchSize": 8,
             "optimizer": {
                 "type": "Muon",
-                "muon": {
-                    "learningRate": 0.02,
-                    "momentum": 0.9,
-                    "weightDecay": 0.05,
-                },
+                "muon": {"learningRate": 0.02, "momentum": 0.9, "weightDecay": 0.05},
                 "groups": [
                     {"match": ["*.query.*"], "optimizer": "AdamW", "learningRateScale": 0.5, "weightDecay": 0.0}
                 ],
@@ -249,11 +245,7 @@ TOKEN_FILE = changed(
 )
 _DOCUMENTS = {"path": "/corpus/*.parquet", "column": "body", "tokenizer": "/models/words"}
 DOCUMENTS = changed(
-    {
-        "metadata.name": "documents",
-        "spec.model.builtin.vocabularySize": 50_000,
-        "spec.data": {"documents": _DOCUMENTS},
-    }
+    {"metadata.name": "documents", "spec.model.builtin.vocabularySize": 50_000, "spec.data": {"documents": _DOCUMENTS}}
 )
 MIXTURE = changed(
     {

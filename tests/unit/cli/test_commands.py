@@ -190,10 +190,7 @@ def test_an_odd_summary_is_one_line(
         (["chaos", "nowhere"], "nowhere: does not exist; use the directory of a run"),
         (["chaos", "FOLDER"], "no run is going on there"),
         (["chaos", "FOLDER", "--for", "8d"], "--for: '8d' is too long; use at most 168h"),
-        (
-            ["chaos", "FOLDER", "--json", "none/a.json"],
-            "--json: none/a.json cannot be written; use a file",
-        ),
+        (["chaos", "FOLDER", "--json", "none/a.json"], "--json: none/a.json cannot be written; use a file"),
         (["chaos", "FOLDER", "--json", "."], "--json: . cannot be written"),
         (["plan", "JOB", "--parameters", "many"], "--parameters: 'many' is not a number; use digits and a unit"),
         (["tokens", "nowhere", "--output", "OUT"], "TEXT: nowhere does not exist"),
@@ -213,11 +210,7 @@ def test_an_odd_summary_is_one_line(
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    arguments: list[str],
-    told: str,
-    job: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], told: str, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(job.parent)
     places = {"JOB": str(job), "OUT": str(job.parent / "out"), "JOB/out": str(job / "out"), "FOLDER": str(job.parent)}

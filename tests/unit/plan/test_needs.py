@@ -12,13 +12,7 @@ from tests.support.situations import link
 
 NUMELS = (1000, 3000)
 EXCHANGE = Exchange(
-    numels=NUMELS,
-    interval=8,
-    overlap=None,
-    staleness_bound_steps=None,
-    quorum=1,
-    compression="BF16",
-    downlink="F32",
+    numels=NUMELS, interval=8, overlap=None, staleness_bound_steps=None, quorum=1, compression="BF16", downlink="F32"
 )
 FREE = math.inf
 

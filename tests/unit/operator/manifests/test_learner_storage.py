@@ -43,10 +43,7 @@ def test_without_storage_there_is_an_empty_directory_and_no_claim() -> None:
 
 def test_the_default_class_is_left_to_the_cluster() -> None:
     (claim,) = set_of(storage={"accessMode": "ReadWriteMany"})["spec"]["volumeClaimTemplates"]
-    assert claim["spec"] == {
-        "accessModes": ["ReadWriteMany"],
-        "resources": {"requests": {"storage": "10Gi"}},
-    }
+    assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}}
 
 
 def test_the_operator_watches_no_claim_of_a_learner() -> None:

@@ -38,18 +38,12 @@ LITTLE = {"cpu": "100m", "memory": "256Mi"}
 CPU_AND_MEMORY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing": ({}, {"requests": LITTLE}),
     "no resources": ({"resources": {}}, {"requests": LITTLE}),
-    "one request": (
-        {"resources": {"requests": {"memory": "4Gi"}}},
-        {"requests": {"cpu": "100m", "memory": "4Gi"}},
-    ),
+    "one request": ({"resources": {"requests": {"memory": "4Gi"}}}, {"requests": {"cpu": "100m", "memory": "4Gi"}}),
     "a limit below": (
         {"resources": {"limits": {"memory": "128Mi"}}},
         {"limits": {"memory": "128Mi"}, "requests": {"cpu": "100m"}},
     ),
-    "both limits": (
-        {"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}},
-        {"limits": {"cpu": "1", "memory": "1Gi"}},
-    ),
+    "both limits": ({"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}, {"limits": {"cpu": "1", "memory": "1Gi"}}),
     "a device": (
         {"resources": {"limits": {"example.com/nic": 1}}},
         {"limits": {"example.com/nic": "1"}, "requests": LITTLE},

@@ -142,11 +142,7 @@ def test_the_syncers_template_is_held_to_the_same() -> None:
     places = [re.sub(r": .*", "", line) for line in told(with_syncer({"podTemplate": patch}))]
     assert places == [
         f"spec.syncer.podTemplate.spec.{place}"
-        for place in (
-            "volumes[1].hostPath",
-            "volumes[0].secret.secretName",
-            "initContainers[0].securityContext",
-        )
+        for place in ("volumes[1].hostPath", "volumes[0].secret.secretName", "initContainers[0].securityContext")
     ]
 
 
