@@ -1,5 +1,3 @@
-"""What a job needs of its links: bytes, rate, connections, and which transfers hide behind computing."""
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Which learners a pool has, and how many processes each."""
-
 from typing import Any
 
 import pytest

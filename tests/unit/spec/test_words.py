@@ -1,5 +1,3 @@
-"""What a field allows, in words."""
-
 import pytest
 
 from diloco.spec.reading.translate import job_schema, path_text

@@ -1,5 +1,3 @@
-"""The parsing of --chaos and --slow, and which learners a name means."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""What faults did, from what was seen around them."""
-
 import json
 from dataclasses import replace
 

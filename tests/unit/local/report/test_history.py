@@ -1,5 +1,3 @@
-"""A run's history, from a tape that the engine itself made and a journal."""
-
 import math
 from dataclasses import replace
 from pathlib import Path

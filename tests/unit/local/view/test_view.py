@@ -1,5 +1,3 @@
-"""What is shown while a run goes on."""
-
 import io
 import re
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Whole lives of jobs, in virtual time."""
-
 from collections import Counter
 from datetime import timedelta
 from typing import Any

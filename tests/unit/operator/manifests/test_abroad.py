@@ -1,5 +1,3 @@
-"""What a region in another cluster gets: what it needs, whose it is, and nothing about other regions."""
-
 import json
 from dataclasses import replace
 from typing import Any
