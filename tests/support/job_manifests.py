@@ -22,7 +22,8 @@ GOOD: dict[str, Any] = {
         ],
     },
 }
-REMOVED = object()
+REMOVED = "REMOVED"
+"""In place of a value: the field is not there."""
 
 
 def changed(changes: Mapping[str, object]) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def changed(changes: Mapping[str, object]) -> dict[str, Any]:
         node: Any = manifest
         for part in parents:
             node = node.setdefault(part, {}) if isinstance(node, dict) else node[part]
-        if value is REMOVED:
+        if value == REMOVED:
             del node[last]
         else:
             node[last] = value
@@ -49,78 +50,42 @@ def pods(*mounts: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
 EVERY_FIELD: dict[str, Any] = yaml.safe_load((GOLDEN / "every-field.yaml").read_text(encoding="utf-8"))
 """Every field that can stand beside the others."""
 
-OWN_CODE = changed(
-    {
-        "metadata.name": "own-code",
-        "spec.model": {"entrypoint": "mine.model:make", "arguments": {"layers": 3, "rates": [0.1, {"x": False}]}},
-        "spec.data": {"entrypoint": "mine.corpus:source", "arguments": {"path": "s3://corpus"}},
-    }
-)
-TOKEN_FILE = changed(
-    {
-        "metadata.name": "token-file",
-        "spec.model": {"builtin": {"vocabularySize": 50_257}},
-        "spec.data": {"tokens": {"path": "/corpus.tokens"}},
-    }
-)
-_DOCUMENTS = {"path": "/corpus/*.parquet", "column": "body", "tokenizer": "/models/words"}
-DOCUMENTS = changed(
-    {"metadata.name": "documents", "spec.model.builtin.vocabularySize": 50_000, "spec.data": {"documents": _DOCUMENTS}}
-)
-MIXTURE = changed(
-    {
-        "metadata.name": "mixture",
-        "spec.model.builtin.vocabularySize": 257,
-        "spec.data": {
-            "mixture": [
-                {"weight": 0.5, "text": {"path": "/corpus", "include": ["*.txt"]}},
-                {"weight": 1, "tokens": {"path": "/corpus.tokens"}},
-                {"weight": 3, "documents": _DOCUMENTS},
-            ]
-        },
-    }
-)
-ADAPTERS = changed(
-    {
-        "metadata.name": "adapters",
-        "spec.model": {
-            "huggingface": {"path": "/models/base", "weights": True},
-            "adapter": {"rank": 8, "alpha": 16, "dropout": 0.1, "targets": ["q_proj", "v_proj"]},
-        },
-    }
-)
-OWN_TASK = changed(
-    {
-        "metadata.name": "own-task",
-        "spec.model": {"entrypoint": "mine.model:make"},
-        "spec.data": REMOVED,
-        "spec.task": {"entrypoint": "mine.images:task", "arguments": {"path": "/images"}},
-        "spec.training.sequenceLength": 1,
-    }
-)
-OWN_LOOP = changed(
-    {
-        "metadata.name": "own-loop",
-        "spec.model": {"entrypoint": "mine.model:make"},
-        "spec.data": REMOVED,
-        "spec.loop": {"entrypoint": "mine.loop:train", "arguments": {"rate": 0.1}},
-        "spec.training.sequenceLength": 1,
-    }
-)
-UNITS = changed(
-    {
-        "metadata.name": "units",
-        "spec.model.parallelize": "mine.model:parallelize",
-        "spec.regions.0.pools.0": {
-            "name": "new",
-            "learners": 2,
-            "processesPerNode": 4,
-            "nodesPerLearner": 2,
-            "parallelism": "DDP",
-            "topologyKey": "topology.kubernetes.io/zone",
-        },
-    }
-)
-_FURTHER = (OWN_CODE, TOKEN_FILE, DOCUMENTS, MIXTURE, ADAPTERS, OWN_TASK, OWN_LOOP, UNITS)
-GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, *_FURTHER)}
+_FURTHER: list[dict[str, Any]] = yaml.safe_load("""
+- metadata.name: own-code
+  spec.model: {entrypoint: "mine.model:make", arguments: {layers: 3, rates: [0.1, {x: false}]}}
+  spec.data: {entrypoint: "mine.corpus:source", arguments: {path: "s3://corpus"}}
+- metadata.name: token-file
+  spec.model: {builtin: {vocabularySize: 50257}}
+  spec.data: {tokens: {path: /corpus.tokens}}
+- metadata.name: documents
+  spec.model.builtin.vocabularySize: 50000
+  spec.data: {documents: &documents {path: "/corpus/*.parquet", column: body, tokenizer: /models/words}}
+- metadata.name: mixture
+  spec.model.builtin.vocabularySize: 257
+  spec.data:
+    mixture:
+    - {weight: 0.5, text: {path: /corpus, include: ["*.txt"]}}
+    - {weight: 1, tokens: {path: /corpus.tokens}}
+    - {weight: 3, documents: *documents}
+- metadata.name: adapters
+  spec.model:
+    huggingface: {path: /models/base, weights: true}
+    adapter: {rank: 8, alpha: 16, dropout: 0.1, targets: [q_proj, v_proj]}
+- metadata.name: own-task
+  spec.model: {entrypoint: "mine.model:make"}
+  spec.data: REMOVED
+  spec.task: {entrypoint: "mine.images:task", arguments: {path: /images}}
+  spec.training.sequenceLength: 1
+- metadata.name: own-loop
+  spec.model: {entrypoint: "mine.model:make"}
+  spec.data: REMOVED
+  spec.loop: {entrypoint: "mine.loop:train", arguments: {rate: 0.1}}
+  spec.training.sequenceLength: 1
+- metadata.name: units
+  spec.model.parallelize: mine.model:parallelize
+  spec.regions.0.pools.0: {name: new, learners: 2, processesPerNode: 4, nodesPerLearner: 2, parallelism: DDP,
+                           topologyKey: topology.kubernetes.io/zone}
+""")
+GOOD_JOBS = {job["metadata"]["name"]: job for job in (GOOD, EVERY_FIELD, *map(changed, _FURTHER))}
 """Good jobs by name; every field stands in one of them at least."""
+OWN_CODE, TOKEN_FILE = GOOD_JOBS["own-code"], GOOD_JOBS["token-file"]

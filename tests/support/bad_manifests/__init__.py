@@ -5,14 +5,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.support.job_manifests import REMOVED
-
 
 class Bad(NamedTuple):
     """One way to be wrong."""
 
     changes: dict[str, object]
-    """What is changed in a good manifest; ``REMOVED`` in a file: the field is not there."""
+    """What is changed in a good manifest; see `job_manifests.changed`."""
     line: str
     """What ``diloco`` prints: the field, a colon, and what is wrong."""
     server: str = ""
@@ -53,9 +51,5 @@ def _read(name: str) -> Any:
     return yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def _bad(changes: dict[str, object], **told: str) -> Bad:
-    return Bad({field: REMOVED if value == "REMOVED" else value for field, value in changes.items()}, **told)
-
-
-CASES = (*(_bad(**one) for one in (*_read("fields"), *_read("rules"))), *_LONG)
+CASES = (*(Bad(**one) for one in (*_read("fields"), *_read("rules"))), *_LONG)
 PODS = tuple(Wrong(**one) for one in _read("pods"))
