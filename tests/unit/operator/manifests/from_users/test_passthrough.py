@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from diloco_operator.manifests import InvalidSpecError
 from tests.support.made_objects import containers, made, templates, with_pool, with_syncer
@@ -34,25 +35,15 @@ def test_variables_and_resources_arrive_beside_ours(container: Any) -> None:
     assert {**found, **rest} == {**before, **rest}
 
 
-LITTLE = {"cpu": "100m", "memory": "256Mi"}
-CPU_AND_MEMORY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nothing": ({}, {"requests": LITTLE}),
-    "no resources": ({"resources": {}}, {"requests": LITTLE}),
-    "one request": ({"resources": {"requests": {"memory": "4Gi"}}}, {"requests": {"cpu": "100m", "memory": "4Gi"}}),
-    "a limit below": (
-        {"resources": {"limits": {"memory": "128Mi"}}},
-        {"limits": {"memory": "128Mi"}, "requests": {"cpu": "100m"}},
-    ),
-    "both limits": ({"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}, {"limits": {"cpu": "1", "memory": "1Gi"}}),
-    "a device": (
-        {"resources": {"limits": {"example.com/nic": 1}}},
-        {"limits": {"example.com/nic": "1"}, "requests": LITTLE},
-    ),
-    "none, by its own words": (
-        {"resources": {"requests": {"cpu": 0, "memory": 0}}},
-        {"requests": {"cpu": "0", "memory": "0"}},
-    ),
-}
+CPU_AND_MEMORY: dict[str, list[dict[str, Any]]] = yaml.safe_load("""
+nothing: [{}, {requests: &little {cpu: 100m, memory: 256Mi}}]
+no resources: [{resources: {}}, {requests: *little}]
+one request: [{resources: {requests: {memory: 4Gi}}}, {requests: {cpu: 100m, memory: 4Gi}}]
+a limit below: [{resources: {limits: {memory: 128Mi}}}, {limits: {memory: 128Mi}, requests: {cpu: 100m}}]
+both limits: [{resources: {limits: {cpu: 1, memory: 1Gi}}}, {limits: {cpu: "1", memory: 1Gi}}]
+a device: [{resources: {limits: {example.com/nic: 1}}}, {limits: {example.com/nic: "1"}, requests: *little}]
+none, by its own words: [{resources: {requests: {cpu: 0, memory: 0}}}, {requests: {cpu: "0", memory: "0"}}]
+""")
 
 
 @pytest.mark.parametrize("case", CPU_AND_MEMORY)
