@@ -8,20 +8,18 @@ import yaml
 
 from tests.support.golden import GOLDEN
 
-GOOD: dict[str, Any] = {
-    "apiVersion": "diloco.dev/v1alpha1",
-    "kind": "DiLoCoJob",
-    "metadata": {"name": "two-regions"},
-    "spec": {
-        "model": {"builtin": {"preset": "nano"}},
-        "data": {"text": {}},
-        "training": {"tokens": 100_000},
-        "regions": [
-            {"name": "us-east", "pools": [{"name": "new", "learners": 2}, {"name": "old"}]},
-            {"name": "us-west", "pools": [{"name": "old", "learners": 1}]},
-        ],
-    },
-}
+GOOD: dict[str, Any] = yaml.safe_load("""
+apiVersion: diloco.dev/v1alpha1
+kind: DiLoCoJob
+metadata: {name: two-regions}
+spec:
+  model: {builtin: {preset: nano}}
+  data: {text: {}}
+  training: {tokens: 100000}
+  regions:
+  - {name: us-east, pools: [{name: new, learners: 2}, {name: old}]}
+  - {name: us-west, pools: [{name: old, learners: 1}]}
+""")
 REMOVED = "REMOVED"
 """In place of a value: the field is not there."""
 

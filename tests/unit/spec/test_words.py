@@ -7,6 +7,7 @@ from diloco.spec.words import listed
 @pytest.mark.parametrize(
     ("path", "words"),
     [
+        ("spec.suspend", "true or false"),
         ("spec.sync.quorum", "an integer from 1 to 10000"),
         ("spec.training.optimizer.clipNorm", "a number of at least 0"),
         ("spec.syncer.resources", "a mapping"),
