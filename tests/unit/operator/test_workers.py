@@ -102,27 +102,29 @@ def test_thousands_of_keys_all_run_and_never_more_at_once_than_allowed() -> None
 
 
 BUSY = Pacing(STEADY, least_seconds=lambda _: 30.0)
-RUNS: dict[str, tuple[Recorder, Wishes, Pacing, list[float]]] = {
-    "it runs again when the run said so": (Recorder(5.0, 60.0, None), one_job(1000), STEADILY, [0, 5, 65]),
-    "a wish comes before a planned run and replaces it": (Recorder(60.0), one_job(20, 70), STEADILY, [0, 20, 80]),
+Answers = tuple[float | Exception | None, ...]
+RUNS: dict[str, tuple[Answers, Wishes, Pacing, list[float]]] = {
+    "it runs again when the run said so": ((5.0, 60.0, None), one_job(1000), STEADILY, [0.0, 5.0, 65.0]),
+    "a wish comes before a planned run and replaces it": ((60.0,), one_job(20, 70), STEADILY, [0.0, 20.0, 80.0]),
     "a run that asks for another at once pauses first": (
-        *(Recorder(0.0, 0.0, None), one_job(10), Pacing(STEADY, pause_seconds=0.5), [0, 0.5, 1]),
+        *((0.0, 0.0, None), one_job(10), Pacing(STEADY, pause_seconds=0.5), [0.0, 0.5, 1.0]),
     ),
     "success forgets earlier failures": (
-        *(Recorder(FAILURE, FAILURE, 10.0, FAILURE, 1000.0), one_job(500), STEADILY, [0, 1, 3, 13, 14]),
+        *((FAILURE, FAILURE, 10.0, FAILURE, 1000.0), one_job(500), STEADILY, [0.0, 1.0, 3.0, 13.0, 14.0]),
     ),
     # After 100 it starts again, and its first failure waits as long as any first failure.
     "a key that is gone is forgotten and may come back": (
-        *(Recorder(FAILURE, FAILURE, None, FAILURE, None), one_job(100, 100), STEADILY, [0, 1, 3, 100, 101]),
+        *((FAILURE, FAILURE, None, FAILURE, None), one_job(100, 100), STEADILY, [0.0, 1.0, 3.0, 100.0, 101.0]),
     ),
-    "a new wish ends the wait for an error": (Recorder(FAILURE, 1000.0), one_job(0.5, 500), STEADILY, [0, 0.5]),
-    "but not the wait for a busy server": (Recorder(FAILURE, 1000.0), one_job(5, 500), BUSY, [0, 30]),
+    "a new wish ends the wait for an error": ((FAILURE, 1000.0), one_job(0.5, 500), STEADILY, [0.0, 0.5]),
+    "but not the wait for a busy server": ((FAILURE, 1000.0), one_job(5, 500), BUSY, [0.0, 30.0]),
 }
 
 
 @pytest.mark.parametrize("case", RUNS)
 def test_when_a_key_runs_again(case: str) -> None:
-    recorder, wishes, pacing, began = RUNS[case]
+    answers, wishes, pacing, began = RUNS[case]
+    recorder = Recorder(*answers)
     at_work(recorder, wishes, pacing)
     assert recorder.began["job"] == began
 
