@@ -12,8 +12,7 @@ from diloco.spec import SpecError, load_job, parse_job
 from diloco.spec.reading.document import read_document
 from diloco.spec.reading.load import job_from
 from testbed.api_server.server import ApiServer
-from tests.support.bad_manifests import CASES, SAME
-from tests.support.bad_manifests.pods import PODS
+from tests.support.bad_manifests import CASES, PODS, SAME
 from tests.support.job_manifests import GOOD_JOBS, changed
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -56,9 +56,7 @@ def with_syncer(fields: Mapping[str, Any]) -> DiLoCoJob:
 
 
 def made(
-    job: DiLoCoJob,
-    options: OperatorOptions = OPTIONS,
-    certificates: Certificates | None = None,
+    job: DiLoCoJob, options: OperatorOptions = OPTIONS, certificates: Certificates | None = None
 ) -> tuple[dict[str, Any], ...]:
     """Every object that the operator makes for ``job`` while it runs."""
     running = 0 if job.spec.suspend else 1

@@ -24,21 +24,15 @@ from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
+from tests.support.small_manifest import SMALL_MANIFEST
 
 START = 1_700_000_000.0
 LEARNER = "east/a/0"
-JOB = """
-apiVersion: diloco.dev/v1alpha1
-kind: DiLoCoJob
-metadata: {name: small}
-spec:
-  model: {builtin: {preset: pico}}
-  data: {text: {}}
-  training: {tokens: 60, sequenceLength: 5, batchSize: 2, evaluation: {everyTokens: 60}}
-  sync: {fragments: 2, interval: 2, overlap: 1}
-  regions:
-  - {name: east, pools: [{name: a, learners: 2}]}
-"""
+JOB = (
+    SMALL_MANIFEST.replace("interval: 4", "interval: 2")
+    .replace("fragments: 4", "fragments: 2")
+    .replace("tokens: 1000, sequenceLength: 16", "tokens: 60, evaluation: {everyTokens: 60}, sequenceLength: 5")
+)
 
 
 @dataclass(frozen=True)

@@ -2,33 +2,21 @@
 
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel
 
 from diloco.spec.status.engine import LearnerStatus
-from diloco.spec.status.syncer import CheckpointStatus, SyncerStatus
+from diloco.spec.status.syncer import SyncerStatus
 
 M = TypeVar("M", bound=BaseModel)
 
-STATUS = SyncerStatus(
-    job="small",
-    epoch=2,
-    phase="Training",
-    phase_reason="",
-    syncer_step=5,
-    merged_tokens=640.0,
-    budget_tokens=1000,
-    tokens_per_second=1.0,
-    seconds_left=360.0,
-    train_loss=2.0,
-    eval_loss=None,
-    evaluations=(),
-    goodput=0.75,
-    merged=0.5,
-    elapsed_seconds=3.0,
-    rounds_in_flight=1,
-    checkpoint=CheckpointStatus(newest="000001", age_seconds=4.0, failures=3, problem="full"),
-    tape_problem="",
-    learners=(),
+STATUS = SyncerStatus.model_validate(
+    yaml.safe_load("""
+    {job: small, epoch: 2, phase: Training, phase_reason: "", syncer_step: 5, merged_tokens: 640.0,
+     budget_tokens: 1000, tokens_per_second: 1.0, seconds_left: 360.0, train_loss: 2.0, eval_loss: null,
+     evaluations: [], goodput: 0.75, merged: 0.5, elapsed_seconds: 3.0, rounds_in_flight: 1,
+     checkpoint: {newest: "000001", age_seconds: 4.0, failures: 3, problem: full}, tape_problem: "", learners: []}
+    """)
 )
 
 

@@ -1,5 +1,3 @@
-"""Helm, and the chart as it is without any values."""
-
 from pathlib import Path
 from typing import Any
 

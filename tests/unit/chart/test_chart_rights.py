@@ -71,10 +71,7 @@ def test_the_lease_is_by_name_in_its_own_namespace(plain: Rendered) -> None:
     (role,) = [one for one in plain.of_kind("Role") if one["metadata"]["namespace"] == NAMESPACE]
     by_name = {(*rule["resources"], *rule.get("resourceNames", ())): set(rule["verbs"]) for rule in role["rules"]}
     assert rights(role["rules"]).keys() == {LEASES}
-    assert by_name == {
-        ("leases", "diloco-operator"): {"get", "update"},
-        ("leases",): {"create"},
-    }
+    assert by_name == {("leases", "diloco-operator"): {"get", "update"}, ("leases",): {"create"}}
 
 
 def test_of_leases_elsewhere_only_that_of_the_jobs_is_written(plain: Rendered) -> None:

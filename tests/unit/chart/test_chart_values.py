@@ -1,4 +1,4 @@
-"""Values: wrong ones are refused by name, and values.yaml, its schema and its comments agree."""
+"""Values: wrong ones are refused by name, values.yaml and its schema agree, and the version is the package's."""
 
 import json
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from diloco import __version__
 from tests.support.rendered_chart import CHART, ChartRefusedError, Render
 
 SET_BY_HELM = {"global"}
@@ -56,6 +57,11 @@ def test_what_cannot_be_is_refused_and_named(render: Render, values: dict[str, A
 )
 def test_what_can_be_is_taken(render: Render, values: dict[str, Any]) -> None:
     assert render(**values).of_kind("Deployment")
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
 
 def test_the_schema_knows_every_value_and_no_others() -> None:

@@ -105,8 +105,9 @@ def test_every_setting_of_the_operator_is_in_its_environment(render: Render) -> 
     assert environment.keys() == {f"DILOCO_{name.upper()}" for name in names}
 
 
-def test_without_values_all_namespaces_are_looked_after(plain: Rendered) -> None:
+def test_without_values_there_are_no_namespaces_and_no_image_of_jobs(plain: Rendered, render: Render) -> None:
     assert "DILOCO_NAMESPACES" not in plain.environment
+    assert "DILOCO_TRAINER_IMAGE" not in render(trainer={"image": {"repository": ""}}).environment
 
 
 @pytest.mark.parametrize(
@@ -122,10 +123,6 @@ def test_a_digest_wins_over_a_tag(render: Render, image: dict[str, str], referen
     rendered = render(image=image, trainer={"image": image})
     assert {one["image"] for pod in rendered.pods for one in pod["containers"]} == {reference}
     assert rendered.environment["DILOCO_TRAINER_IMAGE"] == reference
-
-
-def test_without_a_trainer_image_there_is_no_default(render: Render) -> None:
-    assert "DILOCO_TRAINER_IMAGE" not in render(trainer={"image": {"repository": ""}}).environment
 
 
 def test_what_is_said_of_the_pod_reaches_it(render: Render) -> None:

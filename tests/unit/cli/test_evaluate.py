@@ -1,5 +1,3 @@
-"""``diloco evaluate`` of a task of the user's own."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Where the operator's package is not installed, `diloco cluster` says in one line what to install."""
-
 import pytest
 
 from diloco.cli import needs_operator

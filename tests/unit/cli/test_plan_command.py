@@ -1,5 +1,3 @@
-"""``diloco plan``: its output and its exit codes."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Following a run or a job: when it ends, what a lost answer does, and what gets into a pipe."""
-
 import io
 import json
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""The certificates of a run on one machine."""
-
 import datetime as dt
 import stat
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Which process may use the output directory."""
-
 import errno
 import fcntl
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Processes of a run that cannot be started, or leave no log."""
-
 import shutil
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The supervisor's journal, whatever happens to its file."""
-
 import os
 import shutil
 from pathlib import Path

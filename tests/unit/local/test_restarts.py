@@ -1,5 +1,3 @@
-"""What is done about a process that has ended."""
-
 import pytest
 
 from diloco.local.restarts import EndedProcess, Verdict, after_learner_exit, after_syncer_exit

@@ -1,5 +1,3 @@
-"""How the classes of allotted time are presented: shares, the largest first, with the documentation's names."""
-
 import math
 from pathlib import Path
 

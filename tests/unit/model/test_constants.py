@@ -1,5 +1,3 @@
-"""Buffers and frozen parameters, which are part of the digest."""
-
 import pytest
 
 from diloco.core.fragments import Match

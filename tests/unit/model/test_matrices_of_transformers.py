@@ -1,5 +1,3 @@
-"""What Muon trains of models of other people."""
-
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -56,8 +58,18 @@ def test_hooks_on_the_state_dict_change_neither_export_nor_load(tmp_path: Path) 
         assert all(bool((parameter == 0.5).all()) for parameter in trained_parameters(read).values())
 
 
-def described(text: str) -> Callable[[Path], object]:
-    return lambda path: save_file({"a": torch.zeros(1)}, path, metadata={"diloco": text})
+def described(text: str = "", **changed: object) -> Callable[[Path], object]:
+    """Write a file with this metadata; without a text, with that of a model but for what is ``changed``."""
+    whole = {
+        "job": "",
+        "model": {"builtin": {}},
+        "vocabularySize": 9,
+        "sequenceLength": 2,
+        "layoutDigest": "",
+        "tokens": 1,
+    }
+    said = text or json.dumps(whole | changed)
+    return lambda path: save_file({"a": torch.zeros(1)}, path, metadata={"diloco": said})
 
 
 @pytest.mark.parametrize(
@@ -68,20 +80,9 @@ def described(text: str) -> Callable[[Path], object]:
         (lambda path: path.write_bytes(b"\xff" * 100), "cannot be read as safetensors"),
         (lambda path: save_file({"a": torch.zeros(1)}, path), "was not written by diloco"),
         (described('{"job": "x"}'), "its metadata is not diloco's"),
-        (
-            described(
-                '{"job":"","model":{"builtin":{}},"vocabularySize":9,"sequenceLength":2,"layoutDigest":"",'
-                '"tokens":Infinity}'
-            ),
-            "its metadata is not diloco's",
-        ),
+        (described(tokens=math.inf), "its metadata is not diloco's"),
         (described("[" * 50_000), "its metadata is not diloco's"),
-        (
-            described(
-                '{"job":"","model":{"builtin":{}},"vocabularySize":9,"sequenceLength":-5,"layoutDigest":"","tokens":1}'
-            ),
-            "its sequence length is -5, it must be above 0",
-        ),
+        (described(sequenceLength=-5), "its sequence length is -5, it must be above 0"),
     ],
     ids=["missing", "pipe", "garbage", "foreign", "incomplete", "infinite", "nested", "a negative length"],
 )

@@ -1,5 +1,3 @@
-"""Probes and collectors reach the operator at addresses of both families."""
-
 import asyncio
 import socket
 

@@ -1,5 +1,3 @@
-"""Names: legal in Kubernetes, the same every time, and never one for two things."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Of several operators that watch a namespace, one acts there."""
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

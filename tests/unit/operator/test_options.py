@@ -1,5 +1,3 @@
-"""Flags and variables of the operator."""
-
 from typing import Any
 
 import pytest

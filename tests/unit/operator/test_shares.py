@@ -1,5 +1,3 @@
-"""What tenants share is never used up by one of them."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -101,22 +101,32 @@ def test_thousands_of_keys_all_run_and_never_more_at_once_than_allowed() -> None
     assert recorder.most_at_once == 8
 
 
-def test_it_runs_again_when_the_run_said_so() -> None:
-    recorder = Recorder(5.0, 60.0, None)
-    at_work(recorder, one_job(1000))
-    assert recorder.began["job"] == [0.0, 5.0, 65.0]
+BUSY = Pacing(STEADY, least_seconds=lambda _: 30.0)
+Answers = tuple[float | Exception | None, ...]
+RUNS: dict[str, tuple[Answers, Wishes, Pacing, list[float]]] = {
+    "it runs again when the run said so": ((5.0, 60.0, None), one_job(1000), STEADILY, [0.0, 5.0, 65.0]),
+    "a wish comes before a planned run and replaces it": ((60.0,), one_job(20, 70), STEADILY, [0.0, 20.0, 80.0]),
+    "a run that asks for another at once pauses first": (
+        *((0.0, 0.0, None), one_job(10), Pacing(STEADY, pause_seconds=0.5), [0.0, 0.5, 1.0]),
+    ),
+    "success forgets earlier failures": (
+        *((FAILURE, FAILURE, 10.0, FAILURE, 1000.0), one_job(500), STEADILY, [0.0, 1.0, 3.0, 13.0, 14.0]),
+    ),
+    # After 100 it starts again, and its first failure waits as long as any first failure.
+    "a key that is gone is forgotten and may come back": (
+        *((FAILURE, FAILURE, None, FAILURE, None), one_job(100, 100), STEADILY, [0.0, 1.0, 3.0, 100.0, 101.0]),
+    ),
+    "a new wish ends the wait for an error": ((FAILURE, 1000.0), one_job(0.5, 500), STEADILY, [0.0, 0.5]),
+    "but not the wait for a busy server": ((FAILURE, 1000.0), one_job(5, 500), BUSY, [0.0, 30.0]),
+}
 
 
-def test_a_wish_comes_before_a_planned_run_and_replaces_it() -> None:
-    recorder = Recorder(60.0)
-    at_work(recorder, one_job(20, 70))
-    assert recorder.began["job"] == [0.0, 20.0, 80.0]
-
-
-def test_a_run_that_asks_for_another_at_once_pauses_first() -> None:
-    recorder = Recorder(0.0, 0.0, None)
-    at_work(recorder, one_job(10), Pacing(STEADY, pause_seconds=0.5))
-    assert recorder.began["job"] == [0.0, 0.5, 1.0]
+@pytest.mark.parametrize("case", RUNS)
+def test_when_a_key_runs_again(case: str) -> None:
+    answers, wishes, pacing, began = RUNS[case]
+    recorder = Recorder(*answers)
+    at_work(recorder, wishes, pacing)
+    assert recorder.began["job"] == began
 
 
 def test_errors_are_tried_again_at_growing_intervals_until_one_succeeds() -> None:
@@ -125,18 +135,6 @@ def test_errors_are_tried_again_at_growing_intervals_until_one_succeeds() -> Non
     at_work(recorder, one_job(500), Pacing(STEADY, failed=lambda key, error: told.append((key, error))))
     assert recorder.began["job"] == [0.0, 1.0, 3.0, 7.0, 15.0]
     assert told == [("job", FAILURE)] * 4
-
-
-def test_success_forgets_earlier_failures() -> None:
-    recorder = Recorder(FAILURE, FAILURE, 10.0, FAILURE, 1000.0)
-    at_work(recorder, one_job(500))
-    assert recorder.began["job"] == [0.0, 1.0, 3.0, 13.0, 14.0]
-
-
-def test_a_new_key_ends_the_wait_for_an_error_but_not_for_a_busy_server() -> None:
-    recorder = Recorder(FAILURE, 1000.0)
-    at_work(recorder, one_job(5, 500), Pacing(STEADY, least_seconds=lambda _: 30.0))
-    assert recorder.began["job"] == [0.0, 30.0]
 
 
 def test_one_failing_key_keeps_no_other_from_running() -> None:
@@ -149,13 +147,6 @@ def test_one_failing_key_keeps_no_other_from_running() -> None:
 
     at_work(recorder, wishes)
     assert recorder.began["good"] == [0.0]
-
-
-def test_a_key_that_is_gone_is_forgotten_and_may_come_back() -> None:
-    recorder = Recorder(FAILURE, FAILURE, None, FAILURE, None)
-    at_work(recorder, one_job(100, 100))
-    # After 100 it starts again, and its first failure waits as long as any first failure.
-    assert recorder.began["job"] == [0.0, 1.0, 3.0, 100.0, 101.0]
 
 
 def test_a_tenant_whose_runs_all_wait_keeps_no_other_waiting() -> None:

@@ -15,74 +15,35 @@ from diloco.spec import JobSpec
 from tests.support.small_job import named_job, small_job
 
 STEP_SECONDS = 2.0
-ARCHITECTURES = {
-    "gemma3_text": "Gemma3ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-}
 
-SIZES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma-3-1b": (
-        "gemma3_text",
-        {
-            "vocab_size": 262_144,
-            "hidden_size": 1152,
-            "intermediate_size": 6912,
-            "num_hidden_layers": 26,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 1,
-            "head_dim": 256,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "gemma-3-12b": (
-        "gemma3_text",
-        {
-            "vocab_size": 262_144,
-            "hidden_size": 3840,
-            "intermediate_size": 15_360,
-            "num_hidden_layers": 48,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 256,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "qwen3-0.6b": (
-        "qwen3",
-        {
-            "vocab_size": 151_936,
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "gpt2": ("gpt2", {}),
-    "llama-3-8b": (
-        "llama",
-        {
-            "vocab_size": 128_256,
-            "hidden_size": 4096,
-            "intermediate_size": 14_336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "tie_word_embeddings": False,
-        },
-    ),
+
+def dimensions(
+    vocabulary: int, width: int, inner: int, layers: int, heads: tuple[int, int, int], *, tied: bool = True
+) -> dict[str, Any]:
+    """``heads``: of queries, of keys, and how wide each is."""
+    queries, keys, head = heads
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": queries,
+        "num_key_value_heads": keys,
+        "head_dim": head,
+        "tie_word_embeddings": tied,
+    }
+
+
+GEMMA, QWEN = ("gemma3_text", "Gemma3ForCausalLM"), ("qwen3", "Qwen3ForCausalLM")
+GPT2, LLAMA = ("gpt2", "GPT2LMHeadModel"), ("llama", "LlamaForCausalLM")
+MODELS: dict[str, tuple[tuple[str, str], dict[str, Any], int]] = {
+    "gemma-3-1b": (GEMMA, dimensions(262_144, 1152, 6912, 26, (4, 1, 256)), 999_885_952),
+    "gemma-3-12b": (GEMMA, dimensions(262_144, 3840, 15_360, 48, (16, 8, 256)), 11_765_788_416),
+    "qwen3-0.6b": (QWEN, dimensions(151_936, 1024, 3072, 28, (16, 8, 128)), 596_049_920),
+    "gpt2": (GPT2, {}, 124_439_808),
+    "llama-3-8b": (LLAMA, dimensions(128_256, 4096, 14_336, 32, (32, 8, 128), tied=False), 8_030_261_248),
 }
-PARAMETERS = {
-    "gemma-3-1b": 999_885_952,
-    "gemma-3-12b": 11_765_788_416,
-    "qwen3-0.6b": 596_049_920,
-    "gpt2": 124_439_808,
-    "llama-3-8b": 8_030_261_248,
-}
+"""By name: kind and architecture, dimensions, and the number of parameters."""
 
 
 def in_steps(spec: JobSpec, steps: int) -> JobSpec:
@@ -95,18 +56,18 @@ def in_steps(spec: JobSpec, steps: int) -> JobSpec:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a config.json for each model."""
     root = tmp_path_factory.mktemp("models")
-    for name, (kind, dimensions) in SIZES.items():
-        config = {"model_type": kind, "architectures": [ARCHITECTURES[kind]], **dimensions}
+    for name, ((kind, architecture), given, _) in MODELS.items():
+        config = {"model_type": kind, "architectures": [architecture], **given}
         (root / name).mkdir()
         (root / name / "config.json").write_text(json.dumps(config))
     return root
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", MODELS)
 def test_fragments_are_even_and_as_much_is_merged_as_planned(name: str, folders: Path) -> None:
     given = {"huggingface": {"path": str(folders / name)}}
     layout = layout_of_job(small_job(model=given, sync={"fragments": 24}))
-    assert layout.numel == PARAMETERS[name]
+    assert layout.numel == MODELS[name][2]
     assert max(layout.shares) <= 1.4 / 24
     link_rate = 4 * layout.numel / (24 * STEP_SECONDS) / 0.6  # used to 60 % on the way down
     regions = [{"name": name, "connections": 64, "pools": [{"name": "a"}]} for name in ("east", "west")]

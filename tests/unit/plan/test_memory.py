@@ -1,5 +1,3 @@
-"""Memory and disk of a job's processes, by what it keeps and how many processes hold it."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a job needs of its links: bytes, rate, connections, and which transfers hide behind computing."""
-
 import math
 from dataclasses import replace
 
@@ -11,15 +9,7 @@ from diloco.plan.needs import CONNECTION_BYTES, connections_for, job_bytes, need
 from tests.support.situations import link
 
 NUMELS = (1000, 3000)
-EXCHANGE = Exchange(
-    numels=NUMELS,
-    interval=8,
-    overlap=None,
-    staleness_bound_steps=None,
-    quorum=1,
-    compression="BF16",
-    downlink="F32",
-)
+EXCHANGE = Exchange(NUMELS, 8, None, None, 1, "BF16", "F32")
 FREE = math.inf
 
 

@@ -1,5 +1,3 @@
-"""What a syncer carries."""
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documented_commands import (
-    NOT_RUN,
-    READMES,
-    blocks,
-    statements,
-    statements_to_run,
-)
+from tests.support.documented_commands import NOT_RUN, READMES, blocks, statements, statements_to_run
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 INSTALLING = (*READMES, "examples/two-clusters/README.md")

@@ -1,5 +1,3 @@
-"""Every example is a good manifest and is explained; so is the one in the README."""
-
 from pathlib import Path
 
 import pytest

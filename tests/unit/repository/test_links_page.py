@@ -1,5 +1,3 @@
-"""What docs/how-to/links.md shows of ``diloco plan`` is what it prints."""
-
 import os
 import re
 from pathlib import Path

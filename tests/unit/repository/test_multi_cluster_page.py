@@ -38,12 +38,16 @@ def flags(command: str) -> set[str]:
     return {flag for parameter in group.commands[command].params for flag in parameter.opts}
 
 
-def spec_with(**parts: Any) -> JobSpec:
+def page_job(**parts: Any) -> str:
     """The page's job with other parts."""
     job = yaml.safe_load(SMALL_MANIFEST)
     (shown,) = blocks("yaml", "spec:")
     job["spec"] |= {**yaml.safe_load(shown)["spec"], **parts}
-    return parse_job(yaml.safe_dump(job), "page").spec
+    return yaml.safe_dump(job)
+
+
+def spec_with(**parts: Any) -> JobSpec:
+    return parse_job(page_job(**parts), "page").spec
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -83,11 +87,8 @@ def test_every_right_that_home_gets_is_named() -> None:
 
 
 def test_what_a_cluster_will_get_is_rendered_as_the_page_says(tmp_path: Path) -> None:
-    job = yaml.safe_load(SMALL_MANIFEST)
-    (shown,) = blocks("yaml", "spec:")
-    job["spec"] |= yaml.safe_load(shown)["spec"]
     path = tmp_path / "job.yaml"
-    path.write_text(yaml.safe_dump(job), encoding="utf-8")
+    path.write_text(page_job(), encoding="utf-8")
     (line,) = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("diloco render ")]
     words = [str(path) if word == "job.yaml" else word for word in line.partition(" |")[0].split()[1:]]
     done = CliRunner().invoke(main.app, words)

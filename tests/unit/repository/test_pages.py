@@ -1,5 +1,3 @@
-"""Every page: links and anchors lead somewhere, decisions have their shape, each command is told."""
-
 import re
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""How much is written, and how long that may take."""
-
 from pathlib import Path
 
 from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes

@@ -1,5 +1,3 @@
-"""Output to a reader that may be gone."""
-
 import io
 import os
 import select

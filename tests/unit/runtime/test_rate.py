@@ -1,5 +1,3 @@
-"""How fast a count has grown recently."""
-
 import pytest
 
 from diloco.runtime.rate import Rate

@@ -1,5 +1,3 @@
-"""When a problem that lasts is logged again."""
-
 from itertools import pairwise
 
 from diloco.runtime.reminders import Reminder

@@ -1,5 +1,3 @@
-"""Every way a manifest can be wrong, and its one-line error."""
-
 import pytest
 
 from diloco.spec import SpecError

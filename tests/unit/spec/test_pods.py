@@ -57,7 +57,7 @@ def test_only_mounts_and_sources_can_be_set_in_the_operators_container() -> None
     ]
     mounts = [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/a"}]
     assert told(containers=[{"name": "syncer", "volumeMounts": mounts}]) == [
-        f"{place}.volumeMounts[1].mountPath: /a is there already; use each mountPath once",
+        f"{place}.volumeMounts[1].mountPath: /a is there already; use each mountPath once"
     ]
 
 

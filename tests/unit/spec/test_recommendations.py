@@ -1,5 +1,3 @@
-"""What is recommended follows from what was measured."""
-
 import math
 
 import pytest

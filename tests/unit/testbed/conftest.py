@@ -1,5 +1,3 @@
-"""A cache of the test's own."""
-
 from pathlib import Path
 
 import pytest

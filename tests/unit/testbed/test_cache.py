@@ -1,5 +1,3 @@
-"""The test bed records what it has started, and a cluster in use is kept."""
-
 import json
 from pathlib import Path
 

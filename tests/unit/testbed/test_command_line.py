@@ -1,5 +1,3 @@
-"""`python -m testbed.kind` acts on the named cluster, and on no other."""
-
 import sys
 
 import pytest

@@ -1,5 +1,3 @@
-"""Programs run to their end, and the output of a failed one is kept."""
-
 import os
 
 import pytest

@@ -1,5 +1,3 @@
-"""The rules that cut a link between clusters, and those that mend it."""
-
 from testbed.kind.cuts import MARK, Cut, removals, rules
 
 PEERS = ("172.18.0.2", "172.18.0.3")

@@ -1,5 +1,3 @@
-"""The kernel's limit is raised while there are clusters, and restored after the last one."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The user's tools are used only if their version works with the clusters."""
-
 from pathlib import Path
 
 import pytest

@@ -2,26 +2,25 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from diloco.cli.live.cluster_access import AwayError, ClusterError, connect
 
-CONFIG = {
-    "apiVersion": "v1",
-    "kind": "Config",
-    "clusters": [{"name": "east", "cluster": {"server": "https://127.0.0.1:1"}}],
-    "users": [
-        {"name": "me", "user": {"token": "abc"}},
-        {"name": "plugin", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "not-there"}}},
-    ],
-    "contexts": [
-        {"name": "plain", "context": {"cluster": "east", "user": "me"}},
-        {"name": "ml", "context": {"cluster": "east", "user": "me", "namespace": "ml"}},
-        {"name": "cloud", "context": {"cluster": "east", "user": "plugin"}},
-    ],
-}
+CONFIG: dict[str, Any] = yaml.safe_load("""
+apiVersion: v1
+kind: Config
+clusters: [{name: east, cluster: {server: "https://127.0.0.1:1"}}]
+users:
+- {name: me, user: {token: abc}}
+- {name: plugin, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: not-there}}}
+contexts:
+- {name: plain, context: {cluster: east, user: me}}
+- {name: ml, context: {cluster: east, user: me, namespace: ml}}
+- {name: cloud, context: {cluster: east, user: plugin}}
+""")
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_a_context_can_be_chosen_and_brings_its_namespace(kubeconfig: Path) -> N
 
 def test_several_files_are_one_kubeconfig_and_missing_ones_are_let_pass(kubeconfig: Path) -> None:
     more = kubeconfig.with_name("more")
-    more.write_text(yaml.safe_dump({**CONFIG, "contexts": [{**CONFIG["contexts"][1], "name": "other"}]}))  # type: ignore[dict-item]  # the dict above is of mixed values
+    more.write_text(yaml.safe_dump({**CONFIG, "contexts": [{**CONFIG["contexts"][1], "name": "other"}]}))
     files = f"{kubeconfig.with_name('missing')}:{kubeconfig}:{more}"
     assert connect(None, "other", {"KUBECONFIG": files}).namespace == "ml"
 

@@ -1,5 +1,3 @@
-"""When faults are injected."""
-
 from collections.abc import Collection
 
 from diloco.local.chaos.schedule import ChaosPlan, RunState

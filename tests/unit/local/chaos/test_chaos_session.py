@@ -1,5 +1,3 @@
-"""A session of faults: orders in time, an end that leaves nothing behind, and what it has seen."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""The parsing of --chaos and --slow, and which learners a name means."""
-
 from dataclasses import replace
 
 import pytest
@@ -31,10 +29,7 @@ def test_a_target_is_a_learner_a_pool_a_region_or_all(target: str, meant: tuple[
             "pause:us-east@step=9,seconds=2.5",
             Fault(FaultKind.PAUSE, "us-east", ("us-east/fast/0", "us-east/fast/1"), step=9, seconds=2.5),
         ),
-        (
-            "cut:us-west@step=60,seconds=20",
-            Fault(FaultKind.CUT, "us-west", ("us-west",), step=60, seconds=20.0),
-        ),
+        ("cut:us-west@step=60,seconds=20", Fault(FaultKind.CUT, "us-west", ("us-west",), step=60, seconds=20.0)),
         (
             "cut:*@rate=1,seconds=5,manner=reset",
             Fault(FaultKind.CUT, "*", ("us-east", "us-west"), rate_per_hour=1.0, seconds=5.0, manner=Manner.RESET),

@@ -1,5 +1,3 @@
-"""A run of one learner, its journal and its history."""
-
 import pytest
 
 from diloco.core.fragments import Layout, TensorSpec, partition

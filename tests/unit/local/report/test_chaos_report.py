@@ -1,21 +1,10 @@
-"""What faults did, from what was seen around them."""
-
 import json
 from dataclasses import replace
 
 import pytest
 
 from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.report.chaos_report import (
-    Effect,
-    Observed,
-    Recovered,
-    document,
-    effects,
-    rows,
-    table,
-    what_text,
-)
+from diloco.local.report.chaos_report import Effect, Observed, Recovered, document, effects, rows, table, what_text
 from diloco.local.report.history import Sample
 from tests.support.drawn import drawn
 

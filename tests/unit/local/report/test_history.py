@@ -1,5 +1,3 @@
-"""A run's history, from a tape that the engine itself made and a journal."""
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -179,29 +177,12 @@ def test_the_clock_leaves_out_the_time_between_interruption_and_resumption() -> 
 
 
 def test_lives_follow_from_turns_in_any_order() -> None:
-    turns = [
-        (9.0, Turn.OVER),
-        (0.0, Turn.STARTED),
-        (2.0, Turn.TRAINS),
-        (3.0, Turn.LOST),
-        (4.0, Turn.TRAINS),
-        (5.0, Turn.PAUSED),
-        (6.0, Turn.CONTINUED),
-        (7.0, Turn.ENDED),
-        (8.0, Turn.STARTED),
-    ]
-    lives = [
-        Life.STARTING,
-        Life.TRAINING,
-        Life.AWAY,
-        Life.TRAINING,
-        Life.PAUSED,
-        Life.TRAINING,
-        Life.DOWN,
-        Life.STARTING,
-    ]
-    assert [span.life for span in spans(turns, 20.0)] == lives
-    assert spans(turns, 20.0)[-1].end == 9.0
+    order = ["STARTED", "TRAINS", "LOST", "TRAINS", "PAUSED", "CONTINUED", "ENDED", "STARTED", "OVER"]
+    turns = [(float(at), Turn[name]) for at, name in enumerate(order)]
+    found = spans([turns[-1], *turns[:-1]], 20.0)
+    lives = ["STARTING", "TRAINING", "AWAY", "TRAINING", "PAUSED", "TRAINING", "DOWN", "STARTING"]
+    assert [(span.start, span.life.name) for span in found] == list(enumerate(lives))
+    assert found[-1].end == 8.0
 
 
 def test_what_is_kept_of_a_long_run_is_bounded(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

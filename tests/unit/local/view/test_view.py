@@ -1,5 +1,3 @@
-"""What is shown while a run goes on."""
-
 import io
 import re
 from collections.abc import Callable
@@ -12,13 +10,7 @@ from diloco.local.report.svg import Axis, Series, line_chart, thinned
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import PlainRunView, progress_line, render
 from diloco.local.view.snapshot import BandwidthMeter, RunSnapshot
-from diloco.local.view.units import (
-    bytes_text,
-    count_text,
-    duration_text,
-    loss_text,
-    percent_text,
-)
+from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.spec.status.syncer import BytesByKind, RegionBytes, SyncerStatus
 from testbed.virtual_cluster.world_syncer import THIN_LINKS
 from tests.support.drawn import drawn

@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from diloco_operator.api_server.intake import UnreadableError, received, received_page, size_of
-from diloco_operator.api_server.kinds import (
-    CONFIG_MAP,
-    CORE_EVENT,
-    NETWORK_POLICY,
-    POD,
-    SECRET,
-    SERVICE,
-    STATEFUL_SET,
-)
+from diloco_operator.api_server.kinds import CONFIG_MAP, CORE_EVENT, NETWORK_POLICY, POD, SECRET, SERVICE, STATEFUL_SET
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 METADATA = {

@@ -1,5 +1,3 @@
-"""A watch that is cancelled ends, also at the very moment at which the server begins to answer."""
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

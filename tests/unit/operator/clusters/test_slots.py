@@ -1,5 +1,3 @@
-"""Who has a slot where more clusters are named than the operator has room for."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

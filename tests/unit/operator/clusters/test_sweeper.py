@@ -1,5 +1,3 @@
-"""When clusters are swept, what is asked at home, and what a failure ends."""
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping

@@ -25,8 +25,7 @@ def test_a_token_is_renewed_at_half_of_its_life_for_as_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("life", "seconds"),
-    [(timedelta(seconds=60), SHORTEST_LIFE_SECONDS), (timedelta(days=4000), LONGEST_LIFE_SECONDS)],
+    ("life", "seconds"), [(timedelta(seconds=60), SHORTEST_LIFE_SECONDS), (timedelta(days=4000), LONGEST_LIFE_SECONDS)]
 )
 def test_what_is_asked_for_is_within_bounds(life: timedelta, seconds: int) -> None:
     assert claims(life).asked_seconds == seconds

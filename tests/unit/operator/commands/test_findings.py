@@ -1,5 +1,3 @@
-"""What ``diloco cluster check`` makes of each answer."""
-
 import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any

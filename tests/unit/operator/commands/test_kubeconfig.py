@@ -1,5 +1,3 @@
-"""The Secret that ``diloco cluster kubeconfig`` prints, and what it refuses to print."""
-
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

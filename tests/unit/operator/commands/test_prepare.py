@@ -1,5 +1,3 @@
-"""What ``diloco cluster prepare`` prints for the owner of a remote cluster."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What is left of jobs in a remote cluster: whose it is, what counts as orphaned, and how it is deleted."""
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any, cast

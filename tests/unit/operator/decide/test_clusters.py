@@ -1,5 +1,3 @@
-"""A job over several clusters: one that is away is left alone, and the rest goes on."""
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,5 +1,3 @@
-"""The syncer's endpoint and revoked certificates in whole reconciles, in virtual time."""
-
 import base64
 
 from diloco_operator import names

@@ -1,5 +1,3 @@
-"""Every reason that the operator can give is explained, and every one that is explained can be given."""
-
 import re
 from pathlib import Path
 from typing import get_args

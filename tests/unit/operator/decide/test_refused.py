@@ -1,5 +1,3 @@
-"""Objects that the API server refuses, names that are taken, and a spec or status that cannot be used."""
-
 from datetime import timedelta
 
 from diloco_operator.decide.observed import ChildKey

@@ -1,5 +1,3 @@
-"""A job that gains and loses pools and regions, while it runs or is suspended; and Secrets that lead elsewhere."""
-
 from copy import deepcopy
 
 import pytest

@@ -1,5 +1,3 @@
-"""What is swept from another cluster: objects of this home's jobs that are gone, and nothing else."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""The controller deletes lost pods: requests, refusals, events and what is counted."""
-
 import copy
 from dataclasses import replace
 from typing import Any

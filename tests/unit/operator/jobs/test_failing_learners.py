@@ -1,5 +1,3 @@
-"""Learners whose containers fail before they can join, in a virtual cluster."""
-
 from datetime import timedelta
 
 import pytest

@@ -1,5 +1,3 @@
-"""Events about learners that come and go, as the controller records them."""
-
 from tests.unit.operator.jobs.training_cluster import reasons, training
 
 LEARNER = "us-west/old/1"

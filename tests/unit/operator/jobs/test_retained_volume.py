@@ -50,31 +50,20 @@ def test_a_retained_claim_outlives_its_job_and_is_not_taken_unasked() -> None:
     assert w.condition("Ready")["status"] == "True"
 
 
-def test_a_job_that_adopts_goes_on_with_the_volume_and_owns_it() -> None:
-    w = world_with()
-    delete_job(w)
-    w.home.objects[CLAIM]["spec"]["resources"]["requests"]["storage"] = "40Gi"  # somebody has enlarged it
-    w.create(job_object(tokens=10_000_000, syncer={"storage": {"adoptRetained": True}}), 2)
-    w.run(60)
-    claim = w.home.objects[CLAIM]
-    assert w.status()["syncer"]["claimUid"] == claim["metadata"]["uid"]
-    assert claim["spec"]["resources"]["requests"]["storage"] == "40Gi"
-    assert w.condition("Degraded")["status"] == "False"
-    delete_job(w)
-    assert CLAIM not in w.home.objects
-
-
-def test_a_claim_is_retained_by_one_job_after_another() -> None:
+def test_a_claim_is_adopted_by_one_job_after_another_until_one_owns_it() -> None:
     w = world_with()
     uid = w.home.objects[CLAIM]["metadata"]["uid"]
-    for number in (2, 3):
+    w.home.objects[CLAIM]["spec"]["resources"]["requests"]["storage"] = "40Gi"  # somebody has enlarged it
+    owned = {"storage": {"adoptRetained": True}}
+    for number, syncer in ((2, storage(adoptRetained=True)), (3, storage(adoptRetained=True)), (4, owned)):
         delete_job(w)
-        w.create(job_object(tokens=10_000_000, syncer=storage(adoptRetained=True)), number)
+        w.create(job_object(tokens=10_000_000, syncer=syncer), number)
         w.run(60)
-        assert w.status()["syncer"]["claimUid"] == uid
-        assert w.condition("Ready")["status"] == "True"
+        assert w.status()["syncer"]["claimUid"] == w.home.objects[CLAIM]["metadata"]["uid"] == uid
+        assert (w.condition("Ready")["status"], w.condition("Degraded")["status"]) == ("True", "False")
+    assert w.home.objects[CLAIM]["spec"]["resources"]["requests"]["storage"] == "40Gi"
     delete_job(w)
-    assert CLAIM in w.home.objects
+    assert CLAIM not in w.home.objects
 
 
 def test_a_claim_of_somebody_else_is_never_adopted() -> None:

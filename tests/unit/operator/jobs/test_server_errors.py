@@ -1,5 +1,3 @@
-"""If the API server rejects one object, the others, stopping and the status still work."""
-
 import pytest
 
 from testbed.virtual_cluster.cluster_world import ClusterWorld, of_server

@@ -1,5 +1,3 @@
-"""Changes to a suspended job apply to its pods when it resumes, and its model stays."""
-
 import pytest
 
 from testbed.virtual_cluster.cluster_world import ClusterWorld

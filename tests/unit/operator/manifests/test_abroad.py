@@ -1,5 +1,3 @@
-"""What a region in another cluster gets: what it needs, whose it is, and nothing about other regions."""
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -17,11 +15,7 @@ from tests.support.made_objects import OPTIONS, UID, live, of_kind, placeholders
 
 FAR, OTHER = "far-kubeconfig", "other-kubeconfig"
 REMOTES = {FAR: Remote("theirs", "home-1", "203.0.113.7:31234"), OTHER: Remote("elsewhere", "home-1")}
-OWNER = {
-    "diloco.dev/job-uid": UID,
-    "diloco.dev/home": "home-1",
-    "diloco.dev/home-namespace": "team",
-}
+OWNER = {"diloco.dev/job-uid": UID, "diloco.dev/home": "home-1", "diloco.dev/home-namespace": "team"}
 SECRET_OF_NEAR = "near-registry"  # its name
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from diloco.spec import SpecError
 from diloco.spec.reading.load import job_from
 from diloco_operator import labels
 from diloco_operator.manifests.inputs import Manifest
@@ -43,10 +42,7 @@ def test_without_storage_there_is_an_empty_directory_and_no_claim() -> None:
 
 def test_the_default_class_is_left_to_the_cluster() -> None:
     (claim,) = set_of(storage={"accessMode": "ReadWriteMany"})["spec"]["volumeClaimTemplates"]
-    assert claim["spec"] == {
-        "accessModes": ["ReadWriteMany"],
-        "resources": {"requests": {"storage": "10Gi"}},
-    }
+    assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}}
 
 
 def test_the_operator_watches_no_claim_of_a_learner() -> None:
@@ -74,17 +70,3 @@ def test_no_process_is_told_of_claims(cluster: str) -> None:
     (found,) = [one for one in within(cluster, spread) if one["kind"] == "ConfigMap"]
     read = job_from(json.loads(found["data"]["job.json"]))
     assert [pool.storage for one in read.spec.regions for pool in one.pools] == [None, None]
-
-
-@pytest.mark.parametrize(
-    ("storage", "words"),
-    [
-        ({"size": "lots"}, "size"),
-        ({"accessMode": "ReadOnlyMany"}, "accessMode"),
-        ({"whenScaled": "Keep"}, "whenScaled"),
-        ({"adoptRetained": True}, "adoptRetained"),
-    ],
-)
-def test_what_cannot_be_is_refused_naming_the_field(storage: dict[str, Any], words: str) -> None:
-    with pytest.raises(SpecError, match=rf"regions\[0\]\.pools\[0\]\.storage\.{words}"):
-        with_pool({"storage": storage})

@@ -9,16 +9,7 @@ import pytest
 from diloco_operator import labels, names
 from diloco_operator.manifests import Images, NoImageError, choose_images
 from diloco_operator.names import PoolKey
-from tests.support.made_objects import (
-    OPTIONS,
-    UID,
-    containers,
-    every_job,
-    made,
-    of_kind,
-    templates,
-    with_pool,
-)
+from tests.support.made_objects import OPTIONS, UID, containers, every_job, made, of_kind, templates, with_pool
 
 JOBS = {name: made(job) for name, job in every_job().items()}
 OBJECTS = {f"{job}: {one['kind']} {one['metadata']['name']}": one for job, objects in JOBS.items() for one in objects}

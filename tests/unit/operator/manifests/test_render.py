@@ -12,15 +12,7 @@ from diloco.spec import load_job
 from diloco_operator import names
 from diloco_operator.manifests import Inputs, Remote, Scale, all_children, choose_images
 from tests.support.golden import assert_golden
-from tests.support.made_objects import (
-    ALL_FIELDS,
-    FAR_REGIONS,
-    OPTIONS,
-    TWO_REGIONS,
-    UID,
-    live,
-    placeholders,
-)
+from tests.support.made_objects import ALL_FIELDS, FAR_REGIONS, OPTIONS, TWO_REGIONS, UID, live, placeholders
 
 IMAGE = "registry.example/diloco:1"
 

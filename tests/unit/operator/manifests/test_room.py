@@ -20,7 +20,8 @@ from diloco.syncer.disk import checkpointer
 from tests.support.made_objects import containers, live, made, small_job, templates
 
 SET, DEPLOYMENT = "StatefulSet/small--east-a", "Deployment/small-syncer"
-OWN_MODEL = {"entrypoint": "mine:make"}
+DOCUMENTS = {"documents": {"path": "/corpus"}}
+BUILTIN = {"builtin": {"preset": "pico", "vocabularySize": 300}}
 SPARE_BYTES = 66 << 20
 """What is left free for a file system's own blocks, and a rounding."""
 
@@ -67,30 +68,26 @@ def test_a_learners_checkpoints_fit_into_the_limit_and_little_is_spare(
     assert bytes_in(requested(pod)) > limit
 
 
-def test_a_learner_with_a_volume_requests_only_its_output_of_the_node() -> None:
-    pod = templates(made(job({"storage": {}})))[SET]
-    assert limits(pod) == {"tmp": "2048Mi"}
-    assert requested(pod) == requested(templates(made(job()))[DEPLOYMENT]) == "64Mi"
-
-
-def test_where_the_models_size_is_unknown_its_folder_has_no_limit() -> None:
-    found = templates(made(job(model=OWN_MODEL)))
-    assert limits(found[SET]) == {"state": None, "tmp": None}
-    assert limits(found[DEPLOYMENT]) == {"tmp": None}
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_a_learner_that_keeps_documents_tokens_has_a_folder_without_limit(*, mixed: bool) -> None:
-    data: dict[str, Any] = {"documents": {"path": "/corpus"}}
-    given = {"mixture": [{"weight": 1, **data}]} if mixed else data
-    found = templates(made(job(data=given, model={"builtin": {"preset": "pico", "vocabularySize": 300}})))
-    assert limits(found[SET]) == {"state": None, "tmp": "2048Mi"}
-
-
-def test_what_code_of_the_users_writes_has_no_limit_of_ours() -> None:
-    own_data = {"entrypoint": "mine:data"}
-    found = templates(made(job(data=own_data, model={"builtin": {"preset": "pico", "vocabularySize": 300}})))
-    assert limits(found[SET]) == {"state": "67Mi", "tmp": None}
+@pytest.mark.parametrize(
+    ("pool", "spec", "limited"),
+    [
+        ({"storage": {}}, {}, {"tmp": "2048Mi"}),
+        ({}, {"model": {"entrypoint": "mine:make"}}, {"state": None, "tmp": None}),
+        ({}, {"data": DOCUMENTS, "model": BUILTIN}, {"state": None, "tmp": "2048Mi"}),
+        ({}, {"data": {"mixture": [{"weight": 1, **DOCUMENTS}]}, "model": BUILTIN}, {"state": None, "tmp": "2048Mi"}),
+        ({}, {"data": {"entrypoint": "mine:data"}, "model": BUILTIN}, {"state": "67Mi", "tmp": None}),
+    ],
+    ids=["a volume", "a model of unknown size", "tokens of documents", "of a mixture with some", "data by code"],
+)
+def test_a_learners_directories_are_limited_where_what_they_hold_is_known(
+    pool: dict[str, Any], spec: dict[str, Any], limited: dict[str, str | None]
+) -> None:
+    found = templates(made(job(pool, **spec)))
+    assert limits(found[SET]) == limited
+    if pool:
+        assert requested(found[SET]) == requested(found[DEPLOYMENT]) == "64Mi", "only its output"
+    if "entrypoint" in spec.get("model", {}):
+        assert limits(found[DEPLOYMENT]) == {"tmp": None}
 
 
 @pytest.mark.parametrize("field", ["requests", "limits"])

@@ -1,5 +1,3 @@
-"""What learners of several processes or nodes have that others do not."""
-
 import json
 from typing import Any
 

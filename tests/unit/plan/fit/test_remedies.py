@@ -6,14 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from diloco.plan.fit.fit import FitKind, fit
-from diloco.plan.fit.remedies import (
-    LONGEST_INTERVAL,
-    LinkRate,
-    RemedyKind,
-    remedies,
-    smallest_step_seconds,
-    with_steps,
-)
+from diloco.plan.fit.remedies import LONGEST_INTERVAL, LinkRate, RemedyKind, remedies, smallest_step_seconds, with_steps
 from diloco.plan.fit.situation import Situation, rate_text
 from diloco.spec.sync import SyncSpec
 from tests.support.situations import NEEDED, between, in_steps, situation

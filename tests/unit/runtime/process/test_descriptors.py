@@ -1,5 +1,3 @@
-"""How file descriptors are divided."""
-
 import pytest
 
 from diloco.runtime.process.descriptors import RESERVED, share_of_peers

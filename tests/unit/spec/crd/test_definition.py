@@ -1,5 +1,3 @@
-"""The custom resource's schema agrees with the models."""
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -6,8 +6,7 @@ from diloco.spec import SpecError
 from diloco.spec.kube import types
 from diloco.spec.kube.rules import RULES
 from diloco.spec.reading.load import job_from
-from tests.support.bad_manifests.bad import LEARNERS_POOL
-from tests.support.bad_manifests.pods import PODS, SPEC, UNKNOWN, Wrong, pod
+from tests.support.bad_manifests import LEARNERS_POOL, PODS, Wrong
 from tests.support.job_manifests import changed
 
 
@@ -19,9 +18,10 @@ def test_a_wrong_setting_of_a_pod_is_refused_in_one_line(wrong: Wrong) -> None:
 
 
 def test_the_syncers_pod_is_checked_as_the_learners_are() -> None:
+    affinity = "spec.syncer.podTemplate.spec.affinity"
     with pytest.raises(SpecError) as caught:
-        job_from(changed({"spec.syncer": pod(affinity={"nodeAffinty": {}})}))
-    assert str(caught.value) == f"spec.syncer.{SPEC}.affinity.nodeAffinty: {UNKNOWN} nodeAffinity?"
+        job_from(changed({f"{affinity}.nodeAffinty": {}}))
+    assert str(caught.value) == f"{affinity}.nodeAffinty: is not a field here; did you mean nodeAffinity?"
 
 
 def test_what_is_checked_further_is_published() -> None:

@@ -1,5 +1,3 @@
-"""Quantities are compared as Kubernetes compares them."""
-
 from decimal import Decimal
 
 import pytest

@@ -1,5 +1,3 @@
-"""The files with orders about single learners."""
-
 from diloco.spec.names.learner_orders import LearnerOrder, orders_in, orders_text
 
 

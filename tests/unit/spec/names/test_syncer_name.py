@@ -1,5 +1,3 @@
-"""The fixed name of a job's syncer."""
-
 import re
 
 import pytest

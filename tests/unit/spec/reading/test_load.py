@@ -1,5 +1,3 @@
-"""From a file to a job: what is read, what is refused before and while it is read, and where the error points."""
-
 import os
 import pickle
 import threading

@@ -1,5 +1,3 @@
-"""The operator's status as JSON in Kubernetes' conventions."""
-
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which nodes are named because different learners keep crashing there."""
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

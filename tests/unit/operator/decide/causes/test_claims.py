@@ -1,4 +1,4 @@
-"""Learners with claims of their own: what is said of a claim that is not there, and of a pod that a lost node keeps."""
+"""What is said of a claim that is not there or not bound, and of a pod that a lost node keeps for its claim."""
 
 from typing import Any
 
@@ -128,3 +128,27 @@ def test_what_is_said_of_a_pods_claim(
 def test_a_claim_of_that_name_in_another_cluster_is_another_claim() -> None:
     there = PodObserved(seen().pod, (), "west")
     assert with_claims(NO_VOLUME, there, {CLAIM: (told("no room"),)}) == NO_VOLUME
+
+
+def test_a_missing_storage_class_is_reported_until_the_claim_is_bound() -> None:
+    w = World()
+    w.pods.unprovisioned = 'storageclass.storage.k8s.io "fast" not found'
+    w.pods.troubles["demo-syncer"] = unschedulable("0/1 nodes: pod has unbound immediate PersistentVolumeClaims.")
+    w.run(30)
+    assert w.status["phase"] == "Pending"
+    expected = 'claim demo-syncer is pending: storageclass.storage.k8s.io "fast" not found'
+    assert degraded(w) == ("True", "VolumePending", expected)
+    assert w.condition("Ready")["reason"] == "WaitingForSyncer"
+    w.pods.unprovisioned = ""
+    w.pods.troubles.clear()
+    w.run(30)
+    assert degraded(w)[0] == "False"
+    assert w.status["phase"] == "Training"
+
+
+def test_a_claim_that_waits_for_its_first_pod_is_no_trouble() -> None:
+    w = World()
+    w.run(5)
+    w.home.objects["PersistentVolumeClaim", "demo-syncer"]["status"] = {"phase": "Pending"}
+    w.reconcile()
+    assert degraded(w)[0] == "False"

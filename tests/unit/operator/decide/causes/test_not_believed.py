@@ -1,5 +1,3 @@
-"""What is not credible to the syncer, and the quorum in force, as the job's status shows them."""
-
 from testbed.virtual_cluster.operator_world import World
 from tests.unit.operator.decide.training_world import degraded, training_world
 

@@ -11,58 +11,38 @@ from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import crashed, unschedulable, waiting
 from tests.unit.operator.decide.training_world import OLD, degraded, training_world
 
-NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+TWO = "2 of 3 learners of us-west/old"
+NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
+NO_NODE = f"{TWO} unschedulable: {NO_GPU}"
+IMAGE = "r.example/none:1"
+NO_IMAGE = f"{TWO} cannot pull the image: {IMAGE}: not found"
+BACK_OFF = f'Back-off pulling image "{IMAGE}"'
+PULL_EVENTS = (("Failed", f'Failed to pull image "{IMAGE}": not found'), ("Failed", "Error: ErrImagePull"))
 LONG = "registry.example/team/trainer@sha256:" + "0" * 64
 STEPS = f'failed to pull and unpack image "{LONG}": failed to resolve reference "{LONG}"'
 LAST_LINES = "starting\n" + json.dumps({"level": "ERROR", "message": "data.text.path: /data/none is not there"}) + "\n"
 
 POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no node": (
-        unschedulable(NO_GPU),
-        "Unschedulable",
-        "2 of 3 learners of us-west/old unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
-    ),
-    "no node, as newer schedulers put it": (
-        unschedulable(f"{NO_GPU} no new claims to deallocate,"),
-        "Unschedulable",
-        "2 of 3 learners of us-west/old unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
-    ),
+    "no node": (unschedulable(f"{NO_GPU}."), "Unschedulable", NO_NODE),
+    "no node, by newer words": (unschedulable(f"{NO_GPU}. no new claims to deallocate,"), "Unschedulable", NO_NODE),
     "a claim of the user's that is not there": (
         unschedulable('0/1 nodes are available: persistentvolumeclaim "corpus" not found.'),
         "VolumePending",
         'waiting for a volume: 0/1 nodes are available: persistentvolumeclaim "corpus" not found',
     ),
-    "an image that is being tried": (
-        waiting("ErrImagePull", "not found", image="r.example/none:1"),
-        "ImagePullFailed",
-        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
-    ),
+    "an image that is being tried": (waiting("ErrImagePull", "not found", image=IMAGE), "ImagePullFailed", NO_IMAGE),
     "the same image while it is not": (
-        waiting(
-            "ImagePullBackOff",
-            'Back-off pulling image "r.example/none:1": ErrImagePull: not found',
-            image="r.example/none:1",
-        ),
-        "ImagePullFailed",
-        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
+        waiting("ImagePullBackOff", f"{BACK_OFF}: ErrImagePull: not found", image=IMAGE),
+        *("ImagePullFailed", NO_IMAGE),
     ),
     "an image of a long name": (
         waiting("ImagePullBackOff", f'Back-off pulling image "{LONG}": ErrImagePull: {STEPS}: not found', image=LONG),
         "ImagePullFailed",
-        f"2 of 3 learners of us-west/old cannot pull the image: {LONG}: not found",
+        f"{TWO} cannot pull the image: {LONG}: not found",
     ),
     "the same image in an older cluster": (
-        waiting(
-            "ImagePullBackOff",
-            'Back-off pulling image "r.example/none:1"',
-            image="r.example/none:1",
-            events=(
-                ("Failed", 'Failed to pull image "r.example/none:1": not found'),
-                ("Failed", "Error: ErrImagePull"),
-            ),
-        ),
-        "ImagePullFailed",
-        "2 of 3 learners of us-west/old cannot pull the image: r.example/none:1: not found",
+        waiting("ImagePullBackOff", BACK_OFF, image=IMAGE, events=PULL_EVENTS),
+        *("ImagePullFailed", NO_IMAGE),
     ),
     "a missing Secret in its environment": (
         waiting("CreateContainerConfigError", 'secret "token" not found'),
@@ -84,7 +64,7 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
     "bad input": (
         crashed(2, LAST_LINES, restarts=1),
         "ConfigurationError",
-        "2 of 3 learners of us-west/old stopped by a configuration error: data.text.path: /data/none is not there",
+        f"{TWO} stopped by a configuration error: data.text.path: /data/none is not there",
     ),
     "turned away": (crashed(3, "us-west/old/0: certificate of another job"), "Refused", "refused by the syncer: us-"),
     "too much memory": (crashed(137, "", reason="OOMKilled", restarts=1), "OutOfMemory", "out of memory"),

@@ -1,5 +1,3 @@
-"""Elastic pools: pods without a node are no problem of the job while the pool has its minimum."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which problems of an elastic pool's pods count, for any mix of them."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -58,14 +58,6 @@ def test_given_up_and_stalled_learners_are_named_and_not_their_pods() -> None:
     assert degraded(w)[1:] == ("LearnersGivenUp", told)
 
 
-def test_learners_that_report_far_more_steps_than_count_are_named() -> None:
-    w = training_world()
-    w.syncer.too_fast = {"us-west/old/0"}
-    w.run(10)
-    told = "us-west/old/0 reporting more than twice the steps that count beside the others; the excess is ignored"
-    assert degraded(w)[1:] == ("LearnersTooFast", told)
-
-
 def test_a_learner_that_loads_the_model_for_too_long_is_named() -> None:
     w = training_world(sync={"startupSeconds": 900})
     w.syncer.loading = {"us-west/old/0": 899.0}
@@ -89,12 +81,14 @@ def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
 
 FITS = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
 OF_A_NEWER_SYNCER = THIN_LINKS | {"kind": "LinkHaunted", "remedies": []}
+TOO_FAST = "reporting more than twice the steps that count beside the others; the excess is ignored"
 REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
 
 
 @pytest.mark.parametrize(
     ("field", "bad", "good", "reason", "words"),
     [
+        ("too_fast", {"us-west/old/0"}, set(), "LearnersTooFast", f"us-west/old/0 {TOO_FAST}"),
         ("tape_problem", "no space", "", "TapeFailing", "the tape is incomplete: no space"),
         ("backup_problem", "access denied", "", "BackupFailing", "the syncer cannot upload backups: access denied"),
         ("links", THIN_LINKS, FITS, "ScheduleMisfit", THIN_LINKS["reason"] + REMEDIES),

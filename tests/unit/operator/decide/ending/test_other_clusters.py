@@ -1,5 +1,3 @@
-"""A job over several clusters that is suspended, finishes or is deleted while one of them is away."""
-
 import pytest
 
 from diloco_operator.clusters.state import ClusterState

@@ -1,5 +1,3 @@
-"""Learners without a node start in the region's next pool, and end there once theirs has nodes."""
-
 import json
 from datetime import timedelta
 from typing import Any

@@ -1,5 +1,3 @@
-"""What is done about held pods, decision by decision."""
-
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any

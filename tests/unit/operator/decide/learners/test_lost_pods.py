@@ -170,31 +170,21 @@ def test_so_many_lost_pods_are_deleted_some_at_a_time() -> None:
     assert w.status["learners"]["summary"] == f"{MOST_AT_ONCE + 21}/{MOST_AT_ONCE + 21}"
 
 
-def test_a_job_that_suspends_removes_what_is_lost() -> None:
+@pytest.mark.parametrize(("unreachable", "seconds"), [("", 50), ("no answer within 3 s", 82)])
+def test_a_job_that_suspends_removes_what_is_lost(unreachable: str, seconds: float) -> None:
     w = training_world()
     w.pods.stuck.add(VICTIM)
+    w.unreachable = unreachable
     w.change(suspend=True)
-    w.run(50)
+    w.run(seconds)
     assert w.condition("Suspended")["reason"] == "Suspending"
+    assert not w.forced
     assert w.pods_of("syncer"), "it may still hand in its work"
     w.run(100)
     assert w.condition("Suspended")["status"] == "True"
-    assert not w.pods.pods
+    assert not w.pods.pods, "once the syncer is gone its word is not needed"
     assert [deletion.reason for deletion in w.forced] == ["LostPodDeleted"]
     assert degraded(w)[0] == "False"
-
-
-def test_once_the_syncer_is_gone_its_word_is_not_needed() -> None:
-    w = training_world()
-    w.pods.stuck.add(VICTIM)
-    w.unreachable = "no answer within 3 s"
-    w.change(suspend=True)
-    w.run(82)
-    assert not w.forced
-    assert w.pods_of("syncer")
-    w.run(60)
-    assert not w.pods.pods
-    assert [deletion.reason for deletion in w.forced] == ["LostPodDeleted"]
 
 
 def test_a_waiting_job_is_suspended_beside_its_lost_pod() -> None:

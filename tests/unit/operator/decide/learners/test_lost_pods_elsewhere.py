@@ -1,5 +1,3 @@
-"""Lost pods of regions in other clusters."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Events about learners that the syncer has lost, or that have joined it again."""
-
 from typing import Any
 
 from diloco_operator.decide.learners.sessions import session_events

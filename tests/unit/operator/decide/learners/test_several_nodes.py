@@ -1,9 +1,12 @@
 """Learners of two nodes each: whatever happens to one of their pods, they count, end and come back as one."""
 
+import base64
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from diloco.spec.names.learner_orders import FAILED_FILE, orders_in
 from diloco_operator.decide.causes.bad_nodes import bad_node_causes
@@ -41,6 +44,18 @@ def test_a_healthy_job_counts_learners_and_needs_no_list_of_pods() -> None:
     writes = w.home.writes
     w.run(30)
     assert w.home.writes == writes
+
+
+def serves(w: World, name: str) -> bool:
+    """Whether a pool's certificate is one of a server."""
+    held = base64.b64decode(w.home.objects["Secret", f"demo--here-{name}-tls"]["data"]["tls.crt"])
+    extensions = x509.load_pem_x509_certificate(held).extensions
+    return ExtendedKeyUsageOID.SERVER_AUTH in extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+
+
+def test_pods_that_reach_each_other_have_certificates_of_servers() -> None:
+    w = units_world(then=1)
+    assert [serves(w, name) for name in ("big", "small")] == [True, False]
 
 
 def test_a_learner_is_ready_if_all_its_pods_are() -> None:

@@ -1,5 +1,3 @@
-"""When an object is applied again: if what is wanted has changed, or somebody has changed what is there."""
-
 import copy
 from typing import Any
 

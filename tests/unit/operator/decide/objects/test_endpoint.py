@@ -1,5 +1,3 @@
-"""Where learners of other clusters reach the syncer, for each way to expose it, and why it is not known yet."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""The status while the syncer does not answer: what it reports, and what it keeps."""
-
 from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import stamp, unschedulable
 from tests.unit.operator.decide.training_world import training_world

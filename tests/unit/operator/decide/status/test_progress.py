@@ -1,5 +1,3 @@
-"""The syncer's figures in a job's status."""
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""If the pods cannot be listed, the rest of a reconcile still works."""
-
 import pytest
 
 from diloco_operator.api_server.errors import ApiError, Call, of_status

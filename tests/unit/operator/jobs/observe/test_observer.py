@@ -1,5 +1,3 @@
-"""When a syncer counts as away: not after one lost answer, but after several."""
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field

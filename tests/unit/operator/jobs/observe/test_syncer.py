@@ -73,8 +73,7 @@ def answering(body: str, status: int = 200) -> Handler:
 
 
 @pytest.mark.parametrize(
-    ("address", "url"),
-    [("10.96.0.7", "http://10.96.0.7:8080/status"), ("fd00::7", "http://[fd00::7]:8080/status")],
+    ("address", "url"), [("10.96.0.7", "http://10.96.0.7:8080/status"), ("fd00::7", "http://[fd00::7]:8080/status")]
 )
 def test_it_asks_by_the_services_address_so_that_no_name_is_looked_up(address: str, url: str) -> None:
     assert status_url(address) == url

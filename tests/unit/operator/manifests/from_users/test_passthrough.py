@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from diloco_operator.manifests import InvalidSpecError
 from tests.support.made_objects import containers, made, templates, with_pool, with_syncer
@@ -34,31 +35,15 @@ def test_variables_and_resources_arrive_beside_ours(container: Any) -> None:
     assert {**found, **rest} == {**before, **rest}
 
 
-LITTLE = {"cpu": "100m", "memory": "256Mi"}
-CPU_AND_MEMORY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nothing": ({}, {"requests": LITTLE}),
-    "no resources": ({"resources": {}}, {"requests": LITTLE}),
-    "one request": (
-        {"resources": {"requests": {"memory": "4Gi"}}},
-        {"requests": {"cpu": "100m", "memory": "4Gi"}},
-    ),
-    "a limit below": (
-        {"resources": {"limits": {"memory": "128Mi"}}},
-        {"limits": {"memory": "128Mi"}, "requests": {"cpu": "100m"}},
-    ),
-    "both limits": (
-        {"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}},
-        {"limits": {"cpu": "1", "memory": "1Gi"}},
-    ),
-    "a device": (
-        {"resources": {"limits": {"example.com/nic": 1}}},
-        {"limits": {"example.com/nic": "1"}, "requests": LITTLE},
-    ),
-    "none, by its own words": (
-        {"resources": {"requests": {"cpu": 0, "memory": 0}}},
-        {"requests": {"cpu": "0", "memory": "0"}},
-    ),
-}
+CPU_AND_MEMORY: dict[str, list[dict[str, Any]]] = yaml.safe_load("""
+nothing: [{}, {requests: &little {cpu: 100m, memory: 256Mi}}]
+no resources: [{resources: {}}, {requests: *little}]
+one request: [{resources: {requests: {memory: 4Gi}}}, {requests: {cpu: 100m, memory: 4Gi}}]
+a limit below: [{resources: {limits: {memory: 128Mi}}}, {limits: {memory: 128Mi}, requests: {cpu: 100m}}]
+both limits: [{resources: {limits: {cpu: 1, memory: 1Gi}}}, {limits: {cpu: "1", memory: 1Gi}}]
+a device: [{resources: {limits: {example.com/nic: 1}}}, {limits: {example.com/nic: "1"}, requests: *little}]
+none, by its own words: [{resources: {requests: {cpu: 0, memory: 0}}}, {requests: {cpu: "0", memory: "0"}}]
+""")
 
 
 @pytest.mark.parametrize("case", CPU_AND_MEMORY)
@@ -77,23 +62,15 @@ def test_a_null_is_the_same_as_nothing_said() -> None:
 
 
 POOL = "spec.regions[0].pools[0]"
-OTHER_NAME = "use a name other than HOME, POD_INDEX or DILOCO_POD"
 
 
-@pytest.mark.parametrize(
-    ("variable", "line"),
-    [
-        ({"name": "HOME", "value": "/root"}, f"name: HOME is set by the operator; {OTHER_NAME}"),
-        ({"name": "POD_INDEX", "value": "0"}, f"name: POD_INDEX is set by the operator; {OTHER_NAME}"),
-    ],
-)
-def test_a_variable_that_gets_in_the_way_is_refused_in_one_line(variable: dict[str, Any], line: str) -> None:
-    with pytest.raises(InvalidSpecError) as caught:
-        of_learner({"env": [variable]})
-    assert str(caught.value) == f"{POOL}.env[0].{line}"
-    with pytest.raises(InvalidSpecError) as caught:
-        of_syncer({"env": [variable]})
-    assert str(caught.value) == f"spec.syncer.env[0].{line}"
+@pytest.mark.parametrize("name", ["HOME", "POD_INDEX"])
+def test_a_variable_that_gets_in_the_way_is_refused_in_one_line(name: str) -> None:
+    line = f"env[0].name: {name} is set by the operator; use a name other than HOME, POD_INDEX or DILOCO_POD"
+    for container, place in ((of_learner, POOL), (of_syncer, "spec.syncer")):
+        with pytest.raises(InvalidSpecError) as caught:
+            container({"env": [{"name": name, "value": "0"}]})
+        assert str(caught.value) == f"{place}.{line}"
 
 
 def test_every_problem_is_told_at_once() -> None:

@@ -1,5 +1,3 @@
-"""How long learners' pods stay on a node that does not respond, and what a user can say about it."""
-
 from typing import Any
 
 import pytest

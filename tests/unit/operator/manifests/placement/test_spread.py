@@ -1,5 +1,3 @@
-"""Learners prefer to be apart, and away from the syncer, beside what a user says of other affinity."""
-
 from typing import Any
 
 from tests.support.made_objects import learner_pod, made, templates, with_pool
