@@ -10,10 +10,16 @@ first two depend on the machine and on the model; the others are given in inner 
 learners lose is the time that they waited for synchronization while one was away, beyond what they wait otherwise.
 
 A syncer is down until a new process has read the checkpoint; then learners join, and the first merge ends it.
+
+Beside it a replica of torchft's DiLoCo is killed as often (`support/goodput`): the seconds from the kill to its next
+inner step, without those until its work is merged.
 """
 
+import json
+import os
 import statistics
 import tempfile
+import time
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -23,8 +29,9 @@ from diloco.core.engine.events import LearnerJoined, Merged, StepReported
 from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
 from diloco.tape.reader import TapeEntry
-from support.job import carry_out, manifest, steps_of, summary, tapes
-from support.report import Ratio, command, write_report
+from support.goodput.groups import FaultTolerant, torchft_python
+from support.job import carry_out, manifest, python_path, steps_of, summary, tapes
+from support.report import Ratio, command, read_entries, write_report
 
 REGIONS = ("a", "b", "c", "d")
 VICTIM = "b/pool/0"
@@ -32,7 +39,9 @@ SPEED = 0.2
 """Of every learner, so that all of them leave the machine idle."""
 BATCH, SEQUENCE_LENGTH = 8, 64
 KILL_EVERY = 60
-"""Steps of the syncer between two kills."""
+"""Steps of the syncer, or of a replica, between two kills."""
+SLOW_MODEL = {"entrypoint": "support.goodput.slow_model:pico", "arguments": {"seconds": 0.1}}
+TORCHFT = Path("build/torchft")
 
 
 def first(entries: list[TapeEntry], kind: type) -> float:
@@ -59,8 +68,8 @@ def lost_steps(entries: list[TapeEntry], windows: list[tuple[float, float]]) -> 
     return within - outside * length / (entries[-1].now - first(entries, LearnerJoined) - length)
 
 
-def run(folder: Path, steps: int, kills: list[str]) -> Path:
-    """A run of about so many inner steps of each learner, with these kills; returns its output."""
+def job_of(steps: int, **spec: Any) -> dict[str, Any]:
+    """A job of about so many inner steps of each learner."""
     training = {
         "tokens": round(0.8 * steps * len(REGIONS) * BATCH * SEQUENCE_LENGTH),
         "sequenceLength": SEQUENCE_LENGTH,
@@ -70,8 +79,13 @@ def run(folder: Path, steps: int, kills: list[str]) -> Path:
     }
     sync = {"outerOptimizer": {"learningRate": 1.0, "momentum": 0.0}, "leaseSeconds": 5}
     regions, syncer = dict.fromkeys(REGIONS, 1), {"checkpointEverySeconds": 2}
-    job = manifest("recovery", regions, training=training, sync=sync, syncer=syncer)
-    return carry_out(folder, job, "--slow", f"*={SPEED}", *(word for kill in kills for word in ("--chaos", kill)))
+    return manifest("recovery", regions, training=training, sync=sync, syncer=syncer, **spec)
+
+
+def run(folder: Path, steps: int, kills: list[str]) -> Path:
+    """A run with these kills; returns its output."""
+    chaos = (word for kill in kills for word in ("--chaos", kill))
+    return carry_out(folder, job_of(steps), "--slow", f"*={SPEED}", *chaos)
 
 
 def learner_killed(count: int) -> dict[str, Any]:
@@ -89,6 +103,7 @@ def learner_killed(count: int) -> dict[str, Any]:
         "kills": killed,
         "recoveries": len(recoveries),
         "step_seconds": step,
+        "kill_to_step_seconds": statistics.median(one["down"] + one["loading"] + one["stepping"] for one in recoveries),
         "down_seconds": statistics.median(one["down"] for one in recoveries),
         "loading_seconds": statistics.median(one["loading"] for one in recoveries),
         "stepping_steps": statistics.median(one["stepping"] / step for one in recoveries),
@@ -121,22 +136,57 @@ def syncer_killed(count: int) -> dict[str, Any]:
     }
 
 
+def replica_killed(count: int) -> list[float]:
+    """A replica of torchft is killed again and again: each time the seconds to its next step."""
+    os.environ["PYTHONPATH"] = python_path()  # every process has to find the model
+    victim, seconds, killed_at = REGIONS.index(VICTIM[0]), list[float](), 0.0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        out, job = folder / "out", folder / "job.yaml"
+        out.mkdir()
+        job.write_text(json.dumps(job_of(10**9, model=SLOW_MODEL)))  # it is stopped before
+        group = FaultTolerant(len(REGIONS), (job, out), folder / "log", torchft_python(TORCHFT.absolute()))
+
+        def processes() -> list[list[dict[str, Any]]]:
+            """The steps of each process of the victim so far, without one that has made none."""
+            files = [list(read_entries(path)) for path in out.glob(f"steps-{victim}-*.jsonl")]
+            return sorted(filter(None, files), key=lambda steps: steps[0]["at"])
+
+        try:
+            for number in range(count + 1):
+                while len(made := processes()) <= number or len(made[number]) < KILL_EVERY:
+                    group.tend()
+                    time.sleep(0.1)
+                if number:
+                    seconds.append(made[number][0]["at"] - killed_at)
+                killed_at = time.time()
+                group.kill(victim)
+        finally:
+            group.stop()
+    return seconds
+
+
 def main() -> None:
-    """Run both and report."""
+    """Run all and report."""
     parser = command(__doc__)
     parser.add_argument("--kills", type=int, default=8, help="of a learner, and of the syncer (default 8)")
     arguments = parser.parse_args()
     learner, syncer = learner_killed(arguments.kills), syncer_killed(arguments.kills)
+    replica = statistics.median(replica_killed(arguments.kills))
     own = "one inner step of the learner; from having the model, median"
     others = "one inner step; waits of the three others during a recovery, beyond the usual"
     ratios = {
+        "learner_kill_to_step": Ratio(
+            learner["kill_to_step_seconds"] / replica, "the same of a replica of torchft, medians", less_is_better=True
+        ),
         "learner_steps_to_merge": Ratio(learner["steps_to_merge"], own, less_is_better=True),
         "others_steps_lost_per_kill": Ratio(learner["steps_others_lost_per_kill"], others, less_is_better=True),
         "syncer_steps_from_join_to_merge": Ratio(
             syncer["merging_steps"], "one inner step; from the first join, median", less_is_better=True
         ),
     }
-    write_report(arguments.json, "recovery", ratios, {"learner": learner, "syncer": syncer})
+    figures = {"learner": learner, "syncer": syncer, "torchft": {"kill_to_step_seconds": replica}}
+    write_report(arguments.json, "recovery", ratios, figures)
 
 
 if __name__ == "__main__":

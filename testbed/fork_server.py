@@ -10,11 +10,8 @@ in between ends, its child becomes one of the nearest ancestor that asks for suc
 run`` and a learner start processes too, so each is given a server of its own, forked before it does anything.
 """
 
-import ctypes
-import gc
 import importlib
 import inspect
-import json
 import os
 import random
 import runpy
@@ -22,14 +19,14 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_PROGRAMS = ("diloco.cli.entry", "diloco_operator.main")
+from diloco.runtime.process.forking import ROOM, Order, become, ends, fork, freeze, serve, show_as
+
+_PROGRAMS = ("diloco.cli.entry", "diloco.cli.fork_server", "diloco_operator.main")
 _LOADED = (
     *(
         "diloco.cli.main",
@@ -41,19 +38,7 @@ _LOADED = (
     *("diloco.syncer.process", "diloco_operator.main", "cryptography.x509"),
 )
 _ROOT = Path(__file__).parents[1]
-_TITLE_BYTES = 1 << 13
-_REQUEST_BYTES = 1 << 17
-_PR_SET_CHILD_SUBREAPER = 36
 _ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class _Request:
-    program: str
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    directory: str
-    group: int
 
 
 class _Server:
@@ -64,16 +49,10 @@ class _Server:
         self._process = process
         self._one_at_a_time = threading.Lock()
 
-    def fork(self, request: _Request, files: Sequence[int]) -> int:
+    def fork(self, order: Order, files: Sequence[int]) -> int:
         """Returns the process id."""
         with self._one_at_a_time:
-            # Only meanwhile: other processes that lose their parent belong to the system.
-            _adopt_orphans(1)
-            try:
-                socket.send_fds(self._way, [json.dumps(asdict(request)).encode()], files)
-                return int(self._way.recv(64))
-            finally:
-                _adopt_orphans(0)
+            return fork(self._way, order, files)
 
     def end(self) -> None:
         self._way.close()
@@ -110,24 +89,12 @@ def end() -> None:
 
 def _server() -> _Server:
     if _Own.server is None:
-        here, there = _ends()
-        command = [
-            sys.executable,
-            "-c",
-            "from testbed.fork_server import main; main()",
-            str(there.fileno()),
-            *_Own.more,
-        ]
-        process = subprocess.Popen(
-            [*command, " " * _TITLE_BYTES], cwd=_ROOT, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()]
-        )
+        here, there = ends()
+        command = [sys.executable, "-c", "from testbed.fork_server import main; main()", *_Own.more, ROOM]
+        process = subprocess.Popen(command, cwd=_ROOT, stdin=there.fileno())
         there.close()
         _Own.server = _Server(here, process)
     return _Own.server
-
-
-def _ends() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class Popen(subprocess.Popen[Any]):
@@ -135,18 +102,18 @@ class Popen(subprocess.Popen[Any]):
 
     def _execute_child(self, *arguments: Any) -> None:
         asked = _ARGUMENTS.bind(self, *arguments).arguments
-        request = self._request(asked)
-        if request is None:
+        order = self._order(asked)
+        if order is None:
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
-        ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        self.pid = _server().fork(request, [own if end == -1 else end for own, end in enumerate(ends)])
+        files = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        self.pid = _server().fork(order, [own if file == -1 else file for own, file in enumerate(files)])
         self._child_created = True
         names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(asked[name] for name in names))  # type: ignore[attr-defined]
 
     @staticmethod
-    def _request(asked: Mapping[str, Any]) -> _Request | None:
+    def _order(asked: Mapping[str, Any]) -> Order | None:
         """Nothing for a process that is not the project's, or that begins in another way."""
         command = asked["args"]
         if not isinstance(command, list) or command[:2] != [sys.executable, "-m"] or command[2] not in _PROGRAMS:
@@ -155,7 +122,7 @@ class Popen(subprocess.Popen[Any]):
             return None
         group = os.getpgrp() if asked["process_group"] == -1 else asked["process_group"]
         environment = dict(os.environ if asked["env"] is None else asked["env"])
-        return _Request(command[2], command, environment, str(asked["cwd"] or Path.cwd()), group)
+        return Order(command, environment, str(asked["cwd"] or Path.cwd()), group)
 
 
 def run(command: Sequence[str], timeout_seconds: float | None = None) -> "subprocess.CompletedProcess[str]":
@@ -169,82 +136,31 @@ def run(command: Sequence[str], timeout_seconds: float | None = None) -> "subpro
 
 
 def main() -> None:
-    """Be the server whose requests come by the socket of this number; each process that it forks returns from here."""
-    way = socket.socket(fileno=int(sys.argv[1]))
-    _show_as(["fork-server"])
-    for name in (*_LOADED, *sys.argv[2:-1]):
+    """Be the server whose orders come by the standard input; each process that it forks returns from here."""
+    way = socket.socket(fileno=os.dup(0))
+    show_as(["fork-server"])
+    for name in (*_LOADED, *sys.argv[1:-1]):
         importlib.import_module(name)
-    # What is there now is not looked at again, so its pages stay shared.
-    gc.collect()
-    gc.freeze()
+    freeze()
     # Loaded where a model is parted. Triton, which comes with it, complains at the end of a process that it is kept.
     importlib.import_module("torch._dynamo")
-    request, files, way = _serve(way)
-    while request.command[3:4] in (["run"], ["learner"]) and _Own.server is None:
-        here, there = _ends()
+    os.setpgid(0, 0)  # Ctrl-C in the terminal is for the requester
+    order, files = serve(way)
+    while order.command[3:4] in (["run"], ["learner"]) and _Own.server is None:
+        here, there = ends()
         if os.fork() == 0:
             here.close()
-            way.close()
-            _close(files)
-            request, files, way = _serve(there)
+            for file in files:
+                os.close(file)
+            os.setpgid(0, 0)
+            order, files = serve(there)
         else:
             there.close()
             _Own.server = _Server(here)
             subprocess.Popen = Popen  # type: ignore[misc]
-    _become(request, files)
-    way.send(str(os.getpid()).encode())
-    way.close()
-    runpy.run_module(request.program, run_name="__main__", alter_sys=True)
-
-
-def _serve(way: socket.socket) -> tuple[_Request, list[int], socket.socket]:
-    """Returns only in a process that was forked, with what it is to be, and the way to who waits for its id."""
-    os.setpgid(0, 0)  # Ctrl-C in the terminal is for the requester
-    while True:
-        message, files, *_ = socket.recv_fds(way, _REQUEST_BYTES, 3)
-        if not message:
-            os._exit(0)
-        request = _Request(**json.loads(message))
-        between = os.fork()
-        if between:
-            os.waitpid(between, 0)
-            _close(files)
-            continue
-        between = os.getpid()
-        if os.fork():
-            os._exit(0)
-        while os.getppid() == between:
-            time.sleep(0.001)
-        os.setpgid(0, request.group)
-        return request, files, way
-
-
-def _become(request: _Request, files: Sequence[int]) -> None:
-    for own, file in enumerate(files):
-        os.dup2(file, own)
-    _close(files)
-    os.environ.clear()
-    os.environ.update(request.environment)
-    os.chdir(request.directory)
-    _show_as(request.command)
-    sys.argv = list(request.command[2:])
-    sys.path[:1] = [request.directory, *filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.modules.pop(request.program, None)  # it runs as __main__
+    become(order, files)
+    program = order.command[2]
+    sys.path[:1] = [order.directory, *filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.modules.pop(program, None)  # it runs as __main__
     random.seed()
-
-
-def _close(files: Sequence[int]) -> None:
-    for file in files:
-        os.close(file)
-
-
-def _adopt_orphans(yes: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, yes, 0, 0, 0)
-
-
-def _show_as(command: Sequence[str]) -> None:
-    """Set the command line that others see."""
-    # See proc(5): where the arguments are, which only the system has made room for.
-    start, end = (int(field) for field in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
-    title = "\0".join([*command, ""]).encode()[: end - start]
-    ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
+    runpy.run_module(program, run_name="__main__", alter_sys=True)

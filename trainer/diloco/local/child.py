@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from diloco.local.fork_server import Forked, ForkServer
 from diloco.runtime import cache
 from diloco.runtime.last_error import VARIABLE, read_last_error
 
@@ -24,9 +25,13 @@ _TAIL_BYTES = 1 << 16
 class Child:
     """A diloco process, run as ``python -m diloco.cli.entry ARGUMENTS``, which can be restarted after its end."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        """Do not start it yet; ``environment`` is added to this process's own."""
-        self._arguments = [*arguments, "--parent", str(os.getpid())]
+    def __init__(
+        self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], forks: ForkServer | None = None
+    ) -> None:
+        """Do not start it yet; ``environment`` is added to this process's own. ``forks``: what it is forked by."""
+        # Our own interpreter with our own arguments, as a list.
+        self._command = [sys.executable, "-m", "diloco.cli.entry", *arguments, "--parent", str(os.getpid())]
+        self._forks = forks
         self._log = log
         self._error = log.with_suffix(".error")
         self._environment = {
@@ -35,7 +40,7 @@ class Child:
             VARIABLE: str(self._error),
             cache.VARIABLE: str(cache.cache_folder()),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._log_start = 0
 
     def start(self) -> int:
@@ -48,13 +53,14 @@ class Child:
         """
         with suppress(OSError):
             self._error.unlink()  # it is of the one before
-        with self._open_log() as log:
+        with self._open_log() as log, Path(os.devnull).open("rb") as nothing:
             self._log_start = log.tell()
-            # Runs our own interpreter with our own arguments, as a list. It has a process group of its own: Ctrl-C in
-            # the terminal must reach only the supervisor, which stops the others in order.
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "diloco.cli.entry", *self._arguments],
-                stdin=subprocess.DEVNULL,
+            # It has a process group of its own: Ctrl-C in the terminal must reach only the supervisor, which stops the
+            # others in order.
+            forked = self._forks and self._forks.fork(self._command, self._environment, [nothing, log, log])
+            self._process = forked or subprocess.Popen(  # noqa: S603
+                self._command,
+                stdin=nothing,
                 stdout=log,
                 stderr=log,
                 env=self._environment,

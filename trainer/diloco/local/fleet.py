@@ -77,6 +77,8 @@ class Fleet:
     minimum_learners: int = 0
     nothing_left: Callable[[], str | None] = lambda: None
     """Returns why a syncer that has served must not be restarted: it would start from scratch."""
+    loading: Callable[[], bool] = lambda: False
+    """Whether processes would start sooner if they waited a little."""
     failure: Failure | None = field(default=None, init=False)
     job_over: bool = field(default=False, init=False)
     """The syncer has reported the end: a process that exits with 0 now is finished."""
@@ -98,6 +100,8 @@ class Fleet:
         Raises:
             OSError: a process cannot be started for the first time. Later starts are retried without end.
         """
+        if self.loading():
+            return
         now = self._clock()
         for process in self.everyone:
             if self.job_over and process.state is ProcessState.WAITING and process.ended_well:

@@ -22,6 +22,7 @@ from diloco.local.chaos.shaping import Pipe, Shape
 from diloco.local.child import Child
 from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
+from diloco.local.fork_server import ForkServer
 from diloco.local.journal import Journal, read_journal
 from diloco.local.run_plan import SYNCER_THREADS, RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
@@ -93,7 +94,9 @@ class Supervisor:
         journal = Journal(plan.directory.journal, announce)
         links = self._links()
         watch = StatusWatch(plan.http_address)
-        fleet = self._fleet(journal, links)
+        # With one thread it begins no other; each process sets the number of its own, and has its own environment.
+        forks = ForkServer(thread_environment(1))
+        fleet = self._fleet(journal, links, forks)
         faults = ChaosPlan(plan.faults, seed=plan.job.spec.training.seed, injected=injected)
         injector = FaultInjector(faults, fleet, links, journal)
         facts = RunFacts(plan.job.metadata.name, plan.job.spec.learner_ids, plan.relayed_regions, plan.http_address)
@@ -115,6 +118,7 @@ class Supervisor:
             return outcome
         finally:
             # Leave no process behind, whatever went wrong above.
+            forks.end()
             for process in fleet.running():
                 process.child.signal(signal.SIGKILL)
                 process.child.wait()
@@ -140,10 +144,10 @@ class Supervisor:
             relays[region] = RegionLink(self._plan.sync_address, up, down)
         return relays
 
-    def _fleet(self, journal: Journal, links: dict[str, RegionLink]) -> Fleet:
+    def _fleet(self, journal: Journal, links: dict[str, RegionLink], forks: ForkServer) -> Fleet:
         plan, policy = self._plan, self._plan.job.spec.failure_policy
         relays = {region: link.address for region, link in links.items()}
-        syncer = Child(syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(SYNCER_THREADS))
+        syncer = Child(syncer_arguments(plan), plan.directory.log(SYNCER), thread_environment(SYNCER_THREADS), forks)
         learners = {
             learner: Managed(
                 learner,
@@ -151,6 +155,7 @@ class Supervisor:
                     learner_arguments(plan, learner, relays),
                     plan.directory.log(learner),
                     thread_environment(plan.learner_threads),
+                    forks,
                 ),
                 processes=len(devices),
             )
@@ -164,6 +169,7 @@ class Supervisor:
             maximum_restarts=policy.max_restarts_per_learner,
             minimum_learners=policy.minimum_learners,
             nothing_left=self._nothing_left,
+            loading=forks.loading,
         )
 
     def _nothing_left(self) -> str | None:

@@ -58,8 +58,11 @@ class TransferCounts:
 
 
 def reconnecting(random: Callable[[], float]) -> Backoff:
-    """Pauses between attempts to reach the syncer; jittered, as many learners lose it at the same moment."""
-    return Backoff(first_seconds=0.25, most_seconds=8.0, random=random)
+    """Pauses between attempts to reach the syncer; jittered, as many learners lose it at the same moment.
+
+    Short ones: a learner that looks late pauses at the staleness bound, while the others train with the new syncer.
+    """
+    return Backoff(first_seconds=0.25, most_seconds=2.0, random=random)
 
 
 @dataclass(frozen=True)
