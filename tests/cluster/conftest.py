@@ -39,11 +39,14 @@ LONGEST_FIRST = (
     "test_lost_node.py",
     "test_units.py",
     "test_job_faults.py",
+    "test_documented_commands.py",
     "test_placement.py",
     "test_conditions.py",
     "test_disruptions.py",
     "test_operator_life.py",
     "test_learner_storage.py",
+    "test_upgrade.py",
+    "test_elastic_pools.py",
     "test_security.py",
 )
 """So that both workers end together."""
