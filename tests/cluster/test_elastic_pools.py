@@ -80,4 +80,3 @@ def test_learners_without_a_node_start_in_the_next_pool_and_move_back(cluster: C
         assert "FallbackChanged" in job.events()
         seat(cluster, worker, 2)
         show(job, (2, None), 0, "both train in their pool")
-        job.delete()

@@ -109,4 +109,3 @@ def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namesp
         seat(cluster, worker, 2)
         job.all_train(PLAIN, UNIT)
         assert identities([job.pod(PLAIN)]) == kept
-        job.delete()

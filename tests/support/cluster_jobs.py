@@ -31,7 +31,7 @@ ENDLESS = 10**12
 """Tokens that no test reaches."""
 TOKENS_PER_STEP = 128
 """Of each learner."""
-CHECKPOINT_STEPS = 10
+CHECKPOINT_STEPS = 5
 """Between two checkpoints of a learner's own."""
 BUSY_REASONS = ("ScheduleMisfit",)
 """Of Degraded, where other work on this machine slows learners and links down."""
