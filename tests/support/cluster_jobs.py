@@ -234,6 +234,10 @@ class ClusterJob:
 
     # Waiting.
 
+    def tells(self, *reasons: str) -> None:
+        """Wait for events of these reasons, which are recorded after the status that they go with."""
+        wait_until(lambda: {*reasons} <= self.events().keys(), f"{self.name} tells {', '.join(reasons)}")
+
     def kubectl_wait(self, what: str) -> None:
         """``kubectl wait --for``."""
         self.kubectl("wait", "dilocojob", self.name, f"--for={what}", f"--timeout={WAIT_SECONDS:.0f}s")
