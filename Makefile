@@ -10,7 +10,8 @@ PROTO := proto/diloco/wire/v1/sync.proto
 KIND := $(BIN)/python -m testbed.kind
 
 # Where tests write down what they skipped, and what passed only when it was run again; testbed/kind/steps.py shows them.
-LISTS := --skipped-to build/skipped.txt --rerun-to build/rerun.txt
+# And what took longest is shown.
+LISTS := --skipped-to build/skipped.txt --rerun-to build/rerun.txt --durations 40 --durations-min 2
 
 # Tests with processes and clusters depend on how a busy machine times them. One that fails runs once more; that it then
 # passed is listed last, as a defect to find. A test that calculates fails at once.

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why a test had to be run again, as for one that fails."""
+    """Show why a test had to be run again, as for one that fails; with ``--durations`` the slowest files too."""
+    if terminalreporter.config.getoption("durations"):
+        seconds: dict[str, float] = defaultdict(float)
+        for report in (one for reports in terminalreporter.stats.values() for one in reports):
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+        terminalreporter.section("slowest files", "=")
+        for file in sorted(seconds, key=seconds.__getitem__, reverse=True)[:20]:
+            terminalreporter.write_line(f"{seconds[file]:8.1f}s {file}")
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"run again: {report.nodeid}", "_")
         terminalreporter.write_line(report.longreprtext)

@@ -3,11 +3,13 @@
 The engine finds it by a line in /etc/hosts: on addresses of this machine it expects registries without TLS. Nodes find
 it by a file of their containerd. And while the registry runs, `python:3.12-slim`, which the Dockerfile builds on if it
 is told nothing else, is an image of Debian's packages: the published one may be out of reach, and is without torch.
+
+Blobs are kept for the next registry: the engine compresses a layer anew for one that lacks it, torch's for minutes.
 """
 
 import os
 import subprocess
-import tempfile
+import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +30,7 @@ _ADDRESS = "127.101.0.1"
 """One of loopback's, on which nothing else listens at port 80."""
 _PORT = 5101
 _NODES_FILE = f"/etc/containerd/certs.d/{NAME}/hosts.toml"
+_KEPT_SECONDS = 7 * 24 * 3600.0
 
 
 @contextmanager
@@ -44,9 +47,9 @@ def running(cache: Cache, nodes: Iterable[str]) -> Iterator[None]:
         *("docker", "network", "inspect", docker_network.NAME, "--format", "{{(index .IPAM.Config 0).Gateway}}")
     ).strip()
     with ExitStack() as at_the_end, cache.lock("registry"):
-        # Below /var/tmp: /tmp may be in memory.
-        folder = at_the_end.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp", prefix="diloco-registry-"))
-        command = (str(program), folder, f"{_ADDRESS}:80", f"{gateway}:{_PORT}")
+        folder = cache.folder("registry")
+        _forget_old(folder)
+        command = (str(program), str(folder), f"{_ADDRESS}:80", f"{gateway}:{_PORT}")
         process = at_the_end.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment({})))
         at_the_end.callback(process.terminate)
         at_the_end.enter_context(_known_to_the_engine())
@@ -56,6 +59,13 @@ def running(cache: Cache, nodes: Iterable[str]) -> Iterator[None]:
         at_the_end.callback(_forget_pushed)
         wait_until(_answers, "the registry answers", 30)
         yield
+
+
+def _forget_old(folder: Path) -> None:
+    oldest = time.time() - _KEPT_SECONDS
+    for path in folder.rglob("*"):
+        if path.is_file() and path.stat().st_mtime < oldest:
+            path.unlink()
 
 
 def _answers() -> bool:

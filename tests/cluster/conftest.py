@@ -39,11 +39,14 @@ LONGEST_FIRST = (
     "test_lost_node.py",
     "test_units.py",
     "test_job_faults.py",
+    "test_documented_commands.py",
     "test_placement.py",
     "test_conditions.py",
     "test_disruptions.py",
     "test_operator_life.py",
     "test_learner_storage.py",
+    "test_upgrade.py",
+    "test_elastic_pools.py",
     "test_security.py",
 )
 """So that both workers end together."""
@@ -95,13 +98,18 @@ def chart(bed: Bed, images: Images) -> Iterator[Release]:
     charts.uninstall(bed, OPERATOR)
 
 
+@pytest.fixture(scope="module")
+def _installed_after_all(bed: Bed, images: Images, chart: Release) -> Iterator[None]:
+    yield
+    charts.install(bed, images, chart)
+
+
 @pytest.fixture
-def nothing_installed(bed: Bed, images: Images, chart: Release) -> Iterator[None]:
+def nothing_installed(bed: Bed, chart: Release, _installed_after_all: None) -> Iterator[None]:
     """Meanwhile no release is installed; the definition of jobs is, as the chart leaves it."""
     charts.uninstall(bed, chart)
     yield
     charts.uninstall(bed, chart)
-    charts.install(bed, images, chart)
 
 
 @pytest.fixture(scope="module")

@@ -192,7 +192,7 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJ
     assert not job.pods()
     status = job.status()
     assert (status.phase, status.learners.summary) == ("Suspended", "0/0")
-    assert {"Suspending", "Suspended"} <= job.events().keys()
+    job.tells("Suspending", "Suspended")
     assert status.progress is not None
     assert status.progress.step >= before.syncer_step
     job.patch(suspend=False)
@@ -281,7 +281,7 @@ def test_a_job_that_passes_its_deadline_fails_and_has_no_pods_left(job: ClusterJ
     status = job.status()
     assert (status.phase, status.reason) == ("Failed", "DeadlineExceeded")
     assert condition(status, "Failed").message == "not complete after spec.activeDeadlineSeconds (1 s)"
-    assert "DeadlineExceeded" in job.events()
+    job.tells("DeadlineExceeded")
     assert status.model is None
     assert status.completion_time is not None
     wait_until(lambda: not job.pods(), "the pods of a failed job go")

@@ -68,7 +68,7 @@ def test_a_lost_learner_is_replaced_elsewhere_and_its_old_process_fenced(
         shorten_grace(job, victim.name)
         job.wait_for_pod(VICTIM, lambda pod: pod.uid != victim.uid, "is replaced")
         during = job.all_train(*BOTH)
-        assert "LostPodDeleted" in job.events()
+        job.tells("LostPodDeleted")
         new = job.pod(VICTIM)
         assert new.node == nodes.kept
         assert of(during, VICTIM).incarnation > of(before, VICTIM).incarnation
@@ -146,7 +146,7 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
         job.kubectl("annotate", "dilocojob", job.name, f"diloco.dev/syncer-stopped={syncer.uid}")
         job.becomes("Suspended")
         assert job.pods() == []
-        assert "SyncerPodReleased" in job.events()
+        job.tells("SyncerPodReleased")
         # Its volume is on that node: the new syncer waits for it.
         job.patch(suspend=False)
         wait_until(lambda: (pod := job.find_syncer()) and not pod.ready, "there is a new syncer")

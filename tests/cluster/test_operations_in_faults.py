@@ -122,7 +122,7 @@ def made(cluster: Cluster, namespace: str) -> Callable[[str, int, int], ClusterJ
     def make(name: str, witnesses: int, tokens: int) -> ClusterJob:
         regions = (
             region("east", pool("steady", witnesses, speed=0.1 if witnesses else 1.0, **kept)),
-            region("west", pool("spot", speed=SLOW, **lost)),
+            region("west", pool("spot", speed=0.1 if witnesses else SLOW, **lost)),
         )
         body = manifest(name, *regions, tokens=tokens, failurePolicy={"lostPods": {"afterSeconds": 10}})
         body["spec"]["syncer"] |= kept

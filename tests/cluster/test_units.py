@@ -103,10 +103,9 @@ def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namesp
     with seated(cluster, **{worker: 1}):
         job = apply(cluster, namespace, wanted)
         job.all_train(PLAIN)
-        wait_until(lambda: "PlacedInPart" in job.events(), "it is held")
+        job.tells("PlacedInPart")
         wait_until(lambda: not any(job.pod(one).node for one in (FIRST_POD, LAST_POD)), "neither pod has a node")
         kept = identities([job.pod(PLAIN)])
         seat(cluster, worker, 2)
         job.all_train(PLAIN, UNIT)
         assert identities([job.pod(PLAIN)]) == kept
-        job.delete()

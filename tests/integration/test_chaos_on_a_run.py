@@ -10,7 +10,7 @@ import pytest
 from diloco.local.journal import read_journal
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from testbed import fork_server
-from tests.support.local_run import LEARNERS, PROGRAM, WAIT_SECONDS, LocalRun, write_job
+from tests.support.local_run import GENTLE, LEARNERS, PROGRAM, WAIT_SECONDS, LocalRun, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 OTHER, VICTIM = LEARNERS
@@ -31,7 +31,7 @@ def trains(run: LocalRun) -> None:
 
 
 def test_victims_recover_and_only_they_restart(tmp_path: Path) -> None:
-    with LocalRun(write_job(tmp_path), "--relays") as run:
+    with LocalRun(write_job(tmp_path), "--relays", *GENTLE) as run:
         trains(run)
         told = chaos(
             run,

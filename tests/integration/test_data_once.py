@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK
+from testbed import fork_server
 from testbed.fork_server import Popen
 from tests.support.local_run import PROGRAM, WAIT_SECONDS, LocalRun, of, write_job
 
@@ -20,7 +21,7 @@ FIRST, SECOND, SLOW = "east/fast/0", "east/fast/1", "west/old/0"
 
 def data(run: LocalRun) -> dict[str, Any]:
     command = [*PROGRAM, "data", str(run.output), "--json"]
-    told: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    told: dict[str, Any] = json.loads(fork_server.run(command, WAIT_SECONDS).stdout)
     return told
 
 
@@ -43,7 +44,7 @@ def scaled_up(run: LocalRun) -> "subprocess.Popen[str]":
 
 
 def test_no_sequence_is_merged_twice_over_kills_and_scaling(tmp_path: Path) -> None:
-    with LocalRun(write_job(tmp_path), "--slow", "west=0.33") as run:
+    with LocalRun(write_job(tmp_path), "--slow", "east=0.3", "--slow", "west=0.1") as run:
         run.all_train()
         goes_on(run, SLOW)
         run.learner(FIRST).kill()

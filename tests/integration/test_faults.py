@@ -16,7 +16,7 @@ from diloco.local.directory import RunDirectory
 from diloco.wire.convert import pack_learner
 from diloco.wire.messages import Join
 from tests.support.learner_process import LearnerProcess
-from tests.support.local_run import SYNC, WAIT_SECONDS, LocalRun, of, untouched, write_job
+from tests.support.local_run import GENTLE, SYNC, WAIT_SECONDS, LocalRun, of, untouched, write_job
 from tests.support.raw_wire import RawClient, ending
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -33,7 +33,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRun]:
         sync=SYNC | {"downlink": "Int8", "leaseSeconds": 4, "maxStalenessSteps": 100_000},
         syncer={"checkpointEverySeconds": 1},
     )
-    with LocalRun(made) as running:
+    with LocalRun(made, *GENTLE) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from diloco.local.directory import RunDirectory
 from diloco.spec.status.syncer import SyncerStatus
 from tests.support.faulty_link import FaultyLink, Way
 from tests.support.learner_process import LearnerProcess
-from tests.support.local_run import LEARNERS, SYNC, LocalRun, of, untouched, write_job
+from tests.support.local_run import GENTLE, GENTLE_SPEED, LEARNERS, SYNC, LocalRun, of, untouched, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -66,13 +66,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         training={"batchSize": 8, "checkpointEverySteps": 1000},
         sync=SYNC | {"leaseSeconds": LEASE_SECONDS, "maxStalenessSteps": 100_000},
     )
-    with LocalRun(made) as job:
+    with LocalRun(made, *GENTLE) as job:
         before = job.all_train()
         flags = learner_flags(RunDirectory(job.output), VICTIM)
         with (
             FaultyLink(job.endpoint["sync"]) as link,
             # It takes the place of the learner that the run started.
-            LearnerProcess(folder, link.address, *flags, learner=VICTIM, job=made) as process,
+            LearnerProcess(folder, link.address, *flags, "--speed", GENTLE_SPEED, learner=VICTIM, job=made) as process,
         ):
             job.wait_for(lambda status: of(status, VICTIM).restarts > of(before, VICTIM).restarts)
             yield Scene(job, link, process)
@@ -112,7 +112,7 @@ def test_a_link_that_carries_nothing_to_the_learner(scene: Scene) -> None:
     scene.link.silence(Way.DOWN)
     # What it says still arrives, but it trains on without what others do, and both sides end what is not acknowledged.
     scene.job.wait_for(lambda status: of(status, VICTIM).versions_behind > 0)
-    scene.job.trains_on(WITNESS, of(before, WITNESS).steps, steps=200)
+    scene.job.trains_on(WITNESS, of(before, WITNESS).steps, steps=50)
     scene.link.heal()
     scene.recovers(before)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diloco.runtime.process.exits import EXIT_INTERRUPTED
-from tests.support.local_run import LocalRun, of, write_job
+from tests.support.local_run import GENTLE, LocalRun, of, write_job
 from tests.support.machine_limits import Filler, small_disk
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 def test_a_run_whose_disk_is_full_trains_on_and_catches_up_on_files(tmp_path: Path) -> None:
     with small_disk(tmp_path, 65_536) as disk:
         filler = Filler(disk / "filler")
-        with LocalRun(write_job(disk)) as run:
+        with LocalRun(write_job(disk), *GENTLE) as run:
             run.wait_until(run.merging)
             run.wait_for(lambda status: filler.fill() and "No space left" in status.checkpoint.problem)
             # A learner that is killed meanwhile comes back without a file of its own.

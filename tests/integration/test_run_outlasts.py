@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diloco.local.journal import read_journal
-from tests.support.local_run import WAIT_SECONDS, LocalRun, write_job
+from tests.support.local_run import GENTLE, WAIT_SECONDS, LocalRun, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
@@ -52,7 +52,7 @@ def test_a_finished_run_stops_a_learner_that_cannot_hear_of_it(tmp_path: Path) -
 
 
 def test_a_reader_that_stops_reading_does_not_stop_the_run(tmp_path: Path) -> None:
-    with LocalRun(write_job(tmp_path)) as run:
+    with LocalRun(write_job(tmp_path), *GENTLE) as run:
         run.wait_until(run.merging)
         fill(f"/proc/{run.process.pid}/fd/1")
         for starts in (2, 3):

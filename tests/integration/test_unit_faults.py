@@ -11,7 +11,7 @@ import pytest
 
 from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED
 from tests.support.learner_process import LearnerProcess, make_job
-from tests.support.local_run import SYNC, WAIT_SECONDS, LocalRun, of, untouched, write_job
+from tests.support.local_run import GENTLE, SYNC, WAIT_SECONDS, LocalRun, of, untouched, write_job
 from tests.support.unit_deaths import CASES, ORDERS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
@@ -72,7 +72,7 @@ def test_a_unit_is_restarted_as_one_and_the_others_train_on(tmp_path: Path) -> N
         training={"checkpointEverySteps": 4},
         sync=SYNC | {"fragments": 4},
     )
-    with LocalRun(job, "--device", "cpu") as run:
+    with LocalRun(job, "--device", "cpu", *GENTLE) as run:
         run.wait_until(run.merging)
         before = run.all_train()
         run.trains_on(victim, 0)

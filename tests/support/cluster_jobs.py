@@ -31,7 +31,7 @@ ENDLESS = 10**12
 """Tokens that no test reaches."""
 TOKENS_PER_STEP = 128
 """Of each learner."""
-CHECKPOINT_STEPS = 10
+CHECKPOINT_STEPS = 5
 """Between two checkpoints of a learner's own."""
 BUSY_REASONS = ("ScheduleMisfit",)
 """Of Degraded, where other work on this machine slows learners and links down."""
@@ -233,6 +233,10 @@ class ClusterJob:
         return text if status == HTTPStatus.OK else ""
 
     # Waiting.
+
+    def tells(self, *reasons: str) -> None:
+        """Wait for events of these reasons, which are recorded after the status that they go with."""
+        wait_until(lambda: {*reasons} <= self.events().keys(), f"{self.name} tells {', '.join(reasons)}")
 
     def kubectl_wait(self, what: str) -> None:
         """``kubectl wait --for``."""

@@ -31,6 +31,9 @@ POOLS = MappingProxyType({"east/fast": 1, "west/old": 1})
 LEARNERS = "east/fast/0", "west/old/0"
 """Of these pools."""
 OUTER = {"learningRate": 1.0, "momentum": 0.0}
+GENTLE_SPEED = "0.2"
+GENTLE = "--slow", f"*={GENTLE_SPEED}"
+"""Of a run that goes on while a test looks at it: its learners leave most of the machine to other tests."""
 SYNC = {"fragments": 6, "interval": 6, "outerOptimizer": OUTER, "leaseSeconds": 3}
 
 
@@ -146,7 +149,7 @@ class LocalRun:
     def all_train(self) -> SyncerStatus:
         return self.wait_for(lambda status: {one.state for one in status.learners} == {"Training"})
 
-    def trains_on(self, learner: str, since: int, steps: int = 20) -> SyncerStatus:
+    def trains_on(self, learner: str, since: int, steps: int = 5) -> SyncerStatus:
         """Wait until a learner has made some more steps."""
         return self.wait_for(lambda status: of(status, learner).steps >= since + steps)
 

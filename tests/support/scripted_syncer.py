@@ -33,7 +33,7 @@ from diloco.wire.part_messages import payload_digest
 from diloco.wire.server.handler import Send
 from diloco.wire.tls.tls import Peer
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 M = TypeVar("M")
 

@@ -22,7 +22,7 @@ from testbed.fork_server import Popen
 if TYPE_CHECKING:
     from diloco.core.fragments import Layout
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 
 MANIFEST = """
 apiVersion: diloco.dev/v1alpha1

@@ -114,7 +114,6 @@ def test_a_proxy_that_routes_by_the_server_name_is_followed(
     seen = cluster.kubectl("logs", "front", "--namespace", namespace).split()
     assert set(seen) == {syncer_name("behind", namespace)}
     job.train_on(WEST)
-    job.delete()
 
 
 def sni_proxy(image: str, routes: dict[str, str]) -> list[dict[str, Any]]:
