@@ -50,11 +50,16 @@ class Engine:
         actions = self._handle(event, now)
         if state.gone or state.fewer_left:
             actions += rounds.go_on(state, now)
+        if was_finished:
+            return actions
         actions += evaluation.advance(state, now)
-        actions += rounds.launch_due(state, getattr(event, "learner", None), now)
-        if not was_finished and state.finished:
+        if state.finished:
             accounting.finished(state, now)
-        return actions
+            return actions
+        # Only a learner's step makes it ready to be asked.
+        return actions + rounds.launch_due(
+            state, event.learner if isinstance(event, events.StepReported) else None, now
+        )
 
     @property
     def finished(self) -> bool:
@@ -109,7 +114,7 @@ class Engine:
         state = self._state
         match event:
             case events.StepReported():
-                return membership.stepped(state, event, now) + rounds.stepped(state, event, now)
+                return membership.stepped(state, event, now)
             case events.FragmentApplied():
                 return rounds.applied(state, event, now)
             case events.FragmentArrived():

@@ -124,8 +124,8 @@ class LearnerRecord:
     @property
     def step_seconds(self) -> float | None:
         """How long its inner steps take, as far as that counts; None until it has reported one."""
-        seconds = self.pace.seconds
-        return None if seconds is None else max(seconds, self.credit.least_step_seconds)
+        seconds, least = self.pace.seconds, self.credit.least_step_seconds
+        return least if seconds is not None and seconds < least else seconds
 
     @property
     def tokens_per_second(self) -> float:

@@ -26,10 +26,14 @@ class Ranking:
 
     def put(self, learner: str, number: float | None) -> None:
         """Set a learner's number; None: it has none."""
-        before = self.of.pop(learner, None)
+        before = self.of.get(learner)
+        if number == before:
+            return
         if before is not None:
             del self.ascending[bisect_left(self.ascending, before)]
-        if number is not None:
+        if number is None:
+            del self.of[learner]
+        else:
             self.of[learner] = number
             insort(self.ascending, number)
 
@@ -51,6 +55,8 @@ class Roster:
     """Those that count and are."""
     quarantined: set[str] = field(init=False)
     """Those that remain and are in quarantine."""
+    quorum: int = field(init=False)
+    """K, or as many as are left if learners were given up or quarantined: the job goes on without those."""
     clocks: Ranking = field(init=False)
     """Of those that work."""
     step_seconds: Ranking = field(init=False)
@@ -71,21 +77,26 @@ class Roster:
         self.gather()
 
     def gather(self) -> None:
-        """Read every learner: the plan, the launched syncer steps or what counts of their speed has changed."""
+        """Read every learner: the plan has changed."""
         everyone = self.state.learners.values()
         counted = [one for one in everyone if self.state.counts(one)]
         self.working = {one.id: one for one in everyone if one.working}
         self.given_up = {one.id for one in counted if one.state == LearnerState.GIVEN_UP}
         self.remaining = {one.id for one in counted if one.id not in self.given_up}
         self.quarantined = {one.id for one in counted if one.id in self.remaining and one.standing.quarantined}
-        self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
-        measured = ((one.id, _step_seconds(one)) for one in everyone)
-        self.step_seconds = Ranking({name: seconds for name, seconds in measured if seconds is not None})
+        self._count_quorum()
+        self.gather_clocks()
+        self.gather_leads()
+
+    def gather_clocks(self) -> None:
+        """Read every learner's clock and speed: syncer steps were launched, or what counts of speeds has changed."""
         schedule, step = self.state.options.schedule, self.state.launched + 1
         self.next_due, self.next_fragment = schedule.due(step), schedule.fragment(step)
         self._bound = schedule.overdue_steps(self.state.options.max_staleness_steps)
+        self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
+        measured = [(name, _step_seconds(one)) for name, one in self.working.items()]
+        self.step_seconds = Ranking({name: seconds for name, seconds in measured if seconds is not None})
         self.overdue = {name for name, one in self.working.items() if self._is_overdue(one)}
-        self.gather_leads()
 
     def gather_leads(self) -> None:
         """Read every learner's lead."""
@@ -100,6 +111,7 @@ class Roster:
         _put(self.given_up, name, belongs=counts and given_up)
         _put(self.remaining, name, belongs=counts and not given_up)
         _put(self.quarantined, name, belongs=counts and not given_up and record.standing.quarantined)
+        self._count_quorum()
         if working:
             self.working[name] = record
         else:
@@ -114,6 +126,9 @@ class Roster:
         self.clocks.put(name, record.clock if working else None)
         self.step_seconds.put(name, _step_seconds(record))
         _put(self.overdue, name, belongs=working and self._is_overdue(record))
+
+    def _count_quorum(self) -> None:
+        self.quorum = max(1, min(self.state.options.quorum, len(self.remaining) - len(self.quarantined)))
 
     def _is_overdue(self, record: "LearnerRecord") -> bool:
         # All its steps, as those that do not count bring it to its staleness bound too.

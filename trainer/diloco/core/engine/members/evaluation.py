@@ -29,9 +29,7 @@ CONFIRMED_RATIO = 0.05
 
 def advance(state: EngineState, now: float) -> list[Action]:
     """Order an evaluation if one is due, and end the job when its time has come. Called after every event."""
-    if state.finished:
-        return []
-    if failing := _below_minimum(state):
+    if state.roster.given_up and (failing := _below_minimum(state)):
         return _finish(state, complete=False, reason=failing)
     actions: list[Action] = []
     merged_tokens = state.merged_tokens

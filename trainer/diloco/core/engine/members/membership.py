@@ -240,11 +240,12 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     if not record.working:
         return actions
     record.clock = state.options.schedule.advanced(record.clock, counted, state.launched)
-    state.roster.moved(record)
     if record.state == LearnerState.STALLED:
         state.becomes(record, LearnerState.TRAINING)
         actions.append(Note(NoteKind.LEARNER_TRAINS, "makes steps again", record.id))
-    return actions
+    else:
+        state.roster.moved(record)
+    return actions + rounds.stepped(state, record, now)
 
 
 def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:

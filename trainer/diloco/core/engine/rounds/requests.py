@@ -10,7 +10,7 @@ from diloco.core.engine.events import FragmentArrived, FragmentLate
 from diloco.core.engine.records import LearnerRecord, Request, Round
 from diloco.core.engine.rounds.leads import AnswerTime, Leads, best_leads
 from diloco.core.engine.state import EngineState
-from diloco.spec.status.engine import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState
 
 LONGEST_LEAD = 2
 """Leads are at most the interval divided by this (ours): if less than half of a learner's work counts, a longer
@@ -37,11 +37,8 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
 
 def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Ask learners for the rounds within their lead: ``learner``, or all if something has changed for all of them."""
-    roster, clocks, quorum = state.roster, state.roster.clocks.ascending, state.quorum
-    if state.phase != Phase.TRAINING or len(clocks) < quorum:  # nothing can be due
-        roster.asked_ahead_at = None
-        return []
-    clock = int(clocks[-quorum])  # of the quorum's slowest learner
+    roster = state.roster
+    clock = int(roster.clocks.ascending[-roster.quorum])  # of the quorum's slowest learner
     if clock == roster.asked_ahead_at:
         with_lead = [roster.with_lead[learner]] if learner in roster.with_lead else []
     else:

@@ -14,7 +14,6 @@ from diloco.core.engine.events import (
     FragmentLate,
     LeftOut,
     Merged,
-    StepReported,
 )
 from diloco.core.engine.members import accounting, comparison, divergence, standing
 from diloco.core.engine.members.leases import SLOW_STEPS, heard
@@ -27,10 +26,13 @@ from diloco.spec.status.engine import Phase
 
 def launch_due(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Launch every syncer step that is due, and send requests ahead for later ones, after an event of ``learner``."""
+    roster, schedule, needed = state.roster, state.options.schedule, state.roster.quorum
+    if state.phase != Phase.TRAINING or len(roster.working) < needed:
+        roster.asked_ahead_at = None
+        return []
     actions: list[Action] = []
-    schedule = state.options.schedule
-    while state.phase == Phase.TRAINING and (ready := _ready(state, now)) >= state.quorum:
-        step, fragment = state.launched + 1, state.roster.next_fragment
+    while (ready := _ready(state, now)) >= needed:
+        step, fragment = state.launched + 1, roster.next_fragment
         current = state.rounds.get(fragment)
         if current is not None and current.launched_at is not None:
             break
@@ -39,8 +41,9 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
             state.overlap.held_back()
             break
         state.launched, state.turns_at[fragment] = step, now
-        for record in state.roster.working.values():
-            record.clock = max(record.clock, schedule.least_clock(step))
+        least_clock = schedule.least_clock(step)
+        for record in roster.working.values():
+            record.clock = max(record.clock, least_clock)
             record.turn_steps[fragment] = record.step
         current = state.opened(step)
         current.launched_at = now
@@ -50,7 +53,7 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
         actions.append(quorum.patience(state, current, now))
         actions += quorum.check(state, current, now)
         comparison.compare(state)
-        state.roster.gather()
+        roster.gather_clocks()
         requests.plan_leads(state)
     return actions + requests.ask_ahead(state, learner, now)
 
@@ -78,19 +81,16 @@ def learner_ready(state: EngineState, record: LearnerRecord, now: float) -> list
     ]
 
 
-def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]:
-    """Process a learner's step: it may now have something to send."""
-    record = state.current(event.learner, event.incarnation)
-    if record is None or not record.working:
-        return []
+def stepped(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
+    """Go on with the rounds for which a learner that has made a step may now have something to send."""
     actions: list[Action] = []
     for current in requests.became_ready(state, record, now):
         if current.quorum_at is not None and current.closed_at is None:
             actions += round_end.plan_wait(state, current, now, f"{record.id} is ready now; ")
-    if any(record.id in current.declined for current in state.rounds.values()):
-        for current in _ordered(state):
-            if current.quorum_at is None and current.arrived and record.id in current.declined:
-                actions += quorum.check(state, current, now)
+    declined = [fragment for fragment, current in state.rounds.items() if record.id in current.declined]
+    for current in [state.rounds[fragment] for fragment in sorted(declined)]:
+        if current.quorum_at is None and current.arrived:
+            actions += quorum.check(state, current, now)
     return actions
 
 
