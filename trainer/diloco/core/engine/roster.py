@@ -48,7 +48,7 @@ class Roster:
 
     state: "EngineState" = field(repr=False, compare=False)
     working: dict[str, "LearnerRecord"] = field(init=False)
-    """Those that may send fragments."""
+    """Those that may send fragments, by id: decisions over several are made in this order."""
     remaining: set[str] = field(init=False)
     """Those that count and are not given up."""
     given_up: set[str] = field(init=False)
@@ -64,7 +64,7 @@ class Roster:
     overdue: set[str] = field(init=False)
     """Those that have not reached the next syncer step, and for whom its fragment's turn is overdue."""
     with_lead: dict[str, "LearnerRecord"] = field(init=False)
-    """Those that work and are asked ahead of launches."""
+    """Those that work and are asked ahead of launches, by id."""
     longest_lead_steps: int = field(init=False)
     asked_ahead_at: int | None = field(init=False, compare=False)
     """The clock at which all of them were last asked ahead; None: something has changed for all of them since."""
@@ -76,11 +76,16 @@ class Roster:
     def __post_init__(self) -> None:
         self.gather()
 
+    @property
+    def quorum_clock(self) -> int:
+        """The clock of the quorum's slowest learner; as many as the quorum must work."""
+        return int(self.clocks.ascending[-self.quorum])
+
     def gather(self) -> None:
         """Read every learner: the plan has changed."""
         everyone = self.state.learners.values()
         counted = [one for one in everyone if self.state.counts(one)]
-        self.working = {one.id: one for one in everyone if one.working}
+        self.working = {one.id: one for one in self.state.ordered_learners if one.working}
         self.given_up = {one.id for one in counted if one.state == LearnerState.GIVEN_UP}
         self.remaining = {one.id for one in counted if one.id not in self.given_up}
         self.quarantined = {one.id for one in counted if one.id in self.remaining and one.standing.quarantined}
@@ -94,9 +99,10 @@ class Roster:
         self.next_due, self.next_fragment = schedule.due(step), schedule.fragment(step)
         self._bound = schedule.overdue_steps(self.state.options.max_staleness_steps)
         self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
-        measured = [(name, _step_seconds(one)) for name, one in self.working.items()]
-        self.step_seconds = Ranking({name: seconds for name, seconds in measured if seconds is not None})
-        self.overdue = {name for name, one in self.working.items() if self._is_overdue(one)}
+        training = [one for one in self.working.values() if one.state == LearnerState.TRAINING]
+        self.step_seconds = Ranking({one.id: seconds for one in training if (seconds := one.step_seconds) is not None})
+        late = [one for one in self.working.values() if one.clock < self.next_due]
+        self.overdue = {one.id for one in late if self._is_overdue(one)}
 
     def gather_leads(self) -> None:
         """Read every learner's lead."""
@@ -112,10 +118,10 @@ class Roster:
         _put(self.remaining, name, belongs=counts and not given_up)
         _put(self.quarantined, name, belongs=counts and not given_up and record.standing.quarantined)
         self._count_quorum()
-        if working:
-            self.working[name] = record
-        else:
+        if not working:
             self.working.pop(name, None)
+        elif name not in self.working:
+            self.working = dict(sorted([*self.working.items(), (name, record)]))
         if (working and record.longest_lead_steps > 0) != (name in self.with_lead):
             self.gather_leads()
         self.moved(record)
@@ -124,7 +130,7 @@ class Roster:
         """Read a learner that has reported steps, or whose clock was set."""
         name, working = record.id, record.working
         self.clocks.put(name, record.clock if working else None)
-        self.step_seconds.put(name, _step_seconds(record))
+        self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)
         _put(self.overdue, name, belongs=working and self._is_overdue(record))
 
     def _count_quorum(self) -> None:
@@ -133,10 +139,6 @@ class Roster:
     def _is_overdue(self, record: "LearnerRecord") -> bool:
         # All its steps, as those that do not count bring it to its staleness bound too.
         return record.clock < self.next_due and record.step - record.turn_steps[self.next_fragment] >= self._bound
-
-
-def _step_seconds(record: "LearnerRecord") -> float | None:
-    return record.step_seconds if record.state == LearnerState.TRAINING else None
 
 
 def _put(names: set[str], name: str, *, belongs: bool) -> None:

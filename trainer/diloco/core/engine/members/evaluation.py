@@ -94,8 +94,6 @@ def _order(state: EngineState, now: float, *, final: bool) -> list[Action]:
 
 
 def _fastest(state: EngineState) -> LearnerRecord | None:
-    working = [record for record in state.ordered_learners if record.working]
-
     # Learners without a measured step come last, unless none has one. The learner that evaluates must first receive the
     # final model, so one on a thin link is not fast.
     def key(record: LearnerRecord) -> tuple[bool, int, bool, bool, float, str]:
@@ -108,7 +106,7 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
             record.id,
         )
 
-    return min(working, key=key, default=None)
+    return min(state.roster.working.values(), key=key, default=None)
 
 
 def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
@@ -150,8 +148,8 @@ def _judge(state: EngineState, learner: str, loss: float) -> tuple[bool, list[Ac
         return False, [Note(NoteKind.EVALUATION_CONFIRMED, f"two learners found {loss:.4g}", learner)]
     others = [
         record.loss
-        for record in state.ordered_learners
-        if record.working and record.id != learner and record.loss is not None and isfinite(record.loss)
+        for record in state.roster.working.values()
+        if record.id != learner and record.loss is not None and isfinite(record.loss)
     ]
     if not others or loss >= DOUBTFUL_RATIO * min(others):
         return False, []
@@ -167,7 +165,7 @@ def _agree(one: float | None, other: float) -> bool:
 
 def _another(state: EngineState) -> bool:
     """Whether there is another learner whose evaluation is not in doubt."""
-    return any(record.working and record.id not in state.doubted_learners for record in state.learners.values())
+    return not state.doubted_learners.issuperset(state.roster.working)
 
 
 def timer(state: EngineState, name: str) -> list[Action]:

@@ -30,19 +30,18 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
     """Ask every learner that was not asked ahead."""
     return [
         ask(state, current, record, now, reason)
-        for record in state.ordered_learners
-        if record.working and record.id not in current.asked
+        for record in state.roster.working.values()
+        if record.id not in current.asked
     ]
 
 
 def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Ask learners for the rounds within their lead: ``learner``, or all if something has changed for all of them."""
-    roster = state.roster
-    clock = int(roster.clocks.ascending[-roster.quorum])  # of the quorum's slowest learner
+    roster, clock = state.roster, state.roster.quorum_clock
     if clock == roster.asked_ahead_at:
         with_lead = [roster.with_lead[learner]] if learner in roster.with_lead else []
     else:
-        with_lead = [roster.with_lead[name] for name in sorted(roster.with_lead)]
+        with_lead = list(roster.with_lead.values())
         roster.asked_ahead_at = clock
     if not with_lead:
         return []

@@ -31,7 +31,7 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
         roster.asked_ahead_at = None
         return []
     actions: list[Action] = []
-    while (ready := _ready(state, now)) >= needed:
+    while (roster.overdue or roster.quorum_clock >= roster.next_due) and (ready := _ready(state, now)) >= needed:
         step, fragment = state.launched + 1, roster.next_fragment
         current = state.rounds.get(fragment)
         if current is not None and current.launched_at is not None:
@@ -55,7 +55,9 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
         comparison.compare(state)
         roster.gather_clocks()
         requests.plan_leads(state)
-    return actions + requests.ask_ahead(state, learner, now)
+    if learner in roster.with_lead or roster.quorum_clock != roster.asked_ahead_at:
+        actions += requests.ask_ahead(state, learner, now)
+    return actions
 
 
 def _ready(state: EngineState, now: float) -> int:
@@ -249,6 +251,7 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     left_out = [one for one in event.left_out if one.learner in current.arrived]
     excluded = {one.learner for one in left_out}
     counted = {name: sent for name, sent in current.arrived.items() if not event.failed and name not in excluded}
+    state.count_tokens(event.fragment, sum([sent.tokens for sent in counted.values()]))
     for name, sent in counted.items():
         record = state.learners[name]
         _merged_with(state, record, event.fragment)
@@ -256,7 +259,6 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
             recovered = recovery.merged(record.recovering, name, now, state.elapsed(now))
             state.recoveries = recovery.with_recovery(state.recoveries, recovered)
             record.recovering = None
-        state.count_tokens(event.fragment, sent.tokens)
         record.merged_tokens += share * sent.tokens
         record.credit.merged(sent)
         record.counted_in[event.fragment] = event.version
@@ -298,13 +300,14 @@ def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Acti
     record = heard(state, event, now)
     if record is None:
         return []
-    if event.version > record.versions[event.fragment]:
+    fragment, version = event.fragment, event.version
+    if version > record.versions[fragment]:
+        record.versions[fragment] = version
         # Its report of the step that it received this after may still be on its way.
-        record.received_steps[event.fragment] = max(record.step, event.step)
-        record.received_tokens[event.fragment] = record.credit.tokens
-    record.account.received(event.fragment, event.version, event.step or record.account.step)
-    record.versions[event.fragment] = max(record.versions[event.fragment], event.version)
-    in_flight.applied(state, event.learner, event.fragment, event.version, now)
+        record.received_steps[fragment] = max(record.step, event.step)
+        record.received_tokens[fragment] = record.credit.tokens
+    record.account.received(fragment, version, event.step or record.account.step)
+    in_flight.applied(state, event.learner, fragment, version, now)
     return []
 
 
