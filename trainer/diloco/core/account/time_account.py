@@ -155,7 +155,10 @@ class Account:
             loading = min(spent.loading - before.loading, room - explained)
             self._add(TimeClass.AWAY if self.again else TimeClass.LOADING, loading)
             explained += loading
-        self._explain(explained, passed)
+        older = explained - passed
+        from_unexplained = min(self.unexplained_seconds, older)  # negative: some of the time stays unexplained
+        self.unexplained_seconds -= from_unexplained
+        self.absent_seconds = max(0.0, self.absent_seconds - max(0.0, older - from_unexplained))
         self.accounted_seconds += passed
         self.step = max(self.step, step)
         waiting, self.due = self.due, []
@@ -248,13 +251,6 @@ class Account:
             seconds = max(seconds, -self.seconds.get(into, 0.0))
         self._add(into, seconds)
         self.settled_seconds += seconds
-
-    def _explain(self, seconds: float, passed: float) -> None:
-        """Reports explain ``seconds``; ``passed`` have gone by since the last one."""
-        older = seconds - passed
-        from_unexplained = min(self.unexplained_seconds, older)  # negative: some of the time stays unexplained
-        self.unexplained_seconds -= from_unexplained
-        self.absent_seconds = max(0.0, self.absent_seconds - max(0.0, older - from_unexplained))
 
     def _end_process(self, step: int) -> None:
         """Another process begins, after ``step``: what the previous one had not sent is lost."""

@@ -59,6 +59,8 @@ class Roster:
     """K, or as many as are left if learners were given up or quarantined: the job goes on without those."""
     clocks: Ranking = field(init=False)
     """Of those that work."""
+    quorum_clock: float | None = field(init=False)
+    """The clock of the quorum's slowest learner; None: fewer than the quorum work."""
     step_seconds: Ranking = field(init=False)
     """Of those that train, as far as measured."""
     overdue: set[str] = field(init=False)
@@ -66,7 +68,7 @@ class Roster:
     with_lead: dict[str, "LearnerRecord"] = field(init=False)
     """Those that work and are asked ahead of launches, by id."""
     longest_lead_steps: int = field(init=False)
-    asked_ahead_at: int | None = field(init=False, compare=False)
+    asked_ahead_at: float | None = field(init=False, compare=False)
     """The clock at which all of them were last asked ahead; None: something has changed for all of them since."""
     next_due: int = field(init=False)
     """The clock at which the next syncer step is due."""
@@ -75,11 +77,6 @@ class Roster:
 
     def __post_init__(self) -> None:
         self.gather()
-
-    @property
-    def quorum_clock(self) -> int:
-        """The clock of the quorum's slowest learner; as many as the quorum must work."""
-        return int(self.clocks.ascending[-self.quorum])
 
     def gather(self) -> None:
         """Read every learner: the plan has changed."""
@@ -99,6 +96,7 @@ class Roster:
         self.next_due, self.next_fragment = schedule.due(step), schedule.fragment(step)
         self._bound = schedule.overdue_steps(self.state.options.max_staleness_steps)
         self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
+        self._find_quorum_clock()
         training = [one for one in self.working.values() if one.state == LearnerState.TRAINING]
         self.step_seconds = Ranking({one.id: seconds for one in training if (seconds := one.step_seconds) is not None})
         late = [one for one in self.working.values() if one.clock < self.next_due]
@@ -130,11 +128,16 @@ class Roster:
         """Read a learner that has reported steps, or whose clock was set."""
         name, working = record.id, record.working
         self.clocks.put(name, record.clock if working else None)
+        self._find_quorum_clock()
         self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)
         _put(self.overdue, name, belongs=working and self._is_overdue(record))
 
     def _count_quorum(self) -> None:
         self.quorum = max(1, min(self.state.options.quorum, len(self.remaining) - len(self.quarantined)))
+
+    def _find_quorum_clock(self) -> None:
+        clocks = self.clocks.ascending
+        self.quorum_clock = clocks[-self.quorum] if len(clocks) >= self.quorum else None
 
     def _is_overdue(self, record: "LearnerRecord") -> bool:
         # All its steps, as those that do not count bring it to its staleness bound too.

@@ -169,8 +169,9 @@ class EngineState:
         held = record.versions[fragment]
         return (
             record.state == LearnerState.TRAINING
-            and held >= max(record.merged_into[fragment], self.versions[fragment] - self.options.max_version_lag)
             and record.step > record.received_steps[fragment]
+            and held >= record.merged_into[fragment]
+            and held >= self.versions[fragment] - self.options.max_version_lag
         )
 
     def at_bound(self, record: LearnerRecord) -> bool:

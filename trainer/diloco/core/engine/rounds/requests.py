@@ -38,6 +38,8 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
 def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Ask learners for the rounds within their lead: ``learner``, or all if something has changed for all of them."""
     roster, clock = state.roster, state.roster.quorum_clock
+    if clock is None:
+        return []
     if clock == roster.asked_ahead_at:
         with_lead = [roster.with_lead[learner]] if learner in roster.with_lead else []
     else:
@@ -71,10 +73,9 @@ def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[
     """Rounds for which a learner was asked earlier, and only now has an outer gradient to send."""
     rounds = []
     for current in state.rounds.values():
-        request = current.asked.get(record.id)
         if (
-            request is not None
-            and request.since is None
+            record.id in current.asked
+            and (request := current.asked[record.id]).since is None
             and not current.answered(record.id)
             and state.is_ready(record, current.fragment)
         ):

@@ -39,7 +39,7 @@ def plan_wait(state: EngineState, current: Round, now: float, why: str) -> list[
 
 def _wait(state: EngineState, current: Round, now: float) -> Wait:
     assert current.launched_at is not None
-    candidates, speed = [], 0.0
+    candidates, speed, size = [], 0.0, state.options.sizes[current.fragment]
     for record in state.roster.working.values():
         if record.state != LearnerState.TRAINING:
             continue
@@ -47,7 +47,7 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
         if not current.awaits(record.id) or (request := current.asked[record.id]).since is None:
             continue
         stake = record.credit.tokens - record.received_tokens[current.fragment]
-        usual, size = state.usual_answer_seconds(record, current.fragment), state.options.sizes[current.fragment]
+        usual = state.usual_answer_seconds(record, current.fragment)
         deviation = max(1.0, size) * record.answer_seconds.deviation
         missed = record.missed_since is not None and request.since > record.missed_since
         candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=missed))

@@ -26,12 +26,14 @@ from diloco.spec.status.engine import Phase
 
 def launch_due(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Launch every syncer step that is due, and send requests ahead for later ones, after an event of ``learner``."""
-    roster, schedule, needed = state.roster, state.options.schedule, state.roster.quorum
-    if state.phase != Phase.TRAINING or len(roster.working) < needed:
+    roster, schedule = state.roster, state.options.schedule
+    clock = roster.quorum_clock
+    if clock is None or state.phase != Phase.TRAINING:
         roster.asked_ahead_at = None
         return []
     actions: list[Action] = []
-    while (roster.overdue or roster.quorum_clock >= roster.next_due) and (ready := _ready(state, now)) >= needed:
+    # A launch moves no clock to where the next step is due, so that the clock from before it will do.
+    while (clock >= roster.next_due or roster.overdue) and (ready := _ready(state, now)) >= roster.quorum:
         step, fragment = state.launched + 1, roster.next_fragment
         current = state.rounds.get(fragment)
         if current is not None and current.launched_at is not None:
@@ -55,7 +57,7 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
         comparison.compare(state)
         roster.gather_clocks()
         requests.plan_leads(state)
-    if learner in roster.with_lead or roster.quorum_clock != roster.asked_ahead_at:
+    if learner in roster.with_lead or clock != roster.asked_ahead_at:
         actions += requests.ask_ahead(state, learner, now)
     return actions
 
