@@ -265,8 +265,9 @@ class Account:
 
     def _settle(self, fragment: int, step: int, into: TimeClass, ends: tuple[int, int] | None = None) -> None:
         """Settle steps, or wait for their report."""
-        if step > self.step and sum([one.fragment == fragment for one in self.due]) < _MOST_DUE:
-            self.due.append(_Due(fragment, step, into, ends))
+        due = self.due
+        if step > self.step and (len(due) < _MOST_DUE or sum([one.fragment == fragment for one in due]) < _MOST_DUE):
+            due.append(_Due(fragment, step, into, ends))
         else:
             self._settle_now(fragment, step, into, ends)
 

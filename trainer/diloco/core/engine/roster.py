@@ -130,7 +130,10 @@ class Roster:
         self.clocks.put(name, record.clock if working else None)
         self._find_quorum_clock()
         self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)
-        _put(self.overdue, name, belongs=working and self._is_overdue(record))
+        if working and record.clock < self.next_due and self._is_overdue(record):
+            self.overdue.add(name)
+        else:
+            self.overdue.discard(name)
 
     def _count_quorum(self) -> None:
         self.quorum = max(1, min(self.state.options.quorum, len(self.remaining) - len(self.quarantined)))
@@ -141,7 +144,7 @@ class Roster:
 
     def _is_overdue(self, record: "LearnerRecord") -> bool:
         # All its steps, as those that do not count bring it to its staleness bound too.
-        return record.clock < self.next_due and record.step - record.turn_steps[self.next_fragment] >= self._bound
+        return record.step - record.turn_steps[self.next_fragment] >= self._bound
 
 
 def _put(names: set[str], name: str, *, belongs: bool) -> None:

@@ -30,11 +30,11 @@ CONFIRMED_RATIO = 0.05
 
 def advance(state: EngineState, now: float) -> list[Action]:
     """Order an evaluation if one is due, and end the job when its time has come. Called after every event."""
+    actions: list[Action] = []
     if state.finished:
-        return []
+        return actions
     if state.roster.given_up and (failing := _below_minimum(state)):
         return _finish(state, now, complete=False, reason=failing)
-    actions: list[Action] = []
     merged_tokens = state.merged_tokens
     if state.phase == Phase.TRAINING and merged_tokens >= state.budget_tokens:
         state.phase = Phase.EVALUATING

@@ -19,7 +19,9 @@ interval helps it more."""
 
 def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, reason: str) -> AskFragment:
     """Ask a learner for a round's fragment, possibly again."""
-    previous = current.asked.get(record.id) or state.asked_before.get(current.fragment, {}).get(record.id)
+    previous = current.asked.get(record.id)
+    if previous is None and current.fragment in state.asked_before:
+        previous = state.asked_before[current.fragment].get(record.id)
     attempt = 1 if previous is None else previous.attempt + 1
     since = now if state.is_ready(record, current.fragment) else None
     current.asked[record.id] = Request(record.incarnation, current.version, attempt, since)
