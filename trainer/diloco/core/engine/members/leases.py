@@ -10,6 +10,8 @@ itself paused for an hour adds at most one lease. Time in which it waits for a f
 does not count.
 """
 
+from collections.abc import Iterable
+
 from diloco.core.account import recovery
 from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal, SetTimer
 from diloco.core.engine.events import LearnerAlive, OfSession
@@ -91,11 +93,11 @@ def check_leases(state: EngineState, now: float) -> list[Action]:
             state.becomes(record, LearnerState.STALLED)
             text = f"alive, but no step for {idle:.1f} s; {lease:.1f} s are allowed"
             actions.append(Note(NoteKind.LEARNER_STALLED, text, record.id))
-    return actions + watch(state, now)
+    return actions + watch(state, state.learners.values(), now)
 
 
-def watch(state: EngineState, now: float) -> list[Action]:
-    """Set the lease timer for the earliest moment at which a lease can run out."""
+def watch(state: EngineState, records: Iterable[LearnerRecord], now: float) -> list[Action]:
+    """Set the lease timer for the earliest moment at which the lease of one of these, or of any other, can run out."""
     leases = [
         (
             record.last_heard_at
@@ -103,7 +105,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
             else min(record.last_heard_at, record.idle_since)
         )
         + _lease_seconds(state, record)
-        for record in state.learners.values()
+        for record in records
         if record.present
     ]
     if not leases:
