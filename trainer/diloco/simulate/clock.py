@@ -5,6 +5,13 @@ Callbacks of the same time run in the order in which they were scheduled, so a r
 
 import heapq
 from collections.abc import Callable
+from typing import Protocol
+
+
+class Breakable(Protocol):
+    """A connection."""
+
+    open: bool
 
 
 class VirtualClock:
@@ -13,12 +20,15 @@ class VirtualClock:
     def __init__(self) -> None:
         self.now = 0.0
         self._scheduled = 0
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], None], Breakable | None]] = []
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
-        """Run ``what`` at ``when`` seconds, or at once (after everything already due now) if that has passed."""
+    def at(self, when: float, what: Callable[[], None], over: Breakable | None = None) -> None:
+        """Run ``what`` at ``when`` seconds, or at once (after everything already due now) if that has passed.
+
+        If it needs a connection, ``over``, it does not run if that is broken by then.
+        """
         self._scheduled += 1
-        heapq.heappush(self._due, (max(when, self.now), self._scheduled, what))
+        heapq.heappush(self._due, (max(when, self.now), self._scheduled, what, over))
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         """Run ``what`` in ``seconds``."""
@@ -28,6 +38,7 @@ class VirtualClock:
         """Run the next callback; False if none is left."""
         if not self._due:
             return False
-        self.now, _, what = heapq.heappop(self._due)
-        what()
+        self.now, _, what, over = heapq.heappop(self._due)
+        if over is None or over.open:
+            what()
         return True

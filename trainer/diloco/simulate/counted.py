@@ -45,18 +45,14 @@ class CountedTrainer:
         self._batch_size = batch_size
         self._sequence_length = sequence_length
         self._step = StepResult(0.0, batch_size * sequence_length, 0.0, 0.0, 0.0, skipped=False)
-        self._versions = [0] * fragments
+        self.versions = (0,) * fragments
+        """Version held of each fragment."""
         self._since_steps = [0] * fragments
         self._since_tokens = [0] * fragments
         self.steps = 0
         self.tokens = 0
         self.data_position = 0
         self.metrics: Mapping[str, float] = {}
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """Version held of each fragment."""
-        return tuple(self._versions)
 
     @property
     def staleness(self) -> int:
@@ -79,13 +75,13 @@ class CountedTrainer:
         """The counters of an outer gradient, without values."""
         tokens = self.tokens - self._since_tokens[fragment]
         return Capture(
-            fragment, self._versions[fragment], self.fragment_steps(fragment), tokens, _NOTHING, _NOTHING, None
+            fragment, self.versions[fragment], self.fragment_steps(fragment), tokens, _NOTHING, _NOTHING, None
         )
 
     def apply(self, fragment: int, version: int, values: Tensor) -> None:
         """Reset the fragment's counters."""
         del values
-        self._versions[fragment] = version
+        self.versions = (*self.versions[:fragment], version, *self.versions[fragment + 1 :])
         self._since_steps[fragment], self._since_tokens[fragment] = self.steps, self.tokens
 
     def evaluate(self) -> float:

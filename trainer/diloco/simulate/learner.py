@@ -75,6 +75,7 @@ class SimulatedLearner:
         self._inbox = Inbox()
         callbacks = SessionCallbacks(self._make_join, self._handle_order, self._over, self._received)
         self.session = SimulatedSession(environment, identity, callbacks)
+        self._membership = Membership(EPOCH, 0)
         self._posted: dict[int, int] = {}
         """Fragment -> version whose pull waits at the syncer."""
         self._loading: set[int] = set()
@@ -115,6 +116,7 @@ class SimulatedLearner:
                 self._wake()
 
     def _admitted(self, order: Admit) -> None:
+        self._membership = Membership(EPOCH, order.incarnation)
         self._encoder.session_begins(order.versions, order.counted_in)
         if not self._loaded:
             self._trainer.catch_up(order.steps, order.data_position)
@@ -135,7 +137,7 @@ class SimulatedLearner:
         self._wake()
 
     def _asked(self, order: AskFragment) -> None:
-        request = GradientRequest(Membership(EPOCH, order.incarnation), order.fragment, order.version, order.attempt)
+        request = GradientRequest(self._membership, order.fragment, order.version, order.attempt)
         capture = self._requests.put(request)
         if capture is None:
             self._wake()

@@ -6,7 +6,6 @@ Transfers that are under way when the connection breaks never arrive.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.scenario import Link
@@ -34,11 +33,7 @@ class Connection:
 
     def arrive(self, when: float, deliver: Callable[[], None]) -> None:
         """Deliver something at ``when`` seconds, unless the connection is broken by then."""
-        self.clock.at(when, partial(self._deliver, deliver))
-
-    def _deliver(self, deliver: Callable[[], None]) -> None:
-        if self.open:
-            deliver()
+        self.clock.at(when, deliver, self)
 
 
 class Direction:
@@ -48,13 +43,15 @@ class Direction:
         self._connection = connection
         self._newest_first = newest_first
         self._waiting: dict[int, Transfer] = {}
-        self._busy = False
+        self._free_at = 0.0
+        """When the latest transfer has been sent."""
+        self._will_go_on = False
 
     def transfer(self, fragment: int, begin: Transfer) -> None:
         """Send a fragment when its turn comes; it replaces one of that number that still waits."""
         self._waiting.pop(fragment, None)
         self._waiting[fragment] = begin
-        if not self._busy:
+        if not self._will_go_on:
             self._next()
 
     def cancel(self, fragment: int) -> None:
@@ -63,11 +60,11 @@ class Direction:
 
     def _next(self) -> None:
         waiting, connection = self._waiting, self._connection
-        self._busy = bool(waiting) and connection.open
-        if not self._busy:
-            return
-        fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
-        size_bytes, deliver = waiting.pop(fragment)()
-        sent_at = connection.clock.now + size_bytes / connection.link.bytes_per_second
-        connection.clock.at(sent_at, self._next)
-        connection.arrive(sent_at + connection.link.latency_seconds, deliver)
+        if waiting and connection.open and connection.clock.now >= self._free_at:
+            fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
+            size_bytes, deliver = waiting.pop(fragment)()
+            self._free_at = connection.clock.now + size_bytes / connection.link.bytes_per_second
+            connection.arrive(self._free_at + connection.link.latency_seconds, deliver)
+        self._will_go_on = bool(waiting) and connection.open
+        if self._will_go_on:
+            connection.clock.at(self._free_at, self._next)

@@ -157,8 +157,9 @@ class SimulatedSyncer:
             case Broadcast():
                 for serve in self._posted.pop((action.fragment, action.version), ()):
                     serve()
+                news = [FragmentNews(action.fragment, action.version, merged) for merged in (False, True)]
                 for learner, incarnation, merged in action.learners:
-                    self._tell(learner, incarnation, FragmentNews(action.fragment, action.version, merged))
+                    self._tell(learner, incarnation, news[merged])
             case SetTimer():
                 self._set_timer(action)
             case CancelTimer():

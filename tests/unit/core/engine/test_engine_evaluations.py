@@ -271,13 +271,14 @@ def chosen(*records: LearnerRecord, **state: Collection[str]) -> str:
     engine = fresh(options(0), 1)
     engine.phase = Phase.TRAINING
     engine.learners = {record.id: record for record in records}
+    engine.roster.gather()
     for field, value in state.items():
         setattr(engine, field, value)
     return only(completion.advance(engine, 0.0), Evaluate).learner
 
 
 def trains(who: str, step_seconds: float | None, answer_seconds: float | None = None, **other: Any) -> LearnerRecord:
-    record = LearnerRecord(who, LearnerState.TRAINING)
+    record = LearnerRecord(who, LearnerState.TRAINING, turn_steps=[0] * 4)
     if step_seconds is not None:
         record.pace.add(step_seconds)
     record.answer_seconds = SizedSpread(answer_seconds)

@@ -9,7 +9,7 @@ Pure arithmetic on one learner's account.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import fsum
 from operator import attrgetter
 
@@ -68,7 +68,7 @@ class Mark:
     """Intervals of older versions, not captured: an outer gradient measured from one may still be on its way."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Due:
     """A settlement that waits for the report of its steps."""
 
@@ -140,32 +140,40 @@ class Account:
         passed = max(0.0, allotted_seconds - self.accounted_seconds)
         room = passed + self.unexplained_seconds + self.absent_seconds
         before, self.spent = self.spent, spent
-        trained, *others = (
-            min(now - was, room) if now > was else 0.0 for was, now in zip(_kinds(before), _kinds(spent), strict=True)
-        )
+        trained, *others = [
+            0.0 if now <= was else min(now - was, room) for was, now in zip(_kinds(before), _kinds(spent), strict=True)
+        ]
         total = sum(others, trained)
         believed = room / total if total > room else 1.0
         for into, seconds in zip(_UNTRAINED.values(), others, strict=True):
-            if seconds or into not in self.seconds:
+            if seconds:
                 self._add(into, believed * seconds)
         self.trained_seconds += believed * trained
-        # Last, and not scaled with the rest: time that a process loads before its first session is not allotted time.
-        loading = min(max(0.0, spent.loading - before.loading), max(0.0, room - believed * total))
-        self._add(TimeClass.AWAY if self.again else TimeClass.LOADING, loading)
-        self._explain(believed * total + loading, passed)
+        explained = believed * total
+        if spent.loading > before.loading and room > explained:
+            # Last, and not scaled with the rest: what a process loads before its first session is not allotted time.
+            loading = min(spent.loading - before.loading, room - explained)
+            self._add(TimeClass.AWAY if self.again else TimeClass.LOADING, loading)
+            explained += loading
+        older = explained - passed
+        from_unexplained = min(self.unexplained_seconds, older)  # negative: some of the time stays unexplained
+        self.unexplained_seconds -= from_unexplained
+        self.absent_seconds = max(0.0, self.absent_seconds - max(0.0, older - from_unexplained))
         self.accounted_seconds += passed
         self.step = max(self.step, step)
-        ripe = [one for one in self.due if one.step <= self.step]
-        self.due = [one for one in self.due if one.step > self.step]
-        for one in ripe:
-            self._settle_now(one)
+        waiting, self.due = self.due, []
+        for one in waiting:
+            if one.step > self.step:
+                self.due.append(one)
+            else:
+                self._settle_now(one.fragment, one.step, one.into, one.ends)
 
     def received(self, fragment: int, version: int, step: int) -> None:
         """Note that a newer version was swapped in after ``step``, which ends the training on the one before."""
         mark = self.marks[fragment]
         if version <= mark.version:
             return
-        self._settle(_Due(fragment, step, mark.fate, (mark.version, mark.received_step)))
+        self._settle(fragment, step, mark.fate, (mark.version, mark.received_step))
         mark.version = version
         mark.received_step = max(step, mark.received_step)
         if mark.fate_version <= version:
@@ -177,7 +185,7 @@ class Account:
         if base_version > mark.version:  # the notice of its receipt uses another connection, and is still on its way
             self.received(fragment, base_version, self.step - steps)
         if base_version == mark.version:
-            self._settle(_Due(fragment, mark.received_step + steps, TimeClass.PENDING))
+            self._settle(fragment, mark.received_step + steps, TimeClass.PENDING)
         for interval in mark.before:
             if interval.version == base_version:
                 self._take_back(fragment, interval, steps)
@@ -188,10 +196,9 @@ class Account:
         mark = self.marks[fragment]
         self._finish(fragment, mark.held_seconds, into)
         mark.held_seconds = 0.0
-        self.due = [
-            replace(one, into=into) if (one.fragment, one.into) == (fragment, TimeClass.PENDING) else one
-            for one in self.due
-        ]
+        for one in self.due:
+            if one.fragment == fragment and one.into is TimeClass.PENDING:
+                one.into = into
 
     def declined(self, fragment: int, version: int) -> None:
         """Note that the learner declined a request for ``version``: it had no outer gradient that can be sent."""
@@ -239,21 +246,16 @@ class Account:
 
     def _finish(self, fragment: int, seconds: float, into: TimeClass) -> None:
         """Count trained time, with the fragment's share, to a class."""
-        seconds = max(self.shares[fragment] * seconds, -self.seconds.get(into, 0.0))  # what is taken back was added
+        seconds *= self.shares[fragment]
+        if seconds < 0:  # what is taken back was added
+            seconds = max(seconds, -self.seconds.get(into, 0.0))
         self._add(into, seconds)
         self.settled_seconds += seconds
-
-    def _explain(self, seconds: float, passed: float) -> None:
-        """Reports explain ``seconds``; ``passed`` have gone by since the last one."""
-        older = seconds - passed
-        from_unexplained = min(self.unexplained_seconds, older)  # negative: some of the time stays unexplained
-        self.unexplained_seconds -= from_unexplained
-        self.absent_seconds = max(0.0, self.absent_seconds - max(0.0, older - from_unexplained))
 
     def _end_process(self, step: int) -> None:
         """Another process begins, after ``step``: what the previous one had not sent is lost."""
         for fragment, mark in enumerate(self.marks):
-            self._settle_now(_Due(fragment, self.step, TimeClass.LOST))
+            self._settle_now(fragment, self.step, TimeClass.LOST)
             self.marks[fragment] = Mark(-1, step, step, self.trained_seconds, mark.held_seconds)
         self._add(TimeClass.AWAY, self.absent_seconds)
         self._add(TimeClass.UNEXPLAINED, self.unexplained_seconds)
@@ -261,25 +263,27 @@ class Account:
         self.step, self.spent = step, NO_TIME
         self.due.clear()
 
-    def _settle(self, due: _Due) -> None:
-        if due.step > self.step and sum(one.fragment == due.fragment for one in self.due) < _MOST_DUE:
-            self.due.append(due)
+    def _settle(self, fragment: int, step: int, into: TimeClass, ends: tuple[int, int] | None = None) -> None:
+        """Settle steps, or wait for their report."""
+        due = self.due
+        if step > self.step and (len(due) < _MOST_DUE or sum([one.fragment == fragment for one in due]) < _MOST_DUE):
+            due.append(_Due(fragment, step, into, ends))
         else:
-            self._settle_now(due)
+            self._settle_now(fragment, step, into, ends)
 
-    def _settle_now(self, due: _Due) -> None:
+    def _settle_now(self, fragment: int, step: int, into: TimeClass, ends: tuple[int, int] | None = None) -> None:
         """Settle steps that are reported. Those since the last settlement count alike."""
-        mark, step = self.marks[due.fragment], min(due.step, self.step)
+        mark, step = self.marks[fragment], min(step, self.step)
         seconds = self.trained_seconds - mark.seconds
         if step < self.step:
             seconds *= (step - mark.step) / (self.step - mark.step) if step > mark.step else 0.0
-        if due.ends is not None and mark.step == due.ends[1]:  # none of it was captured
-            mark.before = (*mark.before, _Interval(*due.ends, mark.step, step, seconds, due.into))[-_MOST_BEFORE:]
+        if ends is not None and mark.step == ends[1]:  # none of it was captured
+            mark.before = (*mark.before, _Interval(*ends, mark.step, step, seconds, into))[-_MOST_BEFORE:]
         mark.step, mark.seconds = max(step, mark.step), mark.seconds + seconds
-        if due.into == TimeClass.PENDING:
+        if into == TimeClass.PENDING:
             mark.held_seconds += seconds
         else:
-            self._finish(due.fragment, seconds, due.into)
+            self._finish(fragment, seconds, into)
 
     def _take_back(self, fragment: int, interval: _Interval, steps: int) -> None:
         """An outer gradient of ``steps`` steps came after the next version was received: it may still be merged."""

@@ -11,7 +11,7 @@ from typing import Any, Self, assert_never
 from diloco.core.engine import events, snapshot
 from diloco.core.engine.actions import Action, Checkpoint
 from diloco.core.engine.events import Event
-from diloco.core.engine.members import accounting, divergence, evaluation, leases, membership, pools
+from diloco.core.engine.members import divergence, evaluation, leases, membership, pools
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.records import ROUND_TIMER
 from diloco.core.engine.rounds import quorum, rounds
@@ -44,17 +44,16 @@ class Engine:
     def step(self, event: Event, now: float) -> list[Action]:
         """Process one event at ``now`` (seconds, never going back); returns the actions to carry out."""
         state = self._state
-        was_finished = state.finished
-        if was_finished and not isinstance(event, events.LearnerJoined | events.LearnerLeft | events.SnapshotAsked):
+        if state.finished and not isinstance(event, events.LearnerJoined | events.LearnerLeft | events.SnapshotAsked):
             return []
         actions = self._handle(event, now)
         if state.gone or state.fewer_left:
             actions += rounds.go_on(state, now)
         actions += evaluation.advance(state, now)
-        actions += rounds.launch_due(state, getattr(event, "learner", None), now)
-        if not was_finished and state.finished:
-            accounting.finished(state, now)
-        return actions
+        # Only a learner's step makes it ready to be asked.
+        return actions + rounds.launch_due(
+            state, event.learner if isinstance(event, events.StepReported) else None, now
+        )
 
     @property
     def finished(self) -> bool:
@@ -109,7 +108,7 @@ class Engine:
         state = self._state
         match event:
             case events.StepReported():
-                return membership.stepped(state, event, now) + rounds.stepped(state, event, now)
+                return membership.stepped(state, event, now)
             case events.FragmentApplied():
                 return rounds.applied(state, event, now)
             case events.FragmentArrived():
@@ -155,4 +154,4 @@ class Engine:
             return divergence.timer(self._state, now)
         if name.startswith(ROUND_TIMER):
             return quorum.timer(self._state, int(name.removeprefix(ROUND_TIMER)), now)
-        return evaluation.timer(self._state, name)
+        return evaluation.timer(self._state, name, now)

@@ -8,6 +8,7 @@ from diloco.core.engine.events import FragmentArrived
 from diloco.core.engine.members.credit import Credit
 from diloco.core.engine.members.standing import Standing
 from diloco.core.engine.rounds.averages import SizedSpread, StepAverage
+from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.status.engine import PRESENT, LearnerState
 
 ROUND_TIMER = "round/"
@@ -106,6 +107,11 @@ class LearnerRecord:
     idle_seconds: float = 0.0
     """How long it has been heard from since `idle_since`."""
     standing: Standing = field(default_factory=Standing)
+    pool: str = field(init=False, repr=False, compare=False)
+    """``region/pool``, from its id."""
+
+    def __post_init__(self) -> None:
+        self.pool = pool_of(self.id)
 
     def allotted(self, now: float) -> float:
         """Seconds since it first joined during which it counted."""
@@ -124,14 +130,14 @@ class LearnerRecord:
     @property
     def step_seconds(self) -> float | None:
         """How long its inner steps take, as far as that counts; None until it has reported one."""
-        seconds = self.pace.seconds
-        return None if seconds is None else max(seconds, self.credit.least_step_seconds)
+        seconds, least = self.pace.seconds, self.credit.least_step_seconds
+        return least if seconds is not None and seconds < least else seconds
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens per second of its inner steps, as far as they count; 0 until it has reported a step."""
         most, speed = self.credit.most_tokens_per_second, self.pace.tokens_per_second
-        return speed if most is None else min(speed, most)
+        return speed if most is None or speed <= most else most
 
 
 @dataclass(slots=True)
@@ -175,7 +181,7 @@ class Round:
 
     def awaits(self, learner: str) -> bool:
         """Whether the learner was asked and has not answered."""
-        return learner in self.asked and not self.answered(learner)
+        return learner in self.asked and learner not in self.arrived and learner not in self.declined
 
     def answered(self, learner: str) -> bool:
         """Whether the learner has sent the fragment or said that it has nothing to send."""

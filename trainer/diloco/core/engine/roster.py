@@ -26,10 +26,14 @@ class Ranking:
 
     def put(self, learner: str, number: float | None) -> None:
         """Set a learner's number; None: it has none."""
-        before = self.of.pop(learner, None)
+        before = self.of.get(learner)
+        if number == before:
+            return
         if before is not None:
             del self.ascending[bisect_left(self.ascending, before)]
-        if number is not None:
+        if number is None:
+            del self.of[learner]
+        else:
             self.of[learner] = number
             insort(self.ascending, number)
 
@@ -44,23 +48,27 @@ class Roster:
 
     state: "EngineState" = field(repr=False, compare=False)
     working: dict[str, "LearnerRecord"] = field(init=False)
-    """Those that may send fragments."""
+    """Those that may send fragments, by id: decisions over several are made in this order."""
     remaining: set[str] = field(init=False)
     """Those that count and are not given up."""
     given_up: set[str] = field(init=False)
     """Those that count and are."""
     quarantined: set[str] = field(init=False)
     """Those that remain and are in quarantine."""
+    quorum: int = field(init=False)
+    """K, or as many as are left if learners were given up or quarantined: the job goes on without those."""
     clocks: Ranking = field(init=False)
     """Of those that work."""
+    quorum_clock: float | None = field(init=False)
+    """The clock of the quorum's slowest learner; None: fewer than the quorum work."""
     step_seconds: Ranking = field(init=False)
     """Of those that train, as far as measured."""
     overdue: set[str] = field(init=False)
     """Those that have not reached the next syncer step, and for whom its fragment's turn is overdue."""
     with_lead: dict[str, "LearnerRecord"] = field(init=False)
-    """Those that work and are asked ahead of launches."""
+    """Those that work and are asked ahead of launches, by id."""
     longest_lead_steps: int = field(init=False)
-    asked_ahead_at: int | None = field(init=False, compare=False)
+    asked_ahead_at: float | None = field(init=False, compare=False)
     """The clock at which all of them were last asked ahead; None: something has changed for all of them since."""
     next_due: int = field(init=False)
     """The clock at which the next syncer step is due."""
@@ -71,21 +79,28 @@ class Roster:
         self.gather()
 
     def gather(self) -> None:
-        """Read every learner: the plan, the launched syncer steps or what counts of their speed has changed."""
+        """Read every learner: the plan has changed."""
         everyone = self.state.learners.values()
         counted = [one for one in everyone if self.state.counts(one)]
-        self.working = {one.id: one for one in everyone if one.working}
+        self.working = {one.id: one for one in self.state.ordered_learners if one.working}
         self.given_up = {one.id for one in counted if one.state == LearnerState.GIVEN_UP}
         self.remaining = {one.id for one in counted if one.id not in self.given_up}
         self.quarantined = {one.id for one in counted if one.id in self.remaining and one.standing.quarantined}
-        self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
-        measured = ((one.id, _step_seconds(one)) for one in everyone)
-        self.step_seconds = Ranking({name: seconds for name, seconds in measured if seconds is not None})
+        self._count_quorum()
+        self.gather_clocks()
+        self.gather_leads()
+
+    def gather_clocks(self) -> None:
+        """Read every learner's clock and speed: syncer steps were launched, or what counts of speeds has changed."""
         schedule, step = self.state.options.schedule, self.state.launched + 1
         self.next_due, self.next_fragment = schedule.due(step), schedule.fragment(step)
         self._bound = schedule.overdue_steps(self.state.options.max_staleness_steps)
-        self.overdue = {name for name, one in self.working.items() if self._is_overdue(one)}
-        self.gather_leads()
+        self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
+        self._find_quorum_clock()
+        training = [one for one in self.working.values() if one.state == LearnerState.TRAINING]
+        self.step_seconds = Ranking({one.id: seconds for one in training if (seconds := one.step_seconds) is not None})
+        late = [one for one in self.working.values() if one.clock < self.next_due]
+        self.overdue = {one.id for one in late if self._is_overdue(one)}
 
     def gather_leads(self) -> None:
         """Read every learner's lead."""
@@ -100,10 +115,11 @@ class Roster:
         _put(self.given_up, name, belongs=counts and given_up)
         _put(self.remaining, name, belongs=counts and not given_up)
         _put(self.quarantined, name, belongs=counts and not given_up and record.standing.quarantined)
-        if working:
-            self.working[name] = record
-        else:
+        self._count_quorum()
+        if not working:
             self.working.pop(name, None)
+        elif name not in self.working:
+            self.working = dict(sorted([*self.working.items(), (name, record)]))
         if (working and record.longest_lead_steps > 0) != (name in self.with_lead):
             self.gather_leads()
         self.moved(record)
@@ -112,16 +128,23 @@ class Roster:
         """Read a learner that has reported steps, or whose clock was set."""
         name, working = record.id, record.working
         self.clocks.put(name, record.clock if working else None)
-        self.step_seconds.put(name, _step_seconds(record))
-        _put(self.overdue, name, belongs=working and self._is_overdue(record))
+        self._find_quorum_clock()
+        self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)
+        if working and record.clock < self.next_due and self._is_overdue(record):
+            self.overdue.add(name)
+        else:
+            self.overdue.discard(name)
+
+    def _count_quorum(self) -> None:
+        self.quorum = max(1, min(self.state.options.quorum, len(self.remaining) - len(self.quarantined)))
+
+    def _find_quorum_clock(self) -> None:
+        clocks = self.clocks.ascending
+        self.quorum_clock = clocks[-self.quorum] if len(clocks) >= self.quorum else None
 
     def _is_overdue(self, record: "LearnerRecord") -> bool:
         # All its steps, as those that do not count bring it to its staleness bound too.
-        return record.clock < self.next_due and record.step - record.turn_steps[self.next_fragment] >= self._bound
-
-
-def _step_seconds(record: "LearnerRecord") -> float | None:
-    return record.step_seconds if record.state == LearnerState.TRAINING else None
+        return record.step - record.turn_steps[self.next_fragment] >= self._bound
 
 
 def _put(names: set[str], name: str, *, belongs: bool) -> None:

@@ -127,11 +127,8 @@ class EngineState:
 
     @property
     def quorum(self) -> int:
-        """K, or as many as are left if learners were given up or quarantined: the job goes on without those."""
-        wanted = self.options.quorum
-        if wanted == 1:
-            return wanted
-        return max(1, min(wanted, len(self.roster.remaining) - len(self.roster.quarantined)))
+        """K, or as many as are left."""
+        return self.roster.quorum
 
     def usual_answer_seconds(self, record: LearnerRecord, fragment: int) -> float | None:
         """How long a learner usually takes to send a fragment of this size; None: never measured."""
@@ -142,7 +139,7 @@ class EngineState:
     def quorum_step_seconds(self) -> float:
         """xi_step: an inner step of the slowest learner that counts towards the quorum; 0 if none is measured."""
         steps = self.roster.step_seconds.ascending
-        return steps[min(self.quorum, len(steps)) - 1] if steps else 0.0
+        return steps[min(self.roster.quorum, len(steps)) - 1] if steps else 0.0
 
     @property
     def finished(self) -> bool:
@@ -172,8 +169,9 @@ class EngineState:
         held = record.versions[fragment]
         return (
             record.state == LearnerState.TRAINING
-            and held >= max(record.merged_into[fragment], self.versions[fragment] - self.options.max_version_lag)
             and record.step > record.received_steps[fragment]
+            and held >= record.merged_into[fragment]
+            and held >= self.versions[fragment] - self.options.max_version_lag
         )
 
     def at_bound(self, record: LearnerRecord) -> bool:

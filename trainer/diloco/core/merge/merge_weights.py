@@ -21,6 +21,6 @@ def normalized(weights: Mapping[str, float]) -> dict[str, float]:
     """
     ordered = {name: weights[name] for name in sorted(weights)}
     total = sum(ordered.values())
-    if total <= 0 or any(weight < 0 for weight in ordered.values()):
+    if total <= 0 or min(ordered.values()) < 0:
         raise ValueError("weights must not be negative, and at least one must be positive")
     return {name: weight / total for name, weight in ordered.items()}

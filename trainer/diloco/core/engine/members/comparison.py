@@ -6,11 +6,9 @@ the limits are wider. A learner that is slow or wrong lowers nobody's limit, as 
 """
 
 from collections.abc import Collection
-from heapq import nlargest
 
 from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.state import EngineState
-from diloco.spec.names.learner_ids import pool_of
 
 FACTORS = (32.0, 2.0, 1.15)
 """How many times as fast as the fastest other one a learner may be, with none, one, or more others of its pool
@@ -22,15 +20,18 @@ class _Fastest:
 
     def __init__(self, learners: Collection[LearnerRecord] = ()) -> None:
         self.number = len(learners)
-        self._steps = nlargest(2, [(1 / one.pace.seconds, one.id) for one in learners if one.pace.seconds])
-        self._tokens = nlargest(2, [(one.pace.tokens_per_second, one.id) for one in learners])
+        self._steps = _first_two([(1 / one.pace.seconds, one.id) for one in learners if one.pace.seconds])
+        self._tokens = _first_two([(one.pace.tokens_per_second, one.id) for one in learners])
 
     def beside(self, learner: str) -> tuple[float, float]:
         """Steps and tokens a second of the fastest one but ``learner``; 0: there is none."""
-        steps, tokens = (
-            next((speed for speed, name in fastest if name != learner), 0.0) for fastest in (self._steps, self._tokens)
-        )
-        return steps, tokens
+        (steps, one), (fewer_steps, _) = self._steps
+        (tokens, other), (fewer_tokens, _) = self._tokens
+        return fewer_steps if one == learner else steps, fewer_tokens if other == learner else tokens
+
+
+def _first_two(speeds: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    return sorted([*speeds, (0.0, ""), (0.0, "")], reverse=True)[:2]
 
 
 def compare(state: EngineState) -> None:
@@ -38,11 +39,11 @@ def compare(state: EngineState) -> None:
     measured = [record for record in state.learners.values() if record.pace.reports > 1]
     pools: dict[str, list[LearnerRecord]] = {}
     for record in measured:
-        pools.setdefault(pool_of(record.id), []).append(record)
+        pools.setdefault(record.pool, []).append(record)
     fastest, of_all = {pool: _Fastest(learners) for pool, learners in pools.items()}, _Fastest(measured)
     nobody = _Fastest()
     for record in state.learners.values():
-        mates = fastest.get(pool_of(record.id), nobody)
+        mates = fastest.get(record.pool, nobody)
         others = mates.number - (record.pace.reports > 1)
         steps, tokens = (mates if others else of_all).beside(record.id)
         factor = FACTORS[min(others, len(FACTORS) - 1)]

@@ -75,7 +75,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
     """Set the timer for the next look at learners in quarantine."""
     ends = [
         record.standing.quarantined_until
-        for record in state.learners.values()
+        for record in map(state.learners.__getitem__, state.roster.quarantined)
         if record.present and record.standing.quarantined_until is not None
     ]
     if not ends:

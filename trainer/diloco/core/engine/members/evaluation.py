@@ -9,6 +9,7 @@ from math import inf, isfinite
 
 from diloco.core.engine.actions import Action, CancelTimer, Evaluate, Finish, Note, NoteKind, SetTimer
 from diloco.core.engine.events import BudgetChanged, Evaluated
+from diloco.core.engine.members import accounting
 from diloco.core.engine.members.leases import heard
 from diloco.core.engine.records import LearnerRecord, PendingEvaluation
 from diloco.core.engine.rounds import rounds
@@ -29,11 +30,11 @@ CONFIRMED_RATIO = 0.05
 
 def advance(state: EngineState, now: float) -> list[Action]:
     """Order an evaluation if one is due, and end the job when its time has come. Called after every event."""
-    if state.finished:
-        return []
-    if failing := _below_minimum(state):
-        return _finish(state, complete=False, reason=failing)
     actions: list[Action] = []
+    if state.finished:
+        return actions
+    if state.roster.given_up and (failing := _below_minimum(state)):
+        return _finish(state, now, complete=False, reason=failing)
     merged_tokens = state.merged_tokens
     if state.phase == Phase.TRAINING and merged_tokens >= state.budget_tokens:
         state.phase = Phase.EVALUATING
@@ -96,8 +97,6 @@ def _order(state: EngineState, now: float, *, final: bool) -> list[Action]:
 
 
 def _fastest(state: EngineState) -> LearnerRecord | None:
-    working = [record for record in state.ordered_learners if record.working]
-
     # Learners without a measured step come last, unless none has one. The learner that evaluates must first receive the
     # final model, so one on a thin link is not fast.
     def key(record: LearnerRecord) -> tuple[bool, int, bool, bool, float, str]:
@@ -110,7 +109,7 @@ def _fastest(state: EngineState) -> LearnerRecord | None:
             record.id,
         )
 
-    return min(working, key=key, default=None)
+    return min(state.roster.working.values(), key=key, default=None)
 
 
 def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
@@ -135,7 +134,7 @@ def evaluated(state: EngineState, event: Evaluated, now: float) -> list[Action]:
     every = state.evaluate_every_tokens
     state.next_evaluation_tokens = (pending.tokens // every + 1) * every
     if pending.final:
-        done += _finish(state, complete=True, reason=state.phase_reason)
+        done += _finish(state, now, complete=True, reason=state.phase_reason)
     return done
 
 
@@ -152,8 +151,8 @@ def _judge(state: EngineState, learner: str, loss: float) -> tuple[bool, list[Ac
         return False, [Note(NoteKind.EVALUATION_CONFIRMED, f"two learners found {loss:.4g}", learner)]
     others = [
         record.loss
-        for record in state.ordered_learners
-        if record.working and record.id != learner and record.loss is not None and isfinite(record.loss)
+        for record in state.roster.working.values()
+        if record.id != learner and record.loss is not None and isfinite(record.loss)
     ]
     if not others or loss >= DOUBTFUL_RATIO * min(others):
         return False, []
@@ -169,14 +168,14 @@ def _agree(one: float | None, other: float) -> bool:
 
 def _another(state: EngineState) -> bool:
     """Whether there is another learner whose evaluation is not in doubt."""
-    return any(record.working and record.id not in state.doubted_learners for record in state.learners.values())
+    return not state.doubted_learners.issuperset(state.roster.working)
 
 
-def timer(state: EngineState, name: str) -> list[Action]:
+def timer(state: EngineState, name: str, now: float) -> list[Action]:
     """Process a timer: order an evaluation that takes too long from another learner, or give up the final one."""
     if name == FINAL_TIMER and state.phase == Phase.EVALUATING:
         reason = f"{state.phase_reason}; no learner evaluated the final model in time"
-        return _finish(state, complete=True, reason=reason)
+        return _finish(state, now, complete=True, reason=reason)
     if name == EVALUATION_TIMER and state.evaluation is not None:
         pending = state.evaluation
         _failed(state, pending)
@@ -192,7 +191,8 @@ def _failed(state: EngineState, pending: PendingEvaluation) -> None:
     state.did_not_evaluate = [*others, pending.learner]
 
 
-def _finish(state: EngineState, *, complete: bool, reason: str) -> list[Action]:
+def _finish(state: EngineState, now: float, *, complete: bool, reason: str) -> list[Action]:
+    accounting.finished(state, now)
     state.phase = Phase.COMPLETE if complete else Phase.FAILED
     state.phase_reason = reason
     actions = rounds.abandon_open(state, reason)

@@ -10,11 +10,13 @@ itself paused for an hour adds at most one lease. Time in which it waits for a f
 does not count.
 """
 
+from collections.abc import Iterable
+
 from diloco.core.account import recovery
 from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal, SetTimer
 from diloco.core.engine.events import LearnerAlive, OfSession
 from diloco.core.engine.members import pools
-from diloco.core.engine.records import LearnerRecord
+from diloco.core.engine.records import WORKING, LearnerRecord
 from diloco.core.engine.state import EngineState
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.status.engine import LearnerState, Phase
@@ -65,9 +67,8 @@ def heard(state: EngineState, event: OfSession, now: float) -> LearnerRecord | N
     record = state.current(event.learner, event.incarnation)
     if record is None:
         return None
-    idle_seconds = record.idle_seconds + min(now - record.last_heard_at, state.options.lease_seconds)
     if _may_step(state, record):
-        record.idle_seconds = idle_seconds
+        record.idle_seconds += min(now - record.last_heard_at, state.options.lease_seconds)
     else:
         record.idle_seconds, record.idle_since = 0.0, now
     record.last_heard_at = now
@@ -92,11 +93,11 @@ def check_leases(state: EngineState, now: float) -> list[Action]:
             state.becomes(record, LearnerState.STALLED)
             text = f"alive, but no step for {idle:.1f} s; {lease:.1f} s are allowed"
             actions.append(Note(NoteKind.LEARNER_STALLED, text, record.id))
-    return actions + watch(state, now)
+    return actions + watch(state, state.learners.values(), now)
 
 
-def watch(state: EngineState, now: float) -> list[Action]:
-    """Set the lease timer for the earliest moment at which a lease can run out."""
+def watch(state: EngineState, records: Iterable[LearnerRecord], now: float) -> list[Action]:
+    """Set the lease timer for the earliest moment at which the lease of one of these, or of any other, can run out."""
     leases = [
         (
             record.last_heard_at
@@ -104,7 +105,7 @@ def watch(state: EngineState, now: float) -> list[Action]:
             else min(record.last_heard_at, record.idle_since)
         )
         + _lease_seconds(state, record)
-        for record in state.learners.values()
+        for record in records
         if record.present
     ]
     if not leases:
@@ -140,5 +141,6 @@ def _may_step(state: EngineState, record: LearnerRecord) -> bool:
     An evaluation does so once: a learner that did not answer one in time may be stuck in it, and is asked again if
     there is no other.
     """
-    evaluates = state.evaluates(record) and record.id not in state.did_not_evaluate
-    return record.working and state.phase == Phase.TRAINING and not state.at_bound(record) and not evaluates
+    if state.phase != Phase.TRAINING or record.state not in WORKING or state.at_bound(record):
+        return False
+    return state.evaluation is None or not state.evaluates(record) or record.id in state.did_not_evaluate

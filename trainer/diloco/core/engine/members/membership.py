@@ -63,7 +63,7 @@ def join(state: EngineState, event: LearnerJoined, now: float) -> list[Action]:
     counts = (record.step, record.data_position, *reported)
     session = (record.id, event.instance, record.incarnation, load, tuple(state.versions))
     admit = Admit(*session, *counts, reason, reset, tuple(record.counted_in))
-    return [*actions, admit, *leases.watch(state, now), *divergence.watch(state, now)]
+    return [*actions, admit, *leases.watch(state, [record], now), *divergence.watch(state, now)]
 
 
 def _take_over(record: LearnerRecord, instance: str) -> str:
@@ -235,16 +235,19 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     record.data_position = max(record.data_position, event.data_position)
     record.pace.add(event.step_seconds, steps, tokens)
     counted = record.credit.report(record.pace, steps, tokens)
-    actions = leases.watch(state, now) if first else []  # the first step ends the longer limit for starting up
+    actions = (
+        leases.watch(state, [record], now) if first else []
+    )  # the first step ends the longer limit for starting up
     record.idle_since = now
     if not record.working:
         return actions
     record.clock = state.options.schedule.advanced(record.clock, counted, state.launched)
-    state.roster.moved(record)
     if record.state == LearnerState.STALLED:
         state.becomes(record, LearnerState.TRAINING)
         actions.append(Note(NoteKind.LEARNER_TRAINS, "makes steps again", record.id))
-    return actions
+    else:
+        state.roster.moved(record)
+    return actions + rounds.stepped(state, record, now)
 
 
 def left(state: EngineState, event: LearnerLeft, now: float) -> list[Action]:

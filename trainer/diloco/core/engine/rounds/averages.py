@@ -1,6 +1,6 @@
 """Moving averages of the durations on which the engine bases decisions (paper: the xi of Eq. 3)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MEMORY = 0.8
 """Weight of the old average when a measurement is added (ours): a burst is forgotten after about ten."""
@@ -41,6 +41,13 @@ class StepAverage:
     _seconds: float = 0.0
     _steps: float = 0.0
     _tokens: float = 0.0
+    seconds: float | None = field(init=False, repr=False, compare=False)
+    """Of a step; None until the first report."""
+    tokens_per_second: float = field(init=False, repr=False, compare=False)
+    """Tokens in a second of steps; 0 until the first report."""
+
+    def __post_init__(self) -> None:
+        self._divide()
 
     def add(self, step_seconds: float, steps: int = 1, tokens: int = 0) -> None:
         """Add a report of ``steps`` steps with ``tokens`` in all. One of a faulty clock is ignored."""
@@ -51,21 +58,16 @@ class StepAverage:
         self._seconds = memory * self._seconds + (1 - memory) * step_seconds * steps
         self._steps = memory * self._steps + (1 - memory) * steps
         self._tokens = memory * self._tokens + (1 - memory) * tokens
+        self._divide()
 
-    @property
-    def seconds(self) -> float | None:
-        """Of a step; None until the first report."""
-        return self._seconds / self._steps if self._steps else None
+    def _divide(self) -> None:
+        self.seconds = self._seconds / self._steps if self._steps else None
+        self.tokens_per_second = self._tokens / self._seconds if self._seconds else 0.0
 
     @property
     def tokens_per_step(self) -> float:
         """Tokens in a step; 0 until the first report."""
         return self._tokens / self._steps if self._steps else 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens in a second of steps; 0 until the first report."""
-        return self._tokens / self._seconds if self._seconds else 0.0
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ is later than T costs ``v * ceil(x - T)``. The best T is 0 or the part of some `
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, floor
+from typing import NamedTuple
 
 HEADROOM_DEVIATIONS = 2.0
 """A learner's usual time is taken as longer by this many mean deviations (ours); a wait allows twice as many."""
@@ -18,8 +19,7 @@ _ROUNDING = 1e-9
 """Of a step: a quotient that should be whole may be this far from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTime:
+class AnswerTime(NamedTuple):
     """How long a learner takes from the request to its complete payload, and the tokens it trains in that time."""
 
     seconds: float
@@ -45,11 +45,11 @@ def best_leads(times: Mapping[str, AnswerTime], step_seconds: float, maximum_ste
         name: (time.seconds + HEADROOM_DEVIATIONS * time.deviation_seconds) / step_seconds
         for name, time in times.items()
     }
-    rests = sorted((max(0.0, steps - floor(steps + _ROUNDING)), name) for name, steps in in_steps.items())
-    speed = sum(time.tokens_per_second for time in times.values())
+    rests = sorted([(max(0.0, steps - floor(steps + _ROUNDING)), name) for name, steps in in_steps.items()])
+    speed = sum([time.tokens_per_second for time in times.values()])
     # T = 0: a learner with a fractional rest is asked a whole step earlier. Each larger T spares rests up to it.
     spared = 0.0
-    best, best_cost = 0.0, sum(times[name].tokens_per_second for rest, name in rests if rest > 0)
+    best, best_cost = 0.0, sum([times[name].tokens_per_second for rest, name in rests if rest > 0])
     total = best_cost
     for rest, name in rests:
         spared += times[name].tokens_per_second if rest > 0 else 0.0

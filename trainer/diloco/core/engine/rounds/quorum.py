@@ -58,7 +58,7 @@ def timer(state: EngineState, fragment: int, now: float) -> list[Action]:
         current.wakes_at = None
         return round_end.settle(state, current, now)
     current.attempts += 1
-    working = [record for record in state.ordered_learners if record.working]
+    working = state.roster.working.values()
     unanswered = [record for record in working if not current.answered(record.id)]
     # A learner that had nothing to send may have made steps since.
     if not unanswered:

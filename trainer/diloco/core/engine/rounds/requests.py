@@ -10,7 +10,7 @@ from diloco.core.engine.events import FragmentArrived, FragmentLate
 from diloco.core.engine.records import LearnerRecord, Request, Round
 from diloco.core.engine.rounds.leads import AnswerTime, Leads, best_leads
 from diloco.core.engine.state import EngineState
-from diloco.spec.status.engine import LearnerState, Phase
+from diloco.spec.status.engine import LearnerState
 
 LONGEST_LEAD = 2
 """Leads are at most the interval divided by this (ours): if less than half of a learner's work counts, a longer
@@ -19,7 +19,9 @@ interval helps it more."""
 
 def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, reason: str) -> AskFragment:
     """Ask a learner for a round's fragment, possibly again."""
-    previous = current.asked.get(record.id) or state.asked_before.get(current.fragment, {}).get(record.id)
+    previous = current.asked.get(record.id)
+    if previous is None and current.fragment in state.asked_before:
+        previous = state.asked_before[current.fragment].get(record.id)
     attempt = 1 if previous is None else previous.attempt + 1
     since = now if state.is_ready(record, current.fragment) else None
     current.asked[record.id] = Request(record.incarnation, current.version, attempt, since)
@@ -30,22 +32,20 @@ def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -
     """Ask every learner that was not asked ahead."""
     return [
         ask(state, current, record, now, reason)
-        for record in state.ordered_learners
-        if record.working and record.id not in current.asked
+        for record in state.roster.working.values()
+        if record.id not in current.asked
     ]
 
 
 def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Ask learners for the rounds within their lead: ``learner``, or all if something has changed for all of them."""
-    roster, clocks, quorum = state.roster, state.roster.clocks.ascending, state.quorum
-    if state.phase != Phase.TRAINING or len(clocks) < quorum:  # nothing can be due
-        roster.asked_ahead_at = None
+    roster, clock = state.roster, state.roster.quorum_clock
+    if clock is None:
         return []
-    clock = int(clocks[-quorum])  # of the quorum's slowest learner
     if clock == roster.asked_ahead_at:
         with_lead = [roster.with_lead[learner]] if learner in roster.with_lead else []
     else:
-        with_lead = [roster.with_lead[name] for name in sorted(roster.with_lead)]
+        with_lead = list(roster.with_lead.values())
         roster.asked_ahead_at = clock
     if not with_lead:
         return []
@@ -75,10 +75,9 @@ def became_ready(state: EngineState, record: LearnerRecord, now: float) -> list[
     """Rounds for which a learner was asked earlier, and only now has an outer gradient to send."""
     rounds = []
     for current in state.rounds.values():
-        request = current.asked.get(record.id)
         if (
-            request is not None
-            and request.since is None
+            record.id in current.asked
+            and (request := current.asked[record.id]).since is None
             and not current.answered(record.id)
             and state.is_ready(record, current.fragment)
         ):

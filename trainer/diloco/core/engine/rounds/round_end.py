@@ -4,7 +4,6 @@ It waits for the answers of learners that are ready while their work is worth th
 are not ready yet during the paper's grace window (`grace`). Then the members are frozen and merged.
 """
 
-from itertools import takewhile
 from math import inf
 
 from diloco.core.engine.actions import Action, CancelTimer, Member, Merge, Note, NoteKind, SetTimer
@@ -40,16 +39,15 @@ def plan_wait(state: EngineState, current: Round, now: float, why: str) -> list[
 
 def _wait(state: EngineState, current: Round, now: float) -> Wait:
     assert current.launched_at is not None
-    candidates, speed = [], 0.0
-    for record in state.ordered_learners:
+    candidates, speed, size = [], 0.0, state.options.sizes[current.fragment]
+    for record in state.roster.working.values():
         if record.state != LearnerState.TRAINING:
             continue
         speed += record.tokens_per_second
-        request = current.asked.get(record.id)
-        if request is None or request.since is None or current.answered(record.id):
+        if not current.awaits(record.id) or (request := current.asked[record.id]).since is None:
             continue
         stake = record.credit.tokens - record.received_tokens[current.fragment]
-        usual, size = state.usual_answer_seconds(record, current.fragment), state.options.sizes[current.fragment]
+        usual = state.usual_answer_seconds(record, current.fragment)
         deviation = max(1.0, size) * record.answer_seconds.deviation
         missed = record.missed_since is not None and request.since > record.missed_since
         candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=missed))
@@ -64,7 +62,7 @@ def settle(state: EngineState, current: Round, now: float) -> list[Action]:
     if last is None:
         return _close(state, current, now, "every learner that is training has answered")
     until = current.deadlines.get(last, now)
-    if max(now, until) < current.grace_until and _may_any_come_in_grace(state, current):
+    if now < current.grace_until > until and _may_any_come_in_grace(state, current):
         until = current.grace_until
     if until <= now:
         return _close(state, current, now, "the wait is over")
@@ -99,16 +97,21 @@ def _last_missing(state: EngineState, current: Round) -> str | None:
         current.missing = sorted(names, key=lambda name: current.deadlines.get(name, -inf))
     while current.missing and not current.awaits(current.missing[-1]):
         current.missing.pop()  # for good, as a round that has its quorum asks nobody
-    return next((name for name in reversed(current.missing) if _is_missing(state, current, name)), None)
+    for name in reversed(current.missing):
+        if _is_missing(state, current, name):
+            return name
+    return None
 
 
 def _may_any_come_in_grace(state: EngineState, current: Round) -> bool:
     """Whether the grace window applies to a learner without a deadline."""
     assert current.missing is not None
-    return any(
-        _is_missing(state, current, name) and _may_come_in_grace(state, current, name)
-        for name in takewhile(lambda name: name not in current.deadlines, current.missing)
-    )
+    for name in current.missing:
+        if name in current.deadlines:
+            return False
+        if _is_missing(state, current, name) and _may_come_in_grace(state, current, name):
+            return True
+    return False
 
 
 def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
@@ -127,8 +130,8 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
         for name, one in sorted(current.arrived.items())
     )
     actions: list[Action] = [CancelTimer(current.timer)]
-    for record in state.ordered_learners:
-        if record.working and record.id not in current.arrived:
+    for record in state.roster.working.values():
+        if record.id not in current.arrived:
             declined = record.id in current.declined
             text = "it had made no step" if declined else "its outer gradient did not arrive in time"
             actions.append(Note(NoteKind.LEARNER_EXCLUDED, text, record.id, current.fragment))

@@ -14,7 +14,6 @@ from diloco.core.engine.events import (
     FragmentLate,
     LeftOut,
     Merged,
-    StepReported,
 )
 from diloco.core.engine.members import accounting, comparison, divergence, standing
 from diloco.core.engine.members.leases import SLOW_STEPS, heard
@@ -27,10 +26,15 @@ from diloco.spec.status.engine import Phase
 
 def launch_due(state: EngineState, learner: str | None, now: float) -> list[Action]:
     """Launch every syncer step that is due, and send requests ahead for later ones, after an event of ``learner``."""
+    roster, schedule = state.roster, state.options.schedule
+    clock = roster.quorum_clock
+    if clock is None or state.phase != Phase.TRAINING:
+        roster.asked_ahead_at = None
+        return []
     actions: list[Action] = []
-    schedule = state.options.schedule
-    while state.phase == Phase.TRAINING and (ready := _ready(state, now)) >= state.quorum:
-        step, fragment = state.launched + 1, state.roster.next_fragment
+    # A launch moves no clock to where the next step is due, so that the clock from before it will do.
+    while (clock >= roster.next_due or roster.overdue) and (ready := _ready(state, now)) >= roster.quorum:
+        step, fragment = state.launched + 1, roster.next_fragment
         current = state.rounds.get(fragment)
         if current is not None and current.launched_at is not None:
             break
@@ -39,8 +43,9 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
             state.overlap.held_back()
             break
         state.launched, state.turns_at[fragment] = step, now
-        for record in state.roster.working.values():
-            record.clock = max(record.clock, schedule.least_clock(step))
+        least_clock = schedule.least_clock(step)
+        for record in roster.working.values():
+            record.clock = max(record.clock, least_clock)
             record.turn_steps[fragment] = record.step
         current = state.opened(step)
         current.launched_at = now
@@ -50,9 +55,11 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
         actions.append(quorum.patience(state, current, now))
         actions += quorum.check(state, current, now)
         comparison.compare(state)
-        state.roster.gather()
+        roster.gather_clocks()
         requests.plan_leads(state)
-    return actions + requests.ask_ahead(state, learner, now)
+    if learner in roster.with_lead or clock != roster.asked_ahead_at:
+        actions += requests.ask_ahead(state, learner, now)
+    return actions
 
 
 def _ready(state: EngineState, now: float) -> int:
@@ -78,19 +85,16 @@ def learner_ready(state: EngineState, record: LearnerRecord, now: float) -> list
     ]
 
 
-def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]:
-    """Process a learner's step: it may now have something to send."""
-    record = state.current(event.learner, event.incarnation)
-    if record is None or not record.working:
-        return []
+def stepped(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
+    """Go on with the rounds for which a learner that has made a step may now have something to send."""
     actions: list[Action] = []
     for current in requests.became_ready(state, record, now):
         if current.quorum_at is not None and current.closed_at is None:
             actions += round_end.plan_wait(state, current, now, f"{record.id} is ready now; ")
-    if any(record.id in current.declined for current in state.rounds.values()):
-        for current in _ordered(state):
-            if current.quorum_at is None and current.arrived and record.id in current.declined:
-                actions += quorum.check(state, current, now)
+    declined = [fragment for fragment, current in state.rounds.items() if record.id in current.declined]
+    for current in [state.rounds[fragment] for fragment in sorted(declined)]:
+        if current.quorum_at is None and current.arrived:
+            actions += quorum.check(state, current, now)
     return actions
 
 
@@ -249,6 +253,7 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     left_out = [one for one in event.left_out if one.learner in current.arrived]
     excluded = {one.learner for one in left_out}
     counted = {name: sent for name, sent in current.arrived.items() if not event.failed and name not in excluded}
+    state.count_tokens(event.fragment, sum([sent.tokens for sent in counted.values()]))
     for name, sent in counted.items():
         record = state.learners[name]
         _merged_with(state, record, event.fragment)
@@ -256,7 +261,6 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
             recovered = recovery.merged(record.recovering, name, now, state.elapsed(now))
             state.recoveries = recovery.with_recovery(state.recoveries, recovered)
             record.recovering = None
-        state.count_tokens(event.fragment, sent.tokens)
         record.merged_tokens += share * sent.tokens
         record.credit.merged(sent)
         record.counted_in[event.fragment] = event.version
@@ -298,13 +302,14 @@ def applied(state: EngineState, event: FragmentApplied, now: float) -> list[Acti
     record = heard(state, event, now)
     if record is None:
         return []
-    if event.version > record.versions[event.fragment]:
+    fragment, version = event.fragment, event.version
+    if version > record.versions[fragment]:
+        record.versions[fragment] = version
         # Its report of the step that it received this after may still be on its way.
-        record.received_steps[event.fragment] = max(record.step, event.step)
-        record.received_tokens[event.fragment] = record.credit.tokens
-    record.account.received(event.fragment, event.version, event.step or record.account.step)
-    record.versions[event.fragment] = max(record.versions[event.fragment], event.version)
-    in_flight.applied(state, event.learner, event.fragment, event.version, now)
+        record.received_steps[fragment] = max(record.step, event.step)
+        record.received_tokens[fragment] = record.credit.tokens
+    record.account.received(fragment, version, event.step or record.account.step)
+    in_flight.applied(state, event.learner, fragment, version, now)
     return []
 
 

@@ -11,6 +11,7 @@ deviations. It never waits beyond the overlap, which determines the number of fr
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 DEADLINE_DEVIATIONS = 4.0
 """A learner is waited for until this many mean deviations after its usual time (RFC 6298 uses the same number)."""
@@ -27,8 +28,7 @@ class Expectation(StrEnum):
     MISSED = "has not answered since it was last waited for"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A learner that is ready and has not answered."""
 
     learner: str
@@ -59,7 +59,7 @@ def wait_for(
     ``tokens_per_second``: what all learners that train lose by a second of waiting. Candidates are ordered by id.
     """
     expectations: dict[str, Expectation] = {}
-    arrivals: list[tuple[float, Candidate]] = []
+    arrivals: list[tuple[float, str, Candidate]] = []
     for candidate in candidates:
         if candidate.missed:
             expectations[candidate.learner] = Expectation.MISSED
@@ -69,17 +69,17 @@ def wait_for(
         if at > bound_at or bound_at <= now:
             expectations[candidate.learner] = Expectation.TOO_SLOW
             continue
-        arrivals.append((at, candidate))
-    arrivals.sort(key=lambda item: (item[0], item[1].learner))
+        arrivals.append((at, candidate.learner, candidate))
+    arrivals.sort()
     stake, best, taken = 0.0, 0.0, 0
-    for number, (at, candidate) in enumerate(arrivals, start=1):
+    for number, (at, _, candidate) in enumerate(arrivals, start=1):
         stake += candidate.stake_tokens
         gain = stake - (at - now) * tokens_per_second
         if gain > best:
             best, taken = gain, number
-    deadlines = {candidate.learner: _deadline(candidate, bound_at, step_seconds) for _, candidate in arrivals[:taken]}
+    deadlines = {learner: _deadline(candidate, bound_at, step_seconds) for _, learner, candidate in arrivals[:taken]}
     expectations |= dict.fromkeys(deadlines, Expectation.AWAITED)
-    expectations |= {candidate.learner: Expectation.NOT_WORTH_IT for _, candidate in arrivals[taken:]}
+    expectations |= {learner: Expectation.NOT_WORTH_IT for _, learner, _ in arrivals[taken:]}
     return Wait(deadlines, expectations, _reason(expectations, deadlines, now, bound_at))
 
 
