@@ -51,12 +51,13 @@ class _Pull(Calls):
         return HalfPulled(self._request, self._header, self._receiver)
 
     async def _call(self, call: Any, number: int) -> None:
-        half, request, began = self.half, self._request, time.monotonic()
+        half, request, loop = self.half, self._request, asyncio.get_running_loop()
+        began = loop.time()
         await call.write(pack(request))
         await call.write(pack_holds(Holds([] if half is None else half.receiver.held.ranges)))
         header = await _header(call)
         if not request.posted:  # otherwise it was waited for
-            self._lanes.answered(time.monotonic() - began)
+            self._lanes.answered(loop.time() - began)
         if request is not self._request:
             raise UnavailableError("the pull begins again under another name")
         receiver = self._begun(header)
