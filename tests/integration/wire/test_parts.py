@@ -14,8 +14,8 @@ from diloco.wire.client.lanes import Lanes
 from diloco.wire.convert import pack
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Alive, Progress, PullHeader, PushHeader, Welcome
-from diloco.wire.part_messages import PartsReceiver, part_checksum, part_message, payload_digest
-from diloco.wire.parts import Grid
+from diloco.wire.part_messages import HEADER_BYTES, PartsReceiver, part_checksum, part_message, payload_digest
+from diloco.wire.parts import LARGEST_PART_BYTES, Grid
 from diloco.wire.server.pushes import PushParts
 from tests.integration.wire.calls import (
     CONNECTIONS,
@@ -58,6 +58,25 @@ def test_learners_that_pull_one_version_get_it_from_one_hash(
     keeper.says_digests = True
     assert pull(joined) == pull(joined, learner="a/b/1") == PAYLOAD
     assert sorted(hashed) == list(range(len(PAYLOAD) // PAYLOAD_PART))
+
+
+def test_a_pull_over_a_short_link_takes_one_connection_and_few_parts(
+    client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diloco.wire.parts._ROUND_TRIP_SECONDS", 30.0)
+    came: list[tuple[int, int]] = []
+    taken = PartsReceiver.add
+
+    def take(receiver: PartsReceiver, connection: int, message: bytes) -> int:
+        came.append((connection, len(message) - HEADER_BYTES))
+        return taken(receiver, connection, message)
+
+    monkeypatch.setattr(PartsReceiver, "add", take)
+    assert pull(client) == PAYLOAD
+    assert len(came) == len(PAYLOAD) // PAYLOAD_PART, "it is not known yet how short the link is"
+    came.clear()
+    assert pull(client) == PAYLOAD
+    assert came == [(0, LARGEST_PART_BYTES)] * (len(PAYLOAD) // LARGEST_PART_BYTES)
 
 
 def test_the_first_answer_to_a_push_is_not_behind_its_parts(

@@ -325,6 +325,8 @@ class PullRequest:
     """Wait for ``minimum_version`` if it is the next one to be made."""
     transfer: str = ""
     """Random, the same on all calls of a pull."""
+    connections: int = 1
+    """On so many the learner asks; the payload is cut for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ _RANGE: Final = struct.Struct("<QQ")
 _HOLDS: Final = b"H"
 _RECEIPT: Final = b"R"
 _ACKNOWLEDGING_SECONDS: Final = 0.02
-_ACKNOWLEDGING_BYTES: Final = 2 << 20
+_ACKNOWLEDGING_BYTES: Final = 4 << 20
 """Between two acknowledgements on a connection so much time passes or so many bytes arrive (ours). This is less than
 may be under way on it, so that a sender on a fast link never waits for one."""
 MOST_RANGES: Final = 4000

@@ -19,7 +19,7 @@ from those of its blocks, is the same however it was cut."""
 LARGEST_PART_BYTES: Final = 1 << 20
 """A receiver refuses more. It bounds what gRPC holds for each call."""
 _PARTS_A_CONNECTION: Final = 8
-"""Parts that each connection gets of a small payload (ours), so that the connections end at about one time."""
+"""Parts that each of several connections gets of a small payload (ours), so that they end at about one time."""
 _LEAST_CONNECTION_BYTES: Final = 256 << 10
 """With less for each connection, fewer connections are used (ours): a call costs more than it gains."""
 _LIMITED_SECONDS: Final = 0.02
@@ -91,7 +91,7 @@ class Grid:
 def grid_for(payload_bytes: int, connections: int, bytes_per_second: float = 0.0) -> Grid:
     """How to cut a payload that goes over so many connections, of a region with such a limit; 0: none."""
     wanted = payload_bytes
-    if payload_bytes > LARGEST_PART_BYTES:
+    if connections > 1 and payload_bytes > LARGEST_PART_BYTES:
         wanted = -(-payload_bytes // (connections * _PARTS_A_CONNECTION))
     if bytes_per_second:
         wanted = min(wanted, max(1, int(bytes_per_second * _LIMITED_SECONDS)))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from diloco.wire.channel import DEFAULT_CONNECTIONS
-from diloco.wire.messages import PullHeader, PushHeader
+from diloco.wire.messages import PullHeader, PullRequest, PushHeader
 from diloco.wire.part_messages import PartsReceiver
 
 
@@ -11,7 +11,7 @@ from diloco.wire.part_messages import PartsReceiver
 class HalfPulled:
     """What a pull left that did not end well."""
 
-    epoch: str
+    request: PullRequest
     header: PullHeader
     receiver: PartsReceiver
 

@@ -48,13 +48,16 @@ class _Pull(Calls):
         """What has arrived; None: nothing."""
         if self._header is None or self._receiver is None:
             return self._before
-        return HalfPulled(self._request.epoch, self._header, self._receiver)
+        return HalfPulled(self._request, self._header, self._receiver)
 
     async def _call(self, call: Any, number: int) -> None:
-        half, request = self.half, self._request
+        half, request, loop = self.half, self._request, asyncio.get_running_loop()
+        began = loop.time()
         await call.write(pack(request))
         await call.write(pack_holds(Holds([] if half is None else half.receiver.held.ranges)))
         header = await _header(call)
+        if not request.posted:  # otherwise it was waited for
+            self._lanes.answered(loop.time() - began)
         if request is not self._request:
             raise UnavailableError("the pull begins again under another name")
         receiver = self._begun(header)
@@ -188,8 +191,11 @@ async def pull_parts(
     expected_bytes = earlier.pulled_bytes.get(request.fragment, _UNKNOWN_BYTES)
     used = connections_for(expected_bytes, earlier.connections, lanes.answer_seconds)
     before = earlier.pulled.pop(request.fragment, None)
-    if before is not None and before.epoch != request.epoch:
+    if before is not None and before.request.epoch != request.epoch:
         before = None
+    if before is not None:
+        used = before.request.connections  # the payload is cut as it was
+    request = dataclasses.replace(request, connections=used)
     short = expected_bytes <= LARGEST_PART_BYTES and before is None and not earlier.bytes_per_second
     receiving = (_ShortPull if short else _Pull)(lanes, request, begin, before)
     began = time.monotonic()

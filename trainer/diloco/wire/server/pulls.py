@@ -143,7 +143,7 @@ class PullParts:
     async def _open(self, asked: PullRequest, peer: Peer) -> _Opened:
         header, payload = await self._handler.open_pull(asked, peer)
         limit = self._terms.limit_of(asked.learner)
-        grid = grid_for(len(payload), self._terms.connections, 0 if limit is None else limit.bytes_per_second)
+        grid = grid_for(len(payload), asked.connections, 0 if limit is None else limit.bytes_per_second)
         header = dataclasses.replace(header, part_bytes=grid.part_bytes)
         what = (asked.incarnation, header.fragment, header.version, header.codec, header.base_version)
         traffic = self._terms.traffic.parts(asked.learner, Way.DOWN, what, grid.count)

@@ -14,7 +14,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from diloco.runtime.addresses import listening_host, parse_address
 from diloco.wire.channel import (
-    DEFAULT_CONNECTIONS,
     PULL,
     PULL_PARTS,
     PUSH,
@@ -70,8 +69,6 @@ class ServerOptions:
     """Most connections at once, of all peers together; more are closed when they arrive."""
     limit_of: LimitOf = unlimited
     """The limit on what a learner's region exchanges."""
-    part_connections: int = DEFAULT_CONNECTIONS
-    """Connections that a pull is cut for."""
 
     def __post_init__(self) -> None:
         """Check the options.
@@ -96,7 +93,7 @@ class SyncServer:
         self._health = health.aio.HealthServicer()
         self._revocations = None if options.tls is None else Revocations(options.tls.revoked)
         self._traffic = Traffic() if traffic is None else traffic
-        terms = TransferTerms(options.stall_seconds, options.part_connections, options.limit_of, self._traffic)
+        terms = TransferTerms(options.stall_seconds, options.limit_of, self._traffic)
         self._pushes = PushParts(handler, terms)
         self._pulls = PullParts(handler, terms)
 

@@ -37,8 +37,6 @@ class TransferTerms:
 
     stall_seconds: float
     """A call that makes no progress for so long is ended."""
-    connections: int
-    """What a pull is cut for."""
     limit_of: LimitOf
     traffic: Traffic
 

@@ -852,6 +852,7 @@ class PullRequest(_message.Message):
     HELD_VERSION_FIELD_NUMBER: _builtins.int
     POSTED_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
     learner: _builtins.str
     incarnation: _builtins.int
     fragment: _builtins.int
@@ -864,6 +865,8 @@ class PullRequest(_message.Message):
     """wait for minimum_version if it is the next one"""
     transfer: _builtins.str
     """random, the same on all calls of a pull"""
+    connections: _builtins.int
+    """on so many the learner asks; the payload is cut for them"""
     def __init__(
         self,
         *,
@@ -875,10 +878,11 @@ class PullRequest(_message.Message):
         held_version: _builtins.int | None = ...,
         posted: _builtins.bool = ...,
         transfer: _builtins.str = ...,
+        connections: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "held_version", b"held_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "epoch", b"epoch", "fragment", b"fragment", "held_version", b"held_version", "incarnation", b"incarnation", "learner", b"learner", "minimum_version", b"minimum_version", "posted", b"posted", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_version", b"_held_version", "connections", b"connections", "epoch", b"epoch", "fragment", b"fragment", "held_version", b"held_version", "incarnation", b"incarnation", "learner", b"learner", "minimum_version", b"minimum_version", "posted", b"posted", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held_version: _TypeAlias = _typing.Literal["held_version"]  # noqa: Y015
     _WhichOneofArgType__held_version: _TypeAlias = _typing.Literal["_held_version", b"_held_version"]  # noqa: Y015
