@@ -1,6 +1,6 @@
 """Carries out the engine's actions on sessions, payloads, tensors and disk.
 
-It makes no decisions. Merges run one at a time in a thread, and the proofs of merged versions in another, so that no
+It makes no decisions. Merges run one at a time in a thread, and the proofs of large versions in another, so that no
 release waits for one; everything else is short and runs on the event loop.
 """
 
