@@ -51,9 +51,13 @@ async def test_a_merge_becomes_the_current_version_as_the_engine_learns_of_it(on
     assert on.count("diloco_merge_seconds_count") == 1
 
 
-async def test_the_proof_follows_the_release_which_does_not_wait_for_it(
-    on: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_proof_of_a_small_version_is_told_right_after_it(on: Scene) -> None:
+    on.order(on.merge_of(0, 1, 0.5))
+    await on.told(Merged)
+    assert on.engine.told.get_nowait() == Proved(0, 1, proof_of(bytes_of(values_of(on))))
+
+
+async def test_no_release_waits_for_the_proof_of_a_large_version(on: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = threading.Event()
 
     def slowly(values: memoryview) -> str:
@@ -61,6 +65,7 @@ async def test_the_proof_follows_the_release_which_does_not_wait_for_it(
         return proof_of(values)
 
     monkeypatch.setattr("diloco.syncer.action_executor.proof_of", slowly)
+    monkeypatch.setattr("diloco.syncer.action_executor.PROVED_AT_ONCE_BYTES", 0)
     on.order(on.merge_of(0, 1, 0.5), on.merge_of(0, 2, 0.25))
     released = []
     for _ in range(2):

@@ -100,7 +100,9 @@ class EngineLoop:
     def _take_batch(self) -> None:
         assert self._executor is not None
         ordered: list[tuple[Action, float]] = []
-        for _ in range(min(len(self._queue), _BATCH_EVENTS)):
+        for _ in range(_BATCH_EVENTS):
+            if not self._queue:
+                break
             event = self._next_event()
             if event is None or not self._executor.commit(event):
                 continue

@@ -39,13 +39,13 @@ class FollowedFiles:
 
     async def poll(self) -> None:
         """Post what is new."""
-        loop = asyncio.get_running_loop()
-        for order_file in self._order_files:
-            for order in await loop.run_in_executor(self._checks, order_file.poll):
-                self._post(order)
         if self._job_file is None:
             return
-        for event in await loop.run_in_executor(self._checks, self._job_file.poll):
+        for event in await asyncio.get_running_loop().run_in_executor(self._checks, self._read, self._job_file):
             if isinstance(event, LearnersPlanned):
                 self._planned(self._job_file.job.spec, event)
             self._post(event)
+
+    def _read(self, job_file: JobFile) -> list[Event]:
+        orders = [order for order_file in self._order_files for order in order_file.poll()]
+        return [*orders, *job_file.poll()]

@@ -145,6 +145,8 @@ class _Field(NamedTuple):
     optional: bool
     problem: Callable[[Any], str | None]
     """What is wrong with its value, or with one of its entries."""
+    plain: bool
+    """Its value is taken as it is if nothing is wrong with it."""
 
 
 @cache
@@ -165,12 +167,16 @@ def _field(name: str, hint: Any) -> _Field:
     if name not in _MAY_BE_NAN:
         problems[float] = _problem_of_number
     inner = kind if dataclasses.is_dataclass(kind) else None
-    return _Field(name, inner, many, optional, problems.get(kind, _no_problem))
+    plain = inner is None and not (many or optional or name in _FOR_PEOPLE)
+    return _Field(name, inner, many, optional, problems.get(kind, _no_problem), plain)
 
 
 def _to_protobuf(message: Message) -> Protobuf:
     cls: Any = type(message)
-    values = {field.name: _outgoing(cls, field, getattr(message, field.name)) for field in _fields(cls)}
+    values: dict[str, Any] = {}
+    for field in _fields(cls):
+        value = getattr(message, field.name)
+        values[field.name] = value if field.plain and not field.problem(value) else _outgoing(cls, field, value)
     try:
         made: Protobuf = getattr(sync_pb2, cls.__name__)(**values)
     except (TypeError, ValueError) as error:  # e.g. above 2**32 - 1 in a uint32
@@ -188,7 +194,10 @@ def _outgoing(cls: type[Any], field: _Field, value: Any) -> Any:
 
 def _from_protobuf(cls: type[M], message: Protobuf) -> M:
     kinds: Any = cls
-    values: dict[str, Any] = {field.name: _incoming(cls, field, message) for field in _fields(kinds)}
+    values: dict[str, Any] = {}
+    for field in _fields(kinds):
+        value = getattr(message, field.name)
+        values[field.name] = value if field.plain and not field.problem(value) else _incoming(cls, field, message)
     return cls(**values)
 
 

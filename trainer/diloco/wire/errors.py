@@ -27,8 +27,9 @@ LONGEST_TEXT = 512
 
 def one_line(text: str) -> str:
     """``text`` on one line, printable, at most ``LONGEST_TEXT`` characters."""
-    line = "".join(character if character.isprintable() else " " for character in text)
-    line = " ".join(line.split())
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    line = " ".join(text.split())
     return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 3] + "..."
 
 

@@ -29,7 +29,9 @@ class Piece(NamedTuple):
 
 def parts_of(pieces: Iterable[Piece], first: int, end: int) -> list[Piece]:
     """The parts of ``pieces`` from count ``first`` to ``end``."""
-    return [part for piece in pieces if (part := piece.within(first, end)).length > 0]
+    if first >= end:
+        return []
+    return [piece.within(first, end) for piece in pieces if piece.first < end and first < piece.first + piece.length]
 
 
 def extend(pieces: list[Piece], piece: Piece) -> None:

@@ -34,19 +34,18 @@ class PostedPulls:
         """
         if self._stopped:
             raise UnavailableError("the syncer stops")
-        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[None] = loop.create_future()
         learners = self._waiting.setdefault(fragment, {})
         if learner in learners:
             _end(learners[learner][1], RefusedError(f"a later pull of fragment {fragment} has taken its place"))
         learners[learner] = (incarnation, made)
+        late = RefusedError(f"the next version of fragment {fragment} was not made in {self._patience_seconds:g} s")
+        patience = loop.call_later(self._patience_seconds, _end, made, late)
         try:
-            async with asyncio.timeout(self._patience_seconds):
-                await made
-        except TimeoutError:
-            raise RefusedError(
-                f"the next version of fragment {fragment} was not made in {self._patience_seconds:g} s"
-            ) from None
+            await made
         finally:
+            patience.cancel()
             self._forget(fragment, learner, made)
 
     def made(self, fragment: int) -> None:

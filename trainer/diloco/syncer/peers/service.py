@@ -147,18 +147,20 @@ class SyncService:
         update = current.update
         if update is None or update.base_version != request.held_version:
             self._metrics.pulls.labels("whole").inc()
-            return PullHeader(request.fragment, current.version, len(current.view), current.digest), current.view
+            whole = current.view
+            return PullHeader(request.fragment, current.version, len(whole), current.digest), whole
         self._metrics.pulls.labels("update").inc()
+        payload = update.view
         header = PullHeader(
             request.fragment,
             current.version,
-            len(update.view),
+            len(payload),
             update.digest,
             codec=update.codec,
             base_version=update.base_version,
             result_digest=current.digest,
         )
-        return header, update.view
+        return header, payload
 
     def _check_current(self, message: PushHeader | PullRequest) -> None:
         if message.epoch != self._epoch:

@@ -6,7 +6,7 @@ A peer that misbehaves, disappears or is cut off costs one line in the log, neve
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias, cast
 
 import grpc
@@ -26,6 +26,8 @@ from diloco.wire.tls.tls import Peer, identity_of
 _log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+AuthContext = Mapping[str, Iterable[bytes]]
+"""What TLS knows of a peer."""
 Call = Callable[[Any, Context, Peer], Awaitable[bytes | None]]
 """Serves a call; what it returns, if anything, is its only answer."""
 
@@ -68,11 +70,10 @@ class Patience:
         if not self.cut_short:
             self._reschedule(self._seconds)
 
-    @contextlib.asynccontextmanager
-    async def waiting(self) -> AsyncIterator[None]:
+    def waiting(self) -> asyncio.Timeout:
         """Raise TimeoutError in whatever is awaited inside when the time is up."""
-        async with asyncio.timeout(0.0 if self.cut_short else self._seconds) as self._timeout:
-            yield
+        self._timeout = asyncio.timeout(0.0 if self.cut_short else self._seconds)
+        return self._timeout
 
     def _reschedule(self, seconds: float) -> None:
         if self._timeout is not None:
@@ -96,8 +97,9 @@ class Caller:
 
         async def guarded_call(request: Any, context: Context) -> bytes | None:
             try:
-                peer = self._peer(context)
-                async with self._while_trusted(context, peer):
+                tls = {} if self._revocations is None else context.auth_context()
+                peer = self._peer(context, tls)
+                async with self._while_trusted(peer, tls):
                     return await call(request, context, peer)
             except RefusedError as error:
                 await self._abort(context, call.__name__, error, refusals_level)
@@ -113,23 +115,22 @@ class Caller:
 
         return guarded_call
 
-    def _peer(self, context: Context) -> Peer:
+    def _peer(self, context: Context, tls: AuthContext) -> Peer:
         address = one_line(context.peer())
         if self._revocations is None:
             return Peer(address)
-        names = context.auth_context().get("peer_uri", ())
-        identity = identity_of(name.decode("utf-8", "replace") for name in names)
+        identity = identity_of(name.decode("utf-8", "replace") for name in tls.get("peer_uri", ()))
         if identity is None:
             raise IdentityError("the certificate names no learner (one URI diloco://JOB/learner/REGION/POOL[/INDEX])")
         if self._job is not None and identity.job != self._job:
             raise IdentityError(f"the certificate is for job {identity.job}; this is job {self._job}")
         return Peer(address, identity.learner, identity.job)
 
-    def _while_trusted(self, context: Context, peer: Peer) -> contextlib.AbstractAsyncContextManager[None]:
+    def _while_trusted(self, peer: Peer, tls: AuthContext) -> contextlib.AbstractAsyncContextManager[None]:
         """Ends what is done within it with RevokedError if, or as soon as, the caller's certificate is revoked."""
         if self._revocations is None or peer.learner is None:
             return contextlib.nullcontext()
-        (certificate,) = context.auth_context().get("x509_pem_cert", (b"",))
+        (certificate,) = tls.get("x509_pem_cert", (b"",))
         return self._revocations.watched(peer.learner, bytes(certificate))
 
     async def _abort(self, context: Context, name: str, error: WireError, level: int = logging.INFO) -> None:

@@ -130,7 +130,6 @@ class PullParts:
             await opened.limit.down(len(part))
         try:
             async with asyncio.timeout(self._stall_seconds):
-                await context.send_initial_metadata(())  # gRPC would not end a call in the middle of what begins it
                 await context.write(header)
                 if part is not None:
                     await context.write(part)

@@ -172,12 +172,13 @@ class PushParts:
                     message = await read_message(context)
                     if not transfer.over:  # otherwise another call has brought the rest, or the buffer is not ours now
                         self._take(transfer, call, message)
-                        call.patience.renew()
                         if transfer.limit is not None and transfer.came > transfer.granted:
-                            await transfer.limit.up(transfer.grid.part_bytes)  # what is read later is sent later
                             call.patience.renew()
+                            await transfer.limit.up(transfer.grid.part_bytes)  # what is read later is sent later
                         if transfer.held.whole:
                             self._whole(key, transfer, call)
+                        else:
+                            call.patience.renew()
         except TimeoutError:
             if not transfer.over:
                 text = f"nothing arrived for {self._stall_seconds:g} s; {transfer.missing}"

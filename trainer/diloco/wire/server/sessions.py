@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+import grpc
+
 from diloco.wire.convert import pack_syncer, unpack_learner
 from diloco.wire.errors import InvalidMessageError, ProtocolVersionError, TooLargeError, WireError
 from diloco.wire.messages import PROTOCOL, Join, LearnerMessage, SyncerMessage
@@ -21,8 +23,6 @@ from diloco.wire.tls.tls import Peer
 
 _log = logging.getLogger(__name__)
 
-_READ_AHEAD = 256
-"""Messages read and not yet taken by the handler; beyond that the learner's sends wait (HTTP/2 flow control)."""
 _FLUSH_SECONDS = 5.0
 """Time for queued messages to go out after the handler has returned."""
 
@@ -51,10 +51,8 @@ class SessionCalls:
         count = partial(self._count, join.learner)
         count(Way.UP, first)
         stream = _Stream(context, self._queued_messages, count)
-        reading = asyncio.create_task(stream.read_all())
         writing = asyncio.create_task(stream.write_all())
         handling = asyncio.create_task(self._handler.session(join, peer, stream.inbound(), stream.send))
-        reading.add_done_callback(_quietly)
         handling.add_done_callback(_quietly)
         try:
             await asyncio.wait({handling, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -92,12 +90,10 @@ class _Stream:
         self._queued_messages = queued_messages
         self._count = count
         self._outgoing: deque[bytes] = deque()
-        self._arrived: deque[LearnerMessage | WireError] = deque()
         self._outgoing_changed = asyncio.Event()
-        self._arrived_changed = asyncio.Event()
-        self._room = asyncio.Event()
         self._no_more_out = False
         self._no_more_in = False
+        self._reading = asyncio.timeout(None)
         self.overflowed = False
 
     def send(self, message: SyncerMessage) -> None:
@@ -111,17 +107,17 @@ class _Stream:
         self._outgoing_changed.set()
 
     async def inbound(self) -> AsyncIterator[LearnerMessage]:
-        while True:
-            while self._arrived:
-                message = self._arrived.popleft()
-                self._room.set()
-                if isinstance(message, WireError):
-                    raise message
-                yield message
-            if self._no_more_in:
+        # What the handler has not taken waits in gRPC, and then at the learner (HTTP/2 flow control).
+        while not self._no_more_in:
+            try:
+                async with asyncio.timeout(None) as self._reading:
+                    message = await read_message(self._context)
+            except (TimeoutError, grpc.aio.BaseError, asyncio.InvalidStateError):  # `end`, or the connection broke
                 return
-            self._arrived_changed.clear()
-            await self._arrived_changed.wait()
+            if message is None:
+                return
+            self._count(Way.UP, message)
+            yield unpack_learner(message)
 
     def finish_sending(self) -> None:
         """Send what is queued; nothing can be added."""
@@ -129,26 +125,12 @@ class _Stream:
         self._outgoing_changed.set()
 
     def end(self) -> None:
-        """End the stream. Messages received are still delivered; those not sent are dropped."""
+        """End the stream. Messages that are not sent or not read yet are dropped."""
         self._outgoing.clear()
         self.finish_sending()
         self._no_more_in = True
-        self._arrived_changed.set()
-        self._room.set()
-
-    async def read_all(self) -> None:
-        try:
-            while (message := await self._read()) is not None:
-                self._arrived.append(message)
-                self._arrived_changed.set()
-                if isinstance(message, WireError):
-                    return
-                while len(self._arrived) >= _READ_AHEAD and not self._no_more_in:
-                    self._room.clear()
-                    await self._room.wait()
-        finally:
-            self._no_more_in = True
-            self._arrived_changed.set()
+        with contextlib.suppress(RuntimeError):  # nothing is being read
+            self._reading.reschedule(asyncio.get_running_loop().time())
 
     async def write_all(self) -> None:
         while True:
@@ -160,16 +142,6 @@ class _Stream:
                 return
             self._outgoing_changed.clear()
             await self._outgoing_changed.wait()
-
-    async def _read(self) -> LearnerMessage | WireError | None:
-        message = await read_message(self._context)
-        if message is None:
-            return None
-        self._count(Way.UP, message)
-        try:
-            return unpack_learner(message)
-        except WireError as error:
-            return error
 
 
 def _tell_how_it_ended(peer: Peer, handling: "asyncio.Task[None]") -> None:
