@@ -24,7 +24,8 @@ PUSH = pack(ONE), [part(0)]
 
 def test_a_header_and_a_part_go_each_way(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
     keeper.fragments[7] = SHORT
-    pull(joined)  # says how long it is
+    joined._earlier.pulled_bytes[7] = len(SHORT)
+    pull(joined)
     (before,) = server.traffic.read()
     assert pull(joined) == SHORT
     push(joined, SHORT)
@@ -35,6 +36,14 @@ def test_a_header_and_a_part_go_each_way(keeper: Keeper, server: RunningServer, 
     assert after.up.control - before.up.control == asked + len(pack(header))
     told = len(pack(PullHeader(7, 3, len(SHORT), part_bytes=13 * PART))) + len(pack(PushReceipt(accepted=True)))
     assert after.down.control - before.down.control == told
+
+
+def test_a_part_alone_needs_no_event_loop(keeper: Keeper, joined: SyncClient) -> None:
+    keeper.fragments[7] = SHORT
+    joined._earlier.pulled_bytes[7] = len(SHORT)
+    push(joined, SHORT)
+    assert pull(joined) == SHORT
+    assert "transfers" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
