@@ -48,7 +48,11 @@ class RawClient:
         call: Any = self.channel.stream_stream(f"/{self._service}/PushParts")
         return call(iter(messages), timeout=30, **extra)
 
-    def parts(self, messages: Iterable[bytes], method: str = "PushParts") -> Any:
+    def short_push(self, header: bytes, messages: Iterable[bytes]) -> Any:
+        """Begin a push of one part, send these and never end it; returns the call."""
+        return self.parts(messages, "Push", metadata=(("header-bin", header),))
+
+    def parts(self, messages: Iterable[bytes], method: str = "PushParts", **extra: Any) -> Any:
         """Begin a call of a transfer, send these and never end it; returns the call."""
         call: Any = self.channel.stream_stream(f"/{self._service}/{method}")
 
@@ -56,7 +60,7 @@ class RawClient:
             yield from messages
             self._closed.wait()
 
-        return call(all_of_them(), timeout=30)
+        return call(all_of_them(), timeout=30, **extra)
 
     def session(self, messages: Iterable[bytes]) -> Any:
         call: Any = self.channel.stream_stream(f"/{self._service}/Session")

@@ -9,14 +9,25 @@ class NothingToDoError(Exception):
     """A wait, although the script has no event left that could end it."""
 
 
+def script(owner: Any, *names: str) -> "list[ScriptedCondition]":
+    """Replace these conditions of an object, and the lock that they share; returns them."""
+    owner._lock = threading.RLock()
+    conditions = [ScriptedCondition(owner._lock) for _ in names]
+    for name, condition in zip(names, conditions, strict=True):
+        setattr(owner, name, condition)
+    return conditions
+
+
 class ScriptedCondition(threading.Condition):
     """Its waits end by the events of a script, in order: a call, which must notify it, or None, the end of the time."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__(lock)
         self.events: list[Callable[[], object] | None] = []
         self.waits: list[float | None] = []
         """For how long, at most."""
+        self.notices: list[int] = []
+        """How many threads each notice is for."""
         self._woken = False
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -38,6 +49,7 @@ class ScriptedCondition(threading.Condition):
                 return predicate()
         return result
 
-    def notify_all(self) -> None:
+    def notify(self, n: int = 1) -> None:
         self._woken = True
-        super().notify_all()
+        self.notices.append(n)
+        super().notify(n)

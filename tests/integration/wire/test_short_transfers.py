@@ -19,22 +19,31 @@ from tests.support.wire_syncer import Keeper, RunningServer
 
 SHORT = os.urandom(800_000)
 ONE = push_header(PART, part_bytes=PART)
-PUSH = [pack(ONE), part(0)]
+PUSH = pack(ONE), [part(0)]
 
 
 def test_a_header_and_a_part_go_each_way(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
     keeper.fragments[7] = SHORT
-    pull(joined)  # says how long it is
+    joined._earlier.pulled_bytes[7] = len(SHORT)
+    pull(joined)
     (before,) = server.traffic.read()
     assert pull(joined) == SHORT
     push(joined, SHORT)
     (after,) = server.traffic.read()
     assert after.down.again - before.down.again == after.up.bulk == len(SHORT) + 16
-    asked = len(pack(REQUEST)) + len("mine") * 4 + 2  # and a name
+    asked = len(pack(REQUEST))
     header = dataclasses.replace(push_header(len(SHORT)), part_bytes=13 * PART)
     assert after.up.control - before.up.control == asked + len(pack(header))
     told = len(pack(PullHeader(7, 3, len(SHORT), part_bytes=13 * PART))) + len(pack(PushReceipt(accepted=True)))
     assert after.down.control - before.down.control == told
+
+
+def test_a_part_alone_needs_no_event_loop(keeper: Keeper, joined: SyncClient) -> None:
+    keeper.fragments[7] = SHORT
+    joined._earlier.pulled_bytes[7] = len(SHORT)
+    push(joined, SHORT)
+    assert pull(joined) == SHORT
+    assert "transfers" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
@@ -88,36 +97,41 @@ def test_a_fragment_may_become_longer_than_a_part_and_shorter_again(keeper: Keep
 
 
 @pytest.mark.parametrize(
-    ("messages", "status", "text"),
+    ("header", "messages", "end"),
     [
-        ([b"\xff\xff\xff"], grpc.StatusCode.INVALID_ARGUMENT, "not a PushHeader"),
-        ([pack(ONE), b""], grpc.StatusCode.INVALID_ARGUMENT, "a part of 0 bytes"),
-        ([pack(ONE), part(0)[:-1]], grpc.StatusCode.INVALID_ARGUMENT, "65535 bytes at offset 0 are not one of 1 parts"),
-        ([pack(ONE), part(0) + part(1)], grpc.StatusCode.INVALID_ARGUMENT, "131088 bytes at offset 0 are not one of"),
-        ([pack(ONE), part_at(0, DATA[:PART], 1)], grpc.StatusCode.DATA_LOSS, "checksum of part 0 does not hold"),
-        ([pack(HEADER), part(0)], grpc.StatusCode.DEADLINE_EXCEEDED, "3 of 4 parts are missing"),
+        (b"\xff\xff\xff", [], (grpc.StatusCode.INVALID_ARGUMENT, "not a PushHeader")),
+        (pack(ONE), [b""], (grpc.StatusCode.INVALID_ARGUMENT, "a part of 0 bytes")),
+        (
+            pack(ONE),
+            [part(0)[:-1]],
+            (grpc.StatusCode.INVALID_ARGUMENT, "65535 bytes at offset 0 are not one of 1 parts"),
+        ),
+        (pack(ONE), [part(0) + part(1)], (grpc.StatusCode.INVALID_ARGUMENT, "131088 bytes at offset 0 are not one of")),
+        (pack(ONE), [part_at(0, DATA[:PART], 1)], (grpc.StatusCode.DATA_LOSS, "checksum of part 0 does not hold")),
+        (pack(HEADER), [part(0)], (grpc.StatusCode.DEADLINE_EXCEEDED, "3 of 4 parts are missing")),
     ],
     ids=["garbage", "no part", "short", "two", "changed", "one of four"],
 )
 def test_a_push_that_is_wrong_is_refused_by_name(
-    keeper: Keeper, raw: RawClient, messages: list[bytes], status: grpc.StatusCode, text: str
+    keeper: Keeper, raw: RawClient, header: bytes, messages: list[bytes], end: tuple[grpc.StatusCode, str]
 ) -> None:
-    found, said = ending(raw.parts(messages, "Push"))
-    assert (found, text in said) == (status, True), said
+    found, said = ending(raw.short_push(header, messages))
+    assert (found, end[1] in said) == (end[0], True), said
     if keeper.accepted.is_set():
         assert keeper.push_ended.wait(30)
     assert keeper.buffers_in_use == 0
 
 
 def test_a_part_that_was_changed_may_come_again(keeper: Keeper, raw: RawClient) -> None:
-    ending(raw.parts([pack(ONE), part_at(0, DATA[:PART], 1)], "Push"))
-    assert ending(raw.parts(PUSH, "Push"))[0] is grpc.StatusCode.OK
+    ending(raw.short_push(pack(ONE), [part_at(0, DATA[:PART], 1)]))
+    assert ending(raw.short_push(*PUSH))[0] is grpc.StatusCode.OK
     assert (keeper.pushes, keeper.failed) == ([(keeper.pushes[0][0], DATA[:PART])], [])
 
 
-@pytest.mark.parametrize(("method", "what"), [("Push", "header"), ("Pull", "request")])
-def test_a_call_that_says_nothing_is_ended(raw: RawClient, method: str, what: str) -> None:
-    assert ending(raw.parts([], method)) == (
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        f"no {what} came within {STALL_SECONDS:g} s",
-    )
+def test_a_call_that_says_nothing_is_ended(keeper: Keeper, raw: RawClient) -> None:
+    late = grpc.StatusCode.DEADLINE_EXCEEDED
+    assert ending(raw.parts([], "Pull")) == (late, f"no request came within {STALL_SECONDS:g} s")
+    missing = f"nothing arrived for {STALL_SECONDS:g} s; 1 of 1 parts are missing"
+    assert ending(raw.short_push(pack(ONE), [])) == (late, missing)
+    assert keeper.push_ended.wait(30)
+    assert ending(raw.parts([], "Push")) == (grpc.StatusCode.INVALID_ARGUMENT, "a push without a header")

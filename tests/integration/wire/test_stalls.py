@@ -125,8 +125,9 @@ def test_a_transfer_that_nobody_answers_leaves_its_connection(
     send(30)
 
 
-def test_a_deadline_does_not_break_the_transfer_of_another() -> None:
-    keeper = Keeper({7: bytes(8 << 20), 8: b"1234"})
+@pytest.mark.parametrize(("large", "small"), [(8 << 20, 2 << 20), (1 << 20, 4)], ids=["parts", "one part"])
+def test_a_deadline_does_not_break_the_transfer_of_another(large: int, small: int) -> None:
+    keeper = Keeper({7: bytes(large), 8: bytes(small)})
     keeper.connections = 1
     with (
         RunningServer(keeper, ServerOptions("127.0.0.1:0")) as server,
@@ -141,13 +142,15 @@ def test_a_deadline_does_not_break_the_transfer_of_another() -> None:
             request = replace(REQUEST, fragment=fragment)
             return client.pull(request, lambda it: memoryview(bytearray(it.payload_bytes)), deadline_seconds=seconds)
 
-        pull(8, 30)
+        for _ in range(2):  # the second knows how long it is
+            pull(8, 30)
+            pull(7, 30)
         opened = proxy.connections
-        proxy.hold_answer_after_bytes(1 << 20)
-        large = pool.submit(pull, 7, 30)
+        proxy.hold_answer_after_bytes(large // 8)
+        first = pool.submit(pull, 7, 30)
         assert proxy.held.wait(30)
         with pytest.raises(DeadlineError):
             pull(8, 0.5)
         proxy.release()
-        large.result()
+        first.result()
         assert proxy.connections == opened

@@ -14,6 +14,8 @@ PUSH: Final = "Push"
 PULL: Final = "Pull"
 PUSH_PARTS: Final = "PushParts"
 PULL_PARTS: Final = "PullParts"
+HEADER: Final = "header-bin"
+"""Metadata of a ``Push`` that is its header: so its receiver knows of it before the part has come."""
 
 _LARGEST_GRPC_MESSAGE: Final = LARGEST_PART_BYTES + (64 << 10)
 """A little above the limit of the parts' own check, so that the peer gets that check's text."""
@@ -28,6 +30,10 @@ DEFAULT_CONNECTIONS: Final = 8
 
 CONTROL: Final = 0
 """Number of a learner's channel for its session, which carries no fragments."""
+SHORT: Final = 1
+"""Number of its channel for transfers of one part."""
+ONE_THREAD: Final = ("SingleThreadedUnaryStream", 1)
+"""Its calls wait in their callers' threads, and gRPC has no thread for them."""
 POSTED_SECONDS: Final = 45.0
 """How long a posted pull waits at the syncer; then the learner waits for the notice instead. Less than the minute after
 which common proxies end a silent stream. Connections stay open meanwhile: they are pinged."""

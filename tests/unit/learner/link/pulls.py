@@ -18,7 +18,7 @@ from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.errors import UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
 from diloco.wire.part_messages import payload_digest
-from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
+from tests.support.scripted_condition import NothingToDoError, script
 
 NOW = Membership("1", 7)
 CODEC = codec_named("Int8")
@@ -99,7 +99,7 @@ class Bench:
             syncer.new = whole
         self.now: Membership | None = NOW
         self.pull_queue = PullQueue(Wakeup())
-        self.pull_queue._condition = ScriptedCondition()
+        script(self.pull_queue, "_work", "_posting")
         self.pull_queue.session_begins(NOW)
         self.holdings = Holdings(1)
         self.holdings.admitted(NOW, [])

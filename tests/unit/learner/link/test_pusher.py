@@ -22,7 +22,7 @@ from diloco.learner.training.capture import Capture
 from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PushHeader, PushReceipt
 from tests.support.hand_clock import clock_of
-from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
+from tests.support.scripted_condition import NothingToDoError, script
 from tests.unit.learner.link.pushes import PushLink
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Bench:
         self.stopped = threading.Event()
         self.now: Membership | None = NOW
         self.push_queue = PushQueue()
-        self.push_queue._condition = ScriptedCondition()
+        script(self.push_queue, "_work", "_idle")
         self.pull_queue = PullQueue(Wakeup())
         self.pull_queue.session_begins(NOW)
         self.said: list[tuple[object, ...]] = []

@@ -6,7 +6,7 @@ import torch
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
 from diloco.learner.mailboxes.wakeup import Wakeup
-from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
+from tests.support.scripted_condition import NothingToDoError, ScriptedCondition, script
 
 NOW, LATER, RESTARTED = Membership("1", 1), Membership("1", 2), Membership("2", 1)
 
@@ -22,17 +22,26 @@ class Call:
 
 
 @pytest.fixture
-def condition() -> ScriptedCondition:
-    """A condition that raises an error on a wait without a further event."""
-    return ScriptedCondition()
+def pull_queue() -> PullQueue:
+    made = PullQueue(Wakeup())
+    made.session_begins(NOW)
+    return made
 
 
 @pytest.fixture
-def pull_queue(condition: ScriptedCondition) -> PullQueue:
-    made = PullQueue(Wakeup())
-    made._condition = condition
-    made.session_begins(NOW)
-    return made
+def conditions(pull_queue: PullQueue) -> list[ScriptedCondition]:
+    """Those for orders and for posts, which raise an error on a wait without a further event."""
+    return script(pull_queue, "_work", "_posting")
+
+
+@pytest.fixture(autouse=True)
+def condition(conditions: list[ScriptedCondition]) -> ScriptedCondition:
+    return conditions[0]
+
+
+@pytest.fixture
+def posting(conditions: list[ScriptedCondition]) -> ScriptedCondition:
+    return conditions[1]
 
 
 def order_of(pull_queue: PullQueue) -> PullOrder:
@@ -75,22 +84,32 @@ def test_a_worker_is_woken_by_what_it_can_pull(pull_queue: PullQueue, condition:
     assert pull_queue.next_order() is None
 
 
-def test_a_waiter_is_woken_by_what_it_can_post(pull_queue: PullQueue, condition: ScriptedCondition) -> None:
-    condition.events = [lambda: pull_queue.post(PullOrder(NOW, 0, 5))]
+def test_what_is_for_one_thread_wakes_one(pull_queue: PullQueue, conditions: list[ScriptedCondition]) -> None:
+    first = PullOrder(NOW, 0, 5)
+    pull_queue.post(first)
+    pull_queue.post_ended(post_of(pull_queue))
+    pull_queue.want(first)
+    pull_queue.done(order_of(pull_queue))
+    orders, posts = (condition.notices for condition in conditions)
+    assert (orders, posts) == ([1, 1, 1], [1, 1])
+
+
+def test_a_waiter_is_woken_by_what_it_can_post(pull_queue: PullQueue, posting: ScriptedCondition) -> None:
+    posting.events = [lambda: pull_queue.post(PullOrder(NOW, 0, 5))]
     first, call = post_of(pull_queue), Call()
     pull_queue.post(PullOrder(NOW, 0, 5))  # which is posted already
     with pytest.raises(NothingToDoError):
         pull_queue.next_post()
     pull_queue.post(PullOrder(NOW, 0, 6))
     assert posted(pull_queue, 3, fragment=1) == PullOrder(NOW, 1, 3)
-    condition.events = [lambda: pull_queue.post_ended(first)]
+    posting.events = [lambda: pull_queue.post_ended(first)]
     second = post_of(pull_queue)
-    assert condition.events == []
+    assert posting.events == []
     assert second == PullOrder(NOW, 0, 6)
     second.handle.begin(call)
     with pytest.raises(NothingToDoError):
         pull_queue.next_post()
-    condition.events = [pull_queue.close]
+    posting.events = [pull_queue.close]
     assert pull_queue.next_post() is None
     assert call.cancelled
 

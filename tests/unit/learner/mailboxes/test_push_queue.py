@@ -9,7 +9,7 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest
 from diloco.learner.training.capture import Capture
-from tests.support.scripted_condition import ScriptedCondition
+from tests.support.scripted_condition import script
 
 FIRST, SECOND = Membership("1", 1), Membership("1", 2)
 
@@ -48,8 +48,8 @@ def test_it_is_idle_once_everything_is_sent(push_queue: PushQueue) -> None:
 
 
 def test_a_worker_is_woken_by_what_it_can_send() -> None:
-    push_queue, condition = PushQueue(), ScriptedCondition()
-    push_queue._condition = condition
+    push_queue = PushQueue()
+    condition, _ = script(push_queue, "_work", "_idle")
     first, second, later = gradient(0, 1), gradient(1, 1), gradient(0, 2)
     condition.events = [lambda: push_queue.offer(first)]
     assert push_queue.next() is first
@@ -58,6 +58,7 @@ def test_a_worker_is_woken_by_what_it_can_send() -> None:
     assert push_queue.next() is second
     assert push_queue.next() is later
     assert condition.events == []
+    assert set(condition.notices) == {1}, "each is for one worker"
     condition.events = [push_queue.close]
     assert push_queue.next() is None
 
@@ -78,8 +79,8 @@ def test_a_push_of_an_earlier_session_is_withdrawn_and_delays_none(push_queue: P
 
 @pytest.mark.parametrize("end", [PushQueue.session_over, PushQueue.close])
 def test_who_waits_until_all_is_sent_is_woken_where_it_will_not_be(end: Callable[[PushQueue], None]) -> None:
-    push_queue, condition = PushQueue(), ScriptedCondition()
-    push_queue._condition = condition
+    push_queue = PushQueue()
+    _, condition = script(push_queue, "_work", "_idle")
     push_queue.offer(gradient(0, 1))
     condition.events = [lambda: end(push_queue)]
     assert push_queue.wait_until_idle(60.0)

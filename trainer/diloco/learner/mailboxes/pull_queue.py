@@ -56,7 +56,10 @@ class PullQueue:
 
     def __init__(self, wakeup: Wakeup) -> None:
         self._wakeup = wakeup
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        # What is put or ended gives work to one thread of a kind at most; waking all of them costs a step's time.
+        self._work = threading.Condition(self._lock)
+        self._posting = threading.Condition(self._lock)
         self._orders: dict[int, PullOrder] = {}
         self._pulled: set[PullOrder] = set()
         """Under way."""
@@ -71,7 +74,7 @@ class PullQueue:
 
     def session_begins(self, membership: Membership) -> None:
         """Begin an admission."""
-        with self._condition:
+        with self._lock:
             self._epoch = membership.epoch
             self._membership = membership
             self._taken.clear()  # what is to be loaded is loaded again
@@ -81,7 +84,7 @@ class PullQueue:
 
         An order of an earlier admission does nothing: it could take the place of one to load.
         """
-        with self._condition:
+        with self._lock:
             if order.membership != self._membership:
                 return
             before = self._orders.get(order.fragment)
@@ -92,23 +95,23 @@ class PullQueue:
             late = self._posts.get(order.fragment)
             if late is not None and late.minimum_version <= order.minimum_version:
                 del self._posts[order.fragment]  # the version it would wait for already exists
-            self._condition.notify_all()
+            self._work.notify()
 
     def post(self, order: PullOrder) -> None:
         """Have a pull posted for a version that will be made. Does nothing if that is impossible or already done."""
-        with self._condition:
+        with self._lock:
             known = (self._posts.get(order.fragment), self._posted.get(order.fragment))
             if order.membership != self._membership or any(post and post.covers(order) for post in known):
                 return
             self._posts[order.fragment] = order
-            self._condition.notify_all()
+            self._posting.notify()
 
     def session_over(self) -> None:
         """Drop orders and posts, and withdraw the pulls under way: the next admission says what is to be pulled.
 
         A pull may be on a connection that died with the session, and would keep a worker until its deadline.
         """
-        with self._condition:
+        with self._lock:
             self._orders.clear()
             self._posts.clear()
             self._membership = None
@@ -116,7 +119,7 @@ class PullQueue:
 
     def next_order(self) -> PullOrder | None:
         """The next order for a worker, which calls ``done`` afterwards. Waits; None: closed."""
-        with self._condition:
+        with self._lock:
             while not self._closed:
                 for fragment, order in self._in_turn():
                     post = self._posted.get(fragment)
@@ -126,7 +129,7 @@ class PullQueue:
                         del self._orders[fragment]
                         self._pulled.add(order)
                         return order
-                self._condition.wait()
+                self._work.wait()
             return None
 
     def _in_turn(self) -> list[tuple[int, PullOrder]]:
@@ -139,31 +142,32 @@ class PullQueue:
 
     def done(self, order: PullOrder) -> None:
         """Note that the worker's pull has ended, successfully or not."""
-        with self._condition:
+        with self._lock:
             self._pulled.discard(order)
-            self._condition.notify_all()
+            self._work.notify()
 
     def next_post(self) -> PullOrder | None:
         """The next post for a posting thread, which calls ``post_ended`` afterwards. Waits; None: closed."""
-        with self._condition:
+        with self._lock:
             while not self._closed:
                 for fragment, post in self._posts.items():
                     if fragment not in self._posted:
                         del self._posts[fragment]
                         self._posted[fragment] = post
                         return post
-                self._condition.wait()
+                self._posting.wait()
             return None
 
     def post_ended(self, post: PullOrder) -> None:
         """Note that a posted pull has ended, successfully or not."""
-        with self._condition:
+        with self._lock:
             del self._posted[post.fragment]
-            self._condition.notify_all()
+            self._posting.notify()
+            self._work.notify()
 
     def arrived(self, arrival: MergedFragment) -> None:
         """Add a complete fragment. Only the newest of this epoch is kept: an order and a post may both bring one."""
-        with self._condition:
+        with self._lock:
             if self._epoch is not None and arrival.membership.epoch != self._epoch:
                 return
             waiting = self._waiting.get(arrival.fragment)
@@ -175,7 +179,7 @@ class PullQueue:
 
     def waiting_version(self, membership: Membership, fragment: int) -> int | None:
         """Version of the fragment that waits for the loop or is being swapped in; None if none of this epoch is."""
-        with self._condition:
+        with self._lock:
             arrival = self._waiting.get(fragment)
             if arrival is not None and arrival.membership.epoch == membership.epoch:
                 return arrival.version
@@ -184,20 +188,20 @@ class PullQueue:
 
     def waiting(self, epoch: str, fragment: int) -> MergedFragment | None:
         """What waits for the loop of a fragment and an epoch."""
-        with self._condition:
+        with self._lock:
             arrival = self._waiting.get(fragment)
             return arrival if arrival is not None and arrival.membership.epoch == epoch else None
 
     def waiting_versions(self, epoch: str) -> dict[int, int]:
         """Versions of an epoch that wait for the loop, by fragment."""
-        with self._condition:
+        with self._lock:
             return {index: one.version for index, one in self._waiting.items() if one.membership.epoch == epoch}
 
     def take(self) -> list[MergedFragment]:
         """Take everything that waits, for the inner loop."""
         if not self._waiting:  # without the lock: a fragment that is added now is taken after the next step
             return []
-        with self._condition:
+        with self._lock:
             taken = list(self._waiting.values())
             self._waiting.clear()
             self._taken |= {one.fragment: (one.membership.epoch, one.version) for one in taken}
@@ -205,13 +209,14 @@ class PullQueue:
 
     def close(self) -> None:
         """End the workers."""
-        with self._condition:
+        with self._lock:
             self._closed = True
-            self._condition.notify_all()
+            self._work.notify_all()
+            self._posting.notify_all()
         self._withdraw()
 
     def _withdraw(self) -> None:
-        with self._condition:
+        with self._lock:
             under_way = (*self._pulled, *self._posted.values())
         for order in under_way:
             order.handle.withdraw()

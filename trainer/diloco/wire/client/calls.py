@@ -59,10 +59,6 @@ class Calls:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        """A call that has been begun."""
-        return channel.stream_stream(self._method)()
-
     async def _call(self, call: Any, number: int) -> None:
         """One call, from its first message to its end."""
         raise NotImplementedError
@@ -114,7 +110,8 @@ class Calls:
             await asyncio.sleep(pause_seconds)
 
     async def _one_call(self, connection: int, number: int) -> None:
-        call = self._new_call(self._lanes.channel(connection))
+        method: Any = self._lanes.channel(connection).stream_stream(self._method)
+        call = method()
         try:
             await self._call(call, number)
         except grpc.aio.AioRpcError as error:

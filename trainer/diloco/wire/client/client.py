@@ -1,13 +1,15 @@
 """A learner's client: a session and transfers, for use from threads.
 
-The session has a TCP connection of its own, so that a fragment never delays a heartbeat. Nothing is retried here: only
-the caller knows whether a message is still wanted.
+The session has a TCP connection of its own, so that a fragment never delays a heartbeat, and so have payloads of one
+part, which one call carries; if that breaks, the payload goes on in parts, as larger ones go. Nothing is retried here:
+only the caller knows whether a message is still wanted.
 """
 
 import concurrent.futures
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -15,10 +17,11 @@ import grpc
 
 from diloco.runtime.addresses import parse_address
 from diloco.wire.channel import (
-    CONTROL,
+    ONE_THREAD,
     POSTED_SECONDS,
     SERVICE,
     SESSION,
+    SHORT,
     client_arguments,
 )
 from diloco.wire.client.connections import Connections, Opening
@@ -29,14 +32,16 @@ from diloco.wire.client.pulls import pull_parts
 from diloco.wire.client.pushes import push_parts
 from diloco.wire.client.route import Route, Target
 from diloco.wire.client.session import Session
+from diloco.wire.client.short import ShortCalls
 from diloco.wire.client.transfer_handle import TransferHandle
 from diloco.wire.errors import ClosedError, InvalidMessageError, UnavailableError, error_of
 from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt, Welcome
+from diloco.wire.parts import grid_for
 from diloco.wire.tls.tls import ClientTls
 
 T = TypeVar("T")
 
-_FIRST_LANE: Final = CONTROL + 1
+_FIRST_LANE: Final = SHORT + 1
 """Number of the first connection for transfers."""
 
 
@@ -63,6 +68,24 @@ class ClientOptions:
             raise ValueError(f"keepalive_seconds {self.keepalive_seconds}: use more than 0")
 
 
+class _Once:
+    """Where a pull is received, which is asked for once, although a short one may go on in parts."""
+
+    def __init__(self, allocate: Callable[[PullHeader], memoryview]) -> None:
+        self._allocate = allocate
+        self._made: tuple[PullHeader, memoryview] | None = None
+
+    def __call__(self, header: PullHeader) -> memoryview:
+        if self._made is None:
+            buffer = self._allocate(header).cast("B")
+            if len(buffer) != header.payload_bytes:
+                raise InvalidMessageError(f"a buffer of {len(buffer)} bytes for a payload of {header.payload_bytes}")
+            self._made = header, buffer
+        if self._made[0] != header:
+            raise UnavailableError(f"fragment {header.fragment} has a new version meanwhile")
+        return self._made[1]
+
+
 class SyncClient:
     """Connections to one syncer. Used by several threads; connects only when it is used."""
 
@@ -74,8 +97,8 @@ class SyncClient:
         """
         self._options = options
 
-        def control(target: Target, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-            arguments = client_arguments(options.keepalive_seconds, CONTROL, target.server_name)
+        def blocking(number: int, target: Target, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+            arguments = [ONE_THREAD, *client_arguments(options.keepalive_seconds, number, target.server_name)]
             if credentials is None:
                 return grpc.insecure_channel(target.address, options=arguments)
             return grpc.secure_channel(target.address, credentials, options=arguments)
@@ -87,7 +110,7 @@ class SyncClient:
             return grpc.aio.secure_channel(target.address, credentials, options=arguments)
 
         self._route = Route(options.address, None if options.tls is None else options.tls.server_name)
-        self._connections = Connections(Opening(control, lane), self._route, options.tls)
+        self._connections = Connections(Opening(blocking, lane), self._route, options.tls)
         self._closed = False
         self._earlier = Earlier()
 
@@ -123,8 +146,16 @@ class SyncClient:
         data = payload.cast("B")
         if len(data) != header.payload_bytes:
             raise InvalidMessageError(f"a payload of {len(data)} bytes with a header for {header.payload_bytes}")
-
-        return self._transferred(lambda lanes: push_parts(lanes, header, data, self._earlier, deadline_seconds), handle)
+        handle, until = handle or TransferHandle(), time.monotonic() + deadline_seconds
+        earlier = self._earlier
+        if earlier.push_is_short(header):
+            cut = replace(header, part_bytes=grid_for(len(data), 1).part_bytes)
+            receipt = self._short(lambda calls: calls.push(cut, data, deadline_seconds, handle))
+            if receipt is not None:
+                return receipt
+            earlier.pushed[header.fragment] = cut
+        seconds = until - time.monotonic()
+        return self._transferred(lambda lanes: push_parts(lanes, header, data, earlier, seconds), handle)
 
     def pull(
         self,
@@ -146,8 +177,14 @@ class SyncClient:
                 ``RefusedError``: the version was not made in time; ``ClosedError``: it was withdrawn.
         """
         seconds = deadline_seconds + (POSTED_SECONDS if request.posted else 0.0)
-
-        return self._transferred(lambda lanes: pull_parts(lanes, request, allocate, self._earlier, seconds), handle)
+        handle, until, begin = handle or TransferHandle(), time.monotonic() + seconds, _Once(allocate)
+        earlier = self._earlier
+        if earlier.pull_is_short(request.fragment):
+            header = self._short(lambda calls: calls.pull(request, begin, seconds, handle))
+            if header is not None:
+                return header
+        left = until - time.monotonic()
+        return self._transferred(lambda lanes: pull_parts(lanes, request, begin, earlier, left), handle)
 
     def why_unreachable(self) -> str | None:
         """What stands in the way of a connection, as one line; None if nothing is found. Blocks for some seconds.
@@ -160,11 +197,18 @@ class SyncClient:
             return str(error)
         return diagnose(target.address, self._options.tls)
 
-    def _transferred(self, parts: Callable[[Lanes], Coroutine[Any, Any, T]], handle: TransferHandle | None) -> T:
+    def _short(self, transfer: Callable[[ShortCalls], T]) -> T | None:
+        """The result of a transfer of one part; None: it broke, and goes on in parts."""
+        try:
+            with self._errors(), self._connections.short() as calls:
+                return transfer(calls)
+        except UnavailableError:
+            return None
+
+    def _transferred(self, parts: Callable[[Lanes], Coroutine[Any, Any, T]], handle: TransferHandle) -> T:
         """The result of a transfer in parts."""
         with self._errors(), self._connections.transfer(parts) as transfer:
-            if handle is not None:
-                handle.begin(transfer)
+            handle.begin(transfer)
             return transfer.result()
 
     def _welcomed(self, welcome: Welcome) -> None:

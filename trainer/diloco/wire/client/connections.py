@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
+from diloco.wire.channel import CONTROL, SHORT
 from diloco.wire.client.lanes import Lanes, LoopThread, OpenLane
 from diloco.wire.client.route import Route, Target
+from diloco.wire.client.short import ShortCalls
 from diloco.wire.errors import ClosedError
 from diloco.wire.tls.files import FollowedFiles, TlsFiles
 from diloco.wire.tls.tls import client_credentials
@@ -24,15 +26,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OpenControl = Callable[[Target, grpc.ChannelCredentials | None], grpc.Channel]
-"""Makes the channel for a session with a target; without credentials in plain text."""
+OpenBlocking = Callable[[int, Target, grpc.ChannelCredentials | None], grpc.Channel]
+"""Makes the channel of a number to a target for calls that wait in threads; without credentials in plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How channels are made."""
 
-    control: OpenControl
+    blocking: OpenBlocking
     lane: OpenLane
 
 
@@ -41,7 +43,8 @@ class _Generation:
 
     def __init__(self, opening: Opening, target: Target, credentials: grpc.ChannelCredentials | None) -> None:
         self.target = target
-        self.control = opening.control(target, credentials)
+        self.control = opening.blocking(CONTROL, target, credentials)
+        self.short = ShortCalls(lambda: opening.blocking(SHORT, target, credentials))
         self.lanes = Lanes(lambda number: opening.lane(number, target, credentials))
         self.sessions = 0
         self.transfers = 0
@@ -49,6 +52,10 @@ class _Generation:
     @property
     def in_use(self) -> bool:
         return self.sessions > 0 or self.transfers > 0
+
+    def close_blocking(self) -> None:
+        self.control.close()
+        self.short.close()
 
 
 class Connections:
@@ -97,12 +104,23 @@ class Connections:
     @contextlib.contextmanager
     def transfer(self, work: Callable[[Lanes], Coroutine[Any, Any, T]]) -> Iterator["concurrent.futures.Future[T]"]:
         """Transfer over connections of their own: the work on the event loop, which it may be cancelled on."""
+        with self._transferring() as generation:
+            yield self._loop.start(lambda: work(generation.lanes))
+
+    @contextlib.contextmanager
+    def short(self) -> Iterator[ShortCalls]:
+        """Transfer one part over a connection for such."""
+        with self._transferring() as generation:
+            yield generation.short
+
+    @contextlib.contextmanager
+    def _transferring(self) -> Iterator[_Generation]:
         self._close_unused()
         with self._lock:
             generation = self._current()
             generation.transfers += 1
         try:
-            yield self._loop.start(lambda: work(generation.lanes))
+            yield generation
         finally:
             with self._lock:
                 generation.transfers -= 1
@@ -120,7 +138,7 @@ class Connections:
 
         self._loop.close(close_lanes)
         for generation in generations:
-            generation.control.close()
+            generation.close_blocking()
 
     def _current(self) -> _Generation:
         """The generation for new calls. Called with the lock held.
@@ -128,12 +146,12 @@ class Connections:
         Raises:
             UnavailableError: it is not known yet where the syncer is.
         """
-        newest = self._newest
-        renewed = None if self._files is None else self._files.renewed()
-        if newest is not None and renewed is None and (self._closed or not self._look):
-            return newest
         if self._closed:
             raise ClosedError("the client is closed")
+        newest = self._newest
+        renewed = None if self._files is None else self._files.renewed()
+        if newest is not None and renewed is None and not self._look:
+            return newest
         # Only what finds nobody looks for another address: a session that works and its transfers stay where they are.
         target = self._route.target() if newest is None or self._look else newest.target
         self._look = False
@@ -151,6 +169,6 @@ class Connections:
             unused = [generation for generation in self._old if not generation.in_use]
             self._old = [generation for generation in self._old if generation.in_use]
         for generation in unused:
-            generation.control.close()
+            generation.close_blocking()
             if generation.lanes.opened:
                 self._loop.start(generation.lanes.close)

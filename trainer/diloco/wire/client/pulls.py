@@ -3,13 +3,12 @@
 import asyncio
 import dataclasses
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 
-from diloco.wire.channel import PULL, PULL_PARTS, SERVICE
+from diloco.wire.channel import PULL_PARTS
 from diloco.wire.client.calls import Calls
 from diloco.wire.client.earlier import Earlier, HalfPulled
 from diloco.wire.client.lanes import Lanes
@@ -17,7 +16,7 @@ from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError
 from diloco.wire.messages import PullHeader, PullRequest
 from diloco.wire.part_messages import Arrivals, Holds, PartsReceiver, pack_holds
-from diloco.wire.parts import LARGEST_PART_BYTES, Grid, connections_for
+from diloco.wire.parts import Grid, connections_for
 
 _UNKNOWN_BYTES: Final = 1 << 40
 """A fragment that was never pulled may be of any size."""
@@ -90,20 +89,14 @@ class _Pull(Calls):
     def _begun(self, header: PullHeader) -> PartsReceiver:
         request = self._request
         if self._header is None:
-            if header.fragment != request.fragment or header.version < request.minimum_version:
-                raise InvalidMessageError(
-                    f"asked for fragment {request.fragment} of version {request.minimum_version} or later, "
-                    f"got fragment {header.fragment} of version {header.version}"
-                )
+            require_answer(request, header)
             before = self._before
             if before is not None and before.header != header:
                 # The syncer now takes parts of another payload for held, in this transfer.
                 self._before, self._request = None, _named(request)
                 raise UnavailableError(f"fragment {header.fragment} has a new version meanwhile")
             grid = Grid(header.payload_bytes, header.part_bytes)
-            buffer = self._begin(header).cast("B")
-            if len(buffer) != header.payload_bytes:
-                raise InvalidMessageError(f"a buffer of {len(buffer)} bytes for a payload of {header.payload_bytes}")
+            buffer = self._begin(header)
             if before is None:
                 receiver = PartsReceiver(buffer, grid)
             else:
@@ -118,27 +111,17 @@ class _Pull(Calls):
         return self._receiver
 
 
-class _ShortPull(_Pull):
-    """A merged fragment that was one part the last time. The result is None if it is not now."""
+def require_answer(request: PullRequest, header: PullHeader) -> None:
+    """Check that a pull is answered with what was asked for.
 
-    def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        begin: Any = channel.unary_stream(f"/{SERVICE}/{PULL}")
-        return begin(pack(self._request))
-
-    async def _call(self, call: Any, number: int) -> None:
-        header = await _header(call)
-        self._answered(number)
-        if Grid(header.payload_bytes, header.part_bytes).count > 1:
-            self._done(None)
-            return
-        receiver = self._begun(header)
-        try:
-            while (message := await call.read()) is not grpc.aio.EOF:
-                receiver.add(number, message)
-        finally:
-            receiver.held.closed(number)
-        if receiver.held.whole:
-            self._finish(receiver)
+    Raises:
+        InvalidMessageError: it is not.
+    """
+    if header.fragment != request.fragment or header.version < request.minimum_version:
+        raise InvalidMessageError(
+            f"asked for fragment {request.fragment} of version {request.minimum_version} or later, "
+            f"got fragment {header.fragment} of version {header.version}"
+        )
 
 
 async def _header(call: Any) -> PullHeader:
@@ -196,19 +179,14 @@ async def pull_parts(
     if before is not None:
         used = before.request.connections  # the payload is cut as it was
     request = dataclasses.replace(request, connections=used)
-    short = expected_bytes <= LARGEST_PART_BYTES and before is None and not earlier.bytes_per_second
-    receiving = (_ShortPull if short else _Pull)(lanes, request, begin, before)
-    began = time.monotonic()
+    receiving = _Pull(lanes, request, begin, before)
     try:
-        header: PullHeader | None = await receiving.run(used, seconds)
+        header: PullHeader = await receiving.run(used, seconds)
     except (CorruptedError, InvalidMessageError):
         raise  # nobody knows which part of it is wrong, or it is of a payload with more parts
     except BaseException:
         if receiving.half is not None:
             earlier.pulled[request.fragment] = receiving.half
         raise
-    if header is None:
-        earlier.pulled_bytes.pop(request.fragment, None)
-        return await pull_parts(lanes, request, begin, earlier, seconds - (time.monotonic() - began))
     earlier.pulled_bytes[request.fragment] = header.payload_bytes
     return header

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import grpc
 
-from diloco.wire.channel import PUSH, PUSH_PARTS
+from diloco.wire.channel import PUSH_PARTS
 from diloco.wire.client.calls import Calls
 from diloco.wire.client.earlier import Earlier
 from diloco.wire.client.lanes import Lanes
-from diloco.wire.convert import pack, unpack
+from diloco.wire.convert import pack
 from diloco.wire.messages import PushHeader, PushReceipt
 from diloco.wire.part_messages import Holds, part_checksum, part_message, unpack_from_receiver
 from diloco.wire.parts import Grid, PartsToSend, connections_for, grid_for, most_under_way
@@ -19,24 +19,6 @@ from diloco.wire.parts import Grid, PartsToSend, connections_for, grid_for, most
 _ROUND_TRIP_SECONDS: Final = 0.005
 """So long the first parts wait for the first answer (ours): behind them it would not show how short the link is, and
 too many connections would be used."""
-
-
-class _ShortPush(Calls):
-    """An outer gradient of one part, which follows its header at once."""
-
-    def __init__(self, lanes: Lanes, header: PushHeader, payload: memoryview) -> None:
-        super().__init__(lanes, PUSH)
-        grid = Grid(len(payload), header.part_bytes)
-        self._messages = pack(header), part_message(payload, grid, 0, part_checksum(payload, grid, 0))
-
-    def _new_call(self, channel: grpc.aio.Channel) -> Any:
-        return channel.stream_unary(self._method)()
-
-    async def _call(self, call: Any, number: int) -> None:
-        del number
-        for message in self._messages:
-            await call.write(message)
-        self._done(unpack(PushReceipt, await call))
 
 
 class _Push(Calls):
@@ -128,9 +110,6 @@ async def push_parts(
     again = before is not None and dataclasses.replace(before, part_bytes=0) == header
     grid = grid_for(len(payload), used, earlier.bytes_per_second)
     cut = before if before is not None and again else dataclasses.replace(header, part_bytes=grid.part_bytes)
-    if grid.count == 1 and not (again or earlier.bytes_per_second):
-        short: PushReceipt = await _ShortPush(lanes, cut, payload).run(used, seconds)
-        return short
     sending = _Push(lanes, cut, payload, granted=earlier.bytes_per_second > 0, again=again)
     earlier.pushed[header.fragment] = cut
     receipt: PushReceipt = await sending.run(used, seconds)

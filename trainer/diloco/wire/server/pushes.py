@@ -82,12 +82,12 @@ class PushParts:
             self._left(key, transfer, call)
 
     async def push(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> bytes:
-        """Serve a call that brings the only part right after the header; returns the receipt.
+        """Serve a call whose only message is the only part; returns the receipt.
 
         Raises:
             WireError: the push is not wanted, or the call does not bring the part.
         """
-        header = await self._terms.opening(PushHeader, context, peer)
+        header = self._terms.announced(context, peer)
         receipt = self._known(header)
         if receipt is None:
             transfer, call = self._begun(header.key, header, peer)

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from diloco.wire.channel import HEADER
 from diloco.wire.convert import unpack
 from diloco.wire.errors import InvalidMessageError
 from diloco.wire.messages import PullRequest, PushHeader
@@ -50,6 +51,20 @@ class TransferTerms:
         first = await first_message(context, self.stall_seconds, what)
         if first is None:
             raise InvalidMessageError(f"a {call} without a {what}")
+        return self._checked(expected, first, peer)
+
+    def announced(self, context: Context, peer: Peer) -> PushHeader:
+        """The header of a push that came before its first message.
+
+        Raises:
+            WireError: it did not, cannot be read, or names a learner that the peer is not.
+        """
+        header = dict(context.invocation_metadata() or ()).get(HEADER)
+        if not isinstance(header, bytes):
+            raise InvalidMessageError("a push without a header")
+        return self._checked(PushHeader, header, peer)
+
+    def _checked(self, expected: type[Asked], first: bytes, peer: Peer) -> Asked:
         asked = unpack(expected, first)
         peer.must_be(asked.learner)
         self.control(asked.learner, Way.UP, first)

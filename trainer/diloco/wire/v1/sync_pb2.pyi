@@ -24,8 +24,9 @@ that breaks is begun again, and what had arrived is not sent again. The receiver
 has checked it against what the layout and codec allow, and copies each part to its place. Messages are never
 compressed; all but parts are at most 1 MiB.
 
-A payload of one part may go with Push, right after its header, which is answered with a PushReceipt, or with Pull,
-which is answered with a PullHeader and then the part; with the header alone if the payload has several.
+A payload of one part may go with Push, as its only message, with its header as the call's metadata "header-bin", which
+is answered with a PushReceipt; or with Pull, which is answered with a PullHeader and then the part, or with the header
+alone if the payload has several.
 
 The way back. A learner that says which version it holds may be sent an update: the new version is, element by element
 in f32, the version held plus what the payload decodes to, and result_digest is that of its bytes. A learner that says
