@@ -15,7 +15,7 @@ from diloco.local.child import Child
 from diloco.local.fork_server import Forked, ForkServer
 from diloco.runtime.process import forking
 from testbed import fork_server as of_tests
-from testbed.kind.waiting import wait_until
+from testbed.kind.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="Linux only")]
 
@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux",
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     """One that has loaded."""
     monkeypatch.setattr(subprocess, "Popen", of_tests.Popen)
+    monkeypatch.setattr(fork_server, "_LOADING_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(fork_server, "_ANSWER_SECONDS", WAIT_SECONDS)
     one = ForkServer({"OMP_NUM_THREADS": "1"})
     wait_until(lambda: not one.loading(), "it has loaded")
     yield one
@@ -75,10 +77,10 @@ def test_its_exit_code_and_its_last_error_are_told(server: ForkServer, tmp_path:
 def test_a_process_is_started_although_the_server_died_or_hangs(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: signal.Signals
 ) -> None:
-    monkeypatch.setattr(fork_server, "_ANSWER_SECONDS", 0.5)
     before, after = waiting(tmp_path, server, "before"), waiting(tmp_path, server, "after")
     before.start()
     os.kill(server._process.pid, fault)
+    monkeypatch.setattr(fork_server, "_ANSWER_SECONDS", 0.1)
     after.start()
     assert not isinstance(after._process, Forked)
     assert server._process.poll() == -signal.SIGKILL

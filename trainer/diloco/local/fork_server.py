@@ -15,9 +15,9 @@ from diloco.runtime.process.forking import ROOM, Order, ends, fork
 if TYPE_CHECKING:
     import socket
 
-_LOADING_SECONDS: Final = 60.0
+_LOADING_SECONDS: Final = 300.0
 """Most to wait for it at the start (ours)."""
-_ANSWER_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 10.0
 """One that has not forked in this time hangs (ours)."""
 
 
