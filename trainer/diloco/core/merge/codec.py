@@ -22,6 +22,9 @@ from diloco.core.sizes import BLOCK, ENCODINGS, Encoding
 SMALLEST_STEP = 2.0**-100
 """Groups whose quantization step would be smaller are sent as zeros: below it f32 loses precision."""
 
+_LARGEST_RISE = 1 + 2.0**-7
+"""Factor by which a step that is rounded up to a bf16 grows at most."""
+
 _TILE = 1 << 17
 """Elements that are worked on at once within a block: they and as much of scratch stay in a core's own cache."""
 
@@ -160,10 +163,11 @@ class PlainCodec:
 class ScaledCodec:
     """Integers of 8 or 4 bits, each group of ``encoding.group`` elements with a scale of its own.
 
-    A group's step is its largest magnitude over ``limit``, and an element becomes the nearest multiple of the step: the
-    error is at most half a step (in groups sent as zeros, less than ``limit * SMALLEST_STEP``). A block is its groups'
-    scales (f32), then its codes. A byte holds two four-bit codes: the low halves are the first half of the block's
-    elements, the high halves the second, so that unpacking reads and writes sequentially.
+    A group's step is its largest magnitude over ``limit``, rounded up to a bf16, and an element becomes the nearest
+    multiple of the step: the error is at most half a step (in groups sent as zeros, less than ``limit *
+    SMALLEST_STEP``). A multiple is an f32 exactly. A block is its groups' scales (bf16), then its codes. A byte holds
+    two four-bit codes: the low halves are the first half of the block's elements, the high halves the second, so that
+    unpacking reads and writes sequentially.
     """
 
     encoding: Encoding
@@ -221,7 +225,7 @@ class ScaledCodec:
         for start in range(0, numel, BLOCK):
             block = min(BLOCK, numel - start)
             begin = self.payload_bytes(start)
-            scales = _reinterpret(payload[begin : begin + self.encoding.scale_bytes(block)], torch.float32)
+            scales = _reinterpret(payload[begin : begin + self.encoding.scale_bytes(block)], torch.bfloat16)
             if not is_finite(scales * 128.0):  # no code is further from 0 than the byte's -128
                 raise CodecError(f"a {self.name} payload holds a scale that makes values that are not finite")
 
@@ -237,12 +241,13 @@ class ScaledCodec:
             torch.amax(of_tile, 1, keepdim=True, out=highest)
         step = torch.maximum(high, -low) / self.limit
         step[step < SMALLEST_STEP] = 0.0
-        if not is_finite(step * (self.limit + 1)):
+        if not is_finite(step * ((self.limit + 1) * _LARGEST_RISE)):
             _require_finite(values)
             raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
+        step.view(torch.int32).add_(0xFFFF).bitwise_and_(-0x10000)  # a bf16 is the upper half of an f32
         steps = torch.where(step == 0.0, math.inf, step)  # x / inf is 0
         scale_bytes = self.encoding.scale_bytes(numel)
-        payload[:scale_bytes] = (step / self.lift).view(-1).view(torch.uint8)
+        payload[:scale_bytes].view(torch.bfloat16).copy_(step.view(-1)).div_(self.lift)
         packed = payload[scale_bytes:]
         in_place = self.encoding.bits == 8 and not padding
         codes = packed if in_place else torch.empty(groups.numel(), dtype=torch.uint8)
@@ -263,7 +268,7 @@ class ScaledCodec:
     def _decode_block(self, payload: Tensor, out: Tensor) -> None:
         numel = out.numel()
         scale_bytes = self.encoding.scale_bytes(numel)
-        scales, codes = _reinterpret(payload[:scale_bytes], torch.float32), payload[scale_bytes:]
+        scales, codes = _reinterpret(payload[:scale_bytes], torch.bfloat16).float(), payload[scale_bytes:]
         if self.encoding.bits == 8:
             out.copy_(codes.view(torch.int8))
         else:
