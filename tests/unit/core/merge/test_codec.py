@@ -51,11 +51,13 @@ def test_decoding_block_by_block_is_decoding_at_once(codec: Codec, numel: int) -
 @pytest.mark.parametrize("numel", [65, BLOCK + 1, 2 * BLOCK + 333])
 def test_encoding_block_by_block_is_encoding_at_once(codec: Codec, numel: int) -> None:
     values, payload = random(numel), torch.zeros(codec.payload_bytes(numel), dtype=torch.uint8)
+    made = torch.full((numel,), math.nan)
     for start in reversed(range(0, numel, BLOCK)):
-        codec.encode_into(values[start : start + BLOCK], payload, start)
+        codec.encode_into(values[start : start + BLOCK], payload, start, made[start : start + BLOCK])
     assert torch.equal(payload, codec.encode(values))
+    assert torch.equal(made.view(torch.int32), decoded(codec, payload, numel).view(torch.int32))
     with pytest.raises(CodecError, match="not whole blocks of a"):
-        codec.encode_into(values[:10], payload, 10)
+        codec.encode_into(values[:10], payload, 10, made[:10])
 
 
 @every_codec
