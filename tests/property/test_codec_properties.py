@@ -1,5 +1,7 @@
 """How far decoded values are from the encoded ones, and what happens to the difference."""
 
+import math
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -22,14 +24,21 @@ def decoded(codec: Codec, payload: Tensor, numel: int) -> Tensor:
     return out
 
 
+def step_of(codec: ScaledCodec, group: Tensor) -> float:
+    """The least multiple of a bf16's last place that is not below the largest magnitude over the limit."""
+    mantissa, exponent = math.frexp((group.abs().max() / codec.limit).item())
+    return math.ldexp(math.ceil(mantissa * 256) / 256, exponent)
+
+
 def bound(codec: Codec, values: Tensor) -> Tensor:
     """Largest error of each element."""
     if codec.name == "None":
         return torch.zeros_like(values)
     if not isinstance(codec, ScaledCodec):
         return values.abs() * 2.0**-8 + F32_SMALLEST_NORMAL
-    peaks = torch.cat([group.abs().max().expand(len(group)) for group in torch.split(values, codec.encoding.group)])
-    return (peaks / codec.limit / 2 * (1 + 2.0**-20)).clamp(min=codec.limit * SMALLEST_STEP)
+    groups = torch.split(values, codec.encoding.group)
+    steps = torch.cat([torch.full_like(group, step_of(codec, group)) for group in groups])
+    return (steps / 2 * (1 + 2.0**-20)).clamp(min=codec.limit * SMALLEST_STEP)
 
 
 @given(codecs, values_of)
@@ -46,8 +55,9 @@ def nearest(codec: ScaledCodec, values: Tensor) -> Tensor:
     """What a codec's definition makes of ``values``, group by group."""
     made = []
     for group in torch.split(values, codec.encoding.group):
-        step = group.abs().max() / codec.limit
-        codes = (group / step).round().clamp(-codec.limit, codec.limit) if step >= SMALLEST_STEP else 0 * group
+        step = step_of(codec, group)
+        codes = (group / step).round() if step >= SMALLEST_STEP else 0 * group
+        assert codes.abs().max() <= codec.limit
         made.append(codes.to(torch.int8) * step)
     return torch.cat(made)
 
@@ -61,14 +71,11 @@ def test_codes_are_the_nearest_multiples_of_the_groups_step_to_the_bit(codec: Sc
     assert torch.equal(lost.view(torch.int32), (values - expected).view(torch.int32))
 
 
-@given(codecs, values_of)
+@given(st.sampled_from([codec for codec in CODECS if not isinstance(codec, ScaledCodec)]), values_of)
 @settings(deadline=None)
-def test_encoding_what_was_decoded_loses_no_more(codec: Codec, values: Tensor) -> None:
+def test_encoding_what_was_decoded_without_scales_loses_no_more(codec: Codec, values: Tensor) -> None:
     once = decoded(codec, codec.encode(values), values.numel())
-    twice = decoded(codec, codec.encode(once), values.numel())
-    torch.testing.assert_close(
-        twice, once, rtol=1e-6, atol=codec.limit * SMALLEST_STEP if isinstance(codec, ScaledCodec) else 0
-    )
+    assert torch.equal(decoded(codec, codec.encode(once), values.numel()), once)
 
 
 @given(codecs, values_of, st.floats(-1.0, 1.0, width=32))

@@ -32,9 +32,9 @@ class WatchedCodec(PlainCodec):
     encoded: list[Tensor] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
 
-    def encode_into(self, values: Tensor, payload: Tensor, start: int) -> None:
+    def encode_into(self, values: Tensor, payload: Tensor, start: int, decoded: Tensor) -> None:
         self.encoded.append(values)
-        super().encode_into(values, payload, start)
+        super().encode_into(values, payload, start, decoded)
 
     def decode(self, payload: Tensor, start: int, scratch: Tensor) -> Tensor:
         self.buffers.append(scratch)

@@ -20,7 +20,7 @@ def steps(
     momentum = momentum.clone()
     for gradient in gradients:
         after = gradient.clone()
-        nesterov_step(after, parameters, momentum, optimizer)
+        nesterov_step(after, parameters, momentum, momentum, optimizer)
         parameters = after
     return parameters, momentum
 

@@ -13,8 +13,8 @@ def test_encodings_are_those_of_the_codecs_the_widest_first() -> None:
     [
         ("None", 4 * 524_288, 4 * 257),
         ("BF16", 2 * 524_288, 2 * 257),
-        ("Int8", 524_288 + 4 * 2048, 257 + 4 * 2),  # a scale for 256 elements
-        ("Int4", 262_144 + 4 * 8192, 129 + 4 * 5),  # and for 64
+        ("Int8", 524_288 + 2 * 2048, 257 + 2 * 2),  # a scale for 256 elements
+        ("Int4", 262_144 + 2 * 8192, 129 + 2 * 5),  # and for 64
     ],
 )
 def test_the_grid_is_part_of_every_payload_that_was_ever_kept(name: str, block_bytes: int, rest_bytes: int) -> None:

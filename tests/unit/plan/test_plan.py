@@ -193,7 +193,7 @@ def test_it_says_what_the_syncer_carries_and_needs() -> None:
     told = " ".join(drawn(plan_view(made), 200).split())
     assert "syncer.storage.size: 10Gi is too small; use at least 673 GB" in told
     assert "The syncer receives 156 MB/s and sends 311 MB/s, which keeps 0.36 core(s) busy." in told
-    assert "if steps take at least 7 s (BF16 up, F32 down) or 1.84 s (Int4 up, Int8 down)." in told
+    assert "if steps take at least 7 s (BF16 up, F32 down) or 1.8 s (Int4 up, Int8 down)." in told
     enough = unit(8, syncer={"storage": {"size": "700G"}})
     assert "storage.size" not in drawn(plan_view(enough), 200)
     assert document(made)["syncer"]["limits"][1]["downlink"] == "Int8"

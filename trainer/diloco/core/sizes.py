@@ -1,6 +1,6 @@
 """Sizes in bytes of the encodings, for the codecs and for code that computes with sizes alone, without torch.
 
-A payload is its blocks' bytes in order. In an encoding with groups a block is the groups' scales (f32), then the codes.
+A payload is its blocks' bytes in order. In an encoding with groups a block is the groups' scales (bf16), then codes.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Final
 BLOCK: Final = 1 << 19
 """Elements in a block of the grid: 2 MiB of f32, so that the few blocks of a merge stay in the processor's cache."""
 
-_SCALE_BYTES: Final = 4
+_SCALE_BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,11 +69,11 @@ def test_what_cannot_be_encoded_goes_whole_with_all_that_waits(codec: Codec, val
     torch.testing.assert_close(update.merged[whole], (merged + waiting)[whole], rtol=0, atol=1e-6)
 
 
-def test_beside_its_tensors_an_update_needs_one_block() -> None:
+def test_beside_its_tensors_an_update_needs_two_blocks() -> None:
     for numel, most in ((10, 10), (2 * BLOCK + 5, BLOCK)):
         codec = WatchedCodec()
         encode_update(codec, update_of(numel))
-        assert {values.untyped_storage().nbytes() for values in codec.encoded} == {4 * most}
+        assert {values.untyped_storage().nbytes() for values in codec.encoded} == {2 * 4 * most}
 
 
 @by_codec

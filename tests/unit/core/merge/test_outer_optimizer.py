@@ -19,13 +19,13 @@ def test_many_steps_are_those_of_torchs_sgd_with_nesterov(learning_rate: float, 
         gradient = torch.randn(1000, generator=generator) * 1e-2
         reference.grad = gradient.clone()
         sgd.step()
-        nesterov_step(gradient, parameters, buffer, outer)
+        nesterov_step(gradient, parameters, buffer, buffer, outer)
         parameters = gradient
     assert torch.equal(parameters, reference.detach())
 
 
 def test_without_momentum_it_is_a_plain_step() -> None:
     gradient, parameters, buffer = torch.tensor([0.25, -1.0]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 5.0])
-    nesterov_step(gradient, parameters, buffer, OuterOptimizer(learning_rate=0.5, momentum=0.0))
+    nesterov_step(gradient, parameters, buffer, buffer, OuterOptimizer(learning_rate=0.5, momentum=0.0))
     assert torch.equal(gradient, torch.tensor([0.875, 2.5]))
     assert torch.equal(parameters, torch.tensor([1.0, 2.0]))

@@ -35,7 +35,7 @@ def test_how_much_of_a_link_is_used_follows_from_sizes_rate_and_step() -> None:
 
 @pytest.mark.parametrize(
     ("compression", "downlink", "up", "down"),
-    [("None", "F32", 1.0, 1.0), ("Int8", "BF16", 0.254, 0.5), ("Int4", "Int8", 0.141, 0.254)],
+    [("None", "F32", 1.0, 1.0), ("Int8", "BF16", 0.252, 0.5), ("Int4", "Int8", 0.133, 0.252)],
 )
 def test_encodings_count_both_ways(compression: str, downlink: str, up: float, down: float) -> None:
     use = fit(situation(rates=NEEDED, compression=compression, downlink=downlink)).links[0]

@@ -47,7 +47,7 @@ def test_the_interval_is_the_smallest_that_fits() -> None:
     [
         (0.4, {"downlink": "Int8"}, "sync.compression: Int8"),
         (0.3, {}, "sync.compression: Int8 and sync.downlink: Int8"),
-        (0.05, {}, "sync.compression: Int4, sync.downlink: Int8 and sync.interval: 129"),
+        (0.05, {}, "sync.compression: Int4, sync.downlink: Int8 and sync.interval: 128"),
         (0.1, {"compression": "Int4", "downlink": "Int8"}, None),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_link_a_thousand_million_times_too_thin_needs_another_link() -> None:
 def test_an_interval_too_long_for_one_encoding_is_told_with_narrower_ones() -> None:
     told = words(situation(rates=1e-5 * NEEDED))
     assert list(told) == [RemedyKind.ENCODING, RemedyKind.RATE, RemedyKind.STEP_TIME]
-    assert told[RemedyKind.ENCODING].startswith("sync.compression: Int4, sync.downlink: Int8 and sync.interval: 64")
+    assert told[RemedyKind.ENCODING].startswith("sync.compression: Int4, sync.downlink: Int8 and sync.interval: 63")
 
 
 def test_the_overlap_is_left_alone_where_none_is_long_enough() -> None:

@@ -22,7 +22,10 @@ from diloco.core.sizes import BLOCK, ENCODINGS, Encoding
 SMALLEST_STEP = 2.0**-100
 """Groups whose quantization step would be smaller are sent as zeros: below it f32 loses precision."""
 
-_TILE = 1 << 17
+_LARGEST_RISE = 1 + 2.0**-7
+"""Factor by which a step that is rounded up to a bf16 grows at most."""
+
+_TILE = 1 << 16
 """Elements that are worked on at once within a block: they and as much of scratch stay in a core's own cache."""
 
 
@@ -50,13 +53,15 @@ class Codec(Protocol):
         """
         ...
 
-    def encode_into(self, values: Tensor, payload: Tensor, start: int) -> None:
+    def encode_into(self, values: Tensor, payload: Tensor, start: int, decoded: Tensor) -> None:
         """Write what ``encode`` makes of ``values`` to their place in ``payload``, as its elements from ``start`` on.
 
-        ``start`` and the length of ``values`` are as in ``decode_into``.
+        ``start`` and the length of ``values``, at most ``BLOCK``, are as in ``decode_into``. ``decoded``, another
+        tensor of that length, gets what ``decode_into`` would make of them.
 
         Raises:
-            CodecError: as in ``encode`` and ``decode_into``; their place in ``payload`` is then undefined.
+            CodecError: as in ``encode`` and ``decode_into``; ``decoded`` and their place in ``payload`` are then
+                undefined.
         """
         ...
 
@@ -121,18 +126,14 @@ class PlainCodec:
             _require_finite(values)
             return values.detach().view(torch.uint8)
         payload = recycled(self.payload_bytes(values.numel()), torch.uint8)
-        self.encode_into(values, payload, 0)
+        self._store(values, payload)
         return payload
 
-    def encode_into(self, values: Tensor, payload: Tensor, start: int) -> None:
+    def encode_into(self, values: Tensor, payload: Tensor, start: int, decoded: Tensor) -> None:
         """See ``Codec``."""
-        require_flat(values)
-        _require_finite(values)
         begin, end = self.payload_bytes(start), self.payload_bytes(start + values.numel())
         _require_grid(self, payload, start, end)
-        encoded = payload[begin:end].view(self.dtype).copy_(values.detach())
-        if self.dtype != torch.float32 and not is_finite(encoded):
-            raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
+        decoded.copy_(self._store(values, payload[begin:end]))
 
     def decode_into(self, payload: Tensor, start: int, out: Tensor) -> None:
         """See ``Codec``."""
@@ -150,6 +151,14 @@ class PlainCodec:
             if not is_finite(self._stored(payload, start, min(BLOCK, numel - start))):
                 raise CodecError(f"a {self.name} payload holds a value that is not finite")
 
+    def _store(self, values: Tensor, payload: Tensor) -> Tensor:
+        require_flat(values)
+        encoded = payload.view(self.dtype).copy_(values.detach())
+        if not is_finite(encoded):
+            _require_finite(values)
+            raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
+        return encoded
+
     def _stored(self, payload: Tensor, start: int, numel: int) -> Tensor:
         begin, end = start * self.dtype.itemsize, (start + numel) * self.dtype.itemsize
         _require_grid(self, payload, start, end)
@@ -160,10 +169,11 @@ class PlainCodec:
 class ScaledCodec:
     """Integers of 8 or 4 bits, each group of ``encoding.group`` elements with a scale of its own.
 
-    A group's step is its largest magnitude over ``limit``, and an element becomes the nearest multiple of the step: the
-    error is at most half a step (in groups sent as zeros, less than ``limit * SMALLEST_STEP``). A block is its groups'
-    scales (f32), then its codes. A byte holds two four-bit codes: the low halves are the first half of the block's
-    elements, the high halves the second, so that unpacking reads and writes sequentially.
+    A group's step is its largest magnitude over ``limit``, rounded up to a bf16, and an element becomes the nearest
+    multiple of the step: the error is at most half a step (in groups sent as zeros, less than ``limit *
+    SMALLEST_STEP``). A multiple is an f32 exactly. A block is its groups' scales (bf16), then its codes. A byte holds
+    two four-bit codes: the low halves are the first half of the block's elements, the high halves the second, so that
+    unpacking reads and writes sequentially.
     """
 
     encoding: Encoding
@@ -190,17 +200,18 @@ class ScaledCodec:
     def encode(self, values: Tensor) -> Tensor:
         """See ``Codec``."""
         payload = recycled(self.payload_bytes(values.numel()), torch.uint8)
-        self.encode_into(values, payload, 0)
+        scratch = torch.empty(min(BLOCK, values.numel()))
+        for start in range(0, values.numel(), BLOCK):
+            block = values[start : start + BLOCK]
+            self.encode_into(block, payload, start, scratch[: block.numel()])
         return payload
 
-    def encode_into(self, values: Tensor, payload: Tensor, start: int) -> None:
+    def encode_into(self, values: Tensor, payload: Tensor, start: int, decoded: Tensor) -> None:
         """See ``Codec``."""
         require_flat(values)
-        _require_grid(self, payload, start, self.payload_bytes(start + values.numel()))
-        for offset in range(0, values.numel(), BLOCK):
-            block = values.detach()[offset : offset + BLOCK]
-            begin = self.payload_bytes(start + offset)
-            self._encode_block(block, payload[begin : begin + self.encoding.block_bytes(block.numel())])
+        begin, end = self.payload_bytes(start), self.payload_bytes(start + values.numel())
+        _require_grid(self, payload, start, end)
+        self._encode_block(values.detach(), payload[begin:end], decoded)
 
     def decode_into(self, payload: Tensor, start: int, out: Tensor) -> None:
         """See ``Codec``."""
@@ -221,49 +232,52 @@ class ScaledCodec:
         for start in range(0, numel, BLOCK):
             block = min(BLOCK, numel - start)
             begin = self.payload_bytes(start)
-            scales = _reinterpret(payload[begin : begin + self.encoding.scale_bytes(block)], torch.float32)
+            scales = _reinterpret(payload[begin : begin + self.encoding.scale_bytes(block)], torch.bfloat16)
             if not is_finite(scales * 128.0):  # no code is further from 0 than the byte's -128
                 raise CodecError(f"a {self.name} payload holds a scale that makes values that are not finite")
 
-    def _encode_block(self, values: Tensor, payload: Tensor) -> None:
+    def _encode_block(self, values: Tensor, payload: Tensor, decoded: Tensor) -> None:
         numel, group = values.numel(), self.encoding.group
-        padding = -numel % group
-        groups = torch.nn.functional.pad(values, (0, padding)) if padding else values
-        groups = groups.view(-1, group)
-        low, high = torch.empty(len(groups), 1), torch.empty(len(groups), 1)
-        for of_tile, lowest, highest in _tiles(group, groups, low, high):
-            # Ten times as fast as aminmax, which is not vectorized along rows. Both propagate NaN.
-            torch.amin(of_tile, 1, keepdim=True, out=lowest)
-            torch.amax(of_tile, 1, keepdim=True, out=highest)
-        step = torch.maximum(high, -low) / self.limit
+        scale_bytes, padding = self.encoding.scale_bytes(numel), -numel % group
+        groups, work = values, decoded
+        if padding:
+            groups = torch.nn.functional.pad(values, (0, padding))
+            work = torch.empty_like(groups)
+        groups, work = groups.view(-1, group), work.view(-1, group)
+        step = torch.empty(len(groups), 1)
+        for of_tile, sizes, largest in _tiles(group, groups, work, step):
+            # Positive numbers compare as their bits do, which takes half as long; NaN is larger than all.
+            torch.amax(torch.abs(of_tile, out=sizes).view(torch.int32), 1, keepdim=True, out=largest.view(torch.int32))
+        step.div_(self.limit)
         step[step < SMALLEST_STEP] = 0.0
-        if not is_finite(step * (self.limit + 1)):
+        if not is_finite(step * ((self.limit + 1) * _LARGEST_RISE)):
             _require_finite(values)
             raise CodecError(f"an outer gradient holds a value that is too large for {self.name}")
+        step.view(torch.int32).add_(0xFFFF).bitwise_and_(-0x10000)  # a bf16 is the upper half of an f32
+        payload[:scale_bytes].view(torch.bfloat16).copy_(step.view(-1)).div_(self.lift)
         steps = torch.where(step == 0.0, math.inf, step)  # x / inf is 0
-        scale_bytes = self.encoding.scale_bytes(numel)
-        payload[:scale_bytes] = (step / self.lift).view(-1).view(torch.uint8)
         packed = payload[scale_bytes:]
         in_place = self.encoding.bits == 8 and not padding
         codes = packed if in_place else torch.empty(groups.numel(), dtype=torch.uint8)
-        scratch = torch.empty(min(_TILE, groups.numel()) // group, group)
-        for of_tile, steps_of, codes_of in _tiles(group, groups, steps, codes.view(torch.int8).view(-1, group)):
+        signed = codes.view(torch.int8).view(-1, group)
+        for of_tile, steps_of, codes_of, made, step_of in _tiles(group, groups, steps, signed, work, step):
             # At most `limit` from 0: a step is the largest magnitude over it, and its error is undone by rounding.
-            codes_of.copy_(torch.div(of_tile, steps_of, out=scratch[: len(of_tile)]).round_())
-        if in_place:
-            return
+            codes_of.copy_(torch.div(of_tile, steps_of, out=made).round_())
+            made.copy_(codes_of).mul_(step_of)  # from the codes, so that a zero has the sign that it is decoded with
+        if padding:
+            decoded.copy_(work.view(-1)[:numel])
         codes = codes[:numel]
-        if self.encoding.bits == 8:
+        if self.encoding.bits == 4:
+            half = packed.numel()
+            torch.bitwise_and(codes[:half], 15, out=packed)
+            packed[: numel - half] |= codes[half:] * 16
+        elif padding:
             packed.copy_(codes)
-            return
-        half = -(-numel // 2)
-        torch.bitwise_and(codes[:half], 15, out=packed)
-        packed[: numel - half] |= codes[half:] * 16
 
     def _decode_block(self, payload: Tensor, out: Tensor) -> None:
         numel = out.numel()
         scale_bytes = self.encoding.scale_bytes(numel)
-        scales, codes = _reinterpret(payload[:scale_bytes], torch.float32), payload[scale_bytes:]
+        scales, codes = _reinterpret(payload[:scale_bytes], torch.bfloat16).float(), payload[scale_bytes:]
         if self.encoding.bits == 8:
             out.copy_(codes.view(torch.int8))
         else:

@@ -63,7 +63,7 @@ class Update:
 def encode_update(codec: Codec, update: Update, run: BlockRunner = in_this_thread) -> tuple[Tensor | None, str]:
     """Encode the update from ``base`` to ``merged`` and turn ``merged`` into what it decodes to.
 
-    Beside the tensors it needs the payload and one block per thread. ``run`` passes the blocks to threads, and changes
+    Beside the tensors it needs the payload and two blocks per thread. ``run`` passes the blocks to threads, and changes
     no bit.
 
     Returns:
@@ -90,13 +90,9 @@ def apply_update(codec: Codec, payload: Tensor, base: Tensor, out: Tensor) -> No
     """
     for start in range(0, base.numel(), BLOCK):
         within = slice(start, start + BLOCK)
-        _sum(codec, payload, start, base[within], out[within])
-
-
-def _sum(codec: Codec, payload: Tensor, start: int, base: Tensor, out: Tensor) -> None:
-    """One block of the new version. Used by the syncer, its replay and learners, so that the bits are the same."""
-    codec.decode_into(payload, start, out)
-    torch.add(base, out, out=out)
+        new = out[within]
+        codec.decode_into(payload, start, new)
+        torch.add(base[within], new, out=new)
 
 
 @dataclass
@@ -120,18 +116,18 @@ class _Encoder:
         return range(-(-self.update.base.numel() // BLOCK))
 
     def encode(self, blocks: Iterable[int]) -> None:
-        scratch = torch.empty(min(BLOCK, self.update.base.numel()))
+        scratch = torch.empty(2, min(BLOCK, self.update.base.numel()))
         for block in blocks:
             base, merged, residual, rest = self.update.block(block)
-            new = scratch[: base.numel()]
-            torch.sub(merged, base, out=new).add_(residual)
+            corrected, new = scratch[:, : base.numel()]
+            torch.sub(merged, base, out=corrected).add_(residual)
             try:
-                self.codec.encode_into(new, self.payload, block * BLOCK)
+                self.codec.encode_into(corrected, self.payload, block * BLOCK, new)
             except CodecError:
                 self.failed.add(block)
                 rest.copy_(residual)
                 continue
-            _sum(self.codec, self.payload, block * BLOCK, base, new)
+            torch.add(base, new, out=new)
             torch.sub(merged, new, out=merged)  # exact where the two are within a factor of 2 (Sterbenz)
             torch.add(merged, residual, out=rest)
             merged.copy_(new)

@@ -44,6 +44,7 @@ def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor | None) 
             corrected.copy_(values[within])
         else:
             torch.add(values[within], residual[within], out=corrected)
-        codec.encode_into(corrected, payload, start)
-        corrected.sub_(codec.decode(payload, start, scratch[: corrected.numel()]))
+        decoded = scratch[: corrected.numel()]
+        codec.encode_into(corrected, payload, start, decoded)
+        corrected.sub_(decoded)
     return payload, lost

@@ -278,13 +278,12 @@ class FragmentMerge:
         lengths = {span.start: span.length for span in self._spans if span.radial}
         for block in blocks:
             within = self._within(block)
-            gradient, momentum = self.into.parameters[within], self.into.momentum[within]
+            gradient = self.into.parameters[within]
             for span, start, stop in self._parts(self._spans, block):
                 if span.start in lengths:
                     gradient[start:stop].mul_(lengths[span.start])
-            if momentum.data_ptr() != self.momentum[within].data_ptr():
-                momentum.copy_(self.momentum[within])
-            nesterov_step(gradient, self.parameters[within], momentum, self.outer)
+            momentum, into = self.momentum[within], self.into.momentum[within]
+            nesterov_step(gradient, self.parameters[within], momentum, into, self.outer)
 
     def statistics(self) -> MergeStatistics:
         """The statistics; after ``combine``."""
