@@ -4,7 +4,7 @@ They read alike whether pydantic, YAML or a check found the problem.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 
 class Problem(NamedTuple):
@@ -36,9 +36,6 @@ class SpecError(ValueError):
             # What is missing has no line: that of what it is missing in.
             place = place[: max(place.rfind("."), place.rfind("["), 0)]
         return f"{self.source}:{self.lines[place]}: {problem}" if place else str(problem)
-
-    def __reduce__(self) -> tuple[type[Self], tuple[tuple[Problem, ...], str, dict[str, int]]]:
-        return type(self), (self.problems, self.source, self.lines)
 
 
 class PartError(ValueError):

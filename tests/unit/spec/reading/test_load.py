@@ -1,5 +1,4 @@
 import os
-import pickle
 import threading
 from pathlib import Path
 
@@ -219,13 +218,6 @@ def test_yaml_becomes_what_json_can_say(text: str, value: object) -> None:
     read = read_document(text, "job.yaml")
     assert read == value
     assert type(read) is type(value)
-
-
-def test_an_error_survives_the_way_between_processes() -> None:
-    with pytest.raises(SpecError) as caught:
-        parse_job("a: 1\na: 2\n", "job.yaml")
-    copy = pickle.loads(pickle.dumps(caught.value))
-    assert (copy.problems, copy.source, str(copy)) == (caught.value.problems, "job.yaml", str(caught.value))
 
 
 def test_a_pipe_to_which_nobody_writes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
