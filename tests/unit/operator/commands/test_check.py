@@ -91,7 +91,7 @@ def test_what_is_no_api_server_is_asked_nothing_more() -> None:
     assert server.asked == []
 
 
-def test_a_namespace_that_may_not_be_read_is_noted_once_and_none_is_a_problem() -> None:
+def test_a_namespace_that_may_not_be_read_is_noted_once_none_is_a_problem() -> None:
     hidden = ForbiddenError(CALL, "namespaces is forbidden", code=403)
     server = Server(namespace=hidden, allows=lambda asked: asked.resource != "namespaces")
     assert not_good(server) == {"namespaces": Verdict.NOTE}

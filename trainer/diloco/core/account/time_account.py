@@ -141,7 +141,7 @@ class Account:
         room = passed + self.unexplained_seconds + self.absent_seconds
         before, self.spent = self.spent, spent
         trained, *others = [
-            0.0 if now <= was else min(now - was, room) for was, now in zip(_kinds(before), _kinds(spent), strict=True)
+            min(now - was, room) if now > was else 0.0 for was, now in zip(_kinds(before), _kinds(spent), strict=True)
         ]
         total = sum(others, trained)
         believed = room / total if total > room else 1.0
