@@ -235,9 +235,8 @@ def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]
     record.data_position = max(record.data_position, event.data_position)
     record.pace.add(event.step_seconds, steps, tokens)
     counted = record.credit.report(record.pace, steps, tokens)
-    actions = (
-        leases.watch(state, [record], now) if first else []
-    )  # the first step ends the longer limit for starting up
+    # The first step ends the longer limit for starting up.
+    actions = leases.watch(state, [record], now) if first else []
     record.idle_since = now
     if not record.working:
         return actions
