@@ -1,0 +1,158 @@
+"""Two learners of nano in a job, in torchft's DiLoCo and without any synchronization, for the benchmark `cost`.
+
+They take turns, and are paused in those of the others, so that what else the machine does, and how fast it happens to
+be, counts in all of them. A pause is shorter than what any of them takes for a failure.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from diloco.local.status_poll import fetch_status
+from diloco.spec.status.syncer import SyncerStatus
+from support.cost.exchange import CODECS, LEARNERS, job, trainer_of
+from support.goodput.groups import FaultTolerant, torchft_python
+from support.job import await_steps, python_path, running
+
+TURN_SECONDS: Final = 2.0
+_WARM_UP_STEPS: Final = 8
+_TORCHFT: Final = Path("build/torchft")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What takes turns."""
+
+    processes: dict[int, str]
+    """Kind by number."""
+    steps: Callable[[], int]
+    """So many were made, of all processes together."""
+
+    def signal(self, what: signal.Signals) -> None:
+        """To all processes."""
+        for pid in self.processes:
+            os.kill(pid, what)
+
+    def seconds(self) -> dict[str, float]:
+        """Processor seconds by kind."""
+        found = dict.fromkeys(self.processes.values(), 0.0)
+        for pid, kind in self.processes.items():
+            found[kind] += time.clock_gettime(~pid << 3 | 2)  # the process's clock (clock_getcpuclockid)
+        return found
+
+
+def compared(codecs: str, turns: int) -> dict[str, Any]:
+    """Processor milliseconds of a step by side and kind, and what of the job's tokens is of use."""
+    os.environ["PYTHONPATH"] = python_path()
+    with ExitStack() as end:
+        folder = Path(end.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "torchft").mkdir()
+        ours, status = end.enter_context(_ours(folder, codecs))
+        ours.signal(signal.SIGSTOP)
+        alone = end.enter_context(_alone())
+        alone.signal(signal.SIGSTOP)
+        theirs = end.enter_context(_torchft(folder / "torchft", codecs))
+        theirs.signal(signal.SIGSTOP)
+        sides = (ours, alone, theirs)
+        end.callback(lambda: [side.signal(signal.SIGCONT) for side in sides])
+        ours.signal(signal.SIGCONT)
+        before, tokens = [(side.seconds(), side.steps()) for side in sides], status()
+        ours.signal(signal.SIGSTOP)
+        for _ in range(turns):
+            for side in sides:
+                side.signal(signal.SIGCONT)
+                time.sleep(TURN_SECONDS)
+                side.signal(signal.SIGSTOP)
+        ours.signal(signal.SIGCONT)
+        after, later = [(side.seconds(), side.steps()) for side in sides], status()
+    made = [now - was for (_, was), (_, now) in zip(before, after, strict=True)]
+    trained = sum(one.tokens for one in later.learners) - sum(one.tokens for one in tokens.learners)
+    return {
+        "codecs": codecs,
+        "steps": made[0],
+        "merges": later.syncer_step - tokens.syncer_step,
+        "merged_share": (later.merged_tokens - tokens.merged_tokens) / trained,
+        "speed": made[0] / made[1],
+        "torchft_speed": made[2] / made[1],
+    } | {
+        f"{kind}_ms_a_step": 1e3 * (now[kind] - was[kind]) / steps
+        for (was, _), (now, _), steps in zip(before, after, made, strict=True)
+        for kind in was
+    }
+
+
+@contextmanager
+def _ours(folder: Path, codecs: str) -> Iterator[tuple[Side, Callable[[], SyncerStatus]]]:
+    with running(folder, job("nano", codecs)) as run:
+        await_steps(run, folder / "out")
+        address = json.loads((folder / "out" / "syncer" / "endpoint.json").read_text())["http"]
+
+        def status() -> SyncerStatus:
+            return fetch_status(address)
+
+        processes: dict[int, str] = {
+            child.pid: kind
+            for child in psutil.Process(run.pid).children(recursive=True)
+            for kind in ("learner", "syncer")
+            if kind in child.cmdline()
+        }
+        yield Side(processes, lambda: sum(one.steps for one in status().learners)), status
+
+
+@contextmanager
+def _alone() -> Iterator[Side]:
+    spawn = multiprocessing.get_context("spawn")
+    counts = [spawn.Value("q") for _ in LEARNERS]
+    processes = [spawn.Process(target=_train_alone, args=one) for one in zip(LEARNERS, counts, strict=True)]
+    try:
+        for process in processes:
+            process.start()
+        side = Side(
+            {process.pid: "unsynchronized" for process in processes if process.pid is not None},
+            lambda: sum(count.value for count in counts),
+        )
+        while side.steps() < _WARM_UP_STEPS:
+            time.sleep(0.5)
+        yield side
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _train_alone(learner: str, steps: Any) -> None:
+    """Until the process is ended."""
+    trainer, _ = trainer_of("nano", next(iter(CODECS)), learner)
+    while True:
+        trainer.step(0.0)
+        steps.value += 1
+
+
+@contextmanager
+def _torchft(folder: Path, codecs: str) -> Iterator[Side]:
+    """Its way of DiLoCo: the whole model in f32 once in an interval."""
+    (folder / "job.json").write_text(json.dumps(job("nano", codecs)))
+    here = psutil.Process()
+    others = set(here.children(recursive=True))
+    python = torchft_python(_TORCHFT.absolute())
+    group = FaultTolerant(len(LEARNERS), (folder / "job.json", folder), folder / "log", python)
+
+    def steps() -> int:
+        return sum(path.read_text().count("\n") for path in folder.glob("steps-*.jsonl"))
+
+    try:
+        group.tend()
+        while steps() < _WARM_UP_STEPS:
+            time.sleep(0.5)
+        yield Side({child.pid: "torchft" for child in set(here.children(recursive=True)) - others}, steps)
+    finally:
+        group.stop()
