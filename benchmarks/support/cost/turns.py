@@ -64,7 +64,8 @@ def compared(codecs: str, turns: int) -> dict[str, Any]:
         theirs = end.enter_context(_torchft(folder / "torchft", codecs))
         theirs.signal(signal.SIGSTOP)
         sides = (ours, alone, theirs)
-        end.callback(lambda: [side.signal(signal.SIGCONT) for side in sides])
+        for side in sides:
+            end.callback(side.signal, signal.SIGCONT)
         ours.signal(signal.SIGCONT)
         before, tokens = [(side.seconds(), side.steps()) for side in sides], status()
         ours.signal(signal.SIGSTOP)
