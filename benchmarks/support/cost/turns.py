@@ -51,13 +51,16 @@ class Side:
         return found
 
 
-def compared(codecs: str, turns: int) -> dict[str, Any]:
-    """Processor milliseconds of a step by side and kind, and what of the job's tokens is of use."""
+def compared(codecs: str, link: str, turns: int) -> dict[str, Any]:
+    """Processor milliseconds of a step by side and kind, and what of the job's tokens is of use.
+
+    ``link``: of the job's learners, as `diloco run --emulate-link` reads it.
+    """
     os.environ["PYTHONPATH"] = python_path()
     with ExitStack() as end:
         folder = Path(end.enter_context(tempfile.TemporaryDirectory()))
         (folder / "torchft").mkdir()
-        ours, status = end.enter_context(_ours(folder, codecs))
+        ours, status = end.enter_context(_ours(folder, codecs, link))
         ours.signal(signal.SIGSTOP)
         alone = end.enter_context(_alone())
         alone.signal(signal.SIGSTOP)
@@ -79,7 +82,7 @@ def compared(codecs: str, turns: int) -> dict[str, Any]:
     made = [now - was for (_, was), (_, now) in zip(before, after, strict=True)]
     trained = sum(one.tokens for one in later.learners) - sum(one.tokens for one in tokens.learners)
     return {
-        "codecs": codecs,
+        "job": ", ".join(filter(None, (codecs, link))),
         "steps": made[0],
         "merges": later.syncer_step - tokens.syncer_step,
         "merged_share": (later.merged_tokens - tokens.merged_tokens) / trained,
@@ -93,8 +96,9 @@ def compared(codecs: str, turns: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _ours(folder: Path, codecs: str) -> Iterator[tuple[Side, Callable[[], SyncerStatus]]]:
-    with running(folder, job("nano", codecs)) as run:
+def _ours(folder: Path, codecs: str, link: str) -> Iterator[tuple[Side, Callable[[], SyncerStatus]]]:
+    flags = ("--emulate-link", f"here={link}") if link else ()
+    with running(folder, job("nano", codecs), *flags) as run:
         await_steps(run, folder / "out")
         address = json.loads((folder / "out" / "syncer" / "endpoint.json").read_text())["http"]
 
