@@ -42,7 +42,7 @@ report-png: $(STAMP) ## Take docs/report.png from the demo's report; needs Chrom
 	$(BIN)/python scripts/report_png.py demo-output/report.html docs/report.png
 
 check: lint ## Lint, then unit and property tests: what to run between two edits; about two minutes
-	$(BIN)/pytest -n 2 tests/unit tests/property
+	$(UNITS)
 
 test: $(STAMP) ## What a change needs: lint, tests with processes, the core of those on clusters (KEEP_CLUSTERS=1 keeps them)
 	@$(KIND) --clusters 2 run lint programs test-processes clusters test-core+test-units
@@ -50,8 +50,11 @@ test: $(STAMP) ## What a change needs: lint, tests with processes, the core of t
 test-all: $(STAMP) ## Lint, then every test; lists last what was skipped
 	@$(KIND) --clusters 2 --small 1 run lint programs test-processes clusters test-clusters+test-units
 
+# A worker that is done takes tests of the other: the longest come last.
+UNITS := $(BIN)/pytest -n 2 --dist worksteal tests/unit tests/property
+
 test-units: $(STAMP)
-	$(BIN)/pytest -n 2 tests/unit tests/property $(LISTS)
+	$(UNITS) $(LISTS)
 
 # Four workers on two cores: these tests wait half their time.
 test-processes: $(STAMP)
