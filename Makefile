@@ -41,7 +41,7 @@ demo: $(STAMP) ## Train a small model with four learners in two regions, through
 report-png: $(STAMP) ## Take docs/report.png from the demo's report; needs Chromium (Debian: chromium)
 	$(BIN)/python scripts/report_png.py demo-output/report.html docs/report.png
 
-check: lint ## Lint, then unit and property tests: what to run between two edits; about two minutes
+check: lint ## Lint, then unit and property tests: what to run between two edits; some ten minutes
 	$(UNITS)
 
 test: $(STAMP) ## What a change needs: lint, tests with processes, the core of those on clusters (KEEP_CLUSTERS=1 keeps them)
