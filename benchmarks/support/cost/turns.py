@@ -20,12 +20,13 @@ import psutil
 
 from diloco.local.status_poll import fetch_status
 from diloco.spec.status.syncer import SyncerStatus
-from support.cost.exchange import CODECS, LEARNERS, job, trainer_of
+from support.cost.exchange import CODECS, FRAGMENTS, LEARNERS, job, trainer_of
 from support.goodput.groups import FaultTolerant, torchft_python
 from support.job import await_steps, python_path, running
 
 TURN_SECONDS: Final = 2.0
-_WARM_UP_STEPS: Final = 8
+_WARM_UP_STEPS: Final = len(LEARNERS) * (FRAGMENTS + 2)
+"""Of all processes: an interval, after which each fragment has been exchanged."""
 _TORCHFT: Final = Path("build/torchft")
 
 
@@ -111,6 +112,8 @@ def _ours(folder: Path, codecs: str, link: str) -> Iterator[tuple[Side, Callable
             for kind in ("learner", "syncer")
             if kind in child.cmdline()
         }
+        while status().syncer_step < FRAGMENTS:
+            time.sleep(0.5)
         yield Side(processes, lambda: sum(one.steps for one in status().learners)), status
 
 
