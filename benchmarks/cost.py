@@ -14,7 +14,6 @@ first rounds. Processes have one torch thread.
 import multiprocessing
 import os
 import statistics
-import time
 from collections import defaultdict
 from contextlib import closing
 from itertools import product
@@ -23,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from support.cost.exchange import BYTES_64_MIB, CODECS, Exchange
 from support.cost.turns import compared
-from support.job import alone
+from support.job import alone, cpu_seconds
 from support.links.peers import Far
 from support.links.ways import Wire, started
 from support.report import Ratio, Ratios, command, write_report
@@ -43,7 +42,7 @@ class Spent(NamedTuple):
     @classmethod
     def by(cls, pid: int) -> "Spent":
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return cls(time.clock_gettime(~pid << 3 | 2), int(fields[7]))  # the process's clock (clock_getcpuclockid)
+        return cls(cpu_seconds(pid), int(fields[7]))
 
 
 def exchange(preset: str, codecs: str, rounds: int) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.local.journal import read_journal
-from support.goodput.groups import Elastic, FaultTolerant, Group, Restarted, torchft_python
+from support.goodput.groups import Elastic, FaultTolerant, Group, Restarted
 from support.job import DILOCO, await_steps, ended_well, manifest, python_path, running, summary
 from support.report import Ratio, Ratios, command, read_entries, save_report, write_report
 
@@ -37,7 +37,6 @@ INTERVAL = 24
 SLEEP_SECONDS = 0.1
 """In every step of a learner or rank."""
 BATCH, SEQUENCE_LENGTH = 8, 64
-ENVIRONMENT = Path("build/torchft")
 CHECKPOINT_SECONDS = 1.0
 """One takes milliseconds here: about the optimum for a failure every 10 s (Young and Daly)."""
 _STARTING_SECONDS = 120.0
@@ -126,7 +125,7 @@ def group_of(case: Case, folder: Path, out: Path) -> Group:
     """The processes of a method other than ours."""
     arguments = (folder / "job.yaml", out)
     if case.method == "torchft":
-        return FaultTolerant(case.learners, arguments, folder / "log", torchft_python(ENVIRONMENT.absolute()))
+        return FaultTolerant(case.learners, arguments, folder / "log")
     make = Restarted if case.method == "restart" else Elastic
     return make(case.learners, (*arguments, "--checkpoint-seconds", str(CHECKPOINT_SECONDS)), folder / "log")
 

@@ -29,7 +29,7 @@ from diloco.core.engine.events import LearnerJoined, Merged, StepReported
 from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
 from diloco.tape.reader import TapeEntry
-from support.goodput.groups import FaultTolerant, torchft_python
+from support.goodput.groups import FaultTolerant
 from support.job import carry_out, manifest, python_path, steps_of, summary, tapes
 from support.report import Ratio, command, read_entries, write_report
 
@@ -41,7 +41,6 @@ BATCH, SEQUENCE_LENGTH = 8, 64
 KILL_EVERY = 60
 """Steps of the syncer, or of a replica, between two kills."""
 SLOW_MODEL = {"entrypoint": "support.goodput.slow_model:pico", "arguments": {"seconds": 0.1}}
-TORCHFT = Path("build/torchft")
 
 
 def first(entries: list[TapeEntry], kind: type) -> float:
@@ -145,7 +144,7 @@ def replica_killed(count: int) -> list[float]:
         out, job = folder / "out", folder / "job.yaml"
         out.mkdir()
         job.write_text(json.dumps(job_of(10**9, model=SLOW_MODEL)))  # it is stopped before
-        group = FaultTolerant(len(REGIONS), (job, out), folder / "log", torchft_python(TORCHFT.absolute()))
+        group = FaultTolerant(len(REGIONS), (job, out), folder / "log")
 
         def processes() -> list[list[dict[str, Any]]]:
             """The steps of each process of the victim so far, without one that has made none."""

@@ -5,9 +5,8 @@ torch. `Popen` is ``subprocess.Popen``, except that the project's programs are f
 a child of whoever starts it, its exit code, signals, process group, environment, working directory, files and
 command line.
 
-A request goes to a server, which is a child of the requester and has one thread. The server forks twice. As the process
-in between ends, its child becomes one of the nearest ancestor that asks for such children: the requester. ``diloco
-run`` and a learner start processes too, so each is given a server of its own, forked before it does anything.
+`diloco.runtime.process.forking` says how. ``diloco run`` and a learner start processes too, so each is given a server
+of its own, forked before it does anything.
 """
 
 import importlib

@@ -51,6 +51,11 @@ def alone(function: Callable[..., T], *arguments: object) -> T:
         return process.submit(function, *arguments).result()
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has spent so far."""
+    return time.clock_gettime(~pid << 3 | 2)  # its clock (clock_getcpuclockid)
+
+
 def python_path() -> str:
     """For processes that import from this folder's parent."""
     return os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))

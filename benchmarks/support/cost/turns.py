@@ -21,13 +21,12 @@ import psutil
 from diloco.local.status_poll import fetch_status
 from diloco.spec.status.syncer import SyncerStatus
 from support.cost.exchange import CODECS, FRAGMENTS, LEARNERS, job, trainer_of
-from support.goodput.groups import FaultTolerant, torchft_python
-from support.job import await_steps, python_path, running
+from support.goodput.groups import FaultTolerant
+from support.job import await_steps, cpu_seconds, python_path, running
 
 TURN_SECONDS: Final = 2.0
 _WARM_UP_STEPS: Final = len(LEARNERS) * (FRAGMENTS + 2)
 """Of all processes: an interval, after which each fragment has been exchanged."""
-_TORCHFT: Final = Path("build/torchft")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Side:
         """Processor seconds by kind."""
         found = dict.fromkeys(self.processes.values(), 0.0)
         for pid, kind in self.processes.items():
-            found[kind] += time.clock_gettime(~pid << 3 | 2)  # the process's clock (clock_getcpuclockid)
+            found[kind] += cpu_seconds(pid)
         return found
 
 
@@ -151,8 +150,7 @@ def _torchft(folder: Path, codecs: str) -> Iterator[Side]:
     (folder / "job.json").write_text(json.dumps(job("nano", codecs)))
     here = psutil.Process()
     others = set(here.children(recursive=True))
-    python = torchft_python(_TORCHFT.absolute())
-    group = FaultTolerant(len(LEARNERS), (folder / "job.json", folder), folder / "log", python)
+    group = FaultTolerant(len(LEARNERS), (folder / "job.json", folder), folder / "log")
 
     def steps() -> int:
         return sum(path.read_text().count("\n") for path in folder.glob("steps-*.jsonl"))

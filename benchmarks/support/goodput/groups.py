@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,8 +23,7 @@ from diloco.local.launch import free_ports
 RANK = ("-m", "support.rank")
 REPLICA = ("-m", "support.goodput.torchft_replica")
 TORCHFT = "0.2.0"
-_RESTART_SECONDS = 0.0
-"""Before a process that went is started again: `diloco run` does not wait either if it had come up."""
+_ENVIRONMENT = Path("build/torchft")
 
 
 class Group(ABC):
@@ -34,7 +32,6 @@ class Group(ABC):
     def __init__(self, members: int, log: Path) -> None:
         self._log = log
         self._running: list[subprocess.Popen[bytes] | None] = [None] * members
-        self._start_at = [0.0] * members
 
     @abstractmethod
     def tend(self) -> bool:
@@ -55,23 +52,21 @@ class Group(ABC):
                 process.wait()
 
     def _restart_all(self) -> None:
-        """Stop all members; they start again soon."""
+        """Stop all members, to be started again."""
         self.stop()
         self._running = [None] * len(self._running)
-        self._start_at = [time.monotonic() + _RESTART_SECONDS] * len(self._running)
 
     def _ended(self, commands: Sequence[Sequence[str | Path]]) -> int:
-        """Start the members that are missing; returns how many have ended as they should."""
+        """Start the members that are missing, as `diloco run` at once; returns how many have ended as they should."""
         ended = 0
         for member, process in enumerate(self._running):
             if process is None:
-                if time.monotonic() >= self._start_at[member]:
-                    self._running[member] = _started(commands[member], self._log)
+                self._running[member] = _started(commands[member], self._log)
             elif (code := process.poll()) == 0:
                 ended += 1
             elif code is not None:
                 _kill_tree(process.pid)
-                self._running[member], self._start_at[member] = None, time.monotonic() + _RESTART_SECONDS
+                self._running[member] = None
         return ended
 
 
@@ -128,9 +123,9 @@ class Elastic(Group):
 class FaultTolerant(Group):
     """Replicas of torchft; those that are there merge."""
 
-    def __init__(self, members: int, arguments: Sequence[str | Path], log: Path, python: Path) -> None:
-        """``python`` is `torchft_python`'s."""
+    def __init__(self, members: int, arguments: Sequence[str | Path], log: Path) -> None:
         super().__init__(members, log)
+        python = torchft_python(_ENVIRONMENT.absolute())
         (port,) = free_ports(1)
         # The settings that torchft's documentation starts it with.
         settings = ("--min_replicas", "1", "--quorum_tick_ms", "100", "--join_timeout_ms", "10000")

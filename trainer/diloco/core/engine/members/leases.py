@@ -18,7 +18,6 @@ from diloco.core.engine.events import LearnerAlive, OfSession
 from diloco.core.engine.members import pools
 from diloco.core.engine.records import WORKING, LearnerRecord
 from diloco.core.engine.state import EngineState
-from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.status.engine import LearnerState, Phase
 
 LEASE_TIMER = "lease"
@@ -56,7 +55,7 @@ def put_out_removed(state: EngineState, now: float) -> list[Action]:
     """End the sessions of learners whose pool was removed: whoever has its certificate has no say from now on."""
     actions: list[Action] = []
     for record in state.ordered_learners:
-        if record.present and pool_of(record.id) not in state.pools:
+        if record.present and record.pool not in state.pools:
             lose(state, record, now, now)
             actions.append(Fence(record.id, record.incarnation, Refusal.UNKNOWN_LEARNER, "its pool was removed"))
     return actions

@@ -13,7 +13,6 @@ from diloco.core.engine.events import LearnersPlanned
 from diloco.core.engine.records import ElasticPool, LearnerRecord
 from diloco.core.engine.state import EngineState
 from diloco.spec.checks import MAXIMUM_LEARNERS
-from diloco.spec.names.learner_ids import pool_of
 
 
 def problem_with(state: EngineState, learner: str) -> str | None:
@@ -42,7 +41,7 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
     for name in sorted(more - state.learners.keys()):
         state.learners[name] = LearnerRecord(name)
     for record in state.ordered_learners:
-        if record.id in more or (record.id in wanted and pool_of(record.id) in fixed_now):
+        if record.id in more or (record.id in wanted and record.pool in fixed_now):
             _count(state, record, now)
         if not state.counts(record):
             record.recovering = None
@@ -58,7 +57,7 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
 
 def entered(state: EngineState, record: LearnerRecord, now: float) -> None:
     """Note that a session has begun: of an elastic pool, the absence that was counted last may stop counting."""
-    pool = state.elastic.get(pool_of(record.id))
+    pool = state.elastic.get(record.pool)
     if pool is not None:
         pool.present.add(record.id)
         if record.id in pool.missed:
@@ -71,7 +70,7 @@ def withdraw(state: EngineState, record: LearnerRecord, now: float) -> None:
     """Stop counting the time of a learner that has no session and need not be there. Called when a session ends."""
     if not state.counts(record):
         record.recovering = None  # nobody waits for it
-    pool = state.elastic.get(pool_of(record.id))
+    pool = state.elastic.get(record.pool)
     if pool is not None:
         pool.present.discard(record.id)
         missed = pool.lacks > 0 and not state.finished
@@ -92,7 +91,7 @@ def settle(state: EngineState, now: float) -> None:
         pool.missed.clear()
     absent: dict[str, list[LearnerRecord]] = {}
     for record in state.ordered_learners:
-        name = pool_of(record.id)
+        name = record.pool
         if name in state.elastic and record.present:
             state.elastic[name].present.add(record.id)
         elif name in state.elastic and record.joins:
