@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons crd chart-values pod-fields quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -97,6 +97,7 @@ lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, a
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_reference.py --check
 	$(BIN)/python scripts/generate_reasons.py --check
+	$(BIN)/python scripts/generate_metrics.py --check
 	$(BIN)/python scripts/generate_crd.py --check
 	$(BIN)/python scripts/generate_chart_values.py --check
 	$(BIN)/python scripts/generate_pod_fields.py --check
@@ -115,6 +116,9 @@ proto: $(STAMP) ## Generate the wire's stubs from proto/
 
 reasons: $(STAMP) ## Generate the tables of docs/how-to/operations.md from the operator's reasons
 	$(BIN)/python scripts/generate_reasons.py
+
+metrics: $(STAMP) ## Generate the tables of docs/reference/measurements.md from the metrics that the processes serve
+	$(BIN)/python scripts/generate_metrics.py
 
 reference: $(STAMP) ## Generate docs/reference/manifest.md from the models
 	$(BIN)/python scripts/generate_reference.py

@@ -221,7 +221,7 @@ class ClusterJob:
         """Inner steps of a learner over all its processes, from its metrics; 0 while it does not answer."""
         families = text_string_to_metric_families(self._ask(self.pod_name(learner), "/metrics"))
         samples = {one.name: one.value for family in families for one in family.samples if not one.labels}
-        return int(samples.get("diloco_learner_steps_total", 0))
+        return int(samples.get("diloco_learner_steps", 0))
 
     def log(self, pod: str, *, previous: bool = False) -> list[str]:
         """Messages that a pod has logged; ``previous``: those of the container before the one that runs."""

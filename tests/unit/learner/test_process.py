@@ -169,7 +169,7 @@ class TestPages:
             'diloco_learner_payload_bytes_total{direction="pull"} 400.0',
             "diloco_learner_staleness_steps 3.0",
             "diloco_learner_batch_sequences 8.0",
-            "diloco_learner_steps_total 40.0",
+            "diloco_learner_steps 40.0",
             "diloco_learner_loss 2.5",
         ):
             assert line in body.splitlines()

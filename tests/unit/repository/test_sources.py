@@ -13,7 +13,7 @@ TESTS = REPOSITORY / "tests"
 BENCHMARKS = REPOSITORY / "benchmarks"
 MOST_CHARACTERS = 70
 _DEFINED = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
-SCRIPTS = ("reference", "crd", "chart_values", "reasons", "quality", "proto", "pod_fields")
+SCRIPTS = ("reference", "crd", "chart_values", "reasons", "metrics", "quality", "proto", "pod_fields")
 IMPORT_EACH = """
 import runpy, sys
 sys.path.insert(0, sys.argv[1])

@@ -44,13 +44,19 @@ class LearnerFigures:
 
 def figure_pages(figures: LearnerFigures) -> dict[str, Route]:
     """The pages by path."""
-    registry = CollectorRegistry()
-    registry.register(_LearnerCollector(figures))
+    registry = registry_of(figures)
     return {
         "/metrics": lambda: Response(generate_latest(registry), CONTENT_TYPE_LATEST),
         "/healthz": lambda: Response.text("ok\n"),
         "/readyz": lambda: _readiness(figures),
     }
+
+
+def registry_of(figures: LearnerFigures) -> CollectorRegistry:
+    """The registry that /metrics serves."""
+    registry = CollectorRegistry()
+    registry.register(_LearnerCollector(figures))
+    return registry
 
 
 def _readiness(figures: LearnerFigures) -> Response:
@@ -94,8 +100,8 @@ class _LearnerCollector(Collector):
         news = figures.news()
         if news is None:
             return
-        yield _counter("steps", "Inner steps of this learner, over all its processes.", news.step)
-        yield _counter("tokens", "Tokens of this learner, over all its processes.", news.tokens)
+        yield _gauge("steps", "Inner steps of this learner, over all its processes.", news.step)
+        yield _gauge("tokens", "Tokens of this learner, over all its processes.", news.tokens)
         yield _gauge("step_seconds", "Duration of the latest inner step, in seconds.", news.step_seconds)
         yield _gauge("loss", "Training loss of the latest step, in the task's unit.", news.loss)
         yield _gauge("gradient_norm", "Global norm of the latest step's gradient before clipping.", news.gradient_norm)

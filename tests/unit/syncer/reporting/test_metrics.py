@@ -17,8 +17,8 @@ def page(metrics: SyncerMetrics, **changes: Any) -> set[str]:
 def test_the_state_of_the_job_is_what_the_status_says() -> None:
     lines = page(SyncerMetrics())
     assert {
-        "diloco_merged_tokens_total 640.0",
-        "diloco_syncer_steps_total 5.0",
+        "diloco_merged_tokens 640.0",
+        "diloco_syncer_steps 5.0",
         "diloco_merged_ratio 0.5",
         "diloco_goodput_ratio 0.75",
         "diloco_merge_failures_total 0.0",
@@ -47,10 +47,10 @@ def test_bytes_are_counted_by_region_way_and_kind() -> None:
     assert not any(line.startswith("diloco_region_bytes") for line in page(SyncerMetrics()))
     west = RegionBytes(region="west", up=BytesByKind(bulk=7, control=2), down=BytesByKind(again=3))
     assert {
-        'diloco_region_bytes_total{kind="bulk",region="west",way="up"} 7.0',
-        'diloco_region_bytes_total{kind="control",region="west",way="up"} 2.0',
-        'diloco_region_bytes_total{kind="again",region="west",way="down"} 3.0',
-        'diloco_region_bytes_total{kind="bulk",region="west",way="down"} 0.0',
+        'diloco_region_bytes{kind="bulk",region="west",way="up"} 7.0',
+        'diloco_region_bytes{kind="control",region="west",way="up"} 2.0',
+        'diloco_region_bytes{kind="again",region="west",way="down"} 3.0',
+        'diloco_region_bytes{kind="bulk",region="west",way="down"} 0.0',
     } <= page(SyncerMetrics(), bytes_by_region=(west,))
 
 

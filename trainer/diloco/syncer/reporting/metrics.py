@@ -135,12 +135,13 @@ class _StatusCollector(Collector):
 
 
 def _state(status: SyncerStatus) -> Iterator[Metric]:
+    # Totals of the job are gauges, because they go back when a syncer resumes from a checkpoint.
     yield _gauge("diloco_epoch", "Number of this start of the syncer, counted from 1", status.epoch)
-    yield _counter("diloco_merged_tokens", "Tokens merged into the global model", status.merged_tokens)
+    yield _gauge("diloco_merged_tokens", "Tokens merged into the global model", status.merged_tokens)
     yield _gauge("diloco_budget_tokens", "Token budget of the job", status.budget_tokens)
-    yield _counter("diloco_syncer_steps", "Merges done", status.syncer_step)
-    yield _counter("diloco_inner_steps", "Inner steps of all learners", status.inner_steps)
-    yield _counter("diloco_tokens", "Tokens trained by all learners", status.trained_tokens)
+    yield _gauge("diloco_syncer_steps", "Merges done", status.syncer_step)
+    yield _gauge("diloco_inner_steps", "Inner steps of all learners", status.inner_steps)
+    yield _gauge("diloco_tokens", "Tokens trained by all learners", status.trained_tokens)
     yield _gauge("diloco_rounds_in_flight", "Fragments in flight", status.rounds_in_flight)
     yield _region_bytes(status)
     yield _gauge(
@@ -159,7 +160,7 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
         learners.add_metric([state], sum(learner.state == state for learner in status.learners))
     yield learners
     resets = "Times that a learner which had diverged started over from the global model"
-    yield _counter("diloco_learner_resets", resets, sum(learner.resets for learner in status.learners))
+    yield _gauge("diloco_learner_resets", resets, sum(learner.resets for learner in status.learners))
     yield from _time(status)
     yield _counter("diloco_checkpoint_failures", "Checkpoints that could not be written", status.checkpoint.failures)
     if status.checkpoint.age_seconds is not None:
@@ -186,7 +187,7 @@ def _backup(backup: BackupStatus) -> Iterator[Metric]:
 
 def _region_bytes(status: SyncerStatus) -> Metric:
     text = "Bytes between learners and syncer: up or down, and bulk, control or again (parts that had passed before)"
-    moved = CounterMetricFamily("diloco_region_bytes", text, labels=["region", "way", "kind"])
+    moved = GaugeMetricFamily("diloco_region_bytes", text, labels=["region", "way", "kind"])
     for one in status.bytes_by_region:
         for way, kinds in (("up", one.up), ("down", one.down)):
             for kind, count in kinds.model_dump().items():
@@ -197,14 +198,14 @@ def _region_bytes(status: SyncerStatus) -> Metric:
 def _time(status: SyncerStatus) -> Iterator[Metric]:
     # Gauges: pending time is reclassified later, and a learner that was away may report afterwards that it trained.
     job = GaugeMetricFamily(
-        "diloco_allotted_seconds", "learner-seconds the job was allotted, by class", labels=["class"]
+        "diloco_allotted_seconds", "Learner-seconds that the job was allotted, by class", labels=["class"]
     )
     for kind, seconds in status.time_seconds.items():
         job.add_metric([kind], seconds)
     yield job
     if len(status.learners) > _MOST_LEARNERS:
         return
-    text = "Seconds that a learner was given, by class"
+    text = "Seconds that a learner was allotted, by class"
     each = GaugeMetricFamily("diloco_learner_allotted_seconds", text, labels=["learner", "class"])
     for learner in status.learners:
         for kind, seconds in learner.time_seconds.items():
