@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from diloco.spec import DiLoCoJob
 from diloco.spec.errors import Problem
+from diloco.spec.reading.defaults import ANNOTATION, left_out
 from diloco.spec.reading.load import MAXIMUM_BYTES
 from diloco_operator import labels, names
 from diloco_operator.manifests import common
@@ -104,10 +105,10 @@ def _config_map(job: DiLoCoJob, data: dict[str, str]) -> Manifest:
 
 
 def job_text(job: DiLoCoJob) -> str:
-    """The manifest with what differs from the defaults.
+    """The manifest with what differs from the defaults, and the defaults in an annotation.
 
-    The API server fills in every default of this version's CRD. They are left out again, so that the image of
-    another version, which a job may name, finds no unknown fields.
+    So a process of another version, whose defaults can be others, trains as this version says, and finds no unknown
+    fields.
 
     Raises:
         InvalidSpecError: it is larger than a process reads.
@@ -116,13 +117,16 @@ def job_text(job: DiLoCoJob) -> str:
 
 
 def _text(job: DiLoCoJob, leave_out: Any) -> str:
+    whole = job.spec.model_dump(mode="json", by_alias=True, exclude=leave_out)
+    given = job.spec.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude_defaults=True, exclude=leave_out
+    )
+    annotations = {ANNOTATION: json.dumps(left_out(whole, given), separators=(",", ":"))}
     document = {
         "apiVersion": job.api_version,
         "kind": job.kind,
-        "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
-        "spec": job.spec.model_dump(
-            mode="json", by_alias=True, exclude_unset=True, exclude_defaults=True, exclude=leave_out
-        ),
+        "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace, "annotations": annotations},
+        "spec": given,
     }
     plain = json.dumps(document, ensure_ascii=False, indent=1)
     text = _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", plain) + "\n"

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from diloco.spec import parse_job
 from diloco.spec.placement import Expose, FailurePolicy, LostPods
+from diloco.spec.reading.defaults import ANNOTATION
 from diloco.spec.reading.load import job_from
+from diloco.spec.sync import SyncSpec
+from diloco.spec.training import TrainingSpec
 from diloco_operator.manifests import InvalidSpecError
 from diloco_operator.manifests.documents import job_text
 from tests.support.made_objects import every_job, live, with_pool
@@ -48,12 +51,21 @@ def test_nothing_is_said_that_the_user_did_not_say() -> None:
 
 
 @pytest.mark.parametrize("name", every_job())
-def test_what_the_api_server_fills_in_is_not_said(name: str) -> None:
-    # An image of another version would refuse fields that it does not know.
+def test_what_the_api_server_fills_in_is_a_default(name: str) -> None:
     job = every_job()[name]
     filled = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     document = json.loads(job_text(job))
     assert job_text(job_from({**document, "spec": filled})) == job_text(job)
+
+
+def test_another_versions_defaults_do_not_change_the_training() -> None:
+    document = json.loads(job_text(with_pool({})))
+    defaults = json.loads(document["metadata"]["annotations"][ANNOTATION])
+    assert defaults["spec.training.optimizer"]["learningRate"] == TrainingSpec(tokens=1).optimizer.learning_rate
+    assert defaults["spec.sync"]["interval"] == SyncSpec().interval
+    defaults["spec.sync"] |= {"interval": 96, "fieldOfANewerVersion": True}
+    document["metadata"]["annotations"][ANNOTATION] = json.dumps(defaults)
+    assert parse_job(json.dumps(document)).spec.sync == SyncSpec(interval=96)
 
 
 @example("\x85 \u2028 \u2029 \ufeff \x7f \U0001f680")  # line breaks for YAML, or no text

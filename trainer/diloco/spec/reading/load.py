@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from diloco.spec.errors import Problem, SpecError
 from diloco.spec.job import DiLoCoJob
+from diloco.spec.reading.defaults import fill_in
 from diloco.spec.reading.document import read_with_lines
 from diloco.spec.reading.partly import further_problems
 from diloco.spec.reading.translate import translate
@@ -59,6 +60,7 @@ def parse_job(text: str, source: str = "manifest") -> DiLoCoJob:
     if len(text) > MAXIMUM_BYTES:
         raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; a manifest is a few KiB of YAML")
     document, lines = read_with_lines(text, source)
+    fill_in(document)
     return job_from(document, source, lines)
 
 
