@@ -47,6 +47,9 @@ class OperatorOptions:
     trainer_image: str | None = _setting(
         None, "image for jobs that name none; without it such jobs do not start", "IMAGE"
     )
+    trainer_pull_secrets: tuple[str, ...] = _setting(
+        (), "Secrets for pulling images, in the namespaces of jobs that name none", "NAME,NAME"
+    )
     namespaces: tuple[str, ...] = _setting((), "namespaces whose jobs are reconciled; default: all", "NAME,NAME")
     exclude_namespaces: tuple[str, ...] = _setting(
         (), "namespaces whose jobs are left to another operator", "NAME,NAME"

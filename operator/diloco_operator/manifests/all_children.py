@@ -11,6 +11,7 @@ from diloco_operator import names
 from diloco_operator.manifests import abroad, common, documents, learners, network, secrets, services, syncer
 from diloco_operator.manifests.errors import InvalidSpecError
 from diloco_operator.manifests.from_users import passthrough, pod_template, restrictions
+from diloco_operator.manifests.from_users.everywhere import everywhere
 from diloco_operator.manifests.inputs import Inputs, Placed
 from diloco_operator.options import OperatorOptions
 
@@ -28,13 +29,21 @@ def all_children(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs) -> tu
     """
     sets = names.stateful_sets(job.metadata.name, names.pools(job.spec))
     own = restrictions.own_objects(job.metadata.name, sets)
-    if wrong := [*_pod_problems(job.spec, own), *restrictions.store_problems(job.spec, own)]:
+    if wrong := [
+        *pod_template.metadata_problems("spec", job.spec),
+        *_pod_problems(job.spec, own),
+        *restrictions.store_problems(job.spec, own),
+    ]:
         raise InvalidSpecError(wrong)
     _check_set_names(sets)
     others = (abroad.objects(job, cluster, inputs, sets) for cluster in inputs.remotes)
     made = (*_at_home(job, options, inputs, sets), *chain.from_iterable(others))
     assigns = {"": options.assigns_users, **{name: one.assigns_users for name, one in inputs.remotes.items()}}
-    return tuple(replace(one, body=common.without_ids(one.body)) if assigns[one.cluster] else one for one in made)
+    secrets_of_pods = job.spec.image_pull_secrets or tuple({"name": name} for name in options.trainer_pull_secrets)
+    made_as_said = (replace(one, body=everywhere(one.body, job.spec, secrets_of_pods)) for one in made)
+    return tuple(
+        replace(one, body=common.without_ids(one.body)) if assigns[one.cluster] else one for one in made_as_said
+    )
 
 
 def _at_home(job: DiLoCoJob, options: OperatorOptions, inputs: Inputs, sets: names.SetNames) -> tuple[Placed, ...]:

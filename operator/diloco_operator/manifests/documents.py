@@ -1,9 +1,8 @@
 """The ConfigMap with the job's manifest, as its processes read it.
 
-It leaves out what no process uses: ``suspend``, what becomes of lost pods, when pools fall back, how the syncer is
-exposed, which clusters regions are in, and learners' claims. So a changed address changes nothing here, and images of
-another version find no field that is new there. Pod templates must not contain a digest of it, or a change of a pool's
-size would restart all pods.
+It leaves out what no process uses: ``suspend``, labels of objects, what becomes of lost pods, when pools fall back, how
+the syncer is exposed, which clusters regions are in, and learners' claims. So a changed address changes nothing here.
+Pod templates must not contain a digest of it, or a change of a pool's size would restart all pods.
 """
 
 import json
@@ -29,8 +28,10 @@ USED_BY_CLAIMS: Final = frozenset({"storage"})
 """Fields of a pool that only its learners' claims use."""
 USED_BY_OPERATOR: Final = frozenset({"fallback_after_seconds", "certificates_not_before"})
 """Fields of a pool that only the operator uses."""
+_OF_OBJECTS: Final = {"suspend": True, "image_pull_secrets": True, "labels": True, "annotations": True}
+"""Fields of the spec that say how its objects are, which no process uses."""
 _USED_BY_NO_PROCESS: Final[Any] = {
-    "suspend": True,
+    **_OF_OBJECTS,
     "failure_policy": {"lost_pods": True},
     "syncer": {
         "expose": True,
@@ -41,7 +42,7 @@ _USED_BY_NO_PROCESS: Final[Any] = {
     "regions": {"__all__": {"cluster": True, "pools": {"__all__": set(USED_BY_CLAIMS | USED_BY_OPERATOR)}}},
 }
 _ABROAD: Final[Any] = {
-    "suspend": True,
+    **_OF_OBJECTS,
     "failure_policy": {"lost_pods": True},
     "image": True,
     "syncer": True,

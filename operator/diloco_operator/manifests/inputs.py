@@ -82,7 +82,8 @@ class Inputs:
 def choose_images(spec: JobSpec, default: str | None) -> Images:
     """Images of the manifest, else the default.
 
-    The syncer takes its own, ``spec.image`` or the image of `syncers_pool`: every trainer image contains both programs.
+    The syncer takes its own, ``spec.image``, the default or the image of `syncers_pool`: every trainer image contains
+    both programs.
 
     Raises:
         NoImageError: there is no image for some pool or the syncer.
@@ -93,7 +94,6 @@ def choose_images(spec: JobSpec, default: str | None) -> Images:
         if image is None:
             raise NoImageError(key)
         learners[key] = image
-    first = syncers_pool(spec)
-    syncer = spec.syncer.image or spec.image or pools(spec)[first].image or default
+    syncer = spec.syncer.image or spec.image or default or pools(spec)[syncers_pool(spec)].image
     assert syncer is not None, "that pool would have had no image either"
     return Images(syncer=syncer, learners=learners)

@@ -8,9 +8,10 @@ from diloco.spec.backup import InitFrom
 from diloco.spec.base import MapBy, SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import refuse
-from diloco.spec.kube.values import DnsLabel, ImageName
+from diloco.spec.kube.values import Annotations, DnsLabel, ImageName, Labels
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.placement import FailurePolicy, Pool, Region, SyncerSpec
+from diloco.spec.pods import ImagePullSecrets
 from diloco.spec.sync import SyncSpec
 from diloco.spec.training import DataSpec, LoopSpec, ModelSpec, TaskSpec, TrainingSpec
 
@@ -40,6 +41,13 @@ class JobSpec(SpecModel):
     """true: stop after a checkpoint. false: run, or resume."""
     image: ImageName | None = None
     """Trainer image, unless a pool sets its own. Needed in a cluster."""
+    image_pull_secrets: ImagePullSecrets = ()
+    """Secrets for pulling images, for every pod, in each namespace in which the job has pods. Default: the
+    operator's, ``trainer.image.pullSecrets`` of its chart."""
+    labels: Labels = Field(default_factory=dict)
+    """Labels of every object and pod of the job in clusters, beside the operator's."""
+    annotations: Annotations = Field(default_factory=dict)
+    """Annotations of every object and pod of the job in clusters, beside the operator's."""
     model: ModelSpec
     """The model."""
     data: DataSpec = DataSpec()

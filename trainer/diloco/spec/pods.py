@@ -12,6 +12,7 @@ from diloco.spec.kube.values import Annotations, ClassName, DnsLabel, Labels, Qu
 
 Variables = Annotated[tuple[Annotated[dict[str, Any], Of("EnvVar")], ...], Field(max_length=256), MapBy("name")]
 _Objects = tuple[dict[str, Any], ...]
+ImagePullSecrets = Annotated[_Objects, ListOf("LocalObjectReference", "name")]
 
 
 class Resources(SpecModel):
@@ -81,7 +82,7 @@ class PodSpec(SpecModel):
     dns_config: Annotated[dict[str, Any], Of("PodDNSConfig")] = Field(default_factory=dict)
     dns_policy: Literal["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"] | None = None
     host_aliases: Annotated[_Objects, ListOf("HostAlias")] = ()
-    image_pull_secrets: Annotated[_Objects, ListOf("LocalObjectReference", "name")] = ()
+    image_pull_secrets: ImagePullSecrets = ()
     init_containers: Annotated[_Objects, ListOf("Container", "name")] = ()
     """Run first or, with ``restartPolicy: Always``, beside ours. They get our security context."""
     node_selector: Labels = Field(default_factory=dict)

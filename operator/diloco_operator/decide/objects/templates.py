@@ -46,7 +46,7 @@ def described(one: Object, spec: JobSpec, default: str | None) -> Object:
     if its[labels.COMPONENT] == labels.LEARNER:
         inputs = _pool_inputs(spec, pools(spec)[PoolKey(its[labels.REGION], its[labels.POOL])])
     else:
-        inputs = _syncer_inputs(spec)
+        inputs = _syncer_inputs(spec, default)
         one = _annotated(one, {} if default is None else {DEFAULT_IMAGE: default})
     return _annotated(one, {TEMPLATE: _digest(template), INPUTS: _digest(inputs)})
 
@@ -74,10 +74,15 @@ def replaces_pods(before: Object, after: Object) -> bool:
 
 def _pool_inputs(spec: JobSpec, pool: Pool) -> Any:
     said = pool.model_dump(mode="json", by_alias=True, include=set(PASSED_TO_PODS), exclude_defaults=True)
-    return {"image": spec.image, "pool": said}
+    return {**_pull_secrets(spec), "image": spec.image, "pool": said}
 
 
-def _syncer_inputs(spec: JobSpec) -> Any:
+def _pull_secrets(spec: JobSpec) -> dict[str, Any]:
+    # Only if there are some, as below.
+    return {"imagePullSecrets": list(spec.image_pull_secrets)} if spec.image_pull_secrets else {}
+
+
+def _syncer_inputs(spec: JobSpec, default: str | None) -> Any:
     first = pools(spec)[syncers_pool(spec)]
     resources = spec.syncer.resources
     patch = spec.syncer.pod_template
@@ -87,7 +92,8 @@ def _syncer_inputs(spec: JobSpec) -> Any:
     return {
         **patched,
         **({"stores": stores} if stores else {}),
-        "image": spec.syncer.image or spec.image or first.image,
+        **_pull_secrets(spec),
+        "image": spec.syncer.image or spec.image or (first.image if default is None else None),
         "env": list(spec.syncer.env),
         "resources": {}
         if resources is None

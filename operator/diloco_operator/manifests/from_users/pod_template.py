@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from diloco.spec.errors import Problem
-from diloco.spec.pods import OwnContainer, PodTemplate
+from diloco.spec.job import JobSpec
+from diloco.spec.pods import OwnContainer, PodMetadata, PodTemplate
 from diloco_operator.manifests import common
 from diloco_operator.manifests.errors import shown
 from diloco_operator.manifests.from_users import passthrough, restrictions
@@ -57,13 +58,7 @@ def mounts(patch: PodTemplate | None, path: str) -> bool:
 
 def problems(place: str, template: PodTemplate, container: str, own: restrictions.OwnObjects) -> Iterator[Problem]:
     """Problems of ``template``, at ``place`` in the manifest; ``own``: objects that only the operator gives to pods."""
-    for field, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
-        for key in given:
-            if key.startswith(_OUR_PREFIXES):
-                yield Problem(
-                    f"{place}.metadata.{field}.{key}", "is reserved for Kubernetes or the operator; use another key"
-                )
-    yield from restrictions.annotation_problems(f"{place}.metadata.annotations", template.metadata.annotations)
+    yield from metadata_problems(f"{place}.metadata", template.metadata)
     spec, place = template.spec, f"{place}.spec"
     volumes = [volume["name"] for volume in spec.volumes]
     for index, volume in enumerate(spec.volumes):
@@ -81,6 +76,15 @@ def problems(place: str, template: PodTemplate, container: str, own: restriction
             yield Problem(f"{place}.containers[{index}].name", text)
         yield from _container_problems(f"{place}.containers[{index}]", ours, volumes)
         yield from restrictions.reference_problems(f"{place}.containers[{index}].envFrom", ours.env_from, own)
+
+
+def metadata_problems(place: str, given: PodMetadata | JobSpec) -> Iterator[Problem]:
+    """Problems of ``given``'s labels and annotations, for pods or for all objects, at ``place`` in the manifest."""
+    for field, ones in (("labels", given.labels), ("annotations", given.annotations)):
+        for key in ones:
+            if key.startswith(_OUR_PREFIXES):
+                yield Problem(f"{place}.{field}.{key}", "is reserved for Kubernetes or the operator; use another key")
+    yield from restrictions.annotation_problems(f"{place}.annotations", given.annotations)
 
 
 def _container_problems(place: str, container: OwnContainer, volumes: Sequence[str]) -> Iterator[Problem]:

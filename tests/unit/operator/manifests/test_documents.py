@@ -1,6 +1,7 @@
 """The manifest as processes read it from the ConfigMap: the same job, whatever characters it contains."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -31,7 +32,8 @@ def test_a_process_reads_the_job_that_was_written(name: str) -> None:
         region.model_copy(update={"pools": tuple(pool.model_copy(update={"storage": None}) for pool in region.pools)})
         for region in spec.regions
     )
-    changed = {"syncer": syncer, "init_from": init_from, "failure_policy": policy, "regions": regions}
+    of_objects: dict[str, Any] = {"labels": {}, "annotations": {}, "image_pull_secrets": ()}
+    changed = {**of_objects, "syncer": syncer, "init_from": init_from, "failure_policy": policy, "regions": regions}
     told = spec.model_copy(update=changed)
     assert parse_job(job_text(every_job()[name])).spec == told
 

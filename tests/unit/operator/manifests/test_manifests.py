@@ -132,7 +132,7 @@ def test_an_exposed_syncer_shows_only_the_port_that_asks_for_a_certificate() -> 
     exposed = services[names.exposed_syncer("all-fields")]
     assert exposed["spec"]["type"] == "LoadBalancer"
     assert [port["name"] for port in exposed["spec"]["ports"]] == ["sync"]
-    assert exposed["metadata"]["annotations"] == {"balancer.example/scheme": "internal"}
+    assert exposed["metadata"]["annotations"]["balancer.example/scheme"] == "internal"
     assert services[names.syncer("all-fields")]["spec"]["type"] == "ClusterIP"
     assert names.exposed_syncer("two-regions") not in of_kind(JOBS["two-regions"], "Service")
 
@@ -142,7 +142,7 @@ def test_an_exposed_syncer_shows_only_the_port_that_asks_for_a_certificate() -> 
     [
         ("spec", "pool", "spec", "pool"),
         ("spec", None, "spec", "spec"),
-        (None, "pool", "pool", "pool"),
+        (None, "pool", "default", "pool"),
         (None, None, "default", "default"),
     ],
 )

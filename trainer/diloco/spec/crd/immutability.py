@@ -44,6 +44,7 @@ MUTABLE = frozenset(
 MUTABLE_SUSPENDED = frozenset(
     {
         "spec.image",
+        "spec.imagePullSecrets",
         "spec.initFrom",
         "spec.syncer.image",
         "spec.syncer.backup",

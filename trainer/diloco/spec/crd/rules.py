@@ -21,6 +21,7 @@ from diloco.spec.checks import (
     OF_OWN_CODE,
     TOO_SHORT,
 )
+from diloco.spec.placement import Pool
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
 from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec, exactly_one
@@ -70,12 +71,19 @@ def _sum(of_pool: str) -> str:
     return f"self.regions.map(r, r.pools.map(p, {of_pool}).sum()).sum()"
 
 
+def _or_default(pool: str, field: str) -> str:
+    """A number of a pool. Items of lists have no defaults that the API server would fill in."""
+    return f"(has({pool}.{field}) ? {pool}.{field} : {_POOL_DEFAULTS[field]})"
+
+
 def _size(pool: str) -> str:
-    return f"({pool}.learners - (has({pool}.excludedIndices) ? {pool}.excludedIndices.size() : 0))"
+    excluded = f"(has({pool}.excludedIndices) ? {pool}.excludedIndices.size() : 0)"
+    return f"({_or_default(pool, 'learners')} - {excluded})"
 
 
+_POOL_DEFAULTS = {field.alias: field.default for field in Pool.model_fields.values()}
 _LEARNERS = _sum(_size("p"))
-_PODS = _sum(f"{_size('p')} * p.nodesPerLearner")
+_PODS = _sum(f"{_size('p')} * {_or_default('p', 'nodesPerLearner')}")
 _BATCH_SIZE = "(has(p.batchSize) && type(p.batchSize) == int ? int(p.batchSize) : self.training.batchSize)"
 _STEP_TOKENS = (
     f"self.regions.map(r, r.pools.map(p, {_size('p')} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
@@ -86,7 +94,7 @@ _REMOTE = "self.regions.exists(r, has(r.cluster))"
 
 def _ranks(pool: str) -> str:
     """Of a learner; those that follow from accelerators in the limits count as one."""
-    return f"(has({pool}.processesPerNode) ? {pool}.processesPerNode : 1) * {pool}.nodesPerLearner"
+    return f"(has({pool}.processesPerNode) ? {pool}.processesPerNode : 1) * {_or_default(pool, 'nodesPerLearner')}"
 
 
 def _at_most_learners(field: str) -> Rule:
@@ -248,10 +256,10 @@ _INIT_FROM = (
 _POOL = (
     Rule(
         # Duplicates are refused by the list's type.
-        "!has(self.excludedIndices) || self.excludedIndices.all(i, i < self.learners)",
+        f"!has(self.excludedIndices) || self.excludedIndices.all(i, i < {_or_default('self', 'learners')})",
         "names an index that is not below learners, %s; use smaller ones",
         "excludedIndices",
-        ("self.learners",),
+        (_or_default("self", "learners"),),
     ),
     Rule(
         f"!has(self.minimumLearners) || self.minimumLearners <= {_size('self')}",

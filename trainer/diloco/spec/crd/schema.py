@@ -34,7 +34,8 @@ class StructuralSchema:
 
     reader: SchemaReader
     defaults: bool
-    """Whether the API server fills in defaults: in a spec it does, in a status it should not."""
+    """Whether the API server fills in defaults: in a spec, but for items of lists, it does; in a status it should
+    not."""
 
     def of(self, node: Schema) -> Schema:
         """The structural schema of ``node``, references and unions with null resolved."""
@@ -64,7 +65,10 @@ class StructuralSchema:
 
     def _inner(self, node: Schema) -> Schema:
         if node.get("type") == "array":
-            return {"items": _with_keys(self.of(node["items"]), node.get(MAP_KEYS, ()))}
+            # Argo CD and client-side apply compare and replace lists whole. With a default in an item, what is stored
+            # would differ from what was applied for ever.
+            items = replace(self, defaults=False).of(node["items"])
+            return {"items": _with_keys(items, node.get(MAP_KEYS, ()))}
         if node.get("type") != "object":
             return {}
         if FREE.items() <= node.items():
