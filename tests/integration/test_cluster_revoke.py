@@ -1,4 +1,4 @@
-"""``diloco cluster revoke`` against a real API server: the times that the operator reads."""
+"""``diloco cluster revoke`` and ``diloco scale`` against a real API server, which has changed meanwhile."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import pytest
 from diloco.spec.names.object_names import BadNameError
 from diloco_operator.api_server.kinds import JOB
 from diloco_operator.commands.revoke import revoke
+from diloco_operator.commands.scale import scale
 from diloco_operator.commands.shared import CommandError
 from testbed.api_server.server import ApiServer
 from tests.support.job_in_namespace import MANIFEST, Namespace
@@ -59,3 +60,19 @@ def test_what_does_not_exist_is_one_line_and_changes_nothing(server: ApiServer) 
     with pytest.raises(CommandError, match="no job other in namespace ml; there is job"):
         revoke("other", "europe", "ml", None, server.kubeconfig)
     assert pools(server) == before
+
+
+def test_pools_are_scaled_by_name_after_one_before_them_is_gone(server: ApiServer) -> None:
+    Namespace(server, "scaled").job("job")
+    job = server.request("GET", JOB.path("scaled", "job"))[1]
+    first, last = job["spec"]["regions"][0], job["spec"]["regions"][-1]
+    assert first["name"] != last["name"]
+    job["spec"]["regions"] = job["spec"]["regions"][1:]
+    server.request("PUT", JOB.path("scaled", "job"), job)
+    scale("job", [f"{last['name']}/{last['pools'][0]['name']}=7"], "scaled", None, server.kubeconfig)
+    changed = server.request("GET", JOB.path("scaled", "job"))[1]["spec"]["regions"][-1]
+    assert changed["pools"][0]["learners"] == 7
+    with pytest.raises(CommandError, match=rf"REGION/POOL=N: {first['name']}/.* is not a pool of the job; use "):
+        scale("job", [f"{first['name']}/{first['pools'][0]['name']}=7"], "scaled", None, server.kubeconfig)
+    with pytest.raises(CommandError, match="learners"):
+        scale("job", [f"{last['name']}/{last['pools'][0]['name']}=100000"], "scaled", None, server.kubeconfig)

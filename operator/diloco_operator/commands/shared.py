@@ -22,6 +22,7 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option("--kubeconfig", metavar="FILE", help="Kubeconfig. Default: $KUBECONFIG, or ~/.kube/config."),
 ]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")]
 ServiceAccount = Annotated[
     str,
     typer.Option("--service-account", metavar="NAME", help="ServiceAccount that the operator uses in that namespace."),

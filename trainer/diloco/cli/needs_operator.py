@@ -23,13 +23,16 @@ def needs_operator() -> None:
 
 
 def add_cluster_commands(app: typer.Typer, panel: str) -> None:
-    """Add ``diloco cluster``; without the operator's package, a command of that name that says what to install."""
+    """Add ``diloco scale`` and ``diloco cluster``. Without the operator's package they say what to install."""
     if find_spec("diloco_operator") is None:
         anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+        app.command("scale", rich_help_panel=panel, context_settings=anything)(_scale)
         app.command("cluster", rich_help_panel=panel, context_settings=anything)(_cluster)
         return
     from diloco_operator.commands import app as commands
+    from diloco_operator.commands.scale import scale
 
+    app.command("scale", rich_help_panel=panel)(scale)
     app.add_typer(commands, name="cluster", rich_help_panel=panel)
 
 
@@ -39,5 +42,15 @@ def _cluster() -> None:
     \b
     Examples:
       diloco cluster prepare learners
+    """
+    needs_operator()
+
+
+def _scale() -> None:
+    """Scale pools of a job in a cluster. Needs the operator's package: pip install 'decoupled-diloco[operator]'.
+
+    \b
+    Examples:
+      diloco scale two-regions us-west/old=8
     """
     needs_operator()
