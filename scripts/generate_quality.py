@@ -81,8 +81,8 @@ def against_decoupled(workload: str) -> Callable[[Figures], Iterator[str]]:
 
 def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
     other = "decoupled" if aside else "data-parallel of its optimizer"
-    yield f"| steps | method | loss | sd | seeds | against {other} | merges a fragment |"
-    yield "|---|---|---|---|---|---|---|"
+    yield f"| steps | method | inner rates; outer | loss | sd | seeds | against {other} | merges a fragment |"
+    yield "|---|---|---|---|---|---|---|---|"
     for row in figures["rows"]:
         if row["workload"] != workload or (row["variant"] in ASIDE) != aside:
             continue
@@ -96,9 +96,19 @@ def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
             None,
         )
         yield (
-            f"| {row['steps']} | {row['label']} | {row['loss']:.3f} | {_plain(row['sd'], '.3f')} | {len(row['seeds'])}"
+            f"| {row['steps']} | {row['label']} | {_rates(row['rates'])} | {row['loss']:.3f}"
+            f" | {_plain(row['sd'], '.3f')} | {len(row['seeds'])}"
             f" | {_percent(difference)} | {_plain(row['merges_a_fragment'], '.1f')} |"
         )
+
+
+def _rates(rates: dict[str, float]) -> str:
+    """The inner learning rates, of AdamW and of Muon, and the outer one with its momentum, as in a manifest."""
+    inner = " / ".join(f"{rates[name]:g}" for name in ("adamw", "muon") if rates.get(name))
+    if rates.get("effective") is None:
+        return inner
+    momentum = rates.get("momentum") or 0.0
+    return f"{inner}; {rates['effective'] * (1 - momentum):g}, {momentum:g}"
 
 
 def account(figures: Figures) -> Iterator[str]:
