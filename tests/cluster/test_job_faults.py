@@ -38,6 +38,7 @@ from tests.support.cluster_nodes import (
 
 pytestmark = pytest.mark.timeout(900)
 
+KILLS = 4
 NEWCOMER = "west/spot/1"
 PATIENT = [
     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 900}
@@ -182,6 +183,22 @@ def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: Clus
     assert identities(map(job.pod, BOTH)) == learners
     assert [one.restarts for one in merged.learners] == [one.restarts for one in before.learners]
     job.wait_for(lambda status: status.syncer is not None and status.syncer.epoch == after.epoch, "the status has it")
+
+
+@pytest.mark.core
+def test_a_killed_syncer_takes_back_behind_its_service_what_learners_hold(job: ClusterJob) -> None:
+    restored = 0
+    for _ in range(KILLS):  # one may come just after a checkpoint, when nothing is to be taken back
+        before = job.all_train(*BOTH)
+        kill_container(job.syncer())
+        after = job.wait_for_account(lambda account, old=before.epoch: account.epoch > old, "the syncer serves again")
+        if after.recovered is not None:
+            assert after.recovered.lost == 0, after.recovered
+            restored += after.recovered.restored
+        if restored:
+            break
+    assert restored > 0
+    job.all_train(*BOTH)
 
 
 @pytest.mark.core

@@ -26,9 +26,6 @@ CONTAINER: Final = "learner"
 GRACE_SECONDS: Final = 120
 """From SIGTERM to SIGKILL: 20 s to hand in what is due, 60 s for the disk, more if much is kept, and a margin."""
 _DISK_SECONDS: Final = 60
-LOST_NODE_SECONDS: Final = 30
-"""How long a learner's pod stays on a node that is not ready or out of reach (ours; the API server's default is 300
-s)."""
 STARTUP_SECONDS: Final = 600
 """Time to start Python and import modules. Loading after that is judged by its progress, not by a time limit."""
 
@@ -53,7 +50,7 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, count:
             "serviceName": names.learners(name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": labels.pool_selector(name, key)},
-            "template": {**placed, "spec": leaves_lost_nodes(placed["spec"], LOST_NODE_SECONDS)},
+            "template": {**placed, "spec": leaves_lost_nodes(placed["spec"])},
             **({} if pool.storage is None else _claims(pool.storage)),
         },
     }

@@ -1,9 +1,14 @@
 """The Services by which a job's pods are found."""
 
+from typing import Final
+
 from diloco.spec import DiLoCoJob
 from diloco_operator import labels, names
 from diloco_operator.manifests import common
 from diloco_operator.manifests.inputs import Manifest
+
+_BEFORE_READY: Final[Manifest] = {"publishNotReadyAddresses": True}
+"""A syncer that has restarted takes merges back from learners before it is ready, so they must reach it then."""
 
 
 def learners(job: DiLoCoJob) -> Manifest:
@@ -31,6 +36,7 @@ def syncer(job: DiLoCoJob) -> Manifest:
         labels.SYNCER,
         {
             "type": "ClusterIP",
+            **_BEFORE_READY,
             "selector": labels.syncer_selector(name),
             "ports": [
                 _port(common.SYNC_PORT_NAME, common.SYNC_PORT),
@@ -63,6 +69,7 @@ def exposed_syncer(job: DiLoCoJob) -> Manifest | None:
             **ranges,
             # What leads there from outside needs a Service with no other port, of any kind.
             "type": "ClusterIP" if expose.type == "External" else expose.type,
+            **_BEFORE_READY,
             "selector": labels.syncer_selector(name),
             "ports": [_port(common.SYNC_PORT_NAME, common.SYNC_PORT)],
         },

@@ -7,6 +7,7 @@ from diloco_operator import labels, names
 from diloco_operator.manifests import common, room
 from diloco_operator.manifests.from_users.pod_template import patched
 from diloco_operator.manifests.inputs import Manifest
+from diloco_operator.manifests.placement.lost_nodes import leaves_lost_nodes
 
 CONTAINER: Final = "syncer"
 GRACE_SECONDS: Final = 150
@@ -23,7 +24,7 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
     """
     name = job.metadata.name
     own, patch = labels.of_job(name, labels.SYNCER), job.spec.syncer.pod_template
-    template = {"metadata": {"labels": own}, "spec": _pod(job, image)}
+    template = patched({"metadata": {"labels": own}, "spec": _pod(job, image)}, patch, CONTAINER)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -32,7 +33,7 @@ def deployment(job: DiLoCoJob, image: str, replicas: int) -> Manifest:
             "replicas": replicas,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels.syncer_selector(name)},
-            "template": patched(template, patch, CONTAINER),
+            "template": {**template, "spec": leaves_lost_nodes(template["spec"])},
         },
     }
 

@@ -127,6 +127,13 @@ def test_containers_cannot_write_outside_volumes_or_reach_the_api_server(which: 
     assert all(one["securityContext"]["readOnlyRootFilesystem"] is True for one in containers(TEMPLATES[which]))
 
 
+@pytest.mark.parametrize("job", JOBS)
+def test_learners_reach_a_syncer_that_is_not_ready(job: str) -> None:
+    # After a crash it takes merges back from them before it is.
+    services = of_kind(JOBS[job], "Service").values()
+    assert all(one["spec"]["publishNotReadyAddresses"] for one in services)
+
+
 def test_an_exposed_syncer_shows_only_the_port_that_asks_for_a_certificate() -> None:
     services = of_kind(JOBS["all-fields"], "Service")
     exposed = services[names.exposed_syncer("all-fields")]

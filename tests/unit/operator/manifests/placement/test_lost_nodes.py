@@ -2,9 +2,8 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.manifests.learners import LOST_NODE_SECONDS
-from diloco_operator.manifests.placement.lost_nodes import TAINTS, leaves_lost_nodes
-from tests.support.made_objects import learner_pod, with_pool
+from diloco_operator.manifests.placement.lost_nodes import LOST_NODE_SECONDS, TAINTS, leaves_lost_nodes
+from tests.support.made_objects import learner_pod, made, templates, with_pool
 
 NOT_READY, UNREACHABLE = TAINTS
 OURS = [
@@ -31,5 +30,10 @@ def test_a_toleration_of_the_users_for_a_key_stands(given: dict[str, Any], added
 
 
 def test_adding_them_twice_changes_nothing() -> None:
-    once = leaves_lost_nodes({"containers": []}, 30)
-    assert leaves_lost_nodes(once, 30) == once
+    once = leaves_lost_nodes({"containers": []})
+    assert leaves_lost_nodes(once) == once
+
+
+def test_the_syncer_leaves_a_lost_node_as_soon_as_a_learner() -> None:
+    found = templates(made(with_pool({})))
+    assert {tuple(map(str, one["spec"]["tolerations"])) for one in found.values()} == {tuple(map(str, OURS))}
