@@ -345,3 +345,27 @@ def test_one_manifest_is_applied_by_client_and_by_server_in_turn(job_server: Api
         told = job_server.kubectl(*how, "--filename=-", text=json.dumps(job)).stderr
         assert "null" not in told
     job_server.request("DELETE", f"{JOBS}/in-turn")
+
+
+def test_two_appliers_share_the_lists_of_a_pool(job_server: ApiServer) -> None:
+    def apply(manager: str, spec: dict[str, Any]) -> None:
+        body = changed({"metadata.name": "shared"}) | ({} if manager == "user" else {"spec": spec})
+        if manager == "user":
+            body["spec"] |= spec
+        text = json.dumps(body)
+        job_server.kubectl("apply", "--server-side", f"--field-manager={manager}", "--filename=-", text=text)
+
+    def with_volume(name: str) -> dict[str, Any]:
+        mount = {"name": "learner", "volumeMounts": [{"name": name, "mountPath": f"/{name}"}]}
+        pod = {"volumes": [{"name": name, "emptyDir": {}}], "imagePullSecrets": [{"name": name}]}
+        containers = {"containers": [mount]} if name == "data" else {}
+        pools = [{"name": "old", "podTemplate": {"spec": {**pod, **containers}}}]
+        return {"regions": [{"name": "us-west", "pools": pools}], "suspend": True}
+
+    apply("user", with_volume("data"))
+    apply("platform", with_volume("cache"))
+    job = job_server.request("GET", f"{JOBS}/shared")[1]
+    found = job["spec"]["regions"][0]["pools"][0]["podTemplate"]["spec"]
+    for names in ("volumes", "imagePullSecrets"):
+        assert {one["name"] for one in found[names]} == {"data", "cache"}
+    assert [one["name"] for one in found["containers"]] == ["learner"]

@@ -77,7 +77,7 @@ class PodSpec(SpecModel):
     """The part of Kubernetes' PodSpec that a user may set."""
 
     affinity: Annotated[dict[str, Any], Of("Affinity")] = Field(default_factory=dict)
-    containers: tuple[OwnContainer, ...] = Field(default=(), max_length=1)
+    containers: Annotated[tuple[OwnContainer, ...], Field(max_length=1), MapBy("name")] = ()
     """Additions to the operator's container (learner, syncer): ``envFrom``, ``volumeMounts``."""
     dns_config: Annotated[dict[str, Any], Of("PodDNSConfig")] = Field(default_factory=dict)
     dns_policy: Literal["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"] | None = None

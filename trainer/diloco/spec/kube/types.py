@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict
 
-from diloco.spec.base import ENV_NAME, FREE, INT_OR_STRING, MEDIUM, MOUNT_PATH, PUBLISHED_TYPE, Quantity, UniqueBy
+from diloco.spec.base import ENV_NAME, FREE, INT_OR_STRING, MEDIUM, MOUNT_PATH, PUBLISHED_TYPE, MapBy, Quantity
 from diloco.spec.errors import Problem, refuse
 from diloco.spec.kube.fields import PUBLISHED
 from diloco.spec.kube.rules import RULES, Rule
@@ -121,14 +121,14 @@ class Of:
 
 @dataclass(frozen=True)
 class ListOf(Of):
-    """A list of such mappings, each with a text of its own in one field if ``key`` names it."""
+    """A list of such mappings; if ``key`` names a field, each has a text of its own there, and they merge by it."""
 
     key: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """That of the list."""
         del source
-        rules = [UniqueBy(self.key)] if self.key else []
+        rules = [MapBy(self.key)] if self.key else []
         return handler.generate_schema(
             Annotated[tuple[Annotated[dict[str, Any], Of(self.name)], ...], Field(max_length=64), *rules]
         )
