@@ -150,7 +150,7 @@ def fill_trained(path: Path, module: nn.Module) -> None:
 def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Module:
     if info.model.entrypoint is not None and model is None:
         raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; use its manifest too")
-    return make_model(model or info.model, info.vocabulary_size, 0)
+    return make_model(model or info.model, info.vocabulary_size, 0, values=False)
 
 
 def _info(path: Path, metadata: Mapping[str, str]) -> ModelInfo:

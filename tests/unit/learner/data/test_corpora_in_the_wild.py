@@ -85,7 +85,7 @@ def test_the_log_says_how_many_files_of_a_folder_are_read(tmp_path: Path, caplog
         (tmp_path / "corpus" / name).write_text("a")
     (tmp_path / "corpus" / "d.jsonl").touch()
     assert texts_of(tmp_path / "corpus", column="text") == ["own", "web"]
-    said = f"data.documents.path: 2 of 8 file(s) in {tmp_path}/corpus are read; left out: "
+    said = f"data.documents.path: 2 of 9 file(s) in {tmp_path}/corpus are read; left out: "
     assert said in caplog.text
     assert "2 x .csv" in caplog.text
 
