@@ -8,6 +8,7 @@ import torch
 
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.options import EngineOptions
+from diloco.model import ModelError
 from diloco.model.build import build_model, model_identity
 from diloco.model.fragments import read_fragment
 from diloco.spec import DiLoCoJob
