@@ -121,7 +121,7 @@ def test_what_is_not_on_this_machine_is_a_warning(
 
 def test_accelerators_that_do_not_count_are_a_warning(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limits = "resources: {limits: {nvidia.com/mig-1g.5gb: 4}}"
-    job.write_text(SMALL_MANIFEST.replace("name: cpu", f"name: cpu, {limits}"))
+    job.write_text(SMALL_MANIFEST.replace("learners: 2", f"learners: 2, {limits}"))
     assert execute(["validate", str(job)]) == 0
     assert "limits: nvidia.com/mig-1g.5gb: 4 does not count" in capsys.readouterr().err
 

@@ -71,8 +71,9 @@ def tokens(
         patterns = {"include": tuple(include)} if include else {}
         chosen = TextData.model_validate({"path": source, **patterns})
     shown = sys.stderr.isatty()
+    clear = "\r\x1b[K" if shown else ""
     told = logging.Handler()
-    told.emit = lambda record: typer.echo(record.getMessage(), err=True)  # type: ignore[method-assign]  # shorter than a class
+    told.emit = lambda one: typer.echo(f"{clear}{one.getMessage()}", err=True)  # type: ignore[method-assign]  # short
     log = logging.getLogger("diloco.learner.data")
     log.setLevel(logging.INFO)
     log.addHandler(told)
@@ -81,12 +82,11 @@ def tokens(
             chosen,
             output,
             None if tokenizer is None else open_tokenizer(tokenizer),
-            at_most_every(1, lambda now: typer.echo(f"\r\x1b[K{now}", nl=False, err=True) if shown else None),
+            at_most_every(1, lambda now: typer.echo(f"{clear}{now}", nl=False, err=True) if shown else None),
         )
     finally:
         log.removeHandler(told)
-        if shown:
-            typer.echo("\r\x1b[K", nl=False, err=True)
+        typer.echo(clear, nl=False, err=True)
     typer.echo(
         f"{output}: {info.count:,} tokens of a vocabulary of {info.vocabulary_size:,}, {info.data_bytes / 1e6:.1f} MB. "
         f"Use it with data: {{tokens: {{path: {output}}}}} and model.builtin.vocabularySize: {info.vocabulary_size}"
