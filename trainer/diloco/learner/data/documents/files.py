@@ -81,10 +81,12 @@ def find_document_files(documents: DocumentsData, field: str, copies: Path | Non
         DataError: nothing is there, or something cannot be read; one line that names ``field``.
     """
     field = f"{field}.path"
+    store: ObjectStore | None = None
+    versions: tuple[FileSignature | str | None, ...]
     if "://" in documents.path:
         store, files, versions = _in_store(documents.path, field)
     else:
-        store, files = None, _find(documents.path, documents.column, field)
+        files = _find(documents.path, documents.column, field)
         versions = _signatures(files)
     return DocumentFiles(files, versions, field, documents.column, documents.bad_rows, store=store, copies=copies)
 
