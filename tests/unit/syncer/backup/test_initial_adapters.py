@@ -28,7 +28,7 @@ def saved(tmp_path: Path) -> Path:
     model = peft.get_peft_model(base, config)
     for parameter in trained_parameters(model).values():
         torch.nn.init.normal_(parameter)
-    model.save_pretrained(tmp_path / "adapters")
+    model.save_pretrained(str(tmp_path / "adapters"))
     return tmp_path / "adapters"
 
 

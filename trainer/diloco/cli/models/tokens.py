@@ -73,7 +73,7 @@ def tokens(
     shown = sys.stderr.isatty()
     clear = "\r\x1b[K" if shown else ""
     told = logging.Handler()
-    told.emit = lambda one: typer.echo(f"{clear}{one.getMessage()}", err=True)  # type: ignore[method-assign]  # short
+    told.emit = lambda record: typer.echo(f"{clear}{record.getMessage()}", err=True)  # type: ignore[method-assign]  # short
     log = logging.getLogger("diloco.learner.data")
     log.setLevel(logging.INFO)
     log.addHandler(told)
