@@ -1,7 +1,9 @@
 """Small corpora in every format that is read, and a tokenizer for them, as files."""
 
+import bz2
 import gzip
 import json
+import lzma
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,17 +31,31 @@ def write_tokenizer(folder: Path, **config: Any) -> Path:
     return folder
 
 
+def compressed(content: bytes, ending: str) -> bytes:
+    """As one, or for .gz two, of the parts that such a file may have."""
+    half = len(content) // 2
+    match ending:
+        case ".gz":
+            return gzip.compress(content[:half]) + gzip.compress(content[half:])
+        case ".zst":
+            return bytes(pa.compress(content, codec="zstd", asbytes=True))
+        case ".bz2":
+            return bz2.compress(content)
+        case _:
+            return lzma.compress(content)
+
+
 def write_documents(path: Path, texts: Sequence[object], column: str = "text") -> Path:
     """The texts at ``path``, in the format that its name says; a name without an ending is a saved dataset's folder."""
     rows = [json.dumps({"id": index, column: text}) for index, text in enumerate(texts)]
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table({"id": list(range(len(texts))), column: list(texts)})
-    match path.suffix:
+    match path.suffix.lower():
         case ".parquet":
             parquet.write_table(table, path, row_group_size=2)
-        case ".gz":
-            path.write_bytes(gzip.compress("\n".join(rows).encode()))
-        case ".jsonl" | ".json":
+        case ".gz" | ".zst" | ".bz2" | ".xz":
+            path.write_bytes(compressed("\n".join(rows).encode(), path.suffix))
+        case ".jsonl" | ".json" | ".ndjson":
             path.write_text("\n".join(rows) + "\n\n")
         case _:
             path.mkdir()

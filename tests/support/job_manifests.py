@@ -57,7 +57,7 @@ _FURTHER: list[dict[str, Any]] = yaml.safe_load("""
   spec.data: {tokens: {path: /corpus.tokens}}
 - metadata.name: documents
   spec.model.builtin.vocabularySize: 50000
-  spec.data: {documents: &documents {path: "/corpus/*.parquet", column: body, tokenizer: /models/words}}
+  spec.data: {documents: &documents {path: "/corpus/*.parquet", column: body, badRows: 0.01, tokenizer: /models/words}}
 - metadata.name: mixture
   spec.model.builtin.vocabularySize: 257
   spec.data:

@@ -79,16 +79,16 @@ class Causal(nn.Module):
 
 
 class ChannelsLast(nn.Module):
-    """A sequence as an image."""
+    """A sequence as an image, and a kernel that looks back."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernel = nn.Conv2d(2, 2, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)
+        self.kernel = nn.Conv2d(2, 2, (1, 3)).to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
         sequences, length, _ = x.shape
         rows = x.view(sequences, length, 2, WIDTH // 2).transpose(1, 2).reshape(sequences, 2, 1, -1)
-        made: Tensor = self.kernel(rows).view(sequences, 2, length, WIDTH // 2)
+        made: Tensor = self.kernel(nn.functional.pad(rows, (2, 0))).view(sequences, 2, length, WIDTH // 2)
         return made.transpose(1, 2).flatten(2)
 
 

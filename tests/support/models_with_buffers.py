@@ -204,6 +204,24 @@ class PartlyEvaluating(_Base):
         return dropped
 
 
+class FrozenNorm(_Base):
+    """Its own ``train`` keeps the running statistics as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.dropout = nn.Dropout(0.5)
+
+    def train(self, mode: bool = True) -> "FrozenNorm":  # noqa: FBT002  # as torch has it
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def between(self, x: Tensor) -> Tensor:
+        dropped: Tensor = self.dropout(self.norm(x.transpose(1, 2)).transpose(1, 2))
+        return dropped
+
+
 def evaluating() -> nn.Module:
     """As a loader of trained models returns it."""
     return PartlyEvaluating().eval()

@@ -133,6 +133,7 @@ _FAULTS: dict[str, Callable[..., Any]] = {
     "nothing": lambda *_: None,
     "empty": lambda *_: {},
     "list": lambda *_: {"images": [1.0]},
+    "array": lambda *_: {"images": np.ones(2)},
     "mean": _mean,
     "detached": lambda module, batch: (_mean(module, batch).detach(), 1),
     "whole": lambda module, batch: (module(batch["images"]), 1),

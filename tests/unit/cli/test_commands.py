@@ -119,6 +119,13 @@ def test_what_is_not_on_this_machine_is_a_warning(
     assert "huggingface" not in new or "model nowhere" in seen.out
 
 
+def test_accelerators_that_do_not_count_are_a_warning(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = "resources: {limits: {nvidia.com/mig-1g.5gb: 4}}"
+    job.write_text(SMALL_MANIFEST.replace("learners: 2", f"learners: 2, {limits}"))
+    assert execute(["validate", str(job)]) == 0
+    assert "limits: nvidia.com/mig-1g.5gb: 4 does not count" in capsys.readouterr().err
+
+
 def test_the_full_manifest_is_valid_too(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["validate", str(job), "--full"]) == 0
     full = tmp_path / "full.yaml"

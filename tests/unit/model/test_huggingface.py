@@ -97,6 +97,15 @@ def changed(folder: Path, **tensors: torch.Tensor | None) -> None:
     save_file({name: tensor for name, tensor in every.items() if tensor is not None}, path, {"format": "pt"})
 
 
+def pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n")
+
+
+def own_head(folder: Path) -> None:
+    write_model(folder, "qwen3")
+    changed(folder, lm_head__weight=torch.zeros(257, 16))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -105,6 +114,8 @@ def changed(folder: Path, **tensors: torch.Tensor | None) -> None:
         (without_weights, r"has no model.safetensors, whole or in parts \(pickled files, \*\.bin, are not read\)"),
         (pickled_by_name, r"index.json names '../model.bin'; use files of the same folder that end in .safetensors"),
         (damaged, r"model.safetensors cannot be read as safetensors"),
+        (pointer, r"model.safetensors is a pointer of git-lfs, not the file itself; run 'git lfs pull'"),
+        (own_head, r"has a tensor lm_head.weight of its own, which config.json ties to another one; set tie_word_emb"),
         (lambda folder: changed(folder, lm_head__weight=None), r"has no tensor lm_head.weight"),
         (lambda folder: changed(folder, more=torch.zeros(1)), r"has a tensor more, which the model of config.json has"),
         (
@@ -112,13 +123,53 @@ def changed(folder: Path, **tensors: torch.Tensor | None) -> None:
             r"model.norm.weight has another shape than in the model of config.json",
         ),
     ],
-    ids=["no folder", "quantized", "pickle", "outside", "damaged", "missing", "unexpected", "shape"],
+    ids=["no folder", "quantized", "pickle", "outside", "damaged", "lfs", "tied", "missing", "unexpected", "shape"],
 )
 def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path: Path, spoil: Any, message: str) -> None:
     spoil(write_model(tmp_path))
     with pytest.raises(ModelError, match=rf"^model.huggingface.path: .*{message}") as raised:
         build_model(job_of(tmp_path))
     assert "\n" not in str(raised.value)
+
+
+def test_a_tied_head_may_be_in_the_file_too(tmp_path: Path) -> None:
+    job = job_of(write_model(tmp_path, "qwen3"))
+    changed(tmp_path, lm_head__weight=load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"].clone())
+    assert layout_of_job(job) == layout_of(build_model(job), 3)
+
+
+@pytest.mark.parametrize(("family", "wrapper"), [("gpt2", "_orig_mod."), ("llama", "module._orig_mod.")])
+def test_names_and_buffers_of_a_training_script_are_understood(tmp_path: Path, family: str, wrapper: str) -> None:
+    job = job_of(write_model(tmp_path, family))
+    before = build_model(job).state_dict()
+    path = tmp_path / "model.safetensors"
+    buffers = {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4), "transformer.h.1.attn.bias": torch.ones(1, 1)}
+    every = load_file(path) | (buffers if family == "gpt2" else {"model.rotary_emb.inv_freq": torch.ones(4)})
+    save_file({f"{wrapper}{name}": tensor for name, tensor in every.items()}, path, {"format": "pt"})
+    after = build_model(job).state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_model_whose_values_are_overwritten_draws_none(tmp_path: Path) -> None:
+    """It differs from the initial model in trained parameters only."""
+    for job in (small_job(), job_of(write_model(tmp_path), weights=False), job_of(tmp_path)):
+        whole, blank = build_model(job), build_model(job, values=False)
+        assert layout_of(whole, 1) == layout_of(blank, 1)
+        assert (
+            not any(one.any() for one in blank.parameters())
+            or job.model.huggingface == job_of(tmp_path).model.huggingface
+        )
+        for (name, one), other in zip(whole.named_buffers(), blank.buffers(), strict=True):
+            assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_an_adapter_of_a_tied_head_is_refused(tmp_path: Path, target: str) -> None:
+    job = job_of(write_model(tmp_path, "qwen3"), adapter={"targets": ["q_proj", target]})
+    with pytest.raises(ModelError, match=rf"^model.adapter.targets: {target} shares its weight with another layer"):
+        build_model(job)
+    build_model(job_of(write_model(tmp_path / "untied"), adapter={"targets": ["q_proj", "lm_head"]}))
 
 
 def test_an_adapter_is_all_that_is_trained(tmp_path: Path) -> None:

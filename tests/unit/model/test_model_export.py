@@ -78,6 +78,7 @@ def described(text: str = "", **changed: object) -> Callable[[Path], object]:
         (lambda _: None, "cannot be read: no such file or directory"),
         (os.mkfifo, "cannot be read: is not a regular file"),
         (lambda path: path.write_bytes(b"\xff" * 100), "cannot be read as safetensors"),
+        (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "is a pointer of git-lfs, not"),
         (lambda path: save_file({"a": torch.zeros(1)}, path), "was not written by diloco"),
         (described('{"job": "x"}'), "its metadata is not diloco's"),
         (described(tokens=math.inf), "its metadata is not diloco's"),

@@ -39,14 +39,14 @@ class Training(NamedTuple):
     """Ends the learner's other processes, once nothing more is to be done with them."""
 
 
-def built(options: LearnerOptions) -> tuple[nn.Module, Layout, torch.device]:
-    """The job's model, on the learner's device, and its layout.
+def built(options: LearnerOptions, *, values: bool = True) -> tuple[nn.Module, Layout, torch.device]:
+    """The job's model, on the learner's device, and its layout. ``values``: see `build_model`.
 
     Raises:
         ModelError, LayoutError, DeviceError: this machine lacks what the job asks for.
     """
     spec, device = options.job.spec, choose_device(options.device or "auto")
-    module = build_model(spec)
+    module = build_model(spec, values=values)
     layout = layout_of(module, spec.sync.fragments)
     return module.to(device), layout, device
 
@@ -55,7 +55,7 @@ def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: U
     """Build the model and open the data of a job; for what it raises see `Learner`."""
     if unit is not None:
         return _training_in(unit, options, orders, wakeup)
-    spec, (module, layout, device) = options.job.spec, built(options)
+    spec, (module, layout, device) = options.job.spec, built(options, values=False)
     # Before the memory is measured.
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
     batch = found_batch(options, module, task, layout.digest, device)
@@ -72,7 +72,7 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
     from diloco.learner.unit.unit_trainer import UnitTrainer  # noqa: PLC0415
 
     spec, pool = options.job.spec, options.job.spec.pool_of(options.learner)
-    device, module = choose_device(options.device_of(0), 0), build_model(spec)
+    device, module = choose_device(options.device_of(0), 0), build_model(spec, values=False)
     layout = layout_of(module, spec.sync.fragments)
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
     unit.joining = True

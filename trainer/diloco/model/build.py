@@ -5,6 +5,7 @@ A model is built on the CPU; the caller that trains it moves it to its device.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from diloco.model.errors import ModelError
 from diloco.model.fragments import layout_of, write_fragment
 from diloco.model.gpt import GPT, GPTConfig
 from diloco.model.huggingface.pretrained import huggingface_model
-from diloco.model.probe import check_model
+from diloco.model.probe import check_model, put_in_training
 from diloco.model.randomness import seeded
 from diloco.runtime.files import sha256_bytes
 from diloco.spec import JobSpec
@@ -26,8 +27,11 @@ from diloco.spec.presets import PRESETS, TEXT_VOCABULARY
 from diloco.spec.training import ModelSpec
 
 
-def build_model(spec: JobSpec) -> nn.Module:
+def build_model(spec: JobSpec, *, values: bool = True) -> nn.Module:
     """The job's initial model, on the CPU, in training mode, seeded by ``training.seed``. No forward pass is made.
+
+    ``values`` false: for a caller that overwrites every trained parameter; where no other value depends on them they
+    are zeros, as drawing them takes longer than all else.
 
     Parts that an entrypoint has put into evaluation mode stay in it, unless the whole model is.
 
@@ -38,20 +42,27 @@ def build_model(spec: JobSpec) -> nn.Module:
         ModelError: the model cannot be built or trained; the text names the field.
     """
     vocabulary = vocabulary_of_builtin(spec)
-    return make_model(spec.model, vocabulary, spec.training.seed)
+    return make_model(spec.model, vocabulary, spec.training.seed, values=values)
 
 
-def make_model(model: ModelSpec, vocabulary_size: int, seed: int) -> nn.Module:
+def make_model(model: ModelSpec, vocabulary_size: int, seed: int, *, values: bool = True) -> nn.Module:
     """``build_model`` from the parts it needs. ``vocabulary_size`` is for the built-in model only.
 
     Raises:
         ModelError: the model cannot be built or trained.
     """
-    with seeded(seed):
+    # Code of the user's own may compute with them; a folder's weights are not drawn.
+    drawn = model.builtin is not None or (model.huggingface is not None and not model.huggingface.weights)
+    with seeded(seed), nullcontext() if values or not drawn else _WithoutInitialValues():
         module = _make(model, vocabulary_size)
+    if drawn and not values:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.zero_()
     kind = "builtin" if model.builtin else "entrypoint" if model.entrypoint else "huggingface"
     check_model(module, f"model.{kind}")
-    return module if module.training else module.train()
+    put_in_training(module)
+    return module
 
 
 def vocabulary_of_builtin(spec: JobSpec) -> int:
@@ -140,7 +151,7 @@ def model_from_fragments(spec: JobSpec, layout: Layout, fragments: Sequence[Tens
         ModelError: the model cannot be built, or its frozen parameters or buffers differ from the layout's.
         ValueError: a buffer is of another size or type than its fragment.
     """
-    module = build_model(spec)
+    module = build_model(spec, values=False)
     if layout.constants is not None and constants_digest(module) != layout.constants:
         raise ModelError("model: has other frozen parameters or buffers than in training; use the same base model")
     for fragment, values in zip(layout.fragments, fragments, strict=True):

@@ -7,6 +7,7 @@ manifest's entrypoint.
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
 from diloco.model.tensor_file import write_tensor_file
+from diloco.runtime.file_kind import head_of, problem_of_pointer
 from diloco.runtime.files import fsync, open_regular
 from diloco.runtime.json_text import parse_json
 from diloco.spec.training import ModelSpec
@@ -99,7 +101,7 @@ def info_of(path: Path) -> ModelInfo:
         with safe_open(path, framework="pt") as file:
             return _info(path, file.metadata() or {})
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{path}: cannot be read as safetensors ({one_line(error)})") from error
+        raise _unreadable(path, str(path), error) from error
 
 
 def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
@@ -118,7 +120,7 @@ def load_model(path: Path, model: ModelSpec | None = None) -> LoadedModel:
         reason = (error.strerror or one_line(error)).lower()
         raise ModelError(f"{path}: cannot be read: {reason}") from error
     except SafetensorError as error:
-        raise ModelError(f"{path}: cannot be read as safetensors ({one_line(error)})") from error
+        raise _unreadable(path, str(path), error) from error
     return LoadedModel(module.eval(), info)
 
 
@@ -135,9 +137,9 @@ def fill_trained(path: Path, module: nn.Module) -> None:
             info = _info(path, file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{path.name}: cannot be read as safetensors ({one_line(error)})") from error
+        raise _unreadable(path, path.name, error) from error
     wanted = _in_file(module, info)
-    _check_tensors(path, wanted, tensors)
+    check_tensors(path, wanted, tensors)
     _check_base(path, module, info)
     for name, tensor in wanted.items():
         if id(tensor) in trained:
@@ -147,10 +149,17 @@ def fill_trained(path: Path, module: nn.Module) -> None:
             raise ModelError(f"{path.name}: {name} is not trained, and differs from that of the job's own base model")
 
 
+def _unreadable(path: Path, name: str, error: Exception) -> ModelError:
+    with suppress(OSError):
+        if problem := problem_of_pointer(head_of(path)):
+            return ModelError(f"{name}: {problem}")
+    return ModelError(f"{name}: cannot be read as safetensors ({one_line(error)})")
+
+
 def _empty_model(path: Path, info: ModelInfo, model: ModelSpec | None) -> nn.Module:
     if info.model.entrypoint is not None and model is None:
         raise ModelError(f"{path}: its model comes from the entrypoint {info.model.entrypoint}; use its manifest too")
-    return make_model(model or info.model, info.vocabulary_size, 0)
+    return make_model(model or info.model, info.vocabulary_size, 0, values=False)
 
 
 def _info(path: Path, metadata: Mapping[str, str]) -> ModelInfo:
@@ -180,7 +189,7 @@ def _info(path: Path, metadata: Mapping[str, str]) -> ModelInfo:
 
 def _fill(path: Path, module: nn.Module, info: ModelInfo, tensors: dict[str, Tensor]) -> None:
     wanted = _in_file(module, info)
-    _check_tensors(path, wanted, tensors)
+    check_tensors(path, wanted, tensors)
     _check_base(path, module, info)
     with torch.no_grad():
         for name, tensor in wanted.items():
@@ -195,7 +204,12 @@ def _check_base(path: Path, module: nn.Module, info: ModelInfo) -> None:
         )
 
 
-def _check_tensors(path: Path, wanted: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> None:
+def check_tensors(path: Path, wanted: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    """Check that a file's tensors have the names and shapes of a model's.
+
+    Raises:
+        ModelError: they have not; the text names the file and one of them.
+    """
     different = sorted(wanted.keys() ^ tensors.keys())
     if different:
         where = "the file" if different[0] in wanted else "the model"

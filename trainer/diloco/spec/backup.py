@@ -37,7 +37,8 @@ class InitFrom(SpecModel):
     """The start of a job whose syncer has no checkpoint."""
 
     url: BackupUrl
-    """Folder of backups, as in ``syncer.backup.url``; with type Weights also a file .safetensors."""
+    """Folder of backups, as in ``syncer.backup.url``; with type Weights also a file .safetensors: an exported model, or
+    adapter_model.safetensors of peft with its adapter_config.json."""
     type: Literal["Resume", "Weights"] = "Resume"
     """Resume: continue a job of the same name, namespace (unless ``backup`` is given) and model. Weights: begin a new
     job from the trained parameters alone."""

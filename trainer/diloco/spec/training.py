@@ -161,15 +161,20 @@ class TokenData(SpecModel):
 class DocumentsData(SpecModel):
     """Documents, tokenized once into a token file in a cache.
 
-    By the names of the files: Parquet (``.parquet``), JSON lines (``.jsonl``, ``.jsonl.gz``, ``.json``), a folder that
-    ``datasets`` saved (``.arrow``), or plain text (any other).
+    By the names of the files, in any case: Parquet (``.parquet``), JSON lines (``.jsonl``, ``.ndjson``, ``.json``), a
+    folder that ``datasets`` saved (``.arrow``), or plain text in UTF-8, one document a file (any other). JSON lines and
+    text may be compressed (gzip, zstd, bzip2, xz).
     """
 
     path: str = Field(min_length=1, max_length=4096)
     """A file, a pattern such as ``/corpus/*.parquet``, a folder (searched recursively), or files of one folder of a
     bucket: ``s3://bucket/corpus/*.parquet``."""
-    column: str = Field(default="text", min_length=1, max_length=255)
-    """Column of a table, or key of a JSON object, that holds the text."""
+    column: str | None = Field(default=None, min_length=1, max_length=255)
+    """Column of a table, or key of a JSON object, that holds the text; no file may be plain text then. Default: text,
+    in files that have columns."""
+    bad_rows: float = Field(default=0.001, ge=0, le=1)
+    """Largest fraction of the rows that may have no usable text: null, no such key, broken JSON or not UTF-8. They are
+    left out, counted and named in the log (ours). 0: none may."""
     tokenizer: str | None = Field(default=None, min_length=1, max_length=4096)
     """A folder with ``tokenizer.json``, such as a model's. Default: one token per byte."""
 

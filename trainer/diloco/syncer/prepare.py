@@ -19,6 +19,7 @@ from diloco.core.engine import snapshot
 from diloco.core.engine.options import RULES, EngineOptions
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
 from diloco.core.fragments import Layout
+from diloco.model import ModelError
 from diloco.model.build import build_model, layout_of_job, model_identity
 from diloco.model.entrypoint import one_line
 from diloco.model.fragments import layout_of, read_fragment
@@ -34,7 +35,6 @@ from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
     CheckpointManifest,
     LoadedCheckpoint,
-    OtherModelError,
     has_had_checkpoints,
     layout_without_model,
     load_checkpoint,
@@ -80,19 +80,14 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
     Without any checkpoint, the job begins as ``spec.initFrom`` says.
 
     Raises:
-        ModelError: the model cannot be built.
+        ModelError: the model cannot be built, or is another one without values.
         LayoutError: it cannot be cut into fragments as asked.
         SyncerError: the checkpoint is of another job or model, or none of them is complete; or what the job is to
             begin from cannot be used.
         OSError: a broken checkpoint could not be set aside, or a backup could not be written to disk.
     """
     layout = layout_without_model(checkpoints, model_identity(job.spec)) or layout_of_job(job.spec)
-    try:
-        loaded, broken, training = _newest(job, checkpoints, layout)
-    except OtherModelError:
-        # Without values (on the meta device) an entrypoint may build another model.
-        layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
-        loaded, broken, training = _newest(job, checkpoints, layout)
+    loaded, broken, training = _newest(job, checkpoints, layout)
     for problem in broken.values():
         _log.warning("skipped a damaged checkpoint: %s", problem)
     if broken and loaded is None:
@@ -116,13 +111,18 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
             training,
             loaded.manifest.data,
         )
-    return _begun(job, checkpoints)
+    return _begun(job, checkpoints, layout)
 
 
-def _begun(job: DiLoCoJob, checkpoints: Path) -> StartState:
-    """A job at its beginning."""
+def _begun(job: DiLoCoJob, checkpoints: Path, without_values: Layout) -> StartState:
+    """A job at its beginning; its model must be cut as it is ``without_values``, which is all that others build."""
     module = build_model(job.spec)
     layout = layout_of(module, job.spec.sync.fragments)
+    if layout.cut != without_values.cut:
+        raise ModelError(
+            f"model: {job.spec.model.name} has {layout.numel} trained parameters in other tensors than on torch's meta "
+            f"device, where it has {without_values.numel}; build the same model on both"
+        )
     store = empty_store(job, layout)
     begins = job.spec.init_from
     if begins is None:

@@ -9,6 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from diloco.learner.data import DataError, documents, make_token_file, open_token_file
+from diloco.learner.data.documents import formats
 from diloco.learner.data.tokenizer import FolderTokenizer
 from diloco.spec.training import DocumentsData
 from tests.support.corpora import END, write_documents, write_tokenizer
@@ -20,7 +21,7 @@ TEXTS = ["the cat sat on a mat", "", "a dog", "mat"]
 TOKENS = [1, 2, 3, 4, 5, 6, END, 5, 0, END, 6, END]
 
 
-def tokens_of(path: str | Path, tokenizer: Path, column: str = "text") -> list[int]:
+def tokens_of(path: str | Path, tokenizer: Path, column: str | None = None) -> list[int]:
     output = tokenizer / "out.tokens"
     made = DocumentsData(path=str(path), column=column)
     make_token_file(made, output, FolderTokenizer(tokenizer, "tokenizer"))
@@ -34,7 +35,13 @@ def tokenizer(tmp_path: Path) -> Path:
     return write_tokenizer(tmp_path / "tokenizer")
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.jsonl.gz", "a.json", "saved"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a.parquet", "a.jsonl", "a.json", "a.ndjson", "a.JSONL", "saved"),
+        *("a.jsonl.gz", "c4-train.00000-of-01024.json.gz", "a.jsonl.zst", "a.jsonl.bz2", "a.ndjson.xz", "A.JSON.GZ"),
+    ],
+)
 def test_documents_of_every_kind_become_the_same_tokens(tmp_path: Path, tokenizer: Path, name: str) -> None:
     path = write_documents(tmp_path / "corpus" / name, TEXTS, column="body")
     assert tokens_of(path, tokenizer, "body") == TOKENS
@@ -77,7 +84,8 @@ def test_categories_and_large_text_are_text(tmp_path: Path, tokenizer: Path) -> 
     ("content", "told"),
     [
         (b'{"text": "a"}\n{"text": \n', r"line 2: is not JSON \(.*\); use one object a line"),
-        (b'["text"]', "line 1: is a list; use one object a line"),
+        (b'{"text": "a"}\n["text"]', "line 2: is a list; use one object a line"),
+        (b'\n\n[{"text": "a"}]', "line 3: is a list; use one object a line"),
         (b'{"body": "a"}', "line 1: has no text; use text in every line"),
         (b'{"text": null}', "line 1: text is of type NoneType; use text in every line"),
         (b'{"text": "\xff"}', r"line 1: is not JSON"),
@@ -88,7 +96,7 @@ def test_categories_and_large_text_are_text(tmp_path: Path, tokenizer: Path) -> 
 def test_a_wrong_line_is_named(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, told: str
 ) -> None:
-    monkeypatch.setattr(documents, "_LINE_BYTES", 100)
+    monkeypatch.setattr(formats, "_LINE_BYTES", 100)
     (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=rf"^data.documents.path: {tmp_path / 'a.jsonl'}: {told}") as raised:
         tokens_of(tmp_path / "a.jsonl", tokenizer)
@@ -101,7 +109,10 @@ def test_a_wrong_column_or_row_is_named(tmp_path: Path, tokenizer: Path, name: s
     for column, told in (
         ("other", "column other is not there once; use a column of text: text"),
         ("id", "column id is int64; use a column of text: text"),
-        ("text", "row 3: text is null; use text in every row"),
+        (
+            "text",
+            r"row 3: text is null; use text in every row \(1 of 4 rows have no usable text, but badRows is 0.001\)",
+        ),
     ):
         with pytest.raises(DataError, match=rf"^data.documents.path: {path}.*: {told}$"):
             tokens_of(path, tokenizer, column)
@@ -120,19 +131,19 @@ def test_a_truncated_file_is_named(tmp_path: Path, tokenizer: Path, name: str) -
 def test_text_that_is_no_utf_8_is_named_with_its_row(tmp_path: Path, tokenizer: Path) -> None:
     raw = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff\xfe"], pa.binary()).buffers())
     parquet.write_table(pa.table({"text": raw}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a.parquet: row 1: UnicodeDecodeError: .*; use UTF-8"):
+    with pytest.raises(DataError, match=r"a.parquet: row 1: text is not UTF-8; use UTF-8"):
         tokens_of(tmp_path / "a.parquet", tokenizer)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = write_documents(tmp_path / "a.jsonl", ["a", "b"])
     files = documents.find_document_files(DocumentsData(path=str(path)), "data.documents")
-    texts = files.texts(0)
-    assert next(texts).content == b"a"
+    rows = files.rows(0)
+    assert next(rows)[0] == b"a"
     with path.open("a") as file:
         file.write('{"text": "c"}')
     with pytest.raises(DataError, match=r"a.jsonl: has changed while it was read; start again when it is complete"):
-        list(texts)
+        list(rows)
 
 
 @pytest.mark.parametrize(

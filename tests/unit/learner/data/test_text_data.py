@@ -3,16 +3,17 @@ from pathlib import Path
 import pytest
 
 from diloco.learner.data import DataError, DataUnavailableError
+from diloco.learner.data.corpus import open_text
 from diloco.learner.data.opening import open_source
-from diloco.learner.data.text import ByteText, Document, find_documents
-from diloco.spec.training import DataSpec
+from diloco.learner.data.text import ByteText, Document
+from diloco.spec.training import DataSpec, TextData
 from tests.support.machine_limits import no_file_left
 
 INCLUDE = ("*.txt", "*.py")
 
 
 def text_of(path: Path) -> ByteText:
-    return ByteText(find_documents(path, INCLUDE, "data.text.path"))
+    return open_text(TextData(path=str(path), include=INCLUDE))
 
 
 def test_documents_are_their_bytes_each_with_an_end(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_documents_are_their_bytes_each_with_an_end(tmp_path: Path) -> None:
 
 def test_any_stretch_reads_the_same_as_the_whole(tmp_path: Path) -> None:
     for index, size in enumerate([1, 5, 2, 9]):
-        (tmp_path / f"{index}.txt").write_bytes(bytes(range(size)))
+        (tmp_path / f"{index}.txt").write_bytes(bytes(range(1, 1 + size)))
     source = text_of(tmp_path)
     whole = source.read(0, len(source)).tolist()
     for start in range(len(source)):
@@ -93,8 +94,8 @@ def test_the_default_corpus_is_the_standard_library_without_its_tests() -> None:
 
 def test_a_machine_without_a_file_left_is_no_mistake_in_the_data(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text")
-    text = ByteText(find_documents(tmp_path, ("*.txt",), "data.text.path"))
+    text = text_of(tmp_path)
     with no_file_left(), pytest.raises(DataUnavailableError, match=r"a\.txt: Too many open files"):
         text.read(0, 4)
     with no_file_left(), pytest.raises(DataUnavailableError, match="Too many open files"):
-        find_documents(tmp_path, ("*.txt",), "data.text.path")
+        text_of(tmp_path)

@@ -1,4 +1,5 @@
 import fcntl
+import json
 import logging
 import os
 import threading
@@ -6,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from diloco.learner.data import DataError, DataUnavailableError, TokenFile, token_cache
 from diloco.learner.data.opening import open_source
@@ -248,6 +250,7 @@ def test_the_cache_is_in_the_home_directory_by_default(monkeypatch: pytest.Monke
         (None, " has no tokenizer.json; make it with transformers'"),
         ("{}", "/tokenizer.json is not a tokenizer"),
         ("PK\x03\x04", "/tokenizer.json is not a tokenizer"),
+        ("version https://git-lfs.github.com/spec/v1\n", "/tokenizer.json is a pointer of git-lfs, not the file"),
     ],
 )
 def test_a_folder_without_a_tokenizer_is_refused(
@@ -258,6 +261,38 @@ def test_a_folder_without_a_tokenizer_is_refused(
     with pytest.raises(DataError, match=rf"^data.documents.tokenizer: {tmp_path / 'words'}{told}") as raised:
         cached_tokens(documents, cache, FIELD)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("special_tokens_map.json", {"eos_token": {"content": "mat"}}),
+        ("special_tokens_map.json", {"eos_token": "mat"}),
+        ("generation_config.json", {"eos_token_id": 6}),
+        ("generation_config.json", {"eos_token_id": [6, 7]}),
+        ("config.json", {"eos_token_id": [6]}),
+    ],
+)
+def test_any_file_of_a_tokenizer_may_name_the_end(tmp_path: Path, name: str, value: object) -> None:
+    folder = write_tokenizer(tmp_path / "words", eos_token=None)
+    (folder / name).write_text(json.dumps(value))
+    assert FolderTokenizer(folder, "tokenizer").end_of_document == 6
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_the_name_of_a_control_token_in_a_text_is_text(tmp_path: Path, *, special: bool) -> None:
+    folder = write_tokenizer(tmp_path / "words")
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"special": true', f'"special": {json.dumps(special)}'))
+    assert FolderTokenizer(folder, "tokenizer").encode(b"the cat<end> <end>") == [1, 0, 0]
+
+
+def test_a_control_token_that_no_text_becomes_needs_no_place_in_the_model(tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path / "words")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["[PAD]"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert (tokenizer.token_to_id("[PAD]"), FolderTokenizer(folder, "tokenizer").vocabulary_size) == (END + 1, END + 1)
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,16 @@ def test_damaged_files_are_refused_when_they_are_opened(path: Path) -> None:
     def foreign() -> None:
         path.write_bytes(b"\x89PNG" + path.read_bytes()[4:])
 
+    def pointer() -> None:
+        path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n")
+
     for damage, message in [
         (cut, r"has \d+ bytes, its header says \d+; it was cut off or written to"),
         (cut_to_nothing, "is not a token file; make one with `diloco tokens`"),
         (cut_in_header, "cut off or damaged in its header"),
         (version, "is a token file of version 2, this diloco reads version 1"),
         (foreign, "is not a token file"),
+        (pointer, "is a pointer of git-lfs, not the file itself; run 'git lfs pull'"),
         (lambda: flip(path, path.stat().st_size - 1), "its checksums are damaged"),
         (lambda: flip(path, 16), "its header is damaged"),
         (lambda: rewrite_header(path, count=10**15), "its header says"),
@@ -168,7 +172,7 @@ def test_a_folder_of_text_becomes_the_tokens_that_data_text_would_give(tmp_path:
     folder = tmp_path / "text"
     folder.mkdir()
     (folder / "a.txt").write_bytes(b"some words\n" * 500_000)  # more than one piece
-    (folder / "b.txt").write_bytes(bytes(range(256)))
+    (folder / "b.txt").write_bytes(bytes(range(1, 256)))
     (folder / "c.txt").write_bytes(b"\x80" * (5 << 20))  # no UTF-8
     text = TextData(path=str(folder))
     info = make_token_file(text, path)

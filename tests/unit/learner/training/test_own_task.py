@@ -149,6 +149,7 @@ def test_an_exported_model_evaluates_as_in_its_run(tmp_path: Path) -> None:
         ("batch", "nothing", "its batch is a NoneType; return a mapping of names to tensors"),
         ("batch", "empty", "its batch is an empty dict; return a mapping of names to tensors"),
         ("batch", "list", "'images' in its batch is a list; return tensors"),
+        ("batch", "array", "'images' in its batch is a ndarray; return tensors"),
         ("batch", "raises", r"batch raised RuntimeError: shapes differ, line \d+ of tasks.py"),
         ("loss", "raises", r"loss raised RuntimeError: shapes differ, line \d+ of tasks.py"),
         ("loss", "nothing", r"its loss is a NoneType; return \(sum, count\)"),

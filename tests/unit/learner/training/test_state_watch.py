@@ -60,7 +60,17 @@ def test_what_changes_later_is_named_by_the_next_evaluation(
 
 @pytest.mark.parametrize(
     "name",
-    ["float_mask", "whole_numbers", "bool_mask", "bf16_table", "GrowingCache", "Lora", "tied", "PartlyEvaluating"],
+    [
+        "float_mask",
+        "whole_numbers",
+        "bool_mask",
+        "bf16_table",
+        "GrowingCache",
+        "Lora",
+        "tied",
+        "PartlyEvaluating",
+        "FrozenNorm",
+    ],
 )
 def test_what_stays_as_it_is_is_let_pass(tmp_path: Path, name: str) -> None:
     trainer = of(tmp_path, name)

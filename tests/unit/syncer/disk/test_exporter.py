@@ -155,7 +155,7 @@ def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) 
 
 @pytest.mark.parametrize(
     ("name", "builds"),
-    [("tied", False), ("Lora", True), ("wider_with_values", True), ("looks_at_values", True)],
+    [("tied", False), ("Lora", True), ("looks_at_values", True)],
 )
 def test_the_file_is_that_of_the_model_which_is_built_only_if_it_must_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, builds: bool

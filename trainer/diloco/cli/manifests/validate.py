@@ -15,6 +15,7 @@ from diloco.spec.errors import Problem
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.reading.load import located
 from diloco.spec.training import DataSpec, LoopSpec, ModelSpec
+from diloco.spec.warnings import warnings
 from diloco.spec.words import listed
 
 
@@ -24,7 +25,7 @@ def validate(
 ) -> None:
     """Check a manifest: every field, whether fields go together, what the operator refuses. Nothing is started.
 
-    Data or a model that is not on this machine is a warning.
+    Data or a model that is not on this machine is a warning, and what is valid but hardly meant.
 
     \b
     Examples:
@@ -34,8 +35,10 @@ def validate(
     manifest = load_job(job)
     check_for_operator(manifest, job)
     spec = manifest.spec
-    for missing in filter(None, (_missing_data(spec.data), _missing_model(spec.model), _missing_loop(spec.loop))):
-        typer.echo(f"diloco: {located([missing], job)}", err=True)
+    missing = filter(None, (_missing_data(spec.data), _missing_model(spec.model), _missing_loop(spec.loop)))
+    hardly_meant = (Problem(f"spec.{one.path}", one.message) for one in warnings(spec))
+    for problem in (*missing, *hardly_meant):
+        typer.echo(f"diloco: {located([problem], job)}", err=True)
     if full:
         typer.echo(yaml_text(manifest.model_dump(mode="json", by_alias=True)), nl=False)
     else:

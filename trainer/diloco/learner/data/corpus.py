@@ -6,10 +6,11 @@ version of Python.
 
 import os
 import sysconfig
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from diloco.learner.data.source import DataError
-from diloco.learner.data.text import ByteText, Document, find_documents, ordered
+from diloco.learner.data.text import ByteText, Document, find_documents, ordered, problem_of_bytes
 from diloco.spec.training import TextData
 
 _FIELD = "data.text"
@@ -30,7 +31,7 @@ def standard_library() -> tuple[Document, ...]:
         files += [(path.relative_to(root).as_posix(), path) for path in paths if path.is_file()]
     if not files:
         raise DataError(f"{_FIELD}: this Python has no standard library sources in {root}; use data.text.path")
-    return ordered(files, _FIELD)
+    return ordered(files, _FIELD, problem_of_bytes)
 
 
 def open_text(text: TextData) -> ByteText:
@@ -41,4 +42,9 @@ def open_text(text: TextData) -> ByteText:
     """
     if text.path is None:
         return ByteText(standard_library())
-    return ByteText(find_documents(Path(text.path), text.include, "data.text.path"))
+
+    def is_read(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in text.include)
+
+    patterns = ", ".join(text.include)
+    return ByteText(find_documents(Path(text.path), is_read, patterns, f"{_FIELD}.path", problem_of_bytes))

@@ -98,4 +98,4 @@ def _described(value: object) -> str:
         return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
     if isinstance(value, tuple):
         return f"({', '.join(_described(one) for one in value)})"
-    return f"an empty {type(value).__name__}" if value == {} else f"a {type(value).__name__}"
+    return f"an empty {type(value).__name__}" if isinstance(value, dict) and not value else f"a {type(value).__name__}"

@@ -3,7 +3,6 @@
 The job's own is ``diloco.learner.data.own_task``; without one it is a language model over the job's tokens.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -18,8 +17,6 @@ from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
 from diloco.model import ModelError
 from diloco.model.logits import logits_of
 from diloco.model.probe import check_documents, looks_ahead, vocabulary_size_of
-
-_log = logging.getLogger(__name__)
 
 _PROBE_TOKENS: Final = 8
 
@@ -142,8 +139,14 @@ class LanguageModel(JobTask):
         return Total(summed, (targets != NOT_COUNTED).sum() if masked else targets.numel())
 
     def check(self, module: nn.Module) -> None:
-        """Check that the module's output is logits, its vocabulary has every token id, and documents stay apart."""
+        """Check that the module gives logits of what comes next, for every token id and position, and what it masks."""
         length = min(self._length, _PROBE_TOKENS)
+        most = getattr(getattr(module, "config", None), "max_position_embeddings", None)
+        if isinstance(most, int) and 0 < most < self._length:
+            raise ModelError(
+                f"training.sequenceLength: {self._length} is above the model's {most} positions "
+                "(max_position_embeddings in config.json); use at most as many"
+            )
         known = vocabulary_size_of(module, length)
         if self._source.vocabulary_size > known:
             raise DataError(
@@ -151,8 +154,9 @@ class LanguageModel(JobTask):
                 "the model's (model.builtin.vocabularySize) must not be smaller"
             )
         if looks_ahead(module, length):
-            _log.warning(
-                "the model sees the tokens that it is to predict, so its loss means nothing; use a causal model"
+            raise ModelError(
+                "model: sees the tokens that it is to predict, so its loss would mean nothing; use a causal model (for "
+                "BERT and its like, is_decoder: true in config.json), or spec.task"
             )
         if self._end is not None:
             check_documents(module, length)

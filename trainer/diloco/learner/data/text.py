@@ -5,20 +5,32 @@ Documents are ordered by a hash of their relative paths. That order is the same 
 the tokens, including the held-out end, a fair sample of the folder.
 """
 
+import codecs
 import hashlib
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.learner.data.source import DataError, unreadable
+from diloco.runtime.file_kind import compression_of, head_of, problem_of_text
+
+_log = logging.getLogger(__name__)
 
 END_OF_DOCUMENT = 256
 VOCABULARY_SIZE = 257
+
+_ENDINGS: Final = 5
+"""So many kinds of files that are left out are named."""
+
+Problem = Callable[[Path, bytes], str]
+"""Why a file that begins with these bytes cannot be read; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +39,9 @@ class Document:
 
     path: Path
     size_bytes: int
+    """Of its text."""
+    first_byte: int = 0
+    """Where its text begins: after a byte order mark."""
 
 
 class ByteText:
@@ -74,8 +89,12 @@ class ByteText:
         return out
 
 
-def find_documents(path: Path, include: tuple[str, ...], field: str) -> tuple[Document, ...]:
-    """Files in ``path`` (or ``path`` itself, whatever its name) that match ``include``; not hidden or empty ones.
+def find_documents(
+    path: Path, is_read: Callable[[str], bool], described: str, field: str, problem: Problem
+) -> tuple[Document, ...]:
+    """Files in ``path`` (or ``path`` itself, whatever its name) whose names are to be read; not hidden or empty ones.
+
+    ``described``: these names, for messages. ``problem``: see `ordered`. The log says how many were left out.
 
     Raises:
         DataError: nothing is there, nothing matches, or something cannot be read; the text names ``field``.
@@ -83,31 +102,50 @@ def find_documents(path: Path, include: tuple[str, ...], field: str) -> tuple[Do
     if not path.exists():
         raise DataError(f"{field}: {path} does not exist")
     if path.is_file():
-        found = [("", path)]
-    elif path.is_dir():
-        found = [(relative, file) for relative, file in _walk(path, field) if _matches(file.name, include)]
-        if not found:
-            raise DataError(f"{field}: no file in {path} matches {', '.join(include)}; give a file or other patterns")
-    else:
+        return ordered([("", path)], field, problem)
+    if not path.is_dir():
         raise DataError(f"{field}: {path} is neither a file nor a folder")
-    return ordered(found, field)
+    found = list(walk(path, field))
+    matching = [(name, file) for name, file in found if is_read(file.name) and file.is_file()]
+    if not matching:
+        raise DataError(f"{field}: no file in {path} matches {described}; give a file or other patterns")
+    documents = ordered(matching, field, problem)
+    kept = {document.path for document in documents}
+    endings = Counter(file.suffix or file.name for _, file in found if file not in kept)
+    left_out = ", ".join(f"{count} x {ending}" for ending, count in endings.most_common(_ENDINGS)) or "none"
+    _log.info("%s: %d of %d file(s) in %s are read; left out: %s", field, len(kept), len(found), path, left_out)
+    return documents
 
 
-def ordered(files: Iterable[tuple[str, Path]], field: str) -> tuple[Document, ...]:
+def ordered(files: Iterable[tuple[str, Path]], field: str, problem: Problem) -> tuple[Document, ...]:
     """Documents for (relative path, file), ordered by a hash of the relative path; empty files are left out.
+
+    ``problem``: why a file that begins with these bytes cannot be read; empty if it can.
 
     Raises:
         DataError: a file cannot be read, or all are empty.
     """
     documents = []
     for _, file in sorted(files, key=lambda pair: hashlib.sha256(pair[0].encode("utf-8", "surrogateescape")).digest()):
-        if not os.access(file, os.R_OK):
-            raise DataError(f"{field}: {file} cannot be read by this user")
-        if size := file.stat().st_size:
-            documents.append(Document(file, size))
+        try:
+            head = head_of(file)
+            size = file.stat().st_size
+        except OSError as error:
+            raise unreadable(f"{field}: {file}", error) from error
+        if told := problem(file, head):
+            raise DataError(f"{field}: {file} {told}")
+        mark = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+        if size > mark:
+            documents.append(Document(file, size - mark, mark))
     if not documents:
         raise DataError(f"{field}: every file there is empty")
     return tuple(documents)
+
+
+def problem_of_bytes(_: Path, head: bytes) -> str:
+    """A `Problem` for files of which each byte is a token."""
+    kind = compression_of(head)
+    return f"is compressed ({kind}); use data.documents, which unpacks it" if kind else problem_of_text(head)
 
 
 def read_bytes(document: Document, start: int, count: int, field: str = "data.text.path") -> NDArray[np.uint8]:
@@ -118,7 +156,7 @@ def read_bytes(document: Document, start: int, count: int, field: str = "data.te
     """
     try:
         with document.path.open("rb", buffering=0) as file:
-            content = os.pread(file.fileno(), count, start)
+            content = os.pread(file.fileno(), count, document.first_byte + start)
     except OSError as error:
         raise unreadable(f"{field}: {document.path}", error) from error
     if len(content) != count:
@@ -129,18 +167,34 @@ def read_bytes(document: Document, start: int, count: int, field: str = "data.te
     return np.frombuffer(content, dtype=np.uint8)
 
 
-def _walk(root: Path, field: str) -> Iterator[tuple[str, Path]]:
-    def fail(error: OSError) -> None:
+def walk(root: Path, field: str) -> Iterator[tuple[str, Path]]:
+    """Files below a folder, with their relative paths, in any order; also links that lead nowhere.
+
+    Links to folders are followed, except to one that the link itself lies in.
+
+    Raises:
+        DataError: a folder cannot be read.
+    """
+
+    def fail(error: OSError) -> NoReturn:
         raise unreadable(f"{field}: {error.filename}", error) from error
 
-    for folder, folders, files in os.walk(root, onerror=fail):
+    def identity(folder: Path) -> tuple[int, int]:
+        try:
+            found = folder.stat()
+        except OSError as error:
+            fail(error)
+        return found.st_dev, found.st_ino
+
+    above = {root: frozenset([identity(root)])}
+    for name, folders, files in os.walk(root, onerror=fail, followlinks=True):
+        folder = Path(name)
+        around = above.pop(folder)
         # Hidden folders are not documents: .git, or the copies behind the links of a Kubernetes volume.
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            path = Path(folder, name)
-            if not name.startswith(".") and path.is_file():
+        inside = {folder / one: identity(folder / one) for one in folders if not one.startswith(".")}
+        above |= {one: around | {own} for one, own in inside.items() if own not in around}
+        folders[:] = [one.name for one in inside if one in above]
+        for one in files:
+            path = folder / one
+            if not one.startswith("."):
                 yield path.relative_to(root).as_posix(), path
-
-
-def _matches(name: str, include: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in include)

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _TELL_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.5
-_MADE_BY: Final = 2
+_MADE_BY: Final = 3
 """Raised when the same documents become other tokens."""
 
 

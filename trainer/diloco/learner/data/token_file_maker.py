@@ -1,5 +1,6 @@
 """Makes a token file from documents, in bounded memory whatever the length of a document."""
 
+import io
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -9,9 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from diloco.learner.data.corpus import open_text
-from diloco.learner.data.documents import DocumentFiles, Text, find_document_files
+from diloco.learner.data.documents import DocumentFiles, find_document_files
+from diloco.learner.data.documents.rows import Rows, Stream, Text
 from diloco.learner.data.source import DataError, Tokens, unreadable
-from diloco.learner.data.text import Document, read_bytes
 from diloco.learner.data.tokenfile import TokenFileInfo, write_token_file
 from diloco.learner.data.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer, tokenizer_of
 from diloco.model.entrypoint import one_line
@@ -85,7 +86,7 @@ def make_token_file(
     elif isinstance(source, TextData):
         documents = _of_files(DocumentFiles.of(open_text(source).documents, "data.text.path"))
     else:
-        documents = _Documents(_given(source), 0, "source")
+        documents = _Documents(_given(source), 0)
     try:
         return _write(documents, output, chosen, tell)
     except OSError as error:
@@ -108,18 +109,19 @@ class _Documents(NamedTuple):
     texts: Iterator[Text]
     """``position``: bytes of all documents up to there, roughly."""
     all_bytes: int
-    field: str
 
 
 def _of_files(files: DocumentFiles) -> _Documents:
     def texts() -> Iterator[Text]:
         before = 0
         for index, file in enumerate(files.files):
-            for text in files.texts(index):
+            for text in rows.usable(files.rows(index)):
                 yield text._replace(position=before + min(file.size_bytes, text.position))
             before += file.size_bytes
+        rows.end()
 
-    return _Documents(texts(), sum(file.size_bytes for file in files.files), files.field)
+    rows = Rows(files.field, files.bad_rows)
+    return _Documents(texts(), sum(file.size_bytes for file in files.files))
 
 
 def _given(source: Iterable[str | bytes]) -> Iterator[Text]:
@@ -158,9 +160,9 @@ def _batches(documents: _Documents) -> Iterator[tuple[int, list[_Piece]]]:
     batch: list[_Piece] = []
     room, done = _BATCH_BYTES, 0
     for text in documents.texts:
-        for at, piece in _pieces(text.content, text.where, documents.field):
+        for at, piece in _pieces(text):
             batch.append(piece)
-            room, done = room - len(piece.content), text.position + at
+            room, done = room - len(piece.content), at
             if room <= 0 or len(batch) == _BATCH_PIECES:
                 yield done, batch
                 batch, room = [], _BATCH_BYTES
@@ -168,22 +170,19 @@ def _batches(documents: _Documents) -> Iterator[tuple[int, list[_Piece]]]:
         yield documents.all_bytes or done, batch
 
 
-def _pieces(content: bytes | Document, where: str, field: str) -> Iterator[tuple[int, _Piece]]:
-    """A document in pieces of some MiB, cut between lines or words where possible, each with its end if it is a file.
+def _pieces(text: Text) -> Iterator[tuple[int, _Piece]]:
+    """A document in pieces of some MiB, cut between lines or words where possible, each with its end in its file.
 
     A document without text has none.
     """
-    start = 0
-    size = len(content) if isinstance(content, bytes) else content.size_bytes
-    while start < size:
-        if isinstance(content, bytes):
-            piece = content[start : start + _PIECE_BYTES]
-        else:
-            piece = read_bytes(content, start, min(_PIECE_BYTES, size - start), field).tobytes()
-        if start + len(piece) < size:
-            piece = piece[: _cut(piece)]
-        start += len(piece)
-        yield (0 if isinstance(content, bytes) else start), _Piece(piece, where, start == size)
+    content = text.content
+    stream = Stream(io.BytesIO(content), io.BytesIO()) if isinstance(content, bytes) else content
+    piece = stream.text.read(_PIECE_BYTES + 1)
+    while piece:
+        size = _cut(piece[:_PIECE_BYTES]) if len(piece) > _PIECE_BYTES else len(piece)
+        yield text.position + stream.file.tell(), _Piece(piece[:size], text.where, size == len(piece))
+        piece = piece[size:]
+        piece += stream.text.read(_PIECE_BYTES + 1 - len(piece)) if piece else b""
 
 
 def _encode(tokenizer: Tokenizer, batch: list[_Piece]) -> Tokens:

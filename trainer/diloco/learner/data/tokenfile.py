@@ -25,6 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from diloco.learner.data.source import DataError, Tokens, unreadable
+from diloco.runtime.file_kind import problem_of_pointer
 from diloco.runtime.files import open_regular, written_atomically
 from diloco.runtime.json_text import parse_json
 
@@ -205,7 +206,8 @@ def _header(info: TokenFileInfo) -> bytes:
 def _read_header(path: Path, file: IO[bytes]) -> TokenFileInfo:
     block = file.read(_DATA_OFFSET)
     if len(block) < _PREFIX.size or block[: len(_MAGIC)] != _MAGIC:
-        raise DataError(f"{path}: is not a token file; make one with `diloco tokens`")
+        problem = problem_of_pointer(block) or "is not a token file; make one with `diloco tokens`"
+        raise DataError(f"{path}: {problem}")
     _, version, length = _PREFIX.unpack_from(block)
     if version != _VERSION:
         raise DataError(f"{path}: is a token file of version {version}, this diloco reads version {_VERSION}")

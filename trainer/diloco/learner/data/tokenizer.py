@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,18 @@ from numpy.typing import NDArray
 from diloco.learner.data.source import DataError, Tokens
 from diloco.learner.data.text import END_OF_DOCUMENT, VOCABULARY_SIZE
 from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line
+from diloco.runtime.file_kind import problem_of_pointer
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec.base import ENTRYPOINT
 from diloco.spec.training import DocumentsData
+
+_ENDS: Final = (
+    ("tokenizer_config.json", "eos_token"),
+    ("special_tokens_map.json", "eos_token"),
+    ("generation_config.json", "eos_token_id"),
+    ("config.json", "eos_token_id"),
+)
+"""Files of a tokenizer's folder that may say what ends a document, a text or the first of several ids."""
 
 
 @runtime_checkable
@@ -74,13 +83,21 @@ class FolderTokenizer:
             save = "make it with transformers' AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
             raise DataError(f"{field}: {folder} has no tokenizer.json; {save}") from error
         except Exception as error:  # the library may raise anything for a wrong file: show it to the user in one line
-            raise DataError(f"{field}: {path} is not a tokenizer ({one_line(error)})") from error
+            problem = problem_of_pointer(content) or f"is not a tokenizer ({one_line(error)})"
+            raise DataError(f"{field}: {path} {problem}") from error
         # A file may say to cut each document after some hundred tokens, or to pad it.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.name = f"tokenizer.json {hashlib.sha256(content).hexdigest()[:16]}"
-        self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+        # A control token's name in a document is text, and the token itself ends documents only.
+        self._tokenizer.encode_special_tokens = True
         self.end_of_document = self._end_of_document(folder, field)
+        added = self._tokenizer.get_added_tokens_decoder()
+        if self.end_of_document in added:
+            self._tokenizer.add_special_tokens([added[self.end_of_document].content])
+        unused = {number for number, token in added.items() if token.special and number != self.end_of_document}
+        known = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        self.vocabulary_size = 1 + max(set(known) - unused, default=0)
 
     def encode(self, piece: bytes) -> list[int]:
         """Token ids of a piece, which is UTF-8."""
@@ -93,20 +110,21 @@ class FolderTokenizer:
         ]
 
     def _end_of_document(self, folder: Path, field: str) -> int:
+        found: object = None
         try:
-            token = _read_object(folder / "tokenizer_config.json").get("eos_token")
-            text = token.get("content") if isinstance(token, dict) else token
-            found = _read_object(folder / "config.json").get("eos_token_id") if text is None else text
+            for name, key in _ENDS:
+                value = _read_object(folder / name).get(key)
+                value = value.get("content") if isinstance(value, dict) else value
+                found = value[0] if isinstance(value, list) and value else value
+                if found not in (None, []):
+                    break
         except UnusableFileError as error:
             raise DataError(f"{field}: {error}") from error
         end = self._tokenizer.token_to_id(found) if isinstance(found, str) else found
-        end = end[0] if isinstance(end, list) and end else end
-        if type(end) is not int or not 0 <= end < self.vocabulary_size:
-            what = (
-                f"the end of document {found} is not in its vocabulary" if found is not None else "no end of document"
-            )
-            raise DataError(f"{field}: {folder}: {what}; name one as eos_token in tokenizer_config.json")
-        return end
+        if type(end) is int and self._tokenizer.id_to_token(end) is not None:
+            return end
+        what = "no end of document" if found in (None, []) else f"the end of document {found} is not in its vocabulary"
+        raise DataError(f"{field}: {folder}: {what}; name one as eos_token in tokenizer_config.json")
 
 
 def _read_object(path: Path) -> dict[str, Any]:

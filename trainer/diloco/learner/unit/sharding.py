@@ -15,6 +15,7 @@ from diloco.model import ModelError
 from diloco.model.build import blank_model, build_model
 from diloco.model.entrypoint import EntrypointError, load_entrypoint, one_line
 from diloco.model.fragments import trained_parameters
+from diloco.model.probe import put_in_training
 from diloco.model.sharded import is_parted, part, part_of
 from diloco.spec import JobSpec
 from diloco.spec.placement import Pool
@@ -69,7 +70,7 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
         ModelError: it cannot be built or parted.
     """
     copies = pool.parallelism == "DDP" and spec.model.parallelize is None
-    module = build_model(spec) if copies else _without_values(spec)
+    module = build_model(spec, values=False) if copies else _without_values(spec)
     names = list(trained_parameters(module))
     mesh = world.mesh if copies else _parallelized(module, spec, world)
     _check(module, names, parted=not copies and world.ranks > 1)
@@ -81,8 +82,7 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
     if any(one.is_meta for one in module.parameters()):
         module.to_empty(device=world.device)
     module.to(world.device)
-    if not module.training:  # as `make_model` does
-        module.train()
+    put_in_training(module)
     _fill(module, source, world)
     for one in module.modules():
         if isinstance(one, FSDPModule):

@@ -8,6 +8,7 @@ from torch import nn
 
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
+from diloco.runtime.file_kind import head_of, problem_of_pointer
 
 
 def model_from_config(folder: Path, field: str) -> nn.Module:
@@ -32,6 +33,8 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
         config.use_cache = False
         made = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, dtype="float32")
     except Exception as error:  # the library may raise anything for a wrong file: show it to the user in one line
+        if problem := problem_of_pointer(head_of(folder / "config.json")):
+            raise ModelError(f"{field}: {folder / 'config.json'} {problem}") from error
         raise ModelError(
             f"{field}: {folder / 'config.json'} describes no causal language model ({one_line(error)})"
         ) from error

@@ -1,7 +1,9 @@
 """Builds the model of a folder: new, or with the folder's weights, and with adapters on top."""
 
 import warnings
+from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -10,12 +12,20 @@ from torch import Tensor, nn
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.huggingface.config import model_from_config
-from diloco.runtime.files import UnusableFileError, open_regular, read_json
+from diloco.runtime.file_kind import head_of, problem_of_pointer
+from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec.training import Adapter, HuggingFaceModel
 
 _FIELD = "model.huggingface.path"
 _WHOLE = "model.safetensors"
 _ENDING = ".safetensors"
+_WRAPPERS: Final = ("_orig_mod.", "module.")
+"""Begin all names in a file that was saved from a compiled or a wrapped (DDP) model."""
+_COMPUTED: Final = (
+    *(".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".position_ids"),
+    *(".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"),
+)
+"""End the names of buffers that earlier versions of transformers saved, and that a model computes."""
 
 
 def huggingface_model(model: HuggingFaceModel, adapter: Adapter | None) -> nn.Module:
@@ -56,11 +66,17 @@ def _with_weights(folder: Path) -> nn.Module:
         raise ModelError(f"{_FIELD}: the weights in {folder} cannot be used ({one_line(error)})") from error
     for name in sorted(found["missing_keys"]):
         raise ModelError(f"{_FIELD}: {folder} has no tensor {name}, which the model of config.json has")
-    for name in sorted(found["unexpected_keys"]):
+    for name in sorted(name for name in found["unexpected_keys"] if not name.endswith(_COMPUTED)):
         raise ModelError(f"{_FIELD}: {folder} has a tensor {name}, which the model of config.json has not")
     for name, *_ in sorted(found["mismatched_keys"]):
         raise ModelError(f"{_FIELD}: in {folder}, {name} has another shape than in the model of config.json")
     assert isinstance(made, nn.Module)
+    tied = {name for name, _ in blank.named_parameters()}
+    if own := sorted(name for name, _ in made.named_parameters() if name not in tied):
+        raise ModelError(
+            f"{_FIELD}: {folder} has a tensor {own[0]} of its own, which config.json ties to another one; set "
+            "tie_word_embeddings to false there, or remove the tensor"
+        )
     return made.train()  # transformers hands it over in evaluation mode
 
 
@@ -68,11 +84,14 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name in _files(folder):
         try:
-            open_regular(folder / name).close()
+            if problem := problem_of_pointer(head_of(folder / name)):
+                raise ModelError(f"{_FIELD}: {folder / name} {problem}")
             with safe_open(folder / name, framework="pt") as file:
                 tensors |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{_FIELD}: {folder / name} cannot be read as safetensors ({one_line(error)})") from error
+    while wrapper := next((one for one in _WRAPPERS if tensors and all(key.startswith(one) for key in tensors)), ""):
+        tensors = {key.removeprefix(wrapper): tensor for key, tensor in tensors.items()}
     return tensors
 
 
@@ -101,10 +120,17 @@ def _with_adapter(base: nn.Module, adapter: Adapter) -> nn.Module:
     except ImportError as error:
         raise ModelError("model.adapter: needs the package peft; install decoupled-diloco[hf]") from error
     names = [name for name, part in base.named_modules() if isinstance(getattr(part, "weight", None), nn.Parameter)]
+    users = Counter(id(base.get_submodule(name).weight) for name in names)
     for target in adapter.targets:
-        if not any(f".{name}".endswith(f".{target}") for name in names):
+        matching = [name for name in names if f".{name}".endswith(f".{target}")]
+        if not matching:
             raise ModelError(
                 f"model.adapter.targets: {target} is the name of no layer; use names such as {names[len(names) // 2]}"
+            )
+        if any(users[id(base.get_submodule(name).weight)] > 1 for name in matching):
+            raise ModelError(
+                f"model.adapter.targets: {target} shares its weight with another layer (tie_word_embeddings), so that "
+                "its adapter cannot be merged into it; leave it out"
             )
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",

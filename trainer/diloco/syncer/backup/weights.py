@@ -16,6 +16,7 @@ from diloco.core.fragments import Layout
 from diloco.model import ModelError
 from diloco.model.export import fill_trained, stored_tensors
 from diloco.model.fragments import read_fragment
+from diloco.model.huggingface import adapters
 from diloco.runtime.files import UnusableFileError
 from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom
@@ -34,6 +35,7 @@ _PARAMETERS: Final = "parameters.safetensors"
 _RESIDUALS: Final = "residuals.safetensors"
 _BYTES_A_VALUE: Final = 8
 _HEADER_BYTES: Final = 64 << 20
+_CONFIG_BYTES: Final = 1 << 20
 
 
 def initial_parameters(
@@ -105,14 +107,24 @@ def _exported_file(
         text = f"{begins.url} has {size} bytes; with this job's model it has {most} at most"
         raise SyncerError(f"spec.initFrom.url: {text}; use a model of this shape")
     check_room(target.parent, size)
-    store.download(file, target, size)
-    found = _of_model(target, module, layout)
+    if file == adapters.WEIGHTS:
+        store.download(file, scratch / file, size)
+        store.download(adapters.CONFIG, scratch / adapters.CONFIG, min(store.size(adapters.CONFIG), _CONFIG_BYTES))
+        adapters.fill_adapters(scratch, module)
+        found = _parameters(module, layout)
+    else:
+        store.download(file, target, size)
+        found = _of_model(target, module, layout)
     _log.info("begins from the parameters in %s", begins.url)
     return found
 
 
 def _of_model(path: Path, module: nn.Module, layout: Layout) -> list[torch.Tensor]:
     fill_trained(path, module)
+    return _parameters(module, layout)
+
+
+def _parameters(module: nn.Module, layout: Layout) -> list[torch.Tensor]:
     found = []
     for fragment in layout.fragments:
         parameters = torch.empty(fragment.numel, dtype=torch.float32)
