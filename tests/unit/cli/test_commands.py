@@ -119,6 +119,18 @@ def test_what_is_not_on_this_machine_is_a_warning(
     assert "huggingface" not in new or "model nowhere" in seen.out
 
 
+@pytest.mark.parametrize(
+    ("device", "warns"),
+    [("nvidia.com/mig-1g.5gb: 4", True), ("nvidia.com/mig-1g.5gb: 1", False), ("rdma/shared: 4", False)],
+)
+def test_several_accelerators_for_one_process_are_a_warning(
+    job: Path, capsys: pytest.CaptureFixture[str], device: str, warns: bool
+) -> None:
+    job.write_text(SMALL_MANIFEST.replace("{name: a, ", f"{{name: a, resources: {{limits: {{{device}}}}}, "))
+    assert execute(["validate", str(job)]) == 0
+    assert ("4 devices count as one process; give processesPerNode" in capsys.readouterr().err) == warns
+
+
 def test_the_full_manifest_is_valid_too(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["validate", str(job), "--full"]) == 0
     full = tmp_path / "full.yaml"

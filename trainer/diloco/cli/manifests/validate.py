@@ -1,6 +1,7 @@
 """``diloco validate``: checks a manifest before it runs."""
 
 import sys
+from collections.abc import Iterator
 from glob import has_magic
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -12,10 +13,15 @@ from diloco.cli.manifests.render import check_for_operator
 from diloco.runtime.yaml_text import yaml_text
 from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.errors import Problem
+from diloco.spec.job import JobSpec
+from diloco.spec.kube.values import amount
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.reading.load import located
 from diloco.spec.training import DataSpec, LoopSpec, ModelSpec
 from diloco.spec.words import listed
+
+_SUCH_DEVICES = ("nvidia.com/mig-", "habana.ai/gaudi", "google.com/tpu", "aws.amazon.com/neuron", "gpu.intel.com/")
+"""Accelerators that are not named ``*/gpu``; slices of one are, to torch, devices of their own."""
 
 
 def validate(
@@ -24,7 +30,8 @@ def validate(
 ) -> None:
     """Check a manifest: every field, whether fields go together, what the operator refuses. Nothing is started.
 
-    Data or a model that is not on this machine is a warning.
+    Data or a model that is not on this machine is a warning, and so are several
+    accelerators for one process.
 
     \b
     Examples:
@@ -34,8 +41,9 @@ def validate(
     manifest = load_job(job)
     check_for_operator(manifest, job)
     spec = manifest.spec
-    for missing in filter(None, (_missing_data(spec.data), _missing_model(spec.model), _missing_loop(spec.loop))):
-        typer.echo(f"diloco: {located([missing], job)}", err=True)
+    missing = (_missing_data(spec.data), _missing_model(spec.model), _missing_loop(spec.loop))
+    for warning in (*filter(None, missing), *_one_process(spec)):
+        typer.echo(f"diloco: {located([warning], job)}", err=True)
     if full:
         typer.echo(yaml_text(manifest.model_dump(mode="json", by_alias=True)), nl=False)
     else:
@@ -75,6 +83,19 @@ def _missing_loop(loop: LoopSpec | None) -> Problem | None:
             return _missing("spec.loop.entrypoint", f"module {module}")
         folders = found.submodule_search_locations or []
     return None
+
+
+def _one_process(spec: JobSpec) -> Iterator[Problem]:
+    """Pools with several devices that may be accelerators, which only the user knows, for one process."""
+    for i, region in enumerate(spec.regions):
+        for j, pool in enumerate(region.pools):
+            if pool.processes_per_node is not None or pool.resources is None:
+                continue
+            for name, quantity in pool.resources.limits.items():
+                if any(word in name for word in _SUCH_DEVICES) and amount(quantity) > 1:
+                    place = f"spec.regions[{i}].pools[{j}].resources.limits.{name}"
+                    text = f"{quantity} devices count as one process; give processesPerNode if each is an accelerator"
+                    yield Problem(place, text)
 
 
 def _missing(place: str, path: str) -> Problem:
