@@ -18,6 +18,7 @@ from diloco.local.status_poll import Seen, StatusWatch
 from diloco.local.supervisor import Ending, Supervisor
 from diloco.local.view.screen import PlainRunView
 from diloco.plan.world import World
+from diloco.runtime.process.exits import STOP_SIGNALS
 from diloco.spec.status.engine import Phase
 from tests.support.hand_clock import HandClock
 from tests.support.small_job import named_job, small_job
@@ -120,6 +121,13 @@ def test_a_syncer_whose_job_is_over_may_write_the_model_for_long(scene: Scene) -
 def test_a_syncer_that_sees_no_end_without_learners_fails_the_run(scene: Scene) -> None:
     outcome = minutes(scene, scene.fleet(state=ProcessState.DONE), Phase.TRAINING)
     assert (outcome.ending, "every learner has ended" in outcome.reason) == (Ending.FAILED, True)
+
+
+@pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGHUP])
+def test_a_signal_interrupts_the_run_and_its_processes_end_in_order(scene: Scene, number: int) -> None:
+    with scene.supervisor._signals():
+        signal.raise_signal(number)
+    assert scene.supervisor._interrupts == 1
 
 
 def test_the_end_of_a_child_ends_its_wait_and_interrupts_nothing(scene: Scene) -> None:

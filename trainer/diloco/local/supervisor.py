@@ -30,6 +30,7 @@ from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
 from diloco.runtime.disk_rate import longest_write_seconds
+from diloco.runtime.process.exits import STOP_SIGNALS
 from diloco.spec.status.engine import PRESENT, LearnerState, Phase
 
 _TICK_SECONDS = 0.1
@@ -83,7 +84,7 @@ class Supervisor:
             view.announce(devices)
 
     def run(self) -> Outcome:
-        """Run the job to its end, until it fails, or until SIGINT or SIGTERM.
+        """Run the job to its end, until it fails, or until a signal asks for its end.
 
         Raises:
             OSError: the output directory cannot be written at the start, or a process cannot be started at all.
@@ -302,7 +303,7 @@ class Supervisor:
             self._interrupts += number != signal.SIGCHLD
             self._signalled.put(number)
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+        numbers = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD)
         before = {number: signal.signal(number, note) for number in numbers}
         try:
             yield

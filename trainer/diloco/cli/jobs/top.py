@@ -13,6 +13,7 @@ from typing import Annotated, Protocol
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from diloco.cli.live.cluster_access import AwayError, connect
 from diloco.cli.live.cluster_jobs import Jobs
@@ -162,7 +163,7 @@ class LiveFrames:
 
     def remark(self, line: str) -> None:
         """Print it above the frame."""
-        self._console.print(line, style="yellow", markup=False, highlight=False)
+        self._console.print(Text(line, style="yellow"))
 
     def close(self) -> None:
         """Restore the terminal."""

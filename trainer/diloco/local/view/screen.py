@@ -43,7 +43,7 @@ _STYLES = {
 
 def say(console: Console, line: str) -> None:
     """Print a line as it is."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(Text(line), soft_wrap=True)
 
 
 class RunView(Protocol):
