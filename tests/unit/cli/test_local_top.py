@@ -79,9 +79,7 @@ def test_a_run_that_was_stopped_says_how_far_it_came_and_how_it_goes_on(
     (run.syncer / "curves.jsonl").write_text(f"{row.model_dump_json()}\n")
     assert execute(["status", str(run.root)]) == EXIT_OK
     told = capsys.readouterr().out
-    assert told.startswith(
-        f"{run.root}: job small was stopped at 25% of its tokens, evaluated loss 2.500; to continue,"
-    )
+    assert "job small was stopped at 25% of its tokens, evaluated loss 2.500; to continue, run: diloco run " in told
     assert told.endswith(f"diloco run {run.job} --output {run.root} --resume\n")
     assert execute(["top", str(run.root)]) == EXIT_OK
     claim = DirectoryClaim(run)

@@ -75,7 +75,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(frame.document, indent=2))
     else:
-        new_console().print(frame.drawn)
+        _print(new_console(), frame)
 
 
 def top(
@@ -112,11 +112,15 @@ def top(
     source = _source(what, flags, context)
     console = new_console()
     if once and not as_json:
-        console.print(source.read(None).drawn)
+        _print(console, source.read(None))
         return
     writer: FrameWriter = JsonFrames() if as_json else LiveFrames(console) if console.is_terminal else NewLines(console)
     rows = max(8, console.height - _ROWS_BESIDE_LEARNERS) if isinstance(writer, LiveFrames) else None
     raise typer.Exit(follow(source, writer, rows=rows, once=once, wait=lambda: time.sleep(every)))
+
+
+def _print(console: Console, frame: Frame) -> None:
+    console.print(frame.drawn, soft_wrap=isinstance(frame.drawn, Text))  # a line may hold a command to copy
 
 
 def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool, wait: Callable[[], None]) -> int:
