@@ -107,7 +107,7 @@ format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## The site of the documentation, into build/site; dead links fail
+docs: $(STAMP) ## The site of the documentation, into build/site; dead links fail (REPOSITORY_URL=ADDRESS: with a link to it)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 proto: $(STAMP) ## Generate the wire's stubs from proto/
