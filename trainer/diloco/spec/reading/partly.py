@@ -54,14 +54,15 @@ def _known(model: type[BaseModel], document: dict[str, Any], wrong: Collection[_
         elif isinstance(value, dict):
             made.__dict__[name] = _known(inner, value, wrong, place)
         else:
-            made.__dict__[name] = tuple(_known(inner, one, wrong, (*place, n)) for n, one in enumerate(value))
+            made.__dict__[name] = tuple(_known(inner, one, wrong, (*place, n)) for n, one in enumerate(value or ()))
     return made
 
 
 @cache
 def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
     field = model.model_fields[name]
-    return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+    kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return TypeAdapter(kind)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
