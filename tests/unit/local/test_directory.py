@@ -41,11 +41,11 @@ def test_an_earlier_run_is_only_replaced_when_asked(tmp_path: Path) -> None:
 def test_a_run_in_which_nothing_was_trained_does_not_block_the_next(tmp_path: Path) -> None:
     first = begin(tmp_path / "out", SMALL_MANIFEST, overwrite=False)
     DirectoryClaim(first).release()
-    (first.syncer / "checkpoints" / "000001").mkdir(parents=True)
+    (first.syncer / "checkpoints" / "000002").mkdir(parents=True)
     again = begin(first.root, SMALL_MANIFEST.replace("small", "other"), overwrite=False)
     assert "other" in again.job.read_text()
     assert not (again.syncer / "checkpoints").exists()
-    (again.learners / "east.a.0" / "checkpoints" / "7").mkdir(parents=True)
+    (again.syncer / "curves.jsonl").write_text("{}")
     with pytest.raises(RunDirectoryError, match="not empty"):
         begin(first.root, SMALL_MANIFEST, overwrite=False)
 

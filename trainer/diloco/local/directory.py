@@ -10,6 +10,7 @@ from diloco.local.journal import older_part
 from diloco.runtime.disk_rate import newest_bytes
 from diloco.runtime.files import UnusableFileError, make_writable_directory, write_atomically
 from diloco.spec import DiLoCoJob, SpecError, load_job
+from diloco.spec.status import curves
 
 
 class RunDirectoryError(ValueError):
@@ -58,8 +59,8 @@ class RunDirectory:
 
     @property
     def has_trained(self) -> bool:
-        """Whether it holds work: a learner's checkpoint, or another of the syncer than that of the untrained model."""
-        return any(self.learners.glob("*/checkpoints/*")) or len([*self.syncer.glob("checkpoints/*")]) > 1
+        """Whether it holds work: a learner's checkpoint, or curves, which begin with the first learner."""
+        return any(self.learners.glob("*/checkpoints/*")) or (self.syncer / curves.FILE).exists()
 
     @property
     def in_use(self) -> bool:

@@ -106,6 +106,7 @@ class Supervisor:
         chaos = ChaosListener(plan.directory, facts, announce)
         processes = {learner: len(devices) for learner, devices in plan.devices.items()}
         journal.write("run", processes=processes, resumed=plan.request.resume)
+        announce(f"starting a syncer and {len(processes)} learner(s)")
         try:
             with self._signals():
                 watch.start()
