@@ -85,7 +85,12 @@ def test_a_run_that_was_stopped_says_how_far_it_came_and_how_it_goes_on(
     claim = DirectoryClaim(run)
     assert execute(["status", str(run.root)]) == EXIT_BAD_INPUT
     assert "its syncer does not serve yet" in capsys.readouterr().err
-    claim.release()
+    said = io.StringIO()
+    writer = NewLines(Console(file=said, width=80, force_terminal=False))
+    assert follow(LocalSource(str(run.root)), writer, rows=None, once=False, wait=claim.release) == EXIT_OK
+    waits, stopped = said.getvalue().splitlines()
+    assert waits.endswith("its syncer does not serve yet; retrying")
+    assert "was stopped at 25%" in stopped
 
 
 def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path, summary: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 from diloco.cli.live.cluster_access import AwayError, connect
 from diloco.cli.live.cluster_jobs import Jobs
 from diloco.cli.live.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
+from diloco.cli.live.local_runs import NotServingYetError
 from diloco.cli.live.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.local.status_poll import StatusError
 from diloco.local.view.screen import say
@@ -128,7 +129,7 @@ def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool,
 
     Raises:
         RuntimeError, ValueError: of one of diloco's own classes: the first frame failed, or its target is gone. If a
-            later frame only gets no answer, that is remarked, and it is tried again.
+            later frame, or one of a run that starts, only gets no answer, that is remarked, and it is tried again.
     """
     shown, remarked = False, ""
     try:
@@ -136,7 +137,7 @@ def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool,
             try:
                 frame = source.read(rows)
             except (AwayError, StatusError) as error:
-                if not shown:
+                if not shown and (once or not isinstance(error, NotServingYetError)):
                     raise
                 if str(error) != remarked:
                     remarked = str(error)

@@ -26,6 +26,10 @@ class WhereError(ValueError):
     """The argument is neither a run's directory nor an address; the text says what it is."""
 
 
+class NotServingYetError(StatusError):
+    """The run goes on, and its syncer does not answer: it starts, or starts again."""
+
+
 class StoppedRunError(WhereError):
     """The run was stopped before its end; the text says how to continue it."""
 
@@ -95,11 +99,13 @@ def _ask_syncer(where: str, run: RunDirectory) -> SyncerStatus:
     try:
         if address is not None:
             return fetch_status(address)
-    except StatusError:
-        if run.in_use or not run.job.is_file():
+    except StatusError as error:
+        if run.in_use:
+            raise NotServingYetError(str(error)) from error
+        if not run.job.is_file():
             raise
     if run.in_use:
-        raise StatusError(f"{where}: its syncer does not serve yet")
+        raise NotServingYetError(f"{where}: its syncer does not serve yet")
     if not run.job.is_file():
         raise WhereError(f"{where}: is not the directory of a run: it has neither job.yaml nor syncer/endpoint.json")
     latest = deque(CurveReader(run.syncer / curves.FILE).rows(), maxlen=1)

@@ -44,7 +44,7 @@ def _known(model: type[BaseModel], document: dict[str, Any], wrong: Collection[_
         if key not in document and not field.is_required():
             continue
         value = document.get(key)
-        if place not in wrong and not any(one[: len(place)] == place for one in wrong):
+        if not any(one[: len(place)] == place for one in wrong):
             # As the manifest's own reading has it: `nvidia.com/gpu: 1` is then a text, as the rules expect.
             made.__dict__[name] = _adapter(model, name).validate_json(
                 json.dumps(value), strict=True, by_alias=True, by_name=False
