@@ -108,7 +108,7 @@ format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## The site of the documentation, into build/site; dead links fail
+docs: $(STAMP) ## The site of the documentation, into build/site; dead links fail (REPOSITORY_URL=ADDRESS: with a link to it)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 proto: $(STAMP) ## Generate the wire's stubs from proto/
@@ -155,7 +155,8 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || \
 	  { echo "Python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "installing into .venv: some minutes, most of them for torch"
 	$(PYTHON) -m venv .venv
 	@# Not compiled: most modules of these packages are never imported, and Python compiles the others at their first import.
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

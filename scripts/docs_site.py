@@ -14,7 +14,7 @@ from mkdocs.structure.pages import Page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 OUTSIDE = {
-    "README.md": "index.md",
+    "README.md": "first-steps.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "explanation/security.md",

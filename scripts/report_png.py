@@ -13,7 +13,7 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-WIDTH, HEIGHT = 1280, 1104
+WIDTH, HEIGHT = 1280, 1150
 """Pixels: the verdict, the cards, the life of the processes, where the time went, and the losses."""
 
 

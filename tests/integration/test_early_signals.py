@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from diloco.runtime.process.exits import EXIT_INTERRUPTED
+from diloco.runtime.process.exits import EXIT_INTERRUPTED, STOP_SIGNALS
 
 pytestmark = pytest.mark.processes
 
@@ -40,10 +40,11 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("name", ["learner", "syncer"])
-def test_it_ends_at_once_and_in_order(tmp_path: Path, name: str) -> None:
+def test_it_ends_at_once_and_in_order(tmp_path: Path, name: str, number: int) -> None:
     with started(tmp_path / "job.yaml", commands(tmp_path)[name]) as process:
-        process.terminate()
+        process.send_signal(number)
         assert process.wait(WAIT_SECONDS) == 0
     assert not (tmp_path / "d").exists()
 
@@ -56,7 +57,7 @@ def test_a_process_that_its_learner_ends_ignores_signals(tmp_path: Path) -> None
     ) as process:
         status = Path(f"/proc/{process.pid}/status").read_text()
     ignored = int(status.split("SigIgn:")[1].split()[0], 16)
-    assert all(ignored >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT))
+    assert all(ignored >> (number - 1) & 1 for number in STOP_SIGNALS)
 
 
 def test_ctrl_c_in_the_middle_of_an_import_leaves_no_traceback(tmp_path: Path) -> None:

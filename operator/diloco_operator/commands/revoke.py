@@ -51,7 +51,7 @@ def revoke(
 
     run(work())
     told = f"the syncer refuses certificates of {what} that were made before now; the operator makes new ones"
-    new_console().print(told, markup=False, highlight=False, soft_wrap=True)
+    new_console().print(told, highlight=False, soft_wrap=True)
 
 
 async def revoke_in(api: "Api", namespace: str, job: str, what: str) -> None:

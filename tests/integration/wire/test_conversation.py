@@ -19,7 +19,7 @@ from diloco.wire.errors import (
 )
 from diloco.wire.messages import Alive, FragmentWanted, Join, Leave, Welcome
 from diloco.wire.server.server import ListenError, ServerOptions
-from tests.integration.wire.calls import JOIN, REQUEST, gets_through, push
+from tests.integration.wire.calls import JOIN, PAYLOAD, REQUEST, gets_through, pull, push
 from tests.support.raw_wire import push_header
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
@@ -34,6 +34,19 @@ def test_a_session_carries_messages_both_ways_until_the_learner_leaves(keeper: K
         session.send(Leave(1, "done"))
         assert list(said) == []
     assert keeper.said == [JOIN, Alive(1), Leave(1, "done")]
+
+
+@pytest.mark.parametrize("payload", [b"1234", PAYLOAD], ids=["of one part", "in parts"])
+def test_a_proxy_of_the_environment_is_not_used(
+    server: RunningServer, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, payload: bytes
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    keeper.fragments[7] = payload
+    with SyncClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
+        assert isinstance(next(iter(session)), Welcome)
+        push(client, payload)
+        assert pull(client) == payload
 
 
 def test_closing_a_session_still_delivers_what_was_sent(keeper: Keeper, client: SyncClient) -> None:

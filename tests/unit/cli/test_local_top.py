@@ -13,10 +13,12 @@ from diloco.cli.jobs.top import NewLines, follow
 from diloco.cli.live.frames import LocalSource
 from diloco.cli.main import execute
 from diloco.core.fragments import TensorSpec, partition
+from diloco.local.directory import DirectoryClaim, begin
 from diloco.local.journal import Entry
 from diloco.local.report.summary import summarize
-from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK
 from diloco.spec import parse_job
+from diloco.spec.status.curves import CurveRow
 from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of
 from tests.support.seen_jobs import syncer_account
 from tests.support.status_page import status_page
@@ -64,6 +66,31 @@ def test_a_run_that_is_over_has_the_view_of_one_that_goes_on(
     assert json.loads(capsys.readouterr().out) == summary
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "phase": "Failed"}))
     assert execute(["top", str(tmp_path)]) == EXIT_JOB_FAILED
+
+
+def test_a_run_that_was_stopped_says_how_far_it_came_and_how_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin(tmp_path / "run", JOB, overwrite=False)
+    row = CurveRow(
+        epoch=1, unix_seconds=0, merged_tokens=0.25 * parse_job(JOB).spec.training.tokens, inner_steps=4,
+        tokens_per_second=1.0, eval_loss=2.5,
+    )  # fmt: skip
+    (run.syncer / "curves.jsonl").write_text(f"{row.model_dump_json()}\n")
+    assert execute(["status", str(run.root)]) == EXIT_OK
+    told = capsys.readouterr().out
+    assert "job small was stopped at 25% of its tokens, evaluated loss 2.500; to continue, run: diloco run " in told
+    assert told.endswith(f"diloco run {run.job} --output {run.root} --resume\n")
+    assert execute(["top", str(run.root)]) == EXIT_OK
+    claim = DirectoryClaim(run)
+    assert execute(["status", str(run.root)]) == EXIT_BAD_INPUT
+    assert "its syncer does not serve yet" in capsys.readouterr().err
+    said = io.StringIO()
+    writer = NewLines(Console(file=said, width=80, force_terminal=False))
+    assert follow(LocalSource(str(run.root)), writer, rows=None, once=False, wait=claim.release) == EXIT_OK
+    waits, stopped = said.getvalue().splitlines()
+    assert waits.endswith("its syncer does not serve yet; retrying")
+    assert "was stopped at 25%" in stopped
 
 
 def test_a_run_is_watched_until_its_summary_is_there(tmp_path: Path, summary: dict[str, Any]) -> None:

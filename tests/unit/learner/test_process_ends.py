@@ -16,7 +16,7 @@ from diloco.learner.options import LearnerOptions
 from diloco.learner.process import run_learner
 from diloco.learner.training.torch_threads import set_torch_threads, start_worker
 from diloco.runtime.http import HttpServer, Response, Route
-from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED, STOP_SIGNALS
 from tests.support.small_learner import learner_options
 
 LINES = {
@@ -127,14 +127,13 @@ def test_its_pages_take_the_place_of_those_of_loading(tmp_path: Path, life: type
 
 
 def test_signals_stop_it_and_everything_is_as_before_when_it_has_ended(tmp_path: Path, life: type[Life]) -> None:
-    signals = (signal.SIGTERM, signal.SIGINT)
     sys.setswitchinterval(0.005)  # Python's own
-    before = ([signal.getsignal(number) for number in signals], sys.getswitchinterval())
+    before = ([signal.getsignal(number) for number in STOP_SIGNALS], sys.getswitchinterval())
     run_learner(learner_options(tmp_path, threads=3))
     assert life.stopped_by == Ending(EndKind.STOPPED, "SIGTERM")
     assert life.switch_seconds == pytest.approx(0.0005)
     assert life.torch_threads == 3
-    assert ([signal.getsignal(number) for number in signals], sys.getswitchinterval()) == before
+    assert ([signal.getsignal(number) for number in STOP_SIGNALS], sys.getswitchinterval()) == before
 
 
 def test_beside_the_main_thread_it_leaves_signals_alone(tmp_path: Path, life: type[Life]) -> None:

@@ -38,6 +38,27 @@ def test_an_earlier_run_is_only_replaced_when_asked(tmp_path: Path) -> None:
     assert not first.summary.exists()
 
 
+def test_a_run_in_which_nothing_was_trained_does_not_block_the_next(tmp_path: Path) -> None:
+    first = begin(tmp_path / "out", SMALL_MANIFEST, overwrite=False)
+    DirectoryClaim(first).release()
+    (first.syncer / "checkpoints" / "000002").mkdir(parents=True)
+    again = begin(first.root, SMALL_MANIFEST.replace("small", "other"), overwrite=False)
+    assert "other" in again.job.read_text()
+    assert not (again.syncer / "checkpoints").exists()
+    (again.syncer / "curves.jsonl").write_text("{}")
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        begin(first.root, SMALL_MANIFEST, overwrite=False)
+
+
+def test_a_run_is_in_use_while_it_is_claimed(tmp_path: Path) -> None:
+    directory = begin(tmp_path, SMALL_MANIFEST, overwrite=False)
+    assert not directory.in_use
+    claim = DirectoryClaim(directory)
+    assert directory.in_use
+    claim.release()
+    assert not directory.in_use
+
+
 def test_a_run_is_resumed_with_a_manifest_that_fits(tmp_path: Path) -> None:
     begin(tmp_path, SMALL_MANIFEST, overwrite=False)
     longer = SMALL_MANIFEST.replace("tokens: 1000", "tokens: 2000")

@@ -18,8 +18,11 @@ from diloco.local.status_poll import Seen, StatusWatch
 from diloco.local.supervisor import Ending, Supervisor
 from diloco.local.view.screen import PlainRunView
 from diloco.plan.world import World
+from diloco.runtime.process.exits import STOP_SIGNALS
 from diloco.spec.status.engine import Phase
+from diloco.spec.status.syncer import SyncerStatus
 from tests.support.hand_clock import HandClock
+from tests.support.seen_jobs import syncer_account
 from tests.support.small_job import named_job, small_job
 from tests.support.status_of_a_job import STATUS
 
@@ -29,7 +32,7 @@ class Process:
 
     def __init__(self, clock: HandClock, takes: float, state: ProcessState) -> None:
         self.clock, self.takes, self.state = clock, takes, state
-        self.started_at, self.proven = 0.0, False
+        self.started_at, self.proven, self.joined, self.restarts = 0.0, False, False, 0
         self.child, self.ends_at, self.killed_at = self, float("inf"), float("inf")
 
     @property
@@ -120,6 +123,33 @@ def test_a_syncer_whose_job_is_over_may_write_the_model_for_long(scene: Scene) -
 def test_a_syncer_that_sees_no_end_without_learners_fails_the_run(scene: Scene) -> None:
     outcome = minutes(scene, scene.fleet(state=ProcessState.DONE), Phase.TRAINING)
     assert (outcome.ending, "every learner has ended" in outcome.reason) == (Ending.FAILED, True)
+
+
+@pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGHUP])
+def test_a_signal_interrupts_the_run_and_its_processes_end_in_order(scene: Scene, number: int) -> None:
+    with scene.supervisor._signals():
+        signal.raise_signal(number)
+    assert scene.supervisor._interrupts == 1
+
+
+def test_a_learner_has_joined_once_it_has_a_session_of_its_own(scene: Scene) -> None:
+    fleet = scene.fleet()
+    learner, (known,) = fleet.learners["a"], syncer_account()["learners"]
+
+    def joined(state: str, incarnation: int) -> bool:
+        scene.clock.now += 1.0
+        one = known | {"id": "a", "state": state, "incarnation": incarnation}
+        seen = Seen(SyncerStatus.model_validate(syncer_account(learners=[one])), scene.clock.now)
+        scene.supervisor._note_progress(fleet, SimpleNamespace(seen=seen))
+        return bool(learner.joined)
+
+    assert [joined("Absent", 0), joined("Loading", 7)] == [False, True]
+    learner.joined, learner.restarts, learner.started_at = False, 1, scene.clock.now + 0.5
+    assert [joined("Training", 7), joined("Absent", 7), joined("Training", 8)] == [False, False, True]
+    resumed = scene.fleet()
+    fleet.learners, learner = resumed.learners, resumed.learners["a"]
+    scene.supervisor._incarnations_at_start.clear()
+    assert joined("Training", 9), "the syncer began with this process, so no session is of an earlier one"
 
 
 def test_the_end_of_a_child_ends_its_wait_and_interrupts_nothing(scene: Scene) -> None:

@@ -1,9 +1,14 @@
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+
 import pytest
 
 from diloco.spec import SpecError
 from diloco.spec.reading.load import job_from
 from tests.support.bad_manifests import CASES, Bad
-from tests.support.job_manifests import GOOD, changed
+from tests.support.job_manifests import EVERY_FIELD, GOOD, changed
 
 
 def test_the_manifest_these_cases_change_is_good() -> None:
@@ -58,6 +63,26 @@ def test_a_rule_does_not_guess_what_it_cannot_read(wrong: dict[str, object], acr
     with pytest.raises(SpecError) as caught:
         job_from(changed({**wrong, **across}))
     assert len(caught.value.problems) == 1
+
+
+def test_no_wrong_value_ends_in_anything_but_its_problem() -> None:
+    assert EVERY_FIELD["spec"]["regions"][0]["pools"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    for place in _places(EVERY_FIELD, ()):
+        manifest = deepcopy(EVERY_FIELD)
+        node: Any = manifest
+        for part in place[:-1]:
+            node = node[part]
+        node[place[-1]] = [[]]
+        # Values that may be anything, as arguments of code, are right.
+        with suppress(SpecError):
+            job_from(manifest)
+
+
+def _places(value: object, at: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in parts:
+        yield (*at, key)
+        yield from _places(inner, (*at, key))
 
 
 def test_a_bad_item_does_not_make_its_list_too_short() -> None:

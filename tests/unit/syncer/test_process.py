@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED, STOP_SIGNALS
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
@@ -30,7 +30,7 @@ WAIT_SECONDS = 60.0
 @pytest.fixture(autouse=True)
 def _own_signal_handlers() -> Iterator[None]:
     """A signal that a syncer does not take fails the test, and does not end the tests."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def untaken(number: int, _: object) -> None:
         raise AssertionError(f"signal {number} was not taken")
@@ -104,7 +104,7 @@ def free_address() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_it_serves_until_a_signal_and_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
     threads = set(threading.enumerate())
     seen: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK
+from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK, STOP_SIGNALS
 
 _PROCESSES = ("learner", "syncer", "rank")
 
@@ -20,10 +20,11 @@ def main() -> None:
     """Entry point of the program."""
     of_process = sys.argv[1:2] and sys.argv[1] in _PROCESSES
     if of_process:
-        signal.signal(signal.SIGTERM, _exit)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, _exit)
     if sys.argv[1:2] == ["rank"]:  # its learner's first process ends it, in order
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:  # otherwise the parent process wants it ignored
         signal.signal(signal.SIGINT, _interrupted)

@@ -1,5 +1,7 @@
 """The processes of a job: ``diloco syncer`` and ``learner``, and ``rank``, which a learner starts."""
 
+import logging
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +13,7 @@ import typer
 from diloco.cli.program import new_app, run_command
 from diloco.runtime.log import set_up_logging
 from diloco.runtime.process.die_with_parent import die_with_parent
+from diloco.runtime.process.launchers import forget_launchers
 from diloco.runtime.process.memory import keep_freed_memory
 from diloco.spec import load_job
 
@@ -156,6 +159,9 @@ def learner(
     if unit is not None:
         learner, node, unit = node_of_pod(manifest, learner, unit)
     set_up_logging(json=log_json, process=f"{learner} node {node}" if node else learner)
+    if launchers := forget_launchers(os.environ):
+        text = "a learner begins its processes itself: %s of another launcher are taken out of the environment"
+        logging.getLogger(__name__).info(text, ", ".join(launchers))
     at = manifest.metadata.name, manifest.metadata.namespace
     options = LearnerOptions(
         job=manifest,

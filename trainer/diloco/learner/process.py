@@ -19,7 +19,7 @@ from diloco.learner.stuck import ended_if_stuck
 from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.unit.starting import Unit
 from diloco.runtime.http import HttpServer
-from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED, STOP_SIGNALS
 from diloco.runtime.process.loading import Loading
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def run_learner(options: LearnerOptions, unit: Unit | None = None) -> int:
     """Run one learner until it is stopped, the job is over, or the syncer refuses it; returns the exit code.
 
     ``unit``: its processes, if they are several. The caller sets up logging. If called in the main thread, it handles
-    SIGTERM and SIGINT while it runs.
+    the signals that ask for its end.
     """
     wakeup = Wakeup()
     orders = Orders(wakeup)
@@ -116,7 +116,7 @@ def _short_switch_interval() -> Iterator[None]:
 
 @contextmanager
 def _signals(orders: Orders) -> Iterator[None]:
-    """Make SIGTERM and SIGINT ask the inner loop to stop; further signals do nothing, as the end is bounded anyway."""
+    """Make signals ask the inner loop to stop; further signals do nothing, as the end is bounded anyway."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -124,7 +124,7 @@ def _signals(orders: Orders) -> Iterator[None]:
     def stop(number: int, _: FrameType | None) -> None:
         orders.stop(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from diloco.local.journal import older_part
 from diloco.runtime.disk_rate import newest_bytes
 from diloco.runtime.files import UnusableFileError, make_writable_directory, write_atomically
 from diloco.spec import DiLoCoJob, SpecError, load_job
+from diloco.spec.status import curves
 
 
 class RunDirectoryError(ValueError):
@@ -55,6 +56,26 @@ class RunDirectory:
     def log(self, process: str) -> Path:
         """The log of a process, over all its starts."""
         return self.logs / f"{dotted(process)}.log"
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether it holds work: a learner's checkpoint, or curves, which begin with the first learner."""
+        return any(self.learners.glob("*/checkpoints/*")) or (self.syncer / curves.FILE).exists()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a ``diloco run`` works in it now."""
+        try:
+            descriptor = os.open(self.lock, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        finally:
+            os.close(descriptor)
+        return False
 
     @property
     def has_checkpoint(self) -> bool:
@@ -105,20 +126,23 @@ class DirectoryClaim:
 def begin(root: Path, job_text: str, *, overwrite: bool) -> RunDirectory:
     """Make ``root`` the directory of a new run of the manifest ``job_text``.
 
-    ``overwrite`` removes an earlier run from it, and nothing else: a directory with other files is refused.
+    ``overwrite`` removes an earlier run from it, and nothing else: a directory with other files is refused. So is
+    removed, without it, a run that failed before anything was trained, as by a mistake in its manifest.
 
     Raises:
         RunDirectoryError: it has other content, or cannot be written.
     """
     directory = _writable(root)
     there = sorted(entry.name for entry in root.iterdir())
-    if there and not overwrite:
+    failed = directory.lock.exists() and not directory.has_trained and not directory.summary.exists()
+    if there and not (overwrite or failed):
         advice = "continue it with --resume, replace it with --overwrite" if directory.job.exists() else "empty it"
         raise RunDirectoryError(f"--output {root}: the directory is not empty; {advice}, or use another one")
     foreign = [name for name in there if name not in directory.names]
     if foreign:
         raise RunDirectoryError(
-            f"--output {root}: --overwrite only removes what a run created, and {foreign[0]!r} is something else"
+            f"--output {root}: only what a run created is removed, and {foreign[0]!r} is something else; "
+            "remove it, or use another directory"
         )
     if there:
         claim = DirectoryClaim(directory)

@@ -47,6 +47,8 @@ class Managed:
     early_exits: int = 0
     proven: bool = False
     """Since it was last started it has served (syncer) or made a step (learner)."""
+    joined: bool = False
+    """A learner: since it was last started it has had a session."""
     has_served: bool = False
     by_chaos: bool = False
     started_at: float = 0.0
@@ -116,7 +118,7 @@ class Fleet:
                 if pid is None:
                     continue
                 process.restarts += again
-                process.started_at, process.proven, process.by_chaos = now, False, False
+                process.started_at, process.proven, process.by_chaos, process.joined = now, False, False, False
                 process.state = ProcessState.RUNNING
                 self.journal.write("start", process.name, pid=pid, restarts=process.restarts)
                 if again:

@@ -21,6 +21,7 @@ from diloco.local.supervisor import Ending, Outcome, Supervisor
 from diloco.local.targets import parse_speeds
 from diloco.local.view.screen import LiveRunView, PlainRunView, RunView, say
 from diloco.plan.world import read_world
+from diloco.runtime.console import new_console
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.runtime.output import LastingOutput
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED
@@ -142,7 +143,7 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
         say(console, f"stopped; to continue, run: {continuation(request)}")
         return EXIT_INTERRUPTED
     if outcome.ending is Ending.FAILED:
-        _complain(console, outcome.reason, request.output)
+        _complain(outcome.reason, request.output)
         return EXIT_BAD_INPUT if outcome.bad_input else EXIT_UNEXPECTED
     # torch is needed only from here on: before, importing it would cost the supervisor a second and 200 MB.
     from diloco.local.report.write import close_run  # noqa: PLC0415
@@ -152,19 +153,18 @@ def _conclude(request: RunRequest, plan: RunPlan, outcome: Outcome, console: Con
         history = close_run(plan.job, plan.directory)
     except OSError as error:
         what = f"{error.filename or plan.directory.root}: the report cannot be written ({error.strerror or error})"
-        _complain(console, f"{what}; free some space, then run: {continuation(request)}", request.output)
+        _complain(f"{what}; free some space, then run: {continuation(request)}", request.output)
         return EXIT_UNEXPECTED
     console.print(closing_table(history))
     say(console, f"\nreport: {request.output / plan.directory.report.name}")
     if history.complete:
         return EXIT_OK
-    _complain(console, f"the job failed: {history.phase_reason}", request.output)
+    _complain(f"the job failed: {history.phase_reason}", request.output)
     return EXIT_UNEXPECTED
 
 
-def _complain(console: Console, reason: str, output: Path) -> None:
-    errors = Console(file=cast("TextIO", LastingOutput(sys.stderr)), width=console.width)
-    say(errors, f"diloco: {reason} (logs: {output / 'logs'})")
+def _complain(reason: str, output: Path) -> None:
+    say(new_console(cast("TextIO", LastingOutput(sys.stderr))), f"diloco: {reason} (logs: {output / 'logs'})")
 
 
 _HIGHEST_PORT = 65535

@@ -23,6 +23,7 @@ from diloco.local.child import Child
 from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.fork_server import ForkServer
+from diloco.local.join_watch import JoinWatch
 from diloco.local.journal import Journal, read_journal
 from diloco.local.run_plan import SYNCER_THREADS, RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import StatusWatch
@@ -30,6 +31,7 @@ from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
 from diloco.runtime.disk_rate import longest_write_seconds
+from diloco.runtime.process.exits import STOP_SIGNALS
 from diloco.spec.status.engine import PRESENT, LearnerState, Phase
 
 _TICK_SECONDS = 0.1
@@ -79,11 +81,12 @@ class Supervisor:
         self._drawn_at = 0.0
         self._began = self._attended_at = time.monotonic()
         self._steps_at_start: dict[tuple[str, int], int] = {}
+        self._incarnations_at_start: dict[tuple[str, int], int | None] = {}
         if devices := devices_text(plan.devices):
             view.announce(devices)
 
     def run(self) -> Outcome:
-        """Run the job to its end, until it fails, or until SIGINT or SIGTERM.
+        """Run the job to its end, until it fails, or until a signal asks for its end.
 
         Raises:
             OSError: the output directory cannot be written at the start, or a process cannot be started at all.
@@ -103,6 +106,7 @@ class Supervisor:
         chaos = ChaosListener(plan.directory, facts, announce)
         processes = {learner: len(devices) for learner, devices in plan.devices.items()}
         journal.write("run", processes=processes, resumed=plan.request.resume)
+        announce(f"starting a syncer and {len(processes)} learner(s)")
         try:
             with self._signals():
                 watch.start()
@@ -181,6 +185,7 @@ class Supervisor:
     def _supervise(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch, chaos: ChaosListener) -> Outcome:
         """Loop until there is an outcome."""
         alive_at = logs_at = time.monotonic()
+        joining = JoinWatch(self._view.announce)
         while True:
             fleet.reap()
             fleet.start_due()
@@ -188,6 +193,7 @@ class Supervisor:
             chaos.serve(injector)
             injector.apply_due(self._run_state(fleet, injector, watch))
             self._draw(fleet, injector, watch)
+            joining.look(fleet)
             now = time.monotonic()
             if now - alive_at >= max(_ALIVE_SECONDS, _ALIVE_SHARE * (now - self._began)):
                 moved = watch.seen.status.bytes_by_region if watch.seen else ()
@@ -230,12 +236,18 @@ class Supervisor:
             fleet.syncer.proven = True
         for learner in seen.status.learners:
             process = fleet.learners.get(learner.id)
-            if process is None or process.proven or process.state is not ProcessState.RUNNING:
+            if process is None or process.state is not ProcessState.RUNNING:
                 continue
+            present, start = learner.state in PRESENT, (learner.id, process.restarts)
+            # Its process of before may still have a session; the first one's has none with a syncer that starts too.
+            earlier = learner.incarnation if process.restarts or not present else None
+            incarnation = self._incarnations_at_start.setdefault(start, earlier)
             if seen.monotonic > process.started_at:
+                process.joined = process.joined or (present and learner.incarnation != incarnation)
                 # It joins with the steps of its checkpoint: only a change from the first number seen is a new step.
-                start = self._steps_at_start.setdefault((learner.id, process.restarts), learner.steps)
-                process.proven = learner.steps != start and learner.state == LearnerState.TRAINING
+                steps = self._steps_at_start.setdefault(start, learner.steps)
+                trains = learner.steps != steps and learner.state == LearnerState.TRAINING
+                process.proven = process.proven or trains
 
     def _run_state(self, fleet: Fleet, injector: FaultInjector, watch: StatusWatch) -> RunState:
         seen = watch.seen
@@ -302,7 +314,7 @@ class Supervisor:
             self._interrupts += number != signal.SIGCHLD
             self._signalled.put(number)
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+        numbers = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD)
         before = {number: signal.signal(number, note) for number in numbers}
         try:
             yield

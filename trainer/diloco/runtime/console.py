@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from typing import TextIO, cast
 
 from rich.console import Console
@@ -11,11 +12,12 @@ from diloco.runtime.output import LastingOutput
 _PIPE_COLUMNS = 250
 
 
-def new_console() -> Console:
-    """The console for this process's output."""
-    console = Console()
+def new_console(file: TextIO | None = None) -> Console:
+    """The console for this process's output, or for ``file``. It shows texts as they are: no markup, no emoji."""
+    plain = partial(Console, file=file, markup=False, emoji=False)
+    console = plain()
     # A pipe has no width: a table cut off at 80 columns would be of no use to grep.
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_COLUMNS)
+    return console if console.is_terminal or "COLUMNS" in os.environ else plain(width=_PIPE_COLUMNS)
 
 
 def lasting_output(elsewhere: str) -> TextIO:

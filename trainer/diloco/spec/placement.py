@@ -7,8 +7,8 @@ from pydantic import AwareDatetime, Field
 from diloco.spec import automatic
 from diloco.spec.automatic import AUTO
 from diloco.spec.backup import Backup
-from diloco.spec.base import ADDRESS_RANGE, BOUND, HOST, HOST_NAME, RATE, SET, MapBy, Size, SpecModel, bytes_in
-from diloco.spec.kube.values import Annotations, ClassName, DnsLabel, ImageName, LabelKey, amount
+from diloco.spec.base import BOUND, HOST, HOST_NAME, RATE, SET, MapBy, Size, SpecModel, bytes_in
+from diloco.spec.kube.values import AddressRange, Annotations, ClassName, DnsLabel, ImageName, LabelKey, amount
 from diloco.spec.pods import PodTemplate, Resources, Variables
 from diloco.spec.training import BATCH_LIMIT, TrainingSpec
 
@@ -20,9 +20,6 @@ Host = Annotated[str, Field(pattern=HOST, max_length=253)]
 
 BatchSize = Annotated[int | Literal["Auto"], automatic.checked(1, BATCH_LIMIT), automatic.schema(1, BATCH_LIMIT)]
 """Sequences, or Auto."""
-
-AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43)]
-"""Addresses by their prefix (CIDR)."""
 
 ACCELERATOR = "/gpu"
 """Ends the name of an accelerator among a container's resources, such as nvidia.com/gpu."""

@@ -49,6 +49,8 @@ class OwnContainer(SpecModel):
     """learner; in the syncer's template, syncer."""
     env_from: Annotated[_Objects, ListOf("EnvFromSource")] = ()
     """Sources of environment variables."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When a node pulls the image."""
     volume_mounts: Annotated[_Objects, ListOf("VolumeMount", "mountPath")] = ()
     """Where the container mounts volumes."""
 
@@ -78,7 +80,7 @@ class PodSpec(SpecModel):
 
     affinity: Annotated[dict[str, Any], Of("Affinity")] = Field(default_factory=dict)
     containers: Annotated[tuple[OwnContainer, ...], Field(max_length=1), MapBy("name")] = ()
-    """Additions to the operator's container (learner, syncer): ``envFrom``, ``volumeMounts``."""
+    """Additions to the operator's container (learner, syncer): ``envFrom``, ``imagePullPolicy``, ``volumeMounts``."""
     dns_config: Annotated[dict[str, Any], Of("PodDNSConfig")] = Field(default_factory=dict)
     dns_policy: Literal["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"] | None = None
     host_aliases: Annotated[_Objects, ListOf("HostAlias")] = ()

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 
 from diloco.core.engine.snapshot import SnapshotError
 from diloco.core.fragments import LayoutError
@@ -16,7 +15,7 @@ from diloco.runtime.addresses import AddressError, format_address, parse_address
 from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED, STOP_SIGNALS
 from diloco.runtime.process.heartbeat import Heartbeat
 from diloco.runtime.process.loading import STALLED_AFTER_SECONDS, Loading
 from diloco.syncer.disk.directory import SyncerDirectory
@@ -80,7 +79,7 @@ def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
 async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
     options, directory, state = begin.options, begin.directory, begin.state
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)  # until the loop is closed
     if begin.tail is not None:
         options, state = await recover(begin, begin.tail, stop, loading)

@@ -95,6 +95,8 @@ def client_arguments(keepalive_seconds: float, number: int, server_name: str | N
         # behind parts of fragments, and on a thin link these take that minute.
         *([("grpc.http2.ping_timeout_ms", milliseconds)] if number == CONTROL else []),
         *_both_sides(keepalive_seconds),
+        # Straight to the syncer's address: a proxy of the environment is for the web, and seldom lets these calls pass.
+        ("grpc.enable_http_proxy", 0),
         ("grpc.use_local_subchannel_pool", 1),
         ("diloco.channel", number),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -1,9 +1,9 @@
 """A user's ``podTemplate``: what it adds to the operator's template, and what it may not add.
 
-Maps are merged key by key and lists are appended; nothing that the operator sets can be replaced. Which fields a
-template may have, and with which values, is a matter of the manifest (`diloco.spec.pods`): a field of a later
-Kubernetes could weaken what the operator guarantees for its pods. Checked here is what Kubernetes cannot know: which
-names, paths and objects are the operator's.
+Maps are merged key by key and lists are appended; of what the operator sets only ``imagePullPolicy`` can be replaced.
+Which fields a template may have, and with which values, is a matter of the manifest (`diloco.spec.pods`): a field of a
+later Kubernetes could weaken what the operator guarantees for its pods. Checked here is what Kubernetes cannot know:
+which names, paths and objects are the operator's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,8 +46,8 @@ def patched(template: Manifest, patch: PodTemplate | None, container: str) -> Ma
 
 
 def _added(container: Manifest, more: Manifest) -> Manifest:
-    lists = {key: [*container.get(key, []), *value] for key, value in more.items() if key != "name"}
-    return {**container, **lists}
+    lists = {key: [*container.get(key, []), *value] for key, value in more.items() if isinstance(value, list)}
+    return {**container, **more, **lists}
 
 
 def mounts(patch: PodTemplate | None, path: str) -> bool:

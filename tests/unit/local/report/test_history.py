@@ -165,7 +165,7 @@ def test_the_report_needs_nothing_but_itself(history: RunHistory) -> None:
     assert not any(text in page for text in ("<job>", "<a&b>", "<i>"))
     assert page.count("&lt;a&amp;b&gt;") > 3
     assert not any(outside in page for outside in ("http:", "https:", "src=", "href=", "@import", "url("))
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 7
 
 
 def test_the_clock_leaves_out_the_time_between_interruption_and_resumption() -> None:
@@ -227,6 +227,9 @@ def test_injected_faults_stand_in_the_report(layout: Layout, journal: list[Entry
     page = render_report(history, "")
     assert "Injected faults and what they did" in page
     assert "kill east/a/1" in page
+    killed = next(number for number, one in enumerate(history.incidents, 1) if one.text.startswith("killed"))
+    assert f"<title>{killed}: east/a/1 killed with SIGKILL (injected)</title>" in page
+    assert page.count('class="flag"') == len(history.incidents)
     assert not any(word in page for word in ("in doubt", "quorum", "Bytes by region"))
     quiet = [entry for entry in journal if entry.event not in ("kill", "cut")]
     assert "Injected faults" not in render_report(HistoryBuilder(parse_job(JOB, "job"), layout, quiet).history(), "")

@@ -46,7 +46,7 @@ def test_eighty_columns_hold_the_view_with_whole_names() -> None:
     assert "merged" in text
     assert "restarts" in text
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert len(f"{'1h05m':>7}  {progress_line(snapshot)}") <= 80
+    assert len(f"{'1h05m':>6}  {progress_line(snapshot)}") <= 80
 
 
 def test_processes_are_shown_if_a_learner_has_several() -> None:
@@ -122,9 +122,17 @@ def test_an_evaluation_in_doubt_is_shown_beside_the_believed_one() -> None:
     made_up = believed | {"loss": 0.01, "doubted": True}
     snapshot = snapshot_of(evaluations=[believed, made_up], eval_loss=2.5)
     assert "evaluated 2.500, in doubt: 0.010" in shown(snapshot)
-    assert "loss 2.500, in doubt: 0.010" in progress_line(snapshot)
+    assert "loss 2.500 eval 2.500, in doubt: 0.010" in progress_line(snapshot)
     later = snapshot_of(evaluations=[made_up, believed], eval_loss=2.5)
     assert "doubt" not in shown(later) + progress_line(later)
+
+
+def test_who_is_connected_and_does_not_train_is_counted_too() -> None:
+    (known,) = syncer_account()["learners"]
+    states = ("Training", "Loading", "Absent")
+    learners = [known | {"id": f"a/b/{n}", "state": state} for n, state in enumerate(states)]
+    assert "1/3 train (2 connected)" in progress_line(snapshot_of(learners=learners))
+    assert "1/1 train  " in progress_line(snapshot_of())
 
 
 def test_plain_lines_come_with_events_and_every_ten_seconds() -> None:

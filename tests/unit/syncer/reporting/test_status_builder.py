@@ -55,11 +55,21 @@ def test_one_that_never_came_was_never_heard(tmp_path: Path) -> None:
 
 
 def reporter_of(view: EngineStatus) -> Reporter:
-    """One that has seen 5 tokens merged in 10 s, up to those of ``view``."""
+    """One that has seen 15 tokens merged in 30 s, up to those of ``view``, after a first merge."""
     reporter = Reporter("small", 4)
-    reporter.sample(changed(view, merged_tokens=view.merged_tokens - 5.0), 0.0)
-    reporter.sample(view, 10.0)
+    for at, less in ((0.0, 20.0), (10.0, 15.0), (40.0, 0.0)):
+        reporter.sample(changed(view, merged_tokens=view.merged_tokens - less), at)
     return reporter
+
+
+def test_the_time_left_is_not_told_before_merging_was_measured(engine: Engine) -> None:
+    view = changed(engine.view(10.0), merged_tokens=0.0, budget_tokens=100)
+    reporter, left = Reporter("small", 4), []
+    for at, merged in ((0.0, 0.0), (60.0, 0.0), (61.0, 1.0), (80.0, 10.0), (91.0, 16.0)):
+        view = changed(view, merged_tokens=merged)
+        reporter.sample(view, at)
+        left.append(reporter.status(view, STORED).seconds_left)
+    assert left == [None, None, None, None, pytest.approx(84.0 / 0.5)]
 
 
 def test_the_time_left_is_what_the_rest_takes_at_that_rate(engine: Engine) -> None:

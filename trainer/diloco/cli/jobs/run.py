@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from diloco.local.launch import run_job
 from diloco.local.run_plan import RunRequest
-from diloco.runtime.console import lasting_output
+from diloco.runtime.console import lasting_output, new_console
 from diloco.spec import load_job
 
 _CAUSE = "Fault injection"
@@ -128,5 +127,5 @@ def run(
         port=port,
         http_port=http_port,
     )
-    console = Console(file=lasting_output(f"see {output}/supervisor.jsonl"))
+    console = new_console(lasting_output(f"see {output}/supervisor.jsonl"))
     raise typer.Exit(run_job(request, console, plain=no_view or not console.is_terminal))

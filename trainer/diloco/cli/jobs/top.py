@@ -13,10 +13,12 @@ from typing import Annotated, Protocol
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from diloco.cli.live.cluster_access import AwayError, connect
 from diloco.cli.live.cluster_jobs import Jobs
 from diloco.cli.live.frames import Frame, JobSource, JobsSource, LocalSource, Source, now
+from diloco.cli.live.local_runs import NotServingYetError
 from diloco.cli.live.target import AllNamespaces, ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.local.status_poll import StatusError
 from diloco.local.view.screen import say
@@ -74,7 +76,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(frame.document, indent=2))
     else:
-        new_console().print(frame.drawn)
+        _print(new_console(), frame)
 
 
 def top(
@@ -111,11 +113,15 @@ def top(
     source = _source(what, flags, context)
     console = new_console()
     if once and not as_json:
-        console.print(source.read(None).drawn)
+        _print(console, source.read(None))
         return
     writer: FrameWriter = JsonFrames() if as_json else LiveFrames(console) if console.is_terminal else NewLines(console)
     rows = max(8, console.height - _ROWS_BESIDE_LEARNERS) if isinstance(writer, LiveFrames) else None
     raise typer.Exit(follow(source, writer, rows=rows, once=once, wait=lambda: time.sleep(every)))
+
+
+def _print(console: Console, frame: Frame) -> None:
+    console.print(frame.drawn, soft_wrap=isinstance(frame.drawn, Text))  # a line may hold a command to copy
 
 
 def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool, wait: Callable[[], None]) -> int:
@@ -123,7 +129,7 @@ def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool,
 
     Raises:
         RuntimeError, ValueError: of one of diloco's own classes: the first frame failed, or its target is gone. If a
-            later frame only gets no answer, that is remarked, and it is tried again.
+            later frame, or one of a run that starts, only gets no answer, that is remarked, and it is tried again.
     """
     shown, remarked = False, ""
     try:
@@ -131,7 +137,7 @@ def follow(source: Source, writer: FrameWriter, *, rows: int | None, once: bool,
             try:
                 frame = source.read(rows)
             except (AwayError, StatusError) as error:
-                if not shown:
+                if not shown and (once or not isinstance(error, NotServingYetError)):
                     raise
                 if str(error) != remarked:
                     remarked = str(error)
@@ -162,7 +168,7 @@ class LiveFrames:
 
     def remark(self, line: str) -> None:
         """Print it above the frame."""
-        self._console.print(line, style="yellow", markup=False, highlight=False)
+        self._console.print(Text(line, style="yellow"))
 
     def close(self) -> None:
         """Restore the terminal."""

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from diloco.cli.live.cluster_jobs import Jobs, SeenJob, SyncerUnseenError
 from diloco.cli.live.cluster_view import Closeup, job_line, job_view, jobs_table, news_lines
-from diloco.cli.live.local_runs import Summary, ask
+from diloco.cli.live.local_runs import StoppedRunError, Summary, ask
 from diloco.local.status_poll import Seen
 from diloco.local.view.screen import progress_line, render
 from diloco.local.view.snapshot import BandwidthMeter, RunSnapshot
@@ -56,7 +57,16 @@ class LocalSource:
     def read(self, rows: int | None) -> Frame:
         """Ask the syncer, or read the summary of a run that is over."""
         del rows  # a run on one machine has few learners
-        answer = ask(self._where)
+        try:
+            answer = ask(self._where)
+        except StoppedRunError as stopped:
+            document = {
+                "job": stopped.job,
+                "phase": "Stopped",
+                "merged_tokens": stopped.merged_tokens,
+                "budget_tokens": stopped.budget_tokens,
+            }
+            return Frame(Text(str(stopped)), (str(stopped),), document, over=True)
         if isinstance(answer, Summary):
             snapshot, document = answer.snapshot, answer.content
         else:

@@ -1,5 +1,7 @@
 """Finds the syncer of a run on this machine, or the summary that the run has left."""
 
+import shlex
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,15 +9,39 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from diloco.local.status_poll import fetch_status
+from diloco.local.curves import CurveReader
+from diloco.local.directory import RunDirectory
+from diloco.local.status_poll import StatusError, fetch_status
 from diloco.local.view.snapshot import Bandwidth, RunSnapshot
+from diloco.local.view.units import loss_text
 from diloco.runtime.addresses import parse_address
 from diloco.runtime.files import UnusableFileError, read_json
+from diloco.spec import DiLoCoJob, load_job
+from diloco.spec.status import curves
+from diloco.spec.status.curves import CurveRow
 from diloco.spec.status.syncer import SyncerStatus
 
 
 class WhereError(ValueError):
     """The argument is neither a run's directory nor an address; the text says what it is."""
+
+
+class NotServingYetError(StatusError):
+    """The run goes on, and its syncer does not answer: it starts, or starts again."""
+
+
+class StoppedRunError(WhereError):
+    """The run was stopped before its end; the text says how to continue it."""
+
+    def __init__(self, where: str, job: DiLoCoJob, latest: CurveRow | None) -> None:
+        """``latest``: its last curves, if it has any."""
+        self.job = job.metadata.name
+        self.merged_tokens = latest.merged_tokens if latest is not None else 0.0
+        self.budget_tokens = job.spec.training.tokens
+        loss = f", evaluated loss {loss_text(latest.eval_loss)}" if latest is not None else ""
+        again = shlex.join(["diloco", "run", str(RunDirectory(Path(where)).job), "--output", where, "--resume"])
+        done = f"{self.merged_tokens / self.budget_tokens:.0%} of its tokens{loss}"
+        super().__init__(f"{where}: job {self.job} was stopped at {done}; to continue, run: {again}")
 
 
 def run_directory(path: Path) -> Path:
@@ -47,20 +73,16 @@ def ask(where: str) -> SyncerStatus | Summary:
 
     Raises:
         WhereError: it is none of these.
+        StoppedRunError: it was stopped.
         StatusError: no syncer answers there.
     """
     directory = Path(where)
     if not directory.is_dir():
         return fetch_status(_address(where))
-    # Read each time, as a restarted syncer may have another port.
-    address = _endpoint(directory)
-    summary = directory / "summary.json"
-    if address is not None and not summary.is_file():
-        return fetch_status(address)
-    if not summary.exists():
-        raise WhereError(
-            f"{where}: is not the directory of a run: it has neither syncer/endpoint.json nor summary.json"
-        )
+    run = RunDirectory(directory)
+    if not run.summary.exists():
+        return _ask_syncer(where, run)
+    summary = run.summary
     try:
         content = read_json(summary)
     except UnusableFileError as error:
@@ -69,6 +91,25 @@ def ask(where: str) -> SyncerStatus | Summary:
         return Summary(content, _snapshot(content))
     except (KeyError, TypeError, ValidationError):
         raise WhereError(f"{summary}: is not the summary of a run; 'diloco run --resume' writes it again") from None
+
+
+def _ask_syncer(where: str, run: RunDirectory) -> SyncerStatus:
+    # Read each time, as a restarted syncer may have another port.
+    address = _endpoint(run.root)
+    try:
+        if address is not None:
+            return fetch_status(address)
+    except StatusError as error:
+        if run.in_use:
+            raise NotServingYetError(str(error)) from error
+        if not run.job.is_file():
+            raise
+    if run.in_use:
+        raise NotServingYetError(f"{where}: its syncer does not serve yet")
+    if not run.job.is_file():
+        raise WhereError(f"{where}: is not the directory of a run: it has neither job.yaml nor syncer/endpoint.json")
+    latest = deque(CurveReader(run.syncer / curves.FILE).rows(), maxlen=1)
+    raise StoppedRunError(where, load_job(run.job), latest[0] if latest else None)
 
 
 def _snapshot(summary: Any) -> RunSnapshot:

@@ -15,6 +15,7 @@ from diloco.learner.unit.node_connection import NodePlace
 from diloco.learner.unit.node_link import Meeting, NodeLink, OtherNode
 from diloco.runtime.addresses import parse_address
 from diloco.runtime.http import HttpServer, Response, Route
+from diloco.runtime.process.exits import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def node_pages(state: str, ready: HTTPStatus = HTTPStatus.OK) -> dict[str, Route
 
 @contextmanager
 def asked_to_stop(tell: Callable[[str], object]) -> Iterator[None]:
-    """Inside, call ``tell`` on another thread when SIGTERM or SIGINT comes: this one may wait in a collective."""
+    """Inside, call ``tell`` on another thread when a signal asks for the end: this one may wait in a collective."""
     reading, writing = socket.socketpair()
     writing.setblocking(False)  # noqa: FBT003  # its only parameter
 
@@ -79,7 +80,7 @@ def asked_to_stop(tell: Callable[[str], object]) -> Iterator[None]:
             if numbers[0] in before:
                 tell(signal.Signals(numbers[0]).name)
 
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     signal.set_wakeup_fd(writing.fileno())
     thread = threading.Thread(target=hear, name="signals", daemon=True)
     thread.start()

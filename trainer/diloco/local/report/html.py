@@ -17,7 +17,7 @@ from diloco.local.report.history import (
     Span,
 )
 from diloco.local.report.summary import quorum_text
-from diloco.local.report.svg import Axis, Bar, Series, line_chart, thinned, timeline
+from diloco.local.report.svg import Axis, Bar, Flag, Series, line_chart, thinned, timeline
 from diloco.local.report.time_report import time_bars, time_rows
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.spec.names.learner_ids import region_of
@@ -36,6 +36,8 @@ _LEGEND = [
 ]
 _MOST_MERGES = 1500
 _MOST_BLOCKS = 300
+_MOST_FLAGS = 20
+"""Incidents that are numbered on the timeline; all of them are in a table."""
 _MOST_REGIONS = 4
 """Regions in the chart of bytes, those with most: the page has eight colors, and each region needs two."""
 _EARLY = 0.1
@@ -66,13 +68,14 @@ def render_report(history: RunHistory, sample: str) -> str:
     cropped = "" if top is None else f" (without the start, above {top:.1f})"
     return _PAGES.get_template("report.html").render(
         history=history,
-        verdict=f"{_verdict(history)} {survived_text(history)}",
+        verdict=_verdict(history),
+        survived=survived_text(history),
+        flagged=_MOST_FLAGS,
         sent=history.bytes_pushed + history.bytes_pulled,
         restarts=sum(one.restarts for one in history.learners),
         life=_life(history),
         charts=[
-            (f"Loss by tokens{cropped}", _losses(history, _TOKENS, top, by_time=False)),
-            (f"Loss by time{cropped}", _losses(history, _time(history), top, by_time=True)),
+            (f"Loss by tokens{cropped}", _losses(history, top)),
             ("Members of each merge", _members(history)),
             ("From a round's opening to the merged fragment", _waits(history)),
             ("Age of the oldest outer gradient merged", _lags(history)),
@@ -107,10 +110,9 @@ def _highest_loss(history: RunHistory) -> float | None:
     return max(later) if later and max(point.loss for point in points) > max(later) else None
 
 
-def _losses(history: RunHistory, x: Axis, top: float | None, *, by_time: bool) -> Markup:
+def _losses(history: RunHistory, top: float | None) -> Markup:
     def drawn(points: Iterable[LossPoint | EvaluationPoint]) -> list[tuple[float, float]]:
-        inside = (point for point in points if top is None or point.loss <= top)
-        return [(point.seconds if by_time else point.tokens, point.loss) for point in inside]
+        return [(point.tokens, point.loss) for point in points if top is None or point.loss <= top]
 
     series = [
         Series(one.id, drawn(one.losses), color=index + 1, faint=True) for index, one in enumerate(history.learners[:7])
@@ -118,13 +120,18 @@ def _losses(history: RunHistory, x: Axis, top: float | None, *, by_time: bool) -
     believed, doubted = ([e for e in history.evaluations if e.doubted == doubt] for doubt in (False, True))
     evaluated = Series("global model, held-out data", drawn(believed), color=0, marks=True)
     in_doubt = Series("the same, in doubt", drawn(doubted), color=0, marks=True, line=False, faint=True)
-    return line_chart([one for one in (*series, in_doubt) if one.points] + [evaluated], x, _LOSS)
+    return line_chart([one for one in (*series, in_doubt) if one.points] + [evaluated], _TOKENS, _LOSS)
 
 
 def _life(history: RunHistory) -> Markup:
     lanes = {"syncer": [_span_bar("syncer", span) for span in history.syncer_life]}
     lanes |= {one.id: _learner_bars(history, one) for one in history.learners}
-    return timeline(lanes, _time(history), _LEGEND)
+    of_region = {region_of(one.id): one.id for one in reversed(history.learners)}
+    flags = [
+        Flag(one.seconds, of_region.get(one.process, one.process or "syncer"), f"{one.process} {one.text}".strip())
+        for one in history.incidents[:_MOST_FLAGS]
+    ]
+    return timeline(lanes, _time(history), _LEGEND, flags)
 
 
 def _learner_bars(history: RunHistory, one: LearnerHistory) -> list[Bar]:

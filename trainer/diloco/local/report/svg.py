@@ -15,6 +15,7 @@ _WIDTH, _HEIGHT = 640.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 26.0, 10.0, 40.0
 _MOST_POINTS = 400
 _LETTER = 6.2
+_FLAG_HEIGHT = 18.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,15 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Flag:
+    """An event on a timeline."""
+
+    at: float
+    lane: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A part of a whole."""
 
@@ -86,10 +96,16 @@ def line_chart(series: Sequence[Series], x: Axis, y: Axis) -> Markup:
     return _chart(_WIDTH, _HEIGHT, f"{y.title} by {x.title}", parts) + _legend(legend)
 
 
-def timeline(lanes: Mapping[str, Sequence[Bar]], x: Axis, legend: Sequence[tuple[str, str]]) -> Markup:
-    """Lanes of bars over time, from 0 to the axis's end; ``legend`` gives (name, CSS class). Twice a chart's width."""
+def timeline(
+    lanes: Mapping[str, Sequence[Bar]], x: Axis, legend: Sequence[tuple[str, str]], flags: Sequence[Flag] = ()
+) -> Markup:
+    """Lanes of bars over time, from 0 to the axis's end; ``legend`` gives (name, CSS class). Twice a chart's width.
+
+    ``flags``, by time, are numbered above the lanes.
+    """
     lane_height, left, whole = 22.0, 130.0, 2 * _WIDTH
-    height = _TOP + lane_height * len(lanes) + _BOTTOM
+    above = _FLAG_HEIGHT if flags else 0.0
+    height = above + _TOP + lane_height * len(lanes) + _BOTTOM
     end = max([1e-9, x.to or 0.0, *(bar.end for bars in lanes.values() for bar in bars)])
     scale = _Scale(0.0, end, _ticks(0.0, end, x.unit, about=12))
 
@@ -100,14 +116,20 @@ def timeline(lanes: Mapping[str, Sequence[Bar]], x: Axis, legend: Sequence[tuple
     foot = height - _BOTTOM
     for tick in scale.ticks:
         parts += _upright(place(tick), foot, x.text(tick))
-    for number, (name, bars) in enumerate(lanes.items()):
-        top = _TOP + number * lane_height
+    tops = {name: above + _TOP + number * lane_height for number, name in enumerate(lanes)}
+    for name, bars in lanes.items():
+        top = tops[name]
         parts.append(_text(name, left - 8, top + 14, anchor="end"))
         for bar in bars:
             y, tall = (top + 14, 4.0) if bar.thin else (top + 3, 15.0)
             begin, width = place(bar.start), max(0.8, place(bar.end) - place(bar.start))
             title = _tag("title", bar.title)
             parts.append(_tag("rect", title, class_=bar.style, x=begin, y=y, width=width, height=tall))
+    beside = -math.inf
+    for number, flag in enumerate(flags, 1):
+        at = place(flag.at)
+        beside = max(at, beside + _FLAG_HEIGHT)  # beside the one before, not over it
+        parts += _flag(number, flag.title, at, beside, tops.get(flag.lane, above))
     parts.append(_axis_title(x.title, height, (left + whole - _RIGHT) / 2))
     return _chart(whole, height, f"timeline by {x.title}", parts) + _legend(legend)
 
@@ -238,6 +260,17 @@ def _series(one: Series, area: _Area, x: Axis, y: Axis) -> list[Markup]:
             title = _tag("title", f"{one.name} {y.text(py)} at {x.text(px)}".strip())
             parts.append(_tag("circle", title, class_=f"mark {color}", cx=a, cy=b, r=2.6))
     return parts
+
+
+def _flag(number: int, title: str, at: float, beside: float, top: float) -> list[Markup]:
+    """A number in a circle, and a line from it to the lane."""
+    middle = _FLAG_HEIGHT / 2
+    line = _tag("line", class_="pole", x1=beside, x2=at, y1=middle, y2=top + 18)
+    circle = _tag("circle", cx=beside, cy=middle, r=middle - 1)
+    named = _tag(
+        "g", _tag("title", f"{number}: {title}"), circle, _text(str(number), beside, middle + 4), class_="flag"
+    )
+    return [line, named]
 
 
 def _axis_title(title: str, height: float, middle: float) -> Markup:

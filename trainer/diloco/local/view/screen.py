@@ -18,7 +18,7 @@ from diloco.core.account.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.spec.status.engine import TOO_FAST, LearnerStatus
+from diloco.spec.status.engine import PRESENT, TOO_FAST, LearnerStatus
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.spec.words import shortlist
 
@@ -27,6 +27,7 @@ _EVENTS_SHOWN = 6
 _FITS = "Fits"
 _LOSSES_SHOWN = 5
 _LEFT_OUT_SHOWN = 5
+_CONNECTED = frozenset(state.lower() for state in PRESENT)
 _STYLES = {
     "training": "green",
     "starting": "cyan",
@@ -43,7 +44,7 @@ _STYLES = {
 
 def say(console: Console, line: str) -> None:
     """Print a line as it is."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(Text(line), soft_wrap=True)
 
 
 class RunView(Protocol):
@@ -82,7 +83,7 @@ class PlainRunView:
         """Nothing to do."""
 
     def _print(self, line: str) -> None:
-        say(self._console, f"{duration_text(self._elapsed):>7}  {line}")
+        say(self._console, f"{duration_text(self._elapsed):>6}  {line}")
 
 
 class LiveRunView:
@@ -113,12 +114,11 @@ def progress_line(snapshot: RunSnapshot) -> str:
     status = snapshot.status
     if status is None:
         return f"syncer {snapshot.syncer_state}"
-    training = sum(learner.state == "training" for learner in snapshot.learners)
     parts = [
         f"{snapshot.progress:4.0%}",
-        f"loss {_evaluated(status)}",
-        f"{count_text(status.tokens_per_second)} tokens/s",
-        f"{training}/{len(snapshot.learners)} train",
+        f"loss {loss_text(status.train_loss)} eval {_evaluated(status)}",
+        f"{count_text(status.tokens_per_second)} tok/s",
+        _taking_part(snapshot),
         f"merged {_whole_percent(status.merged)}",
     ]
     if status.seconds_left is not None:
@@ -137,6 +137,13 @@ def progress_line(snapshot: RunSnapshot) -> str:
         parts.append(f"links: {status.links.kind}")
     parts += _not_written(status)[:1]
     return "  ".join(parts)
+
+
+def _taking_part(snapshot: RunSnapshot) -> str:
+    training = sum(learner.state == "training" for learner in snapshot.learners)
+    connected = sum(learner.state in _CONNECTED for learner in snapshot.learners)
+    others = f" ({connected} connected)" if connected != training else ""
+    return f"{training}/{len(snapshot.learners)} train{others}"
 
 
 def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
@@ -248,7 +255,7 @@ def _bar(snapshot: RunSnapshot) -> Table:
         text = f"{count_text(status.merged_tokens)} of {count_text(status.budget_tokens)} tokens  {text}"
         if status.seconds_left is not None:
             text += f"  {duration_text(status.seconds_left)} left"
-    grid.add_row(bar, f"{snapshot.progress:.0%}", text)
+    grid.add_row(bar, "" if status is None else f"{snapshot.progress:.0%}", text)
     return grid
 
 

@@ -96,7 +96,7 @@ class RunSnapshot:
         rows = []
         for process in fleet.learners.values():
             status = known.get(process.name)
-            word = status.state.lower() if status and process.proven else "starting"
+            word = status.state.lower() if status and process.joined else "starting"
             state = _state(process, word, active_faults)
             rows.append(LearnerSnapshot(process.name, state, process.restarts, status, process.processes))
         return cls(

@@ -1,7 +1,13 @@
-"""Exit codes of every diloco process, which supervisors and operators act on. Quick to import: the entry point does."""
+"""Exit codes of every diloco process, which supervisors and operators act on, and the signals that ask for an end.
+
+Quick to import: the entry point does.
+"""
 
 import signal
 from typing import Final
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""Each ends a process in order. SIGUSR1 is what Slurm's users have it send before a time limit."""
 
 EXIT_OK: Final = 0
 """Done, or stopped as asked."""

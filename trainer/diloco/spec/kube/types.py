@@ -18,7 +18,7 @@ from diloco.spec.base import ENV_NAME, FREE, INT_OR_STRING, MEDIUM, MOUNT_PATH, 
 from diloco.spec.errors import Problem, refuse
 from diloco.spec.kube.fields import PUBLISHED
 from diloco.spec.kube.rules import RULES, Rule
-from diloco.spec.kube.values import ClassName, DnsLabel, ImageName, LabelKey, Labels, LabelValue, Quantities
+from diloco.spec.kube.values import Address, ClassName, DnsLabel, ImageName, LabelKey, Labels, LabelValue, Quantities
 
 _Port = Annotated[int, Field(ge=1, le=65_535)]
 _Weight = Annotated[int, Field(ge=1, le=100)]
@@ -57,6 +57,7 @@ _REFINED: Final[Mapping[str, Any]] = {
     "EnvVar.name": Annotated[str, Field(pattern=ENV_NAME)],
     "GRPCAction.port": _Port,
     "HTTPGetAction.scheme": Literal["HTTP", "HTTPS"],
+    "HostAlias.ip": Address,
     "ImageVolumeSource.pullPolicy": _PullPolicy,
     "KeyToPath.mode": _Mode,
     "LabelSelector.matchLabels": Labels,
@@ -70,6 +71,7 @@ _REFINED: Final[Mapping[str, Any]] = {
     "PersistentVolumeClaimSpec.storageClassName": ClassName,
     "PersistentVolumeClaimSpec.volumeMode": Literal["Filesystem", "Block"],
     "PersistentVolumeClaimVolumeSource.claimName": ClassName,
+    "PodDNSConfig.nameservers": list[Address],
     "PodResourceClaim.name": DnsLabel,
     "PreferredSchedulingTerm.weight": _Weight,
     "ProjectedVolumeSource.defaultMode": _Mode,

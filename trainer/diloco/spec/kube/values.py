@@ -5,13 +5,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Any, Final
 
-from pydantic import Field, GetCoreSchemaHandler
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from diloco.spec.base import DNS_LABEL, HOST_NAME, IMAGE, LABEL_KEY, LABEL_VALUE, PATTERNS_IN_WORDS, Quantity
-from diloco.spec.errors import Problem, refuse
+from diloco.spec.base import (
+    ADDRESS_RANGE,
+    DNS_LABEL,
+    HOST_NAME,
+    IMAGE,
+    LABEL_KEY,
+    LABEL_VALUE,
+    PATTERNS_IN_WORDS,
+    Quantity,
+)
+from diloco.spec.errors import PartError, Problem, refuse
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,32 @@ class Fits:
         )
         return value
 
+
+def _address(text: str) -> str:
+    try:
+        ip_address(text)
+    except ValueError:
+        raise _not(text, "an address", "203.0.113.7") from None
+    return text
+
+
+def _address_range(text: str) -> str:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        raise _not(text, "a range of addresses", "203.0.113.0/24") from None
+    return text
+
+
+def _not(text: str, kind: str, example: str) -> PartError:
+    return PartError(Problem("", f"{json.dumps(text)} is not {kind}; use one such as {example}"))
+
+
+Address = Annotated[str, AfterValidator(_address)]
+"""An IP address."""
+
+AddressRange = Annotated[str, Field(pattern=ADDRESS_RANGE, max_length=43), AfterValidator(_address_range)]
+"""Addresses by their prefix (CIDR)."""
 
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 """A DNS label (RFC 1123), as Kubernetes wants for names."""

@@ -1,9 +1,11 @@
 """Checks across fields, of a manifest in which some fields are wrong by themselves: those that read none of these."""
 
+import json
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from diloco.spec.checks import problems_of_known
 from diloco.spec.errors import Problem
@@ -34,18 +36,33 @@ def _unknown(detail: "ErrorDetails") -> _Location:
 
 
 def _known(model: type[BaseModel], document: dict[str, Any], wrong: Collection[_Location], at: _Location) -> Any:
-    """``document`` as a model, unchecked, without what is wrong: reading that is an AttributeError."""
-    made = model.model_construct(**document)
+    """``document`` as a model, unchecked as a whole, without what is wrong: reading that is an AttributeError."""
+    made = model.model_construct()
     for name, field in model.model_fields.items():
         key = field.alias or name
-        place, inner, value = (*at, key), _model_in(field.annotation), document.get(key)
-        if place in wrong or (inner is None and any(one[: len(place)] == place for one in wrong)):
+        place, inner = (*at, key), _model_in(field.annotation)
+        if key not in document and not field.is_required():
+            continue
+        value = document.get(key)
+        if not any(one[: len(place)] == place for one in wrong):
+            # As the manifest's own reading has it: `nvidia.com/gpu: 1` is then a text, as the rules expect.
+            made.__dict__[name] = _adapter(model, name).validate_json(
+                json.dumps(value), strict=True, by_alias=True, by_name=False
+            )
+        elif place in wrong or inner is None:
             made.__dict__.pop(name, None)
-        elif inner is not None and isinstance(value, dict):
+        elif isinstance(value, dict):
             made.__dict__[name] = _known(inner, value, wrong, place)
-        elif inner is not None and isinstance(value, list):
-            made.__dict__[name] = tuple(_known(inner, one, wrong, (*place, n)) for n, one in enumerate(value))
+        else:
+            made.__dict__[name] = tuple(_known(inner, one, wrong, (*place, n)) for n, one in enumerate(value or ()))
     return made
+
+
+@cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return TypeAdapter(kind)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -12,12 +12,14 @@ from diloco.spec.base import PUBLISHED_TYPE
 from diloco.spec.errors import PartError, Problem
 from diloco.spec.job import DiLoCoJob
 from diloco.spec.quantities import QuantityError, parse_count
+from diloco.spec.reading.elsewhere import ELSEWHERE
 from diloco.spec.words import Schema, SchemaReader, listed
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _LONGEST_SHOWN = 60
+_MOST_PLACES = 3
 _VERDICTS = {
     "literal_error": "is not known",
     "string_pattern_mismatch": "does not fit",
@@ -110,40 +112,49 @@ def _count(text: str) -> int | None:
 
 
 def _unknown_field(location: _Location) -> str:
-    name, reader = str(location[-1]), job_schema()
-    known = list(reader.node(location[:-1]).get("properties", {}))
+    name, reader = _folded(str(location[-1])), job_schema()
+    here = reader.node(location[:-1])
+    for known, message in ELSEWHERE.get(here.get("title", ""), {}).items():
+        if _folded(known) == name:
+            return message
+    fields = list(here.get("properties", {}))
     # Wrong capitals and underscores are the most common mistakes.
-    folded = {_folded(field): field for field in known}
-    if close := get_close_matches(_folded(name), folded, n=1, cutoff=0.7):
+    folded = {_folded(field): field for field in fields}
+    if close := get_close_matches(name, folded, n=1, cutoff=0.7):
         return f"is not a field here; did you mean {folded[close[0]]}?"
-    for above in (location[:-1], ()):
-        if place := _places(reader, reader.node(above)).get(_folded(name)):
-            return f"is not a field here; did you mean {path_text((*above, place))}?"
-    return f"is not a field here; use {listed(known)}"
+    for end in range(len(location) - 1, -1, -1):
+        above = location[:end]
+        if places := _places(reader, reader.node(above), name):
+            # A name that stands in many places says little.
+            if len(places) > _MOST_PLACES:
+                break
+            return f"is not a field here; did you mean {listed(path_text((*above, one)) for one in places)}?"
+    return f"is not a field here; use {listed(fields)}"
 
 
 def _folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _places(reader: SchemaReader, node: Schema) -> dict[str, str]:
-    """For each field name, folded, the place nearest to ``node`` that has it, as a path from there.
+def _places(reader: SchemaReader, node: Schema, name: str) -> list[str]:
+    """Paths from ``node`` to each field of this folded name below it, the nearest first.
 
     Types of Kubernetes are searched from inside alone: their names say little elsewhere.
     """
-    places = dict[str, str]()
+    places = list[str]()
     level = [("", node)]
     while level:
         deeper: list[tuple[str, Schema]] = []
         for path, one in level:
             if PUBLISHED_TYPE in one and PUBLISHED_TYPE not in node:
                 continue
-            for name, field in one.get("properties", {}).items():
-                places.setdefault(_folded(name), f"{path}{name}")
-                resolved = reader.resolved(field)
-                deeper.append((f"{path}{name}.", resolved))
+            for field, schema in one.get("properties", {}).items():
+                if _folded(field) == name:
+                    places.append(f"{path}{field}")
+                resolved = reader.resolved(schema)
+                deeper.append((f"{path}{field}.", resolved))
                 if "items" in resolved:
-                    deeper.append((f"{path}{name}[].", reader.resolved(resolved["items"])))
+                    deeper.append((f"{path}{field}[].", reader.resolved(resolved["items"])))
         level = deeper
     return places
 

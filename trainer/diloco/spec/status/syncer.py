@@ -168,4 +168,4 @@ class SyncerStatus(EngineStatus, StoredStatus):
     tokens_per_second: float
     """Merged tokens, over the last half minute."""
     seconds_left: float | None = None
-    """Time to the end at that rate; None while the rate is 0."""
+    """Time to the end at that rate; None in the first half minute of merging, and while the rate is 0."""

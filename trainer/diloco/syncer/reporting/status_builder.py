@@ -18,9 +18,15 @@ class Reporter:
         self._epoch = epoch
         self._merged = Rate(WINDOW_SECONDS)
         self._tokens: dict[str, Rate] = {}
+        self._merging_since: float | None = None
+        """When the first merge of this process was seen; what was before says nothing of the time that is left."""
+        self._sampled_at: float | None = None
 
     def sample(self, view: EngineStatus, now: float) -> None:
         """Sample the counts. Call it about once a second."""
+        if self._merging_since is None and self._sampled_at is not None and view.merged_tokens > self._merged.latest:
+            self._merging_since = now
+        self._sampled_at = now
         self._merged.add(now, view.merged_tokens)
         for learner in view.learners:
             self._tokens.setdefault(learner.id, Rate(WINDOW_SECONDS)).add(now, learner.tokens)
@@ -35,8 +41,14 @@ class Reporter:
             job=self._job,
             epoch=self._epoch,
             tokens_per_second=per_second,
-            seconds_left=0.0 if view.finished else left / per_second if per_second > 0 else None,
+            seconds_left=0.0 if view.finished else left / per_second if per_second > 0 and self._measured else None,
         )
+
+    @property
+    def _measured(self) -> bool:
+        """Whether the rate is of merging alone, not of the wait before the first merge too."""
+        since, until = self._merging_since, self._sampled_at
+        return since is not None and until is not None and until - since >= WINDOW_SECONDS
 
     def _speed(self, learner: LearnerStatus) -> float:
         rate = self._tokens.get(learner.id)

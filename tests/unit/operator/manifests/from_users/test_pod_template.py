@@ -59,12 +59,14 @@ def test_mounts_volumes_and_init_containers_are_added() -> None:
     fetch, source = {"name": "fetch", "image": "fetch:1"}, {"configMapRef": {"name": "tuning"}}
     for name in (SET, DEPLOYMENT):
         own = {"name": "learner" if name == SET else "syncer", "envFrom": [source], "volumeMounts": [mount]}
+        own["imagePullPolicy"] = "Always"
         patch = {"spec": {"volumes": [volume], "containers": [own], "initContainers": [fetch]}}
         job = (with_pool if name == SET else with_syncer)({"podTemplate": patch})
         spec, bare = templates(made(job))[name]["spec"], BARE[name]["spec"]
         assert spec["volumes"] == [*bare["volumes"], volume]
         ((container,), (before,)) = spec["containers"], bare["containers"]
-        assert container == {**before, "envFrom": [source], "volumeMounts": [*before["volumeMounts"], mount]}
+        mounts = [*before["volumeMounts"], mount]
+        assert container == {**before, "envFrom": [source], "imagePullPolicy": "Always", "volumeMounts": mounts}
         assert spec["initContainers"] == [{**fetch, "securityContext": before["securityContext"]}]
 
 
