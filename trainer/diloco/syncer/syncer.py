@@ -262,6 +262,7 @@ class Syncer:
         self.regions |= spec.regions_by_name
         self.traffic.add(self.regions)
         self._admission.planned(event.learners)
+        self._dealing.plan(event.learners)
 
     def _capture(self, reason: str) -> CheckpointContent:
         self._events_at_checkpoint = self._engine_loop.events
