@@ -29,7 +29,7 @@ def digest_of(source: TokenSource) -> str:
     made = xxhash.xxh3_128(len(source).to_bytes(8, "little"))
     if isinstance(source, Mixture):
         for part in source.sources:
-            made.update(digest_of(part))
+            made.update(digest_of(part).encode())
         return made.hexdigest()
     places = min(_PLACES, -(-len(source) // _TOKENS))
     length = min(_TOKENS, len(source))
