@@ -16,7 +16,6 @@ from diloco.runtime.files import UnusableFileError
 from diloco.spec import JobSpec
 from diloco.syncer.peers import dealing
 from diloco.syncer.peers.dealing import Ahead, Dealing
-from diloco.wire.errors import RefusedError
 from diloco.wire.messages import Dealt, Join, Leave, PushHeader, PushKey
 from tests.support.small_job import small_job
 from tests.support.syncer_peers import (

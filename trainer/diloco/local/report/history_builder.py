@@ -280,7 +280,8 @@ class HistoryBuilder:
 
 
 def _evaluation(seconds: float, one: EvaluationStatus) -> EvaluationPoint:
-    return EvaluationPoint(seconds, one.tokens, nan if one.loss is None else one.loss, one.final, one.doubted)
+    loss = nan if one.loss is None else one.loss
+    return EvaluationPoint(seconds, one.tokens, loss, one.final, one.doubted, one.learner)
 
 
 def _seconds(life: Sequence[Span], kind: Life) -> float:
