@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diloco.syncer.replay import ReplayReport, replay
+from diloco.syncer.replay import EpochReplay, ReplayReport, exported_model, replay
+from diloco.tape.reader import TapeEnd
 from tests.unit.syncer.recorded_run import RecordedRun, only_problem, recorded_job
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -126,6 +127,21 @@ def test_a_whole_checkpoint_of_another_run_is_found(run: Path, tmp_path: Path) -
     shutil.rmtree(place)
     shutil.copytree(tmp_path / "other" / "checkpoints" / "000002", place)
     assert any("000002/parameters.safetensors: fragment 0 at version" in one for one in texts(replay(run)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "model"),
+    [
+        ([TapeEnd("one")], "one"),
+        ([TapeEnd("one"), TapeEnd()], "one"),
+        ([TapeEnd("one"), TapeEnd("other")], "other"),
+        ([TapeEnd("one"), None], ""),
+        ([TapeEnd(), TapeEnd()], ""),
+    ],
+    ids=["its own", "the one before", "the newer", "perhaps another", "none"],
+)
+def test_the_model_is_that_of_the_last_epoch_that_exported_one(ends: list[TapeEnd | None], model: str) -> None:
+    assert exported_model([EpochReplay(number, end=end) for number, end in enumerate(ends, 1)]) == model
 
 
 def test_a_model_of_another_run_is_found(run: Path) -> None:

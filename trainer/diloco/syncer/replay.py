@@ -9,7 +9,7 @@ the next epoch's tape, checkpoints, curves. Checkpoints and the exported model m
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,9 +133,8 @@ def replay(directory: Path, *, explain: bool = False) -> ReplayReport:
         problems += found
         before = files, epoch
     problems += _cut_at_the_end(tapes[-1], epochs[-1])
-    exported = next((one for one in reversed(epochs) if one.over or (one.end and one.end.model)), None)
-    if exported is not None and exported.end is not None and exported.end.model:
-        kept.check_model(exported.end.model)
+    if exported := exported_model(epochs):
+        kept.check_model(exported)
     problems += [ReplayProblem(path, -1, text) for path, text in kept.problems]
     explanation = explain_tapes(tapes) if explain else iter(())
     return ReplayReport(tuple(epochs), tuple(problems), missing_front(tapes), kept.unchecked(), explanation)
@@ -154,6 +153,14 @@ def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
                         yield f"epoch {files.epoch} seq {entry.seq} at {entry.now:.3f} s: {describe(action)}"
         except TapeError as error:
             yield str(error)
+
+
+def exported_model(epochs: Sequence[EpochReplay]) -> str:
+    """SHA-256 of the model that was exported last; empty: there is none, or a later epoch may have exported another."""
+    for epoch in reversed(epochs):
+        if epoch.end is None or epoch.end.model or epoch.over:
+            return epoch.end.model if epoch.end is not None else ""
+    return ""
 
 
 def _cut_at_the_end(files: TapeFiles, epoch: EpochReplay) -> list[ReplayProblem]:

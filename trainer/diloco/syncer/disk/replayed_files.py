@@ -159,7 +159,9 @@ class ReplayedFiles:
             return
 
     def _problem(self, path: Path, error: object) -> None:
-        self.problems.append((path, str(error).removeprefix(f"{path}: ")))
+        where, separator, text = str(error).partition(": ")
+        named = separator and where.startswith(str(path))  # the file in a folder
+        self.problems.append((Path(where), text) if named else (path, str(error)))
 
 
 def _versions_in(line: bytes, epoch: int) -> dict[int, int]:
