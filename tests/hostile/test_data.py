@@ -1,6 +1,7 @@
 """Learners that say something false of the data that all share."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from tests.support.syncer_process import SmallJob, SyncerProcess
 
 pytestmark = pytest.mark.processes
 
-FALSE = {"sequences": 7}
-TRUE = {"sequences": 10_000, "data_digest": "of the true data"}
+FALSE: dict[str, Any] = {"sequences": 7}
+TRUE: dict[str, Any] = {"sequences": 10_000, "data_digest": "of the true data"}
 
 
 def test_one_join_with_false_data_locks_nobody_out(tmp_path: Path) -> None:
