@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco.core.dealing.agreement import Known
 from diloco.core.dealing.dealer import Dealer, Revoked
 from diloco.learner.mailboxes.hand import Hand
 
@@ -40,7 +41,7 @@ class World:
     """A job: what is on disk, a syncer, learners, and what its model has."""
 
     dealer: Dealer = field(default_factory=lambda: Dealer(SEQUENCES))
-    disk: tuple[int, list[tuple[int, int]], Revoked] = field(default_factory=lambda: (0, [], {}))
+    disk: tuple[int, list[tuple[int, int]], Revoked, Known | None] = (0, [], {}, None)
     processes: dict[str, Process] = field(default_factory=dict)
     pushes: list[tuple[str, int, int, int, list[int]]] = field(default_factory=list)
     merged: list[Counter[int]] = field(default_factory=lambda: [Counter() for _ in range(FRAGMENTS)])
@@ -75,10 +76,10 @@ class World:
             return
         wanted = AHEAD - self.dealer.left(name, process.hand.position)
         if wanted > 0 and (mark := self.dealer.next_mark(wanted)) is not None:
-            self.disk = (mark + 7, [], dict(self.dealer.revoked))
+            self.disk = (mark + 7, [], dict(self.dealer.revoked), self.dealer.known)
             self.dealer.recorded(mark + 7)
         if overdue := self.dealer.overdue():
-            self.disk = (self.dealer.undealt()[0], [], {**self.dealer.revoked, **overdue})
+            self.disk = (self.dealer.mark, [], {**self.dealer.revoked, **overdue}, self.dealer.known)
             self.dealer.recorded(self.disk[0])
             self.dealer.revoke(overdue)
         for piece in self.dealer.deal(name, wanted) if wanted > 0 else ():

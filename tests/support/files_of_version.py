@@ -100,9 +100,9 @@ def write_files(folder: Path, scratch: Path) -> None:
         "learners": {one.id: [one.steps, one.restarts, repr(one.loss)] for one in run.engine.view(run.now).learners},
     }
     run.train(9, after=10)
+    expected |= {"versions_at_the_end": run.engine.versions, "lines": run.tape.seq}
     run.tape.close()
     TapeKeeper(folder / "syncer" / "tape", _LIMITS).tidy(run.tape.current, 0)
-    expected |= {"versions_at_the_end": run.engine.versions, "lines": run.tape.seq}
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     trainer = trainer_in(scratch)
     for _ in range(STEPS):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from diloco.core.dealing.agreement import Known
 from diloco.core.dealing.dealer import Dealer, Revoked
 from diloco.core.engine.actions import Admit
 from diloco.core.engine.events import Event
@@ -29,7 +30,7 @@ from diloco.wire.tls.tls import Peer
 from tests.support.hand_clock import HandClock
 
 JOB, EPOCH = "job", "3"
-WHO, BESIDE = "r/p/0", "r/p/1"
+WHO, BESIDE, THIRD = "r/p/0", "r/p/1", "r/p/2"
 INCARNATION = 7
 LAYOUT = partition([TensorSpec("a", (10,), embedding=False), TensorSpec("b", (6,), embedding=False)], 2)
 VERSION = 4
@@ -75,8 +76,11 @@ class SyncerPeers:
         self.recorded: list[int] = []
         """Marks that are on disk."""
         self.revoked: Revoked = {}
+        self.known: Known | None = None
+        """On disk: the data that is dealt."""
         self.disk_full = False
-        self.dealing = Dealing(Dealer(), Ahead(lambda _: TOKENS_PER_STEP // 16, BOUND_STEPS, 2, 16), self._record)
+        ahead = Ahead(lambda _: TOKENS_PER_STEP // 16, BOUND_STEPS, 2, 16)
+        self.dealing = Dealing(Dealer(), ahead, self._record, [WHO, BESIDE, THIRD])
         self.collaborators = Collaborators(
             job=JOB,
             epoch=EPOCH,
@@ -85,7 +89,7 @@ class SyncerPeers:
             store=self.store,
             dealing=self.dealing,
             claims=Claims(limits, self.metrics.claims_refused.inc, self.clock),
-            admission=Admission([WHO, BESIDE]),
+            admission=Admission([WHO, BESIDE, THIRD]),
             metrics=self.metrics,
             checks=self.checks,
             post=post or self.events.append,
@@ -96,11 +100,11 @@ class SyncerPeers:
         self.sessions = Sessions(self.collaborators, training=training)
         self.service = SyncService(self.collaborators, self.sessions)
 
-    def _record(self, mark: int, _: object, revoked: Revoked) -> None:
+    def _record(self, mark: int, _: object, revoked: Revoked, known: Known) -> None:
         if self.disk_full:
             raise OSError(28, "No space left on device")
         self.recorded.append(mark)
-        self.revoked = revoked
+        self.revoked, self.known = revoked, known
 
     def count(self, name: str, **labels: str) -> float:
         """The value of a metric."""

@@ -66,12 +66,21 @@ def test_a_run_is_resumed_with_a_manifest_that_fits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after"), [("learners: 2", "learners: 3"), ("learners: 2", "learners: 1"), ("name: east", "name: north")]
+)
+def test_a_run_is_resumed_with_other_learners(tmp_path: Path, before: str, after: str) -> None:
+    begin(tmp_path, SMALL_MANIFEST, overwrite=False)
+    assert before in SMALL_MANIFEST
+    other = SMALL_MANIFEST.replace(before, after)
+    assert resume(tmp_path, other, job(other)).job.read_text() == other
+
+
+@pytest.mark.parametrize(
     ("before", "after", "path"),
     [
         ("preset: pico", "preset: nano", "spec.model"),
         ("text: {}", "text: {path: /elsewhere}", "spec.data"),
         ("fragments: 4", "fragments: 3", "spec.sync.fragments"),
-        ("learners: 2", "learners: 3", "spec.regions"),
         ("sequenceLength: 16", "sequenceLength: 32", "spec.training.sequenceLength"),
         ("name: small", "name: large", "metadata.name"),
         ("batchSize: 2", "batchSize: 2, optimizer: {type: Muon}", "spec.training.optimizer.type"),

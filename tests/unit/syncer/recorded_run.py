@@ -25,6 +25,7 @@ from diloco.core.proof import proof_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
+from diloco.syncer.disk.exporter import export
 from diloco.syncer.disk.payload_files import keep_payload
 from diloco.syncer.merging import Merging
 from diloco.syncer.prepare import prepare
@@ -132,6 +133,11 @@ class RecordedRun:
         outer, reason = OuterChoice.of(self.job.spec), "the test asks for it"
         content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, outer, reason)
         return write_checkpoint(self.directory / "checkpoints", content)
+
+    def end(self) -> None:
+        """The job is over: the model is exported, and the tape ends."""
+        tokens = round(self.engine.view(self.now).merged_tokens)
+        self.tape.end(export(self.job, self.layout, self.parameters, tokens, self.directory / "model.safetensors"))
 
     def _carry_out(self, action: Action) -> None:
         match action:

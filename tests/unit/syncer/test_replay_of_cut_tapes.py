@@ -86,7 +86,7 @@ def test_a_segment_missing_in_the_middle_is_damage(cut_run: Path, epoch: int, wh
     find_tapes(cut_run / "tape")[epoch].segments[which].unlink()
     report = replay(cut_run)
     assert not report.ok
-    assert re.search(text, str(report.problems[0]))
+    assert any(re.search(text, str(problem)) for problem in report.problems)
 
 
 def test_an_engine_state_that_was_forged_with_its_hashes_is_named(cut_run: Path) -> None:

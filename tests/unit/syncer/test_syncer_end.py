@@ -71,7 +71,7 @@ async def test_what_was_not_dealt_at_the_end_is_not_told_as_lost(game: Game) -> 
         learner = await game.trained(syncer)
         await learner.leave()
         assert await run == EXIT_OK
-    assert read_record(game.folder / "dealt.json") == (100, [(0, 100)], {})
+    assert read_record(game.folder / "dealt.json")[:2] == (100, [(0, 100)])
 
 
 async def test_a_learner_that_does_not_leave_is_waited_for_a_minute(game: Game) -> None:

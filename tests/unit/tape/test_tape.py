@@ -1,6 +1,7 @@
 """The tape is read as it was written, and every way in which it can be changed is found."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,18 @@ import pytest
 from diloco.core.engine.actions import Note, NoteKind
 from diloco.core.engine.events import LearnerAlive, TimerFired
 from diloco.tape.keeper import TapeLimits
-from diloco.tape.reader import TapeEntry, TapeError, TapeReader, Torn, _hash, header_line, read_header, seal
+from diloco.tape.reader import (
+    TapeEnd,
+    TapeEntry,
+    TapeError,
+    TapeReader,
+    Torn,
+    _hash,
+    header_line,
+    last_line,
+    read_header,
+    seal,
+)
 from diloco.tape.segments import find_tapes
 from diloco.tape.writer import TapeWriter
 from tests.support.machine_limits import files_of_at_most
@@ -120,8 +132,33 @@ def test_a_torn_last_line_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     path = tmp_path / "000003.jsonl"
     path.write_bytes(path.read_bytes()[:-10])
     *whole, torn = read(tmp_path)
-    assert [entry.seq for entry in whole] == [1, 2, 3, 4]
-    assert torn == Torn(path, 5)
+    assert [entry.seq for entry in whole] == [1, 2, 3, 4, 5]
+    assert torn == Torn(path, 6)
+
+
+def test_a_tape_ends_with_a_line_that_says_so_and_takes_no_more(tmp_path: Path) -> None:
+    write(tmp_path)
+    (files,) = find_tapes(tmp_path)
+    reader = TapeReader(files)
+    assert (len(list(reader)), reader.end, reader.seq) == (5, TapeEnd(), 6)
+    writer = TapeWriter(tmp_path, replace(HEADER, epoch=4), TapeLimits())
+    writer.end("of the model")
+    writer.append(1.0, TimerFired("late"), [])
+    writer.close()
+    after = TapeReader(find_tapes(tmp_path)[1])
+    assert list(after) == []
+    assert after.end == TapeEnd("of the model")
+    assert (after.header.previous, after.header.previous_seq) == ("000003", 6)
+    assert after.header.previous_chain == reader.chain == last_line(files.segments[0])[1]
+
+
+def test_a_line_after_the_end_is_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    path = tmp_path / "000003.jsonl"
+    _, chain = last_line(path)
+    path.write_bytes(path.read_bytes() + seal({"seq": 7, "event": {}}, chain)[0])
+    with pytest.raises(TapeError, match="seq 7: the tape continues after the line that ends it"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +170,7 @@ def test_a_torn_last_line_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
         (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], 3),
         (lambda lines: [*lines[:3], lines[2], *lines[3:]], 3),
         (lambda lines: [lines[0], b"{}\n", *lines[1:]], 1),
-        (lambda lines: [*lines, lines[-1]], 6),
+        (lambda lines: [*lines, lines[-1]], 7),
     ],
     ids=["header", "changed", "dropped", "swapped", "doubled", "inserted", "appended"],
 )

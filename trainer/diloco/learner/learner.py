@@ -147,6 +147,7 @@ class Learner:
             process_name(secrets.token_hex(8), options.pod if unit is None else unit.pod),
             layout.digest,
             sequences=self._trainer.sequences,
+            data_digest=self._trainer.data_digest,
         )
         self._link = Link(who, self._client.open_session, self._boxes, self._resume.position, uniform)
         self._link.why_unreachable = self._client.why_unreachable

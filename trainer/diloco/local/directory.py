@@ -219,8 +219,8 @@ def _remove(path: Path) -> None:
 def frozen_differences(before: DiLoCoJob, after: DiLoCoJob) -> tuple[str, ...]:
     """Paths in the manifest that differ and must not: the state on disk would not fit the changed job.
 
-    Budget, batch, the inner optimizer's rates, outer optimizer, quorum, grace, compression both ways, evaluation and
-    policies may change.
+    Regions, pools and their learners may change, as in a cluster, and budget, batch, the inner optimizer's rates, outer
+    optimizer, quorum, grace, compression both ways, evaluation and policies.
     """
     old, new = _frozen(before), _frozen(after)
     return tuple(path for path in old if old[path] != new[path])
@@ -242,5 +242,4 @@ def _frozen(job: DiLoCoJob) -> dict[str, Any]:
             (group.match, group.optimizer) for group in optimizer.groups if optimizer.type == "Muon"
         ],
         "spec.sync.fragments": spec.sync.fragments,
-        "spec.regions (names, pools, learners)": spec.learner_ids,
     }

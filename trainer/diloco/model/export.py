@@ -54,18 +54,20 @@ class LoadedModel:
     info: ModelInfo
 
 
-def export_model(module: nn.Module, path: Path, info: ModelInfo) -> None:
-    """Write a model's tensors and ``info`` to ``path``, completely or not at all. Tied weights are written once.
+def export_model(module: nn.Module, path: Path, info: ModelInfo) -> str:
+    """Write a model's tensors and ``info`` to ``path``, completely or not at all; returns the file's SHA-256.
+
+    Tied weights are written once.
 
     Of a model with adapters only these are written: the rest is in the folder of the base model.
 
     Raises:
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
     """
-    export_tensors({name: tensor.detach() for name, tensor in _in_file(module, info).items()}, path, info)
+    return export_tensors({name: tensor.detach() for name, tensor in _in_file(module, info).items()}, path, info)
 
 
-def export_tensors(tensors: Mapping[str, Tensor], path: Path, info: ModelInfo) -> None:
+def export_tensors(tensors: Mapping[str, Tensor], path: Path, info: ModelInfo) -> str:
     """``export_model`` of a model's ``tensors``, by name.
 
     Raises:
@@ -84,11 +86,12 @@ def export_tensors(tensors: Mapping[str, Tensor], path: Path, info: ModelInfo) -
     )
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        write_tensor_file(partial, tensors, {"format": "pt", _METADATA_KEY: described})
+        digest = write_tensor_file(partial, tensors, {"format": "pt", _METADATA_KEY: described})
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
     fsync(path.parent)
+    return digest
 
 
 def info_of(path: Path) -> ModelInfo:

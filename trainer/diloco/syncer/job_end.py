@@ -40,13 +40,13 @@ class JobEnd:
         self._told_at, self._quiet_seconds = 0.0, _QUIET_SECONDS
         self._concluding: asyncio.Task[None] | None = None
 
-    def was_before(self, export: Callable[[], None], merged_tokens: int) -> None:
+    def was_before(self, export: Callable[[], str], merged_tokens: int) -> None:
         """Note that the job was over before this process began. ``export`` writes the model."""
         self.at = self._told_at = self._now()
         self._quiet_seconds = _QUIET_AFTER_RESTART_SECONDS
         self._exporter.resume(export, merged_tokens)
 
-    def begin(self, action: Finish, export: Callable[[], None]) -> None:
+    def begin(self, action: Finish, export: Callable[[], str]) -> None:
         """End the job. ``export`` writes the model."""
         self.at = self._now()
         self._concluding = asyncio.create_task(self._conclude(action))

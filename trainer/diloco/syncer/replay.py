@@ -3,10 +3,13 @@
 The engine's decisions are a function of the events, so a replay must give the same tape: if not, the tape was changed
 or the program is another version. If payloads were kept (``--record``), the merges are redone from the checkpoint that
 the tape begins with, and every new fragment must have the digest and the proof on the tape.
+
+A tape whose end was cut off has hashes that match. It is found by its missing last line, or by what went on after it:
+the next epoch's tape, checkpoints, curves. Checkpoints and the exported model must be those of the tape.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +18,7 @@ import torch
 from pydantic import ValidationError
 
 from diloco.core.buffers import bytes_of
-from diloco.core.engine.actions import Action, CancelTimer, Merge, SetTimer
+from diloco.core.engine.actions import Action, CancelTimer, Finish, Merge, SetTimer
 from diloco.core.engine.engine import EngineOptions
 from diloco.core.engine.events import Merged, Proved
 from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
@@ -25,13 +28,14 @@ from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import load_checkpoint
-from diloco.syncer.disk.payload_files import read_payload
+from diloco.syncer.disk.payload_files import payload_path, read_payload
+from diloco.syncer.disk.replayed_files import Computed, ReplayedFiles
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.merging import Merging
 from diloco.syncer.prepare import empty_store, fill_from
 from diloco.tape.explain import describe
-from diloco.tape.gaps import missing_between, missing_front
-from diloco.tape.reader import TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of
+from diloco.tape.gaps import missing_between, missing_end, missing_front
+from diloco.tape.reader import TapeEnd, TapeEntry, TapeError, TapeHeader, TapeReader, Torn, engine_of
 from diloco.tape.records import to_plain
 from diloco.tape.segments import TapeFiles, find_tapes
 from diloco.wire.messages import PushKey
@@ -50,11 +54,11 @@ class ReplayProblem:
 
     file: Path
     seq: int
-    """Line of the tape, the header being 0."""
+    """Line of the tape, the header being 0; -1: the file is no tape."""
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file} seq {self.seq}: {self.text}"
+        return f"{self.file} seq {self.seq}: {self.text}" if self.seq >= 0 else f"{self.file}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,12 @@ class EpochReplay:
     the tensors at that line are not known."""
     torn: Torn | None = None
     """The tape ends within a line, as the syncer was killed while it wrote. Not a problem, but reported."""
+    end: TapeEnd | None = None
+    """The line that ends the tape; None: the syncer was killed, or still runs, or the tape was cut off."""
+    over: bool = False
+    """The job's end is on the tape."""
+    last: tuple[int, str] = (0, "")
+    """Number and chain of the last line, if all of the tape was replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,8 @@ class ReplayReport:
     problems: tuple[ReplayProblem, ...]
     missing: str = ""
     """What is missing at the start of the tape, in one line; empty if nothing is. Reported, but not a problem."""
+    unchecked: tuple[str, ...] = ()
+    """Files in the directory whose content no part of the replay depends on."""
     explanation: Iterator[str] = field(default_factory=lambda: iter(()))
     """Every decision with its reason, one line each; read from the tape while iterating. Empty unless requested."""
 
@@ -93,6 +105,10 @@ class ReplayReport:
     def ok(self) -> bool:
         """Whether everything came out the same."""
         return not self.problems
+
+
+Before = tuple[TapeFiles, EpochReplay] | None
+"""The epoch before, and its replay."""
 
 
 def replay(directory: Path, *, explain: bool = False) -> ReplayReport:
@@ -109,12 +125,19 @@ def replay(directory: Path, *, explain: bool = False) -> ReplayReport:
         raise ReplayError(f"{directory}: has no tape (tape/NNNNNN.jsonl); use the directory of a run")
     epochs: list[EpochReplay] = []
     problems: list[ReplayProblem] = []
-    for before, files in zip((None, *tapes), tapes, strict=False):
-        epoch, found = _replay_epoch(root, files, before)
+    kept = ReplayedFiles(directory, root)
+    before: Before = None
+    for files in tapes:
+        epoch, found = _replay_epoch(root, files, before, kept)
         epochs.append(epoch)
         problems += found
+        before = files, epoch
+    problems += _cut_at_the_end(tapes[-1], epochs[-1])
+    if exported := exported_model(epochs):
+        kept.check_model(exported)
+    problems += [ReplayProblem(path, -1, text) for path, text in kept.problems]
     explanation = explain_tapes(tapes) if explain else iter(())
-    return ReplayReport(tuple(epochs), tuple(problems), missing_front(tapes), explanation)
+    return ReplayReport(tuple(epochs), tuple(problems), missing_front(tapes), kept.unchecked(), explanation)
 
 
 def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
@@ -132,9 +155,26 @@ def explain_tapes(tapes: tuple[TapeFiles, ...]) -> Iterator[str]:
             yield str(error)
 
 
-def _replay_epoch(root: Path, files: TapeFiles, before: TapeFiles | None) -> tuple[EpochReplay, list[ReplayProblem]]:
+def exported_model(epochs: Sequence[EpochReplay]) -> str:
+    """SHA-256 of the model that was exported last; empty: there is none, or a later epoch may have exported another."""
+    for epoch in reversed(epochs):
+        if epoch.end is None or epoch.end.model or epoch.over:
+            return epoch.end.model if epoch.end is not None else ""
+    return ""
+
+
+def _cut_at_the_end(files: TapeFiles, epoch: EpochReplay) -> list[ReplayProblem]:
+    if epoch.end is not None or not epoch.over or not epoch.last[1]:
+        return []
+    text = f"the tape ends at line {epoch.last[0]} without its last line, although the job was over: it was cut off"
+    return [ReplayProblem(files.segments[-1], epoch.last[0], f"{text}, or the syncer was killed just then")]
+
+
+def _replay_epoch(
+    root: Path, files: TapeFiles, before: Before, kept: ReplayedFiles
+) -> tuple[EpochReplay, list[ReplayProblem]]:
     try:
-        return _Epoch(root, files, before).run()
+        return _Epoch(root, files, before, kept).run()
     except TapeError as error:
         return EpochReplay(files.epoch), [ReplayProblem(error.file, error.seq, error.problem)]
 
@@ -142,8 +182,8 @@ def _replay_epoch(root: Path, files: TapeFiles, before: TapeFiles | None) -> tup
 class _Epoch:
     """The replay of one tape, as far as it gets."""
 
-    def __init__(self, root: Path, files: TapeFiles, before: TapeFiles | None) -> None:
-        self._reader = TapeReader(files)
+    def __init__(self, root: Path, files: TapeFiles, before: Before, kept: ReplayedFiles) -> None:
+        self._reader, self._files, self._kept = TapeReader(files), files, kept
         header, first, seq = self._reader.header, files.segments[0], self._reader.first_seq
         job = _job(first, header)
         layout = _layout(first, header, job)
@@ -151,25 +191,54 @@ class _Epoch:
             self._engine = engine_of(header, EngineOptions.from_job(job, layout))
         except ValueError as error:
             raise TapeError(first, seq, str(error)) from error
-        self._merges = _Merges(root, job, layout)
+        self._job, self._layout = job.metadata.name, layout
+        self._merges = _Merges(root, job, layout, kept.checked)
+        self._digests: dict[int, str] = {}
         if header.record and not seq:
             self._merges.begin(first, header)
         self._done = EpochReplay(files.epoch, recorded=header.record, first_seq=seq)
         self._problems: list[ReplayProblem] = []
-        if before is not None and (gap := missing_between(before, files, header)):
+        if self._merges.store is not None:
+            now = self._merges.store
+            self._digests = {one.index: now.current(one.index).digest.hex() for one in layout.fragments}
+        if before is None:
+            return
+        if gap := missing_between(before[0], files, header):
             self._problems.append(ReplayProblem(first, seq, gap))
+        elif before[1].last[1] and (cut := missing_end(before[1].last, header)):
+            self._problems.append(ReplayProblem(before[0].segments[-1], before[1].last[0], cut))
 
     def run(self) -> tuple[EpochReplay, list[ReplayProblem]]:
         """Replay the tape to its end, or until a difference makes the rest meaningless."""
+        first = self._engine.versions
+        self._compare()
         try:
             for entry in self._reader:
                 if isinstance(entry, Torn):
                     self._done = replace(self._done, torn=entry)
                 elif not self._step(entry):
                     break
+            else:
+                self._ended(first)
         except TapeError as error:
             self._problems.append(ReplayProblem(error.file, error.seq, error.problem))
+        else:
+            self._kept.checked.update(self._files.segments)
         return self._done, self._problems + self._merges.problems
+
+    def _compare(self) -> None:
+        engine, merges = self._engine, self._merges
+        now = Computed(engine.versions, engine.fragment_tokens, self._digests, merges.store)
+        self._kept.compare(self._done.epoch, self._job, self._layout, now)
+
+    def _ended(self, first: tuple[int, ...]) -> None:
+        reader, done = self._reader, self._done
+        self._done = replace(done, end=reader.end, last=(reader.seq, reader.chain))
+        if more := self._kept.went_on(done.epoch, self._engine.versions):
+            text = f"the tape ends at line {reader.seq}, the run went on to {more}"
+            self._problems.append(ReplayProblem(self._files.segments[-1], reader.seq, text))
+        else:
+            self._kept.never_met(done.epoch, first)
 
     def _step(self, entry: TapeEntry) -> bool:
         done = self._done
@@ -189,20 +258,24 @@ class _Epoch:
             # From here on the engine's state differs from the syncer's.
             self._problems.append(ReplayProblem(entry.file, entry.seq, differs))
             return False
-        self._done = replace(done, events=done.events + 1, decisions=done.decisions + len(entry.actions))
+        over = done.over or any(isinstance(action, Finish) for action in actions)
+        self._done = replace(done, events=done.events + 1, decisions=done.decisions + len(actions), over=over)
+        if isinstance(entry.event, Merged):
+            self._digests[entry.event.fragment] = entry.event.digest
+            self._compare()
         return True
 
 
 class _Merges:
     """Redoes the merges of one recorded tape. It stops after the first problem, as later merges build on it."""
 
-    def __init__(self, root: Path, job: DiLoCoJob, layout: Layout) -> None:
-        self._root = root
+    def __init__(self, root: Path, job: DiLoCoJob, layout: Layout, checked: set[Path]) -> None:
+        self._root, self._checked = root, checked
         self._job = job
         self._layout = layout
         self._codec = codec_named(job.spec.sync.compression)
         self._merging = Merging(layout, job.spec.sync, OuterChoice.of(job.spec).optimizer)
-        self._store: FragmentStore | None = None
+        self.store: FragmentStore | None = None
         self._orders: dict[tuple[int, int], Merge] = {}
         self._proofs: dict[tuple[int, int], str] = {}
         self.problems: list[ReplayProblem] = []
@@ -218,7 +291,7 @@ class _Merges:
             return
         store = empty_store(self._job, self._layout)
         fill_from(store, base)
-        self._store = store
+        self.store = store
 
     def order(self, actions: list[Action]) -> None:
         """Remember the merges among these actions."""
@@ -229,7 +302,7 @@ class _Merges:
     def redo(self, entry: TapeEntry, event: Merged) -> bool:
         """Do a merge again; returns whether it came out the same. False, too, if it cannot be tried."""
         order = self._orders.pop((event.fragment, event.version), None)
-        if self._store is None:
+        if self.store is None:
             return False
         if order is None:
             self._problem(
@@ -240,10 +313,12 @@ class _Merges:
         payload_bytes = self._codec.payload_bytes(self._layout.fragments[order.fragment].numel)
 
         def payload_of(key: PushKey) -> torch.Tensor:
-            return read_payload(self._root / "payloads", digests[key.learner], payload_bytes)
+            payload = read_payload(self._root / "payloads", digests[key.learner], payload_bytes)
+            self._checked.add(payload_path(self._root / "payloads", digests[key.learner]))
+            return payload
 
         try:
-            result = self._merging.run(self._merging.prepare(order, self._store, payload_of))
+            result = self._merging.run(self._merging.prepare(order, self.store, payload_of))
         except UnusableFileError as error:
             self._problem(entry.file, entry.seq, str(error))
             return False
@@ -252,19 +327,19 @@ class _Merges:
             text = f"version {event.version} of fragment {event.fragment} comes out as {made.digest}"
             self._problem(entry.file, entry.seq, f"{text}, not {event.digest}")
             return False
-        self._store.commit(made.fragment, made.version, result.made, result.digest, result.update)
+        self.store.commit(made.fragment, made.version, result.made, result.digest, result.update)
         self._proofs[made.fragment, made.version] = proof_of(bytes_of(result.made.merge.parameters))
         return True
 
     def prove(self, entry: TapeEntry, event: Proved) -> None:
         """Compare a proof with that of the same merge done again, if it was."""
         proof = self._proofs.pop((event.fragment, event.version), event.proof)
-        if self._store is not None and proof != event.proof:
+        if self.store is not None and proof != event.proof:
             text = f"version {event.version} of fragment {event.fragment} has the proof {proof}"
             self._problem(entry.file, entry.seq, f"{text}, not {event.proof}")
 
     def _problem(self, file: Path, seq: int, text: str) -> None:
-        self._store = None
+        self.store = None
         self.problems.append(ReplayProblem(file, seq, text))
 
 

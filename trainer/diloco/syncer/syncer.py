@@ -236,6 +236,8 @@ class Syncer:
                 row = self._collaborators.curves.row(self.status())
                 self._disk.submit(self._curve_file.append, row)
             self._tape.flush()
+            if self._end.at is not None and not self._end.work_left():
+                self._tape.end(self._exporter.digest)
             self._request_checkpoint(now)
             self._end.back_up()
             self._dealing.tick()
@@ -262,6 +264,7 @@ class Syncer:
         self.regions |= spec.regions_by_name
         self.traffic.add(self.regions)
         self._admission.planned(event.learners)
+        self._dealing.plan(event.learners)
 
     def _capture(self, reason: str) -> CheckpointContent:
         self._events_at_checkpoint = self._engine_loop.events
@@ -278,8 +281,8 @@ class Syncer:
     def _finish(self, action: Finish) -> None:
         self._end.begin(action, self._export_now())
 
-    def _export_now(self) -> Callable[[], None]:
-        """A function that writes the model as it is now."""
+    def _export_now(self) -> Callable[[], str]:
+        """A function that writes the model as it is now, and returns the file's SHA-256."""
         parameters = [self._store.current(fragment.index).parameters for fragment in self._layout.fragments]
         folder, tokens = self._directory.model, self._merged_tokens
         return partial(export, self._options.job, self._layout, parameters, tokens, folder)

@@ -1,4 +1,4 @@
-"""What is missing of a record: its beginning, deleted to bound the disk, or a part in the middle, by damage."""
+"""What is missing of a record: its beginning, deleted to bound the disk, or a later part, by damage or a cut."""
 
 from diloco.tape.reader import TapeHeader
 from diloco.tape.segments import TapeFiles, segment_number
@@ -23,3 +23,13 @@ def missing_between(before: TapeFiles, tape: TapeFiles, header: TapeHeader) -> s
     if header.previous not in ("", before.last):
         return f"segment {header.previous}, which came before this one, is missing, although older ones are there"
     return ""
+
+
+def missing_end(last: tuple[int, str], header: TapeHeader) -> str:
+    """What the next epoch's ``header`` shows to be missing after a tape's ``last`` line, of this number and chain."""
+    seq = header.previous_seq
+    if not header.previous_chain or last == (seq, header.previous_chain):
+        return ""
+    if seq > last[0]:
+        return f"the tape ends at line {last[0]}, the run went on to line {seq}, as the next epoch's tape says"
+    return f"the tape is not the one that ended at line {seq} when epoch {header.epoch} began"

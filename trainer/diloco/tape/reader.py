@@ -5,6 +5,9 @@ engine's state at the start of an epoch; every further line holds one event and 
 ``chain`` is a hash over the one before and itself, so a changed, dropped or swapped line is found. A syncer that is
 killed while it writes leaves an incomplete last line, which is accepted and reported.
 
+A cut leaves hashes that match. So a syncer that ends in order ends its tape with a line that says so, and the header of
+the next epoch says where the tape before it ended.
+
 The tape is cut into segments (`segments`). Each further segment begins with a header too, which holds the engine's
 whole state at that line. So the oldest segments can be deleted, and what is left still replays. The chain goes on from
 one segment to the next.
@@ -71,6 +74,10 @@ class TapeHeader:
     """The engine's clock at this line, in seconds."""
     previous: str = ""
     """Name of the last segment of the epoch before; empty: there was none."""
+    previous_seq: int = 0
+    """Number of the last whole line of that segment."""
+    previous_chain: str = ""
+    """Its chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,14 @@ class TapeEntry:
     """The engine's clock, in seconds."""
     event: Event
     actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TapeEnd:
+    """The last line of a tape that was not cut off: the syncer ended in order, or the job was over."""
+
+    model: str = ""
+    """SHA-256 of the model that the syncer has exported, hexadecimal; empty: it has exported none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +132,26 @@ def read_header(path: Path) -> TapeHeader:
         TapeError: it is missing, changed or of another format.
     """
     return _first_line(path)[0]
+
+
+def end_line(end: TapeEnd, seq: int, chain: str) -> tuple[bytes, str]:
+    """The line that ends a tape, after a line with ``chain``; and its own chain."""
+    return seal({"seq": seq, "end": asdict(end)}, chain)
+
+
+def last_line(path: Path) -> tuple[int, str]:
+    """Number and chain of the last whole line of a segment, not checked against the lines before it.
+
+    Raises:
+        TapeError: there is none, or the file cannot be read.
+    """
+    found = b""
+    for line in _lines(path, 0):
+        found = line if line.endswith(b"\n") else found
+    seq, cut = _parsed(path, found, 0).get("seq"), found.rfind(_CHAIN_KEY)
+    if type(seq) is not int:
+        raise TapeError(path, 0, "no line of this segment is whole")
+    return seq, found[cut + len(_CHAIN_KEY) :].removesuffix(b'"}\n').decode(errors="replace")
 
 
 def merged_in(path: Path) -> Iterator[tuple[int, int]]:
@@ -163,6 +198,10 @@ class TapeReader:
         self._files = files
         self.header, self.first_seq, self._before = _first_line(files.segments[0])
         """``first_seq``: the header's line; not 0 if the segments before it are not there."""
+        self.seq, self.chain = self.first_seq, self._before
+        """Of the last line that was read."""
+        self.end: TapeEnd | None = None
+        """The line that ends the tape, once it was read; None: there was none."""
 
     def __iter__(self) -> Iterator[TapeEntry | Torn]:
         """Read the tape's lines in order.
@@ -184,7 +223,12 @@ class TapeReader:
                     yield Torn(path, seq)
                     return
                 plain, chain = _opened(path, line, seq, chain)
-                if "header" not in plain:
+                if self.end is not None:
+                    raise TapeError(path, seq, "the tape continues after the line that ends it")
+                self.seq, self.chain = seq, chain
+                if "end" in plain:
+                    self.end = _end(path, plain)
+                elif "header" not in plain:
                     yield _entry(path, plain)
                 seq += 1
 
@@ -256,6 +300,13 @@ def _header(path: Path, plain: dict[str, Any]) -> TapeHeader:
     if segment_number(path) > 0 and not header.state:
         raise TapeError(path, 0, "its header has no state of the engine to begin with")
     return header
+
+
+def _end(path: Path, plain: dict[str, Any]) -> TapeEnd:
+    try:
+        return from_plain(TapeEnd, plain["end"])
+    except PlainError as error:
+        raise TapeError(path, plain["seq"], str(error)) from error
 
 
 def _other(what: str, found: Any, ours: int) -> str:

@@ -18,9 +18,9 @@ from typing import Any
 from diloco.core.engine.actions import Action
 from diloco.core.engine.events import Event
 from diloco.tape.keeper import TapeKeeper, TapeLimits
-from diloco.tape.reader import TapeHeader, header_line, seal
+from diloco.tape.reader import TapeEnd, TapeError, TapeHeader, end_line, header_line, last_line, seal
 from diloco.tape.records import to_plain
-from diloco.tape.segments import find_tapes, segment_path
+from diloco.tape.segments import TapeFiles, find_tapes, segment_path
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class TapeWriter:
             OSError: ``directory`` cannot be created.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        older = [tape.last for tape in find_tapes(directory) if tape.epoch < header.epoch]
-        self._header = replace(header, previous=older[-1] if older else "")
+        older = [tape for tape in find_tapes(directory) if tape.epoch < header.epoch]
+        self._header = _after(older[-1], header) if older else header
         self._directory, self._epoch, self._limits = directory, header.epoch, limits
         self._state, self._keeper, self._now = state, keeper, 0.0
         self._segment = 0
@@ -62,6 +62,8 @@ class TapeWriter:
         self._segment_bytes = limits.segment_bytes
         self.ended = False
         """Whether the tape was given up because it could not be written for too long."""
+        self._over = False
+        """Whether its last line was added."""
         self.failing = ""
         """Why lines are waiting now; empty if none are."""
         self._begin_segment()
@@ -81,7 +83,7 @@ class TapeWriter:
 
     def append(self, now: float, event: Event, actions: list[Action]) -> None:
         """Add one event and its actions; ``flush`` passes them to the system."""
-        if self.ended:
+        if self.ended or self._over:
             return
         self.seq += 1
         self._now = now
@@ -100,7 +102,7 @@ class TapeWriter:
             return
         try:
             self._write()
-            if self._state is not None and self._written > self._segment_bytes:
+            if self._state is not None and self._written > self._segment_bytes and not self._over:
                 self._rotate()
                 self._write()
         except OSError as error:
@@ -114,8 +116,19 @@ class TapeWriter:
             _log.info("the tape can be written again; no line was lost")
             self.failing = ""
 
+    def end(self, model: str = "") -> None:
+        """Add the line that ends the tape, unless it is there: nothing more is recorded. ``model``: as in `TapeEnd`."""
+        if self.ended or self._over:
+            return
+        self._over = True
+        self.seq += 1
+        line, self._chain = end_line(TapeEnd(model), self.seq, self._chain)
+        self._waiting += line
+        self.flush()
+
     def close(self) -> None:
-        """Write what waits, close the file, and end the keeper."""
+        """End the tape, write what waits, close the file, and end the keeper."""
+        self.end()
         self.flush()
         self._close_segment()
         if self._keeper is not None:
@@ -157,3 +170,13 @@ class TapeWriter:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _after(before: TapeFiles, header: TapeHeader) -> TapeHeader:
+    """The header of a tape that comes after another."""
+    try:
+        seq, chain = last_line(before.segments[-1])
+    except TapeError as error:
+        _log.warning("%s", error)
+        seq, chain = 0, ""
+    return replace(header, previous=before.last, previous_seq=seq, previous_chain=chain)

@@ -46,6 +46,8 @@ class Join:
     protocol: int = PROTOCOL
     sequences: int = 0
     """Training sequences in its data; 0: it does not take its data as it is dealt."""
+    data_digest: str = ""
+    """Of what its sequences are cut from; empty: it has none."""
     dealt: tuple[int, ...] = ()
     """What it was dealt and may still push, as first count, position and length of each piece, by count."""
 

@@ -272,6 +272,7 @@ def test_what_a_learner_that_is_away_had_pending_is_lost_at_the_end() -> None:
     merged(script, 0, 1)
     script.wait(2.0)
     script.evaluated()
+    script.evaluated()
     assert script.all(Finish)
     ended = [time_of(script, index) for index in range(3)]
     assert ended[1:] == [{"merged": 1, "pending": 2}, {"lost": 1, "away": 2}]

@@ -127,6 +127,7 @@ def test_a_budget_that_is_raised_in_the_final_evaluation_goes_on() -> None:
     assert not of(script.evaluated(), Finish)
     turn(script, 2)
     assert script.view.phase == "Evaluating"
+    script.evaluated()
     assert of(script.evaluated(), Finish)
     assert [(one.tokens, one.final) for one in script.view.evaluations] == [(0, False), (200, False), (400, True)]
 
@@ -184,6 +185,7 @@ def test_the_final_model_is_evaluated_while_another_evaluation_runs() -> None:
     assert (before.final, final.final) == (False, True)
     late = script.do(Evaluated(before.learner, before.incarnation, before.evaluation, 9.0, exact=True))
     assert only(late, Note).reason == "evaluation 1 is no longer expected"
+    script.evaluated()
     assert of(script.evaluated(), Finish)
 
 
@@ -311,13 +313,122 @@ def test_doubted_learners_come_after_those_that_did_not_answer() -> None:
     assert chosen(fast, slow, did_not_evaluate=["b", "a"]) == "b", "longest ago"
 
 
-def test_whoever_did_not_evaluate_is_asked_again_for_the_next_model() -> None:
+def test_whoever_was_silent_is_not_asked_again_while_others_answer() -> None:
     script = begun(2, evaluate_every_tokens=200)
     turn(script, 2)
     script.wait(60.0)
     script.evaluated()
     turn(script, 2)
-    assert asked(script) == [(0.0, name(0)), (60.0, name(1)), (60.0, name(0))]
+    assert asked(script) == [(0.0, name(0)), (60.0, name(1)), (60.0, name(1))]
+    script.evaluated()
+    again = script.restarted()
+    assert again.state.silent_evaluators == [name(0)]
+
+
+def test_whoever_was_silent_and_answers_is_asked_as_before() -> None:
+    script = begun(2, evaluate_every_tokens=200)
+    turn(script, 2)
+    script.wait(60.0)
+    script.leave(1)
+    assert asked(script)[-1] == (60.0, name(0))
+    script.evaluated()
+    assert script.state.silent_evaluators == []
+
+
+def limit(script: Script) -> float:
+    """How long the evaluation that was ordered last may take."""
+    ((at, timer),) = [
+        (at, one) for at, one in script.log if isinstance(one, SetTimer) and one.name == EVALUATION_TIMER
+    ][-1:]
+    return timer.at - at
+
+
+def test_an_evaluation_may_take_some_times_as_long_as_others_did() -> None:
+    script = begun(2, evaluate_every_tokens=200, startup_seconds=600.0)
+    assert limit(script) == 600.0, "of the first"
+    turn(script, 2)
+    assert limit(script) == 60.0
+    script.wait(40.0)
+    script.evaluated()
+    script.state.evaluation_seconds = {name(0): 40.0}
+    turn(script, 2)
+    assert limit(script) == pytest.approx(160.0 + 4 * (script.state.learners[name(0)].answer_seconds.mean or 0.0))
+    script.wait(limit(script))
+    assert asked(script)[-1][1] == name(1)
+    assert limit(script) == 600.0, "it is twice as slow, and may take twice as long as one that did not answer"
+
+
+def test_a_learner_silent_when_the_budget_is_merged_does_not_make_the_end_wait() -> None:
+    script = started(2, fragments=1, lease_seconds=1000.0, startup_seconds=600.0, budget_tokens=200)
+    script.wait(60.0)
+    turn(script, 2)
+    assert [order.learner for order in script.all(Evaluate)] == [name(0), name(1)]
+
+
+# The final one, by two ----------------------------------------------------------------------------------------------
+
+
+def ending(learners: int, **changes: Any) -> Script:
+    script = begun(learners, budget_tokens=100 * learners, **changes)
+    turn(script, learners)
+    return script
+
+
+def finals(script: Script) -> list[tuple[str, float | None, bool]]:
+    return [(one.learner, one.loss, one.doubted) for one in script.view.evaluations if one.final]
+
+
+def test_a_second_learner_confirms_the_final_loss() -> None:
+    script = ending(3)
+    assert not of(script.evaluated(2.0), Finish)
+    assert script.all(Evaluate)[-1].learner == name(1)
+    assert of(script.evaluated(2.03), Finish)
+    assert finals(script) == [(name(0), 2.0, False)]
+    assert script.view.phase_reason == "300 tokens are merged"
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.3, 2.0), (2.0, 0.3), (None, 2.0), (2.0, None)])
+def test_of_two_that_disagree_the_higher_counts_and_both_are_named(first: float | None, second: float | None) -> None:
+    script = ending(2)
+    script.evaluated(float("nan") if first is None else first)
+    assert of(script.evaluated(float("nan") if second is None else second), Finish)
+    assert finals(script) == [(name(0), first, first != 2.0), (name(1), second, second != 2.0)]
+    assert script.view.eval_loss == 2.0
+    shown = ["2" if loss == 2.0 else "no number" if loss is None else "0.3" for loss in (first, second)]
+    assert script.view.phase_reason == (
+        "200 tokens are merged; learners disagree on the loss of the final model: "
+        f"{shown[0]} by {name(0)} and {shown[1]} by {name(1)}; the highest counts"
+    )
+
+
+def test_if_two_disagree_a_third_decides() -> None:
+    script = ending(3)
+    script.evaluated(0.3)
+    script.evaluated(2.0)
+    assert of(script.evaluated(2.0), Finish)
+    assert finals(script) == [(name(0), 0.3, True), (name(1), 2.0, False)]
+    assert script.view.phase_reason.endswith(f"; {name(2)} found 2 too")
+
+
+def test_a_second_learner_that_is_silent_costs_its_time_once() -> None:
+    script = ending(2)
+    script.evaluated(2.0)
+    script.wait(60.0)
+    assert script.view.complete
+    assert finals(script) == [(name(0), 2.0, False)]
+
+
+def test_a_second_learner_that_was_silent_before_is_not_waited_for() -> None:
+    script = begun(2, budget_tokens=200)
+    script.state.silent_evaluators = [name(1)]
+    turn(script, 2)
+    assert of(script.evaluated(2.0), Finish)
+
+
+def test_a_second_learner_that_leaves_is_not_waited_for() -> None:
+    script = ending(2)
+    script.evaluated(2.0)
+    assert of(script.leave(1), Finish)
 
 
 def test_an_evaluation_whose_learner_has_gone_is_not_waited_for() -> None:

@@ -18,8 +18,10 @@ def replay(
 ) -> None:
     """Replay a run: the same events must lead to the same decisions; a run made with --record, to the same bits.
 
-    The tape's hashes detect damage, not forgery: a forged tape has matching
-    hashes. Code that a tape names is never imported.
+    Checkpoints and the exported model must be those of the tape; files that
+    nothing was compared with are listed. The tape's hashes detect damage, not
+    forgery: a forged tape has matching hashes. Code that a tape names is never
+    imported.
 
     \b
     Examples:
@@ -35,6 +37,8 @@ def replay(
         typer.echo(report.missing)
     for epoch in report.epochs:
         typer.echo(_text(epoch))
+    if report.unchecked:
+        typer.echo(f"not checked: {', '.join(report.unchecked)}")
     for problem in report.problems:
         typer.echo(f"diloco: {problem}", err=True)
     raise typer.Exit(EXIT_OK if report.ok else EXIT_UNEXPECTED)
@@ -47,5 +51,6 @@ def _text(epoch: "EpochReplay") -> str:
     elif epoch.first_seq:
         merges = f"{epoch.merges} merges not redone (the tape's beginning is not there)"
     since = f" from line {epoch.first_seq} on" if epoch.first_seq else ""
-    torn = "; the last line is incomplete: the syncer was killed" if epoch.torn else ""
+    torn = "" if epoch.end else "; no line ends it: the syncer was killed or still runs, or the tape was cut off"
+    torn = "; the last line is incomplete: the syncer was killed" if epoch.torn else torn
     return f"epoch {epoch.epoch}{since}: {epoch.events} events, {epoch.decisions} decisions the same, {merges}{torn}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Self
 
+from diloco.core.dealing.agreement import Data, Known
 from diloco.core.dealing.pieces import Piece, extend, parts_of
 from diloco.core.dealing.ranges import Ranges
 from diloco.spec.status.syncer import DataStatus, EpochStatus
@@ -62,14 +63,22 @@ class _Holder:
         return piece
 
 
+def known_from(plain: Any) -> Known:
+    """``Known`` from plain JSON.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    (sequences, digest), by, fixed = plain
+    return Known(Data(int(sequences), str(digest)), str(by), fixed is True)
+
+
 class Dealer:
     """The positions of one job. Plain values: ``state`` and ``restored``."""
 
-    def __init__(self, sequences: int = 0) -> None:
-        """``sequences``: N, sequences in an epoch; 0: no learner has said yet."""
-        self.sequences = sequences
-        self.first = ""
-        """The learner that has said so."""
+    def __init__(self, sequences: int = 0, known: Known | None = None) -> None:
+        """``sequences``: N, sequences in an epoch; 0: no learner has said yet. ``known``: the same and more of it."""
+        self.known = known or Known(Data(sequences))
         self._mark = 0
         """Positions from here on were never recorded, so never dealt."""
         self._left = Ranges()
@@ -92,6 +101,11 @@ class Dealer:
         self._holders: dict[str, _Holder] = {}
 
     @property
+    def sequences(self) -> int:
+        """N; 0: not known."""
+        return self.known.data.sequences
+
+    @property
     def twice(self) -> int:
         """Positions that were merged from two learners' outer gradients."""
         return self._twice
@@ -107,9 +121,14 @@ class Dealer:
             self._pool.add(start, stop)
         self._left, self._mark = Ranges(), max(self._mark, mark)
 
-    def undealt(self) -> tuple[int, list[tuple[int, int]], Revoked]:
+    @property
+    def mark(self) -> int:
+        """Positions from here on were never recorded."""
+        return self._mark
+
+    def undealt(self) -> tuple[int, list[tuple[int, int]], Revoked, Known]:
         """What to record when no more is dealt: the mark and what is left below it, so that nothing is lost."""
-        return self._mark, self._undealt().pairs, self.revoked
+        return self._mark, self._undealt().pairs, self.revoked, self.known
 
     def joined(self, learner: str, instance: str, count: int, claims: Sequence[Piece]) -> tuple[Piece, ...]:
         """A process was admitted; returns the pieces that it lacks of what it was dealt.
@@ -251,8 +270,7 @@ class Dealer:
     def state(self) -> dict[str, Any]:
         """Everything as plain JSON, for a checkpoint."""
         return {
-            "sequences": self.sequences,
-            "first": self.first,
+            "known": self.known,
             "mark": self._mark,
             "merged": list(self._merged.pairs),
             "twice": self._twice,
@@ -273,10 +291,17 @@ class Dealer:
         mark: int = 0,
         left: Iterable[Iterable[int]] = (),
         revoked: Revoked = MappingProxyType({}),
+        known: Known | None = None,
     ) -> Self:
-        """What goes on from ``state``; ``mark``, ``left`` and ``revoked``: what was recorded since, if anything was."""
-        dealer = cls(state["sequences"])
-        dealer.first = state["first"]
+        """What goes on from ``state``; the rest: what was recorded since, if anything was."""
+        then = known_from(state["known"])
+        if known is None or known.data == then.data:
+            then = then if known is None or then.fixed else known
+        elif then.fixed:  # the record is of data that was dropped before
+            mark, left, revoked = 0, (), {}
+        else:
+            state, then = Dealer().state(), known
+        dealer = cls(known=then)
         dealer._mark, dealer._left, dealer.revoked = max(state["mark"], mark), Ranges(left), dict(revoked)
         dealer._merged, dealer._twice = Ranges(state["merged"]), state["twice"]
         dealer._skipped = dict(state["skipped"])

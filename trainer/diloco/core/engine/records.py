@@ -219,6 +219,8 @@ class PendingEvaluation:
     final: bool
     learner: str
     incarnation: int
+    since: float = 0.0
+    """When it was ordered."""
 
 
 @dataclass(slots=True)

@@ -103,6 +103,7 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
         evaluations=state.evaluations,
         evaluations_ordered=state.evaluations_ordered,
         next_evaluation_tokens=state.next_evaluation_tokens,
+        silent_evaluators=state.silent_evaluators,
         quorum_seconds=state.quorum_seconds,
         sync_seconds=state.sync_seconds,
         merge_seconds=state.merge_seconds,

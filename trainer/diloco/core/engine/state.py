@@ -64,6 +64,10 @@ class EngineState:
     evaluations_ordered: int = 0
     did_not_evaluate: list[str] = field(default_factory=list)
     """Learners that failed the current evaluation: the latest one last."""
+    silent_evaluators: list[str] = field(default_factory=list)
+    """Learners that let the time for an evaluation pass, until they answer one: the latest one last."""
+    evaluation_seconds: dict[str, float] = field(default_factory=dict)
+    """By learner: how long its latest evaluation took."""
     doubted_learners: set[str] = field(default_factory=set)
     """Learners whose evaluation of the current model is in doubt; another one is asked."""
     next_evaluation_tokens: int = 0

@@ -44,6 +44,7 @@ class Mixture:
 
         All sources end documents with one id.
         """
+        self.sources = tuple(sources)
         shares = [weight / sum(weights) for weight in weights]
         total = math.ceil(max(len(source) / share for source, share in zip(sources, shares, strict=True)))
         train = training_tokens(total, holdout_fraction)

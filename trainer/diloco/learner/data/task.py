@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from diloco.learner.data.digest import digest_of
 from diloco.learner.data.source import DataError, TokenSource, read_into
 from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
 from diloco.model import ModelError
@@ -76,6 +77,14 @@ class JobTask(ABC):
     def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Total:
         """The losses of a batch that is on the module's device; the sum is a tensor."""
 
+    def digest(self) -> str:
+        """Of all examples, the same wherever they are the same; empty: there is none.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return ""
+
     def metrics(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Total]:  # noqa: ARG002  # none here
         """What else an evaluation shows, by name."""
         return {}
@@ -131,6 +140,10 @@ class LanguageModel(JobTask):
             ends[0, 0] &= not ends.all()  # in a batch of ends alone, one target counts: a mean needs one
             batch["targets"][torch.from_numpy(ends)] = NOT_COUNTED
         return batch
+
+    def digest(self) -> str:
+        """Of the tokens."""
+        return digest_of(self._source)
 
     def loss(self, module: nn.Module, batch: Mapping[str, Tensor]) -> Total:
         """Cross-entropy of each target."""

@@ -87,6 +87,8 @@ class FragmentTrainer(ABC):
         """What the syncer deals; a loop with data of its own is dealt none."""
         self.sequences = 0
         """Those of the job's data that are trained on, in all; 0: the data is not the job's."""
+        self.data_digest = ""
+        """Of the job's data; empty: it has none."""
         self.others = Others({})
         """The other processes of this learner, which write and read parts of its checkpoints."""
         self.metrics: Mapping[str, float] = {}

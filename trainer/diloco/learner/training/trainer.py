@@ -35,6 +35,7 @@ class InnerTrainer(FragmentTrainer):
     def _begin(self, job: JobSpec, data: LearnerData, inner: InnerSteps) -> None:
         """Take what it is dealt, and what makes its steps."""
         self.hand, self.sequences = data.sampler.hand, data.sampler.sequences
+        self.data_digest = data.task.digest()
         self._sequence_length = job.training.sequence_length
         self._data = data
         self._inner = inner

@@ -63,6 +63,8 @@ class EvaluationPoint(LossPoint):
     final: bool
     doubted: bool = False
     """It is not credible beside what the other learners report, and none of them has confirmed it."""
+    learner: str = ""
+    """Who made it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from diloco.local.report.timeline import (
 from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.spec import DiLoCoJob
-from diloco.spec.status.engine import EngineStatus, EvaluationStatus
+from diloco.spec.status.engine import EngineStatus, EvaluationStatus, LearnerStatus
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn, engine_of
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class HistoryBuilder:
         self._blocked: dict[str, list[Stretch]] = defaultdict(list)
         self._blocked_before: dict[str, float] = {}
         """By learner: what its process had reported last; a new process begins at nothing again."""
+        self._known: dict[str, LearnerStatus] = {}
+        """As last seen, also of learners that a later manifest does not have."""
         self._evaluations: list[EvaluationPoint] = []
         self._left_out: dict[str, tuple[int, str]] = {}
         self._noted: list[Incident] = []
@@ -130,6 +132,7 @@ class HistoryBuilder:
                 self._sample(engine.view(now if over is None else over), seconds)
             self._end = max(self._end, seconds)
         self._view = engine.view(now if over is None else over)
+        self._known |= {one.id: one for one in self._view.learners}
         for one in self._view.learners:
             if one.left_out:  # counted since this start of the syncer
                 before, _ = left_out_before.get(one.id, (0, ""))
@@ -154,7 +157,7 @@ class HistoryBuilder:
             parameters=self._layout.numel,
             merged=view.merged if view else None,
             time=shares_of(view.time_seconds if view else {}),
-            learners=self._learners(view),
+            learners=self._learners(),
             evaluations=tuple(self._evaluations),
             quorum=view.quorum if view else 0,
             quorum_wanted=view.quorum_wanted if view else 0,
@@ -177,11 +180,10 @@ class HistoryBuilder:
         self._evaluations = self._evaluations[: len(start.evaluations)]
         self._evaluations += [_evaluation(0.0, one) for one in missing]
 
-    def _learners(self, view: EngineStatus | None) -> tuple[LearnerHistory, ...]:
-        views = {learner.id: learner for learner in view.learners} if view else {}
+    def _learners(self) -> tuple[LearnerHistory, ...]:
         histories = []
-        for learner in self._job.spec.learner_ids:
-            known = views.get(learner)
+        for learner in dict.fromkeys((*self._job.spec.learner_ids, *self._known)):
+            known = self._known.get(learner)
             shares = shares_of(known.time_seconds if known else {})
             life = spans(self._turns.get(learner, ()), self._end)
             trained = _seconds(life, Life.TRAINING)
@@ -280,7 +282,8 @@ class HistoryBuilder:
 
 
 def _evaluation(seconds: float, one: EvaluationStatus) -> EvaluationPoint:
-    return EvaluationPoint(seconds, one.tokens, nan if one.loss is None else one.loss, one.final, one.doubted)
+    loss = nan if one.loss is None else one.loss
+    return EvaluationPoint(seconds, one.tokens, loss, one.final, one.doubted, one.learner)
 
 
 def _seconds(life: Sequence[Span], kind: Life) -> float:

@@ -45,6 +45,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
                 "loss": e.loss,
                 "final": e.final,
                 "doubted": e.doubted,
+                "learner": e.learner,
             }
             for e in history.evaluations
         ],
@@ -123,7 +124,7 @@ def closing_table(history: RunHistory) -> RenderableType:
     facts.add_row("evaluation loss", f"{loss_text(history.loss_start)} at the start, {loss_text(history.loss_end)} now")
     for e in history.evaluations:
         if e.doubted:
-            facts.add_row("in doubt", f"the evaluation at {duration_text(e.seconds)}: {loss_text(e.loss)}")
+            facts.add_row("in doubt", f"{loss_text(e.loss)}, found by {e.learner} at {duration_text(e.seconds)}")
     for one in history.learners:
         if one.left_out:
             facts.add_row("left out", f"{one.id}, of {one.left_out} merges, most recently: {one.left_out_reason}")

@@ -143,6 +143,8 @@ class EvaluationStatus:
     """Whether it is of the exported model."""
     doubted: bool = False
     """It is not credible beside what the other learners report, and none of them has confirmed it."""
+    learner: str = ""
+    """Who made it."""
 
 
 @dataclass(frozen=True, slots=True)

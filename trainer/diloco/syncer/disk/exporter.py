@@ -37,34 +37,39 @@ class Exporter:
         self._task: asyncio.Task[None] | None = None
         self.exported = False
         """The file is complete and would survive a power failure."""
+        self.digest = ""
+        """SHA-256 of the file, hexadecimal; empty: it was there before."""
 
     @property
     def busy(self) -> bool:
         """Whether it is being written."""
         return self._task is not None and not self._task.done()
 
-    def begin(self, write: Callable[[], None]) -> None:
-        """Write the model of a job that has just ended. It replaces one whose job end was undone by a crash."""
+    def begin(self, write: Callable[[], str]) -> None:
+        """Write the model of a job that has just ended. It replaces one whose job end was undone by a crash.
+
+        ``write`` returns the file's SHA-256.
+        """
         with contextlib.suppress(OSError):
             self._path.unlink()
             fsync(self._path.parent)
         self._task = asyncio.create_task(self._until_done(write))
 
-    def resume(self, write: Callable[[], None], tokens: int) -> None:
+    def resume(self, write: Callable[[], str], tokens: int) -> None:
         """Write the model of a job that had ended before this process began, unless it is there.
 
         ``tokens``: merged ones. A file with fewer is of an earlier end, after which the budget was raised.
         """
 
-        def missing() -> None:
+        def missing() -> str:
             try:
                 there = info_of(self._path).tokens == tokens
             except ModelError:
                 there = False
-            if not there:
-                write()
+            digest = "" if there else write()
             # It may have been renamed into place just before a power failure.
             fsync(self._path, self._path.parent)
+            return digest
 
         self._task = asyncio.create_task(self._until_done(missing))
 
@@ -73,11 +78,11 @@ class Exporter:
         if self._task is not None:
             self._task.cancel()
 
-    async def _until_done(self, write: Callable[[], None]) -> None:
+    async def _until_done(self, write: Callable[[], str]) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                await loop.run_in_executor(self._executor, write)
+                self.digest = await loop.run_in_executor(self._executor, write)
             except OSError as error:
                 _log.error("cannot export the model, retrying: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -90,8 +95,10 @@ class Exporter:
                 return
 
 
-def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], tokens: int, path: Path) -> None:
+def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], tokens: int, path: Path) -> str:
     """Write the global model (f32, flat, one tensor per fragment), trained on ``tokens`` merged tokens, to ``path``.
+
+    Returns the file's SHA-256.
 
     Raises:
         OSError: it could not be written; a file that was at ``path`` before is unchanged.
@@ -109,9 +116,8 @@ def export(job: DiLoCoJob, layout: Layout, parameters: Sequence[torch.Tensor], t
     same = {name: one.shape for name, one in trained.items()} == {name: one.shape for name, one in values.items()}
     if same and (layout.constants == "" or job.spec.model.adapter is not None):
         # The file has only what was trained: no model has to be built, which would take its memory once more.
-        export_tensors(values, path, info)
-    else:
-        export_model(model_from_fragments(job.spec, layout, parameters), path, info)
+        return export_tensors(values, path, info)
+    return export_model(model_from_fragments(job.spec, layout, parameters), path, info)
 
 
 def model_of_checkpoint(job: DiLoCoJob, folder: Path) -> nn.Module:

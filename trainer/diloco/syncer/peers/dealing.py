@@ -15,7 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Revoked
+from diloco.core.dealing.agreement import Agreement, Data, Known, difference
+from diloco.core.dealing.dealer import MOST_CLAIMS, Dealer, Revoked, known_from
 from diloco.core.dealing.pieces import Piece
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged
@@ -24,7 +25,7 @@ from diloco.spec import JobSpec
 from diloco.spec.placement import Pool
 from diloco.syncer.disk.directory import overwrite
 from diloco.syncer.peers.claims import tokens_per_step
-from diloco.wire.errors import RefusedError
+from diloco.wire.errors import RefusedError, UnavailableError
 from diloco.wire.messages import Dealt, Join, PushHeader, PushKey
 
 _BLOCK: Final = 2
@@ -40,8 +41,10 @@ _log = logging.getLogger(__name__)
 Pairs = Sequence[tuple[int, int]]
 Deal = Callable[[Dealt], None]
 """Sends a message to a learner."""
-Record = Callable[[int, Pairs, Revoked], None]
-"""Writes to disk the mark, what is left below it, and whose it is no longer; raises OSError."""
+End = Callable[[str], None]
+"""Ends a learner's session, with a reason."""
+Record = Callable[[int, Pairs, Revoked, Known], None]
+"""Writes to disk the mark, what is left below it, whose it is no longer, and the data that is dealt; raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Ahead:
 @dataclass(slots=True)
 class _Present:
     send: Deal
+    end: End
     position: int
     short: bool = False
     """It got less than it should have."""
@@ -75,9 +79,11 @@ class _Present:
 class Dealing:
     """Owned by the event loop."""
 
-    def __init__(self, dealer: Dealer, ahead: Ahead, record: Record) -> None:
-        """``record`` is called in another thread."""
+    def __init__(self, dealer: Dealer, ahead: Ahead, record: Record, planned: Iterable[str] = ()) -> None:
+        """``record`` is called in another thread. ``planned``: the learners that are planned."""
         self.dealer = dealer
+        self._agreement = Agreement(planned)
+        self._on_disk = dealer.known
         self._ahead = ahead
         self._record = record
         self._present: dict[str, _Present] = {}
@@ -103,31 +109,41 @@ class Dealing:
             path.unlink(missing_ok=True)
         per_step, length = tokens_per_step(spec.training, pools), spec.training.sequence_length
         ahead = Ahead(lambda one: per_step(one) // length, spec.sync.staleness_bound_steps, spec.sync.interval, length)
-        return cls(Dealer.restored(state, *read_record(path)), ahead, partial(_write, path))
+        return cls(Dealer.restored(state, *read_record(path)), ahead, partial(_write, path), spec.learner_ids)
+
+    def plan(self, learners: Iterable[str]) -> None:
+        """Note that the manifest has changed."""
+        self._agreement.plan(learners)
 
     def check(self, join: Join) -> None:
-        """Raise RefusedError if a process has other data than the job's learners."""
-        known = self.dealer.sequences
-        if join.sequences and known and join.sequences != known:
-            raise RefusedError(
-                f"data: has {join.sequences} training sequences, that of {self.dealer.first}, which was first, has "
-                f"{known}; use the same data for all learners, and another job for other data"
-            )
+        """Check that a process has the same data as the job's learners.
+
+        Raises:
+            RefusedError: it has other data.
+            UnavailableError: it has, but the other learners' may still turn out to be wrong.
+        """
         if len(join.dealt) % 3 or len(join.dealt) > 3 * MOST_CLAIMS:
             raise RefusedError(f"{join.learner} says what it was dealt in {len(join.dealt)} numbers")
-        if not known and join.sequences:
-            self.dealer.sequences, self.dealer.first = join.sequences, join.learner
+        found = self._agreement.objection(join.learner, _data(join), self.dealer.known) if join.sequences else None
+        if found is not None:
+            _log.warning("%s: %s", join.learner, found.text)
+            raise UnavailableError(found.text) if found.may_change else RefusedError(found.text)
 
-    def admitted(self, join: Join, position: int, send: Deal) -> None:
+    def admitted(self, join: Join, position: int, send: Deal, end: End) -> None:
         """A process was admitted, and goes on from ``position`` at the earliest."""
-        learner = join.learner
+        learner, data = join.learner, _data(join)
         if not join.sequences:
             self._present.pop(learner, None)
             return
+        found = self._agreement.objection(learner, data, self.dealer.known)
+        if found is not None:  # another has joined meanwhile
+            end(found.text)
+            return
+        self._knows(self._agreement.begins(self.dealer.known, learner, data))
         self._away_ticks.pop(learner, None)
         numbers = iter(join.dealt)
         claims = [Piece(*three) for three in zip(numbers, numbers, numbers, strict=True)]
-        self._present[learner] = _Present(send, max(position, join.data_position))
+        self._present[learner] = _Present(send, end, max(position, join.data_position))
         self._send(learner, self.dealer.joined(learner, join.instance, position, claims))
         self._deal(learner)
 
@@ -144,6 +160,7 @@ class Dealing:
 
     def over(self, learner: str, *, for_good: bool) -> None:
         """A session is over."""
+        self._agreement.over(learner)
         if self._present.pop(learner, None) is not None:
             self.dealer.absent(learner, for_good=for_good)
             self._away_ticks[learner] = 0
@@ -163,19 +180,24 @@ class Dealing:
         """A merge is in the model."""
         accepted = self._accepted.pop((order.fragment, order.version), {})
         left_out = {one.learner for one in made.left_out}
+        counted: list[str] = []
         for one in order.members if not made.failed else ():
             key = PushKey(one.learner, one.incarnation, order.fragment, order.version, one.attempt)
             if key in accepted and one.learner not in left_out:
                 first, end = accepted[key]
                 self.dealer.merge(one.learner, first, end)
                 self.dealer.skip(order.fragment, end - first - one.tokens // self._ahead.sequence_length)
+                counted.append(one.learner)
+        self.dealer.known = self._agreement.merged(self.dealer.known, counted)
         self.dealer.close()
 
     def tick(self) -> None:
         """Deal again what could not be dealt, and note who has been away for long. Call it once a second."""
         self._deal_rest()
-        if (overdue := self.dealer.overdue()) and not self._stopped:
-            self._write_down(self.dealer.undealt()[0], overdue)
+        self._agreement.tick()
+        overdue = self.dealer.overdue()
+        if (overdue or self._on_disk != self.dealer.known) and not self._stopped:
+            self._write_down(self.dealer.mark, overdue)
         for learner in self._away_ticks:
             self._away_ticks[learner] += 1
         for learner in [one for one, ticks in self._away_ticks.items() if ticks >= _LAPSE_TICKS]:
@@ -223,43 +245,61 @@ class Dealing:
             self._recording = asyncio.get_running_loop().create_task(self._recorded(mark, overdue))
 
     async def _recorded(self, mark: int, overdue: Revoked) -> None:
-        revoked = {**self.dealer.revoked, **overdue}
+        dealer, known, revoked = self.dealer, self.dealer.known, {**self.dealer.revoked, **overdue}
+        record = partial(self._record, mark, (), revoked, known)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, partial(self._record, mark, (), revoked))
+            await asyncio.get_running_loop().run_in_executor(None, record)
         except OSError as error:
             if not self._failed:
                 _log.warning("no more sequences are dealt until the disk takes it: %s", error.strerror or error)
             self._failed, self._recording = True, None
             return
-        self._failed, self._recording = False, None
-        self.dealer.recorded(mark)
-        self.dealer.revoke(overdue)
+        self._failed, self._recording, self._on_disk = False, None, known
+        dealer.recorded(mark)
+        dealer.revoke(overdue)
         self._deal_rest()
+
+    def _knows(self, known: Known) -> None:
+        """Deal this data. Who has other data is put out, and what was dealt of that is void."""
+        before, others = self.dealer.known.data, self._present
+        if known.data != before:
+            self.dealer, self._present, self._accepted, self._away_ticks = Dealer(known=known), {}, {}, {}
+            for learner, other in others.items():
+                self._agreement.over(learner)
+                other.end(difference(before, known))
+        if known.fixed and not self.dealer.known.fixed:
+            _log.info("the job's data is that of %s: %s", known.by, known.data)
+        self.dealer.known = known
 
     def _send(self, learner: str, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             self._present[learner].send(Dealt(*piece))
 
 
-def read_record(path: Path) -> tuple[int, Pairs, Revoked]:
-    """What a ``Record`` has written. Without a file: (0, (), {}).
+def _data(join: Join) -> Data:
+    return Data(join.sequences, join.data_digest)
+
+
+def read_record(path: Path) -> tuple[int, Pairs, Revoked, Known | None]:
+    """What a ``Record`` has written. Without a file: (0, (), {}, None).
 
     Raises:
         UnusableFileError: the file is damaged.
     """
     if not path.exists():
-        return 0, (), {}
+        return 0, (), {}, None
     plain = read_json(path)
     try:
         revoked = {learner: (str(process), int(end)) for learner, (process, end) in plain["revoked"].items()}
-        return int(plain["mark"]), [(int(start), int(stop)) for start, stop in plain["left"]], revoked
+        left = [(int(start), int(stop)) for start, stop in plain["left"]]
+        return int(plain["mark"]), left, revoked, known_from(plain["known"])
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UnusableFileError(f"{path}: does not say which sequences may have been dealt") from None
 
 
-def _write(path: Path, mark: int, left: Pairs, revoked: Revoked) -> None:
+def _write(path: Path, mark: int, left: Pairs, revoked: Revoked, known: Known) -> None:
     """Write it for ``read_record``. A full disk takes no new file, but another record in place of the one there."""
-    text = json.dumps({"mark": mark, "left": left, "revoked": revoked}).ljust(_FILE_BYTES)
+    text = json.dumps({"mark": mark, "left": left, "revoked": revoked, "known": known}).ljust(_FILE_BYTES)
     try:
         write_atomically(path, text)
     except OSError as error:

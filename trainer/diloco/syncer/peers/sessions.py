@@ -149,7 +149,8 @@ class Sessions:
             counted_in=action.counted_in,
         )
         self._deliver(session, welcome)
-        self._dealing.admitted(session.join, action.data_position, partial(self._deliver, session))
+        end = partial(self.end, action.learner, action.incarnation)
+        self._dealing.admitted(session.join, action.data_position, partial(self._deliver, session), end)
 
     def refuse(self, action: Refuse) -> None:
         """Refuse a joining process."""
