@@ -28,6 +28,8 @@ USED_BY_CLAIMS: Final = frozenset({"storage"})
 """Fields of a pool that only its learners' claims use."""
 USED_BY_OPERATOR: Final = frozenset({"fallback_after_seconds", "certificates_not_before"})
 """Fields of a pool that only the operator uses."""
+USED_BY_SYNCER: Final = frozenset({"speed"})
+"""Fields of a pool that no learner uses."""
 _USED_BY_NO_PROCESS: Final[Any] = {
     "suspend": True,
     "failure_policy": {"lost_pods": True},
@@ -48,7 +50,7 @@ _ABROAD: Final[Any] = {
     "regions": {
         "__all__": {
             "cluster": True,
-            "pools": {"__all__": set(PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR)},
+            "pools": {"__all__": set(PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR | USED_BY_SYNCER)},
         }
     },
 }

@@ -49,7 +49,7 @@ PRESENT: Final = (
     *(LearnerState.QUARANTINED, LearnerState.UNPLANNED),
 )
 """States of a learner with a session."""
-TOO_FAST: Final = 0.5
+TOO_FAST: Final = 0.75
 """A learner is named if less than this share of its steps counts."""
 
 
