@@ -72,9 +72,7 @@ def test_what_is_merged_counts_once_more_than_half_are_measured() -> None:
     script.step(1)
     assert script.view.merged_tokens == TOKENS_PER_STEP * 4 / 4, "four steps in one fragment of four"
     notes = script.all(Note, lambda note: note.kind == NoteKind.WORK_COUNTS)
-    assert notes[0].reason == (
-        "2 of 2 planned learners are measured; 400 of 400 tokens that were merged before count"
-    )
+    assert notes[0].reason == ("2 of 2 planned learners are measured; 400 of 400 tokens that were merged before count")
 
 
 def test_no_more_counts_than_all_could_have_made_at_a_speed_that_counts() -> None:

@@ -5,7 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from diloco.core.engine.actions import Admit, AskFragment, Broadcast, Fence, Finish, Merge, Note, NoteKind, Refusal, Refuse
+from diloco.core.engine.actions import (
+    Admit,
+    AskFragment,
+    Broadcast,
+    Fence,
+    Finish,
+    Merge,
+    Note,
+    NoteKind,
+    Refusal,
+    Refuse,
+)
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import LearnerJoined, LearnersPlanned
 from diloco.core.engine.members import pools

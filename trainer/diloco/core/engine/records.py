@@ -139,7 +139,8 @@ class LearnerRecord:
     @property
     def measured(self) -> StepAverage | None:
         """Its steps as others are compared with them; None: no process of it has made two reports."""
-        return next((pace for pace in (self.pace, self.earlier) if pace.reports > 1 and pace.seconds), None)
+        pace = self.pace if self.pace.reports > 1 else self.earlier
+        return pace if pace.reports > 1 and pace.seconds else None
 
     @property
     def step_seconds(self) -> float | None:

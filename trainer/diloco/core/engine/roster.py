@@ -52,9 +52,9 @@ class Roster:
     expected: int = field(init=False)
     """Planned learners, of an elastic pool only its minimum."""
     reported: set[str] = field(init=False)
-    """Planned ones that have made a step in their present process."""
+    """Planned ones that have made a step in their present process, until what is merged counts."""
     measured: set[str] = field(init=False)
-    """Planned ones with which others are compared."""
+    """Planned ones with which others are compared, until what is merged counts."""
     remaining: set[str] = field(init=False)
     """Planned ones that are not given up."""
     given_up: set[str] = field(init=False)
@@ -90,8 +90,8 @@ class Roster:
         planned = [one for one in state.learners.values() if one.id in state.planned]
         elastic = sum(one.pool in state.elastic for one in planned)
         self.expected = len(planned) - elastic + sum(pool.minimum for pool in state.elastic.values())
-        self.reported = {one.id for one in planned if one.pace.reports}
-        self.measured = {one.id for one in planned if one.measured is not None}
+        self.reported = {one.id for one in planned if one.pace.reports and not state.confirmed}
+        self.measured = {one.id for one in planned if one.measured is not None and not state.confirmed}
         self.working = {one.id: one for one in self.state.ordered_learners if one.working}
         self.given_up = {one.id for one in planned if one.state == LearnerState.GIVEN_UP}
         self.remaining = {one.id for one in planned if one.id not in self.given_up}
@@ -136,9 +136,11 @@ class Roster:
 
     def moved(self, record: "LearnerRecord") -> None:
         """Read a learner that has reported steps, or whose clock was set."""
-        name, working, planned = record.id, record.working, record.id in self.state.planned
-        _put(self.reported, name, belongs=planned and record.pace.reports > 0)
-        _put(self.measured, name, belongs=planned and record.measured is not None)
+        name, working = record.id, record.working
+        if not self.state.confirmed:
+            planned = name in self.state.planned
+            _put(self.reported, name, belongs=planned and record.pace.reports > 0)
+            _put(self.measured, name, belongs=planned and record.measured is not None)
         self.clocks.put(name, record.clock if working else None)
         self._find_quorum_clock()
         self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)

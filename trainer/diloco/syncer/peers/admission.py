@@ -39,6 +39,6 @@ class Admission:
         if sum(pool_of(one) == pool for one in unplanned) < self._sizes[pool]:
             return None
         return (
-            f"cannot admit {learner!r}: it is not in the manifest; at most {self._sizes[pool]} such learner(s) of {pool}"
-            " are admitted, as many as the manifest plans"
+            f"cannot admit {learner!r}: it is not in the manifest; at most {self._sizes[pool]} such learner(s) of"
+            f" {pool} are admitted, as many as the manifest plans"
         )

@@ -1,5 +1,7 @@
 """With which others a learner is compared, and what follows."""
 
+import sys
+
 import pytest
 
 from diloco.core.engine.events import PoolTerms
@@ -11,7 +13,9 @@ from diloco.core.engine.state import EngineState
 from tests.support.engine_script import options
 
 
-def compared(terms: tuple[PoolTerms, ...] = (), unplanned: tuple[str, ...] = (), **seconds: float | None) -> EngineState:
+def compared(
+    terms: tuple[PoolTerms, ...] = (), unplanned: tuple[str, ...] = (), **seconds: float | None
+) -> EngineState:
     """Learners ``POOL_INDEX`` that have reported steps of 100 tokens; None: no step yet."""
     ids = [f"here/{name.replace('_', '/')}" for name in seconds]
     state = fresh(options(pools=tuple({one.rpartition("/")[0] for one in ids}), pool_terms=terms), epoch=1)
@@ -140,3 +144,22 @@ def test_batches_that_differ_are_compared_by_their_tokens() -> None:
     assert small.tokens_per_second == 100.0
     assert small.credit.report(small.pace, 4, 100) == int(4 * BESIDE_FASTEST) // 4
     assert small.credit.tokens == 100.0
+
+
+def test_the_work_of_a_look_grows_with_the_pools_and_not_with_their_square() -> None:
+    def calls(pools: int) -> int:
+        state = compared(**{f"p{index}_0": 1.0 + index for index in range(pools)})
+        count = 0
+
+        def note(_frame: object, what: str, _: object) -> None:
+            nonlocal count
+            count += what in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            compare(state)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls(128) < 5 * calls(32)

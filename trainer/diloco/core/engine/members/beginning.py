@@ -42,10 +42,10 @@ def advance(state: EngineState, now: float) -> list[Action]:
 def _count_withheld(state: EngineState, now: float) -> tuple[int, int]:
     """Count what was withheld; returns the tokens of all fragments, and as many of these as count."""
     comparison.compare(state)
-    state.roster.gather_clocks()
-    state.confirmed = True
     speeds = [state.learners[name].counted_tokens_per_second for name in state.roster.measured]
     possible = state.elapsed(now) * fsum(speeds) / len(speeds) * len(state.planned) if speeds else 0.0
+    state.confirmed = True
+    state.roster.gather()
     withheld, state.withheld = state.withheld, [0] * len(state.withheld)
     counts = [min(tokens, int(possible)) for tokens in withheld]
     for fragment, tokens in enumerate(counts):

@@ -14,15 +14,10 @@ Of an even number, the upper median counts: a learner that is slow or wrong lowe
 two.
 """
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from math import inf
-from operator import neg
+from collections.abc import Collection, Mapping, Sequence
 
 from diloco.core.engine.events import PoolTerms
-from diloco.core.engine.members.credit import Credit
-from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.state import EngineState
 
 BESIDE_FASTEST = 1.15
@@ -43,54 +38,32 @@ Rates = tuple[float, float, float]
 def compare(state: EngineState) -> None:
     """Set every learner's limits from what is measured now."""
     measured: dict[str, dict[str, Rates]] = {}
-    counted: dict[str, list[Rates]] = {}
-    sizes = Counter(state.learners[name].pool for name in state.planned)
+    sizes = Counter([state.learners[name].pool for name in state.planned])
     for name in state.planned:
         record = state.learners[name]
-        if (rates := _measured(record)) is not None:
+        pace = record.measured
+        if pace is not None and pace.seconds:
+            rates = (1 / pace.seconds, pace.tokens_per_second, pace.tokens_per_step)
             measured.setdefault(record.pool, {})[name] = rates
-            counted.setdefault(record.pool, []).append(_at_most(rates, _limit(record.credit)))
-    pools = _Pools(state, sizes, counted)
-    mates = {pool: _Mates(of_pool) for pool, of_pool in measured.items()}
+    pools = _Pools(state, sizes, measured)
     beside_others = {pool: pools.limit(pool) for pool in state.pools}
+    mates = {pool: _Mates(of_pool) for pool, of_pool in measured.items()}
     for record in state.learners.values():
-        own = mates.get(record.pool)
-        limit = None if own is None else own.limit(record.id)
+        limit = None if (own := mates.get(record.pool)) is None else own.limit(record.id)
         if limit is None:
             limit = beside_others.get(record.pool)
-        elif _terms(state, record.pool).speed is not None:
-            limit = _at_most(limit, beside_others.get(record.pool))
-        _set_limit(record.credit, limit)
+        elif (other := beside_others.get(record.pool)) is not None and pools.is_given(record.pool):
+            limit = _least(limit, other)
+        credit = record.credit
+        if limit is None:
+            credit.least_step_seconds, credit.most_tokens_per_second, credit.most_tokens_per_step = 0.0, None, None
+        else:
+            steps, credit.most_tokens_per_second, credit.most_tokens_per_step = limit
+            credit.least_step_seconds = 1 / steps
 
 
-def _measured(record: LearnerRecord) -> Rates | None:
-    pace = record.measured
-    if pace is None or pace.seconds is None:
-        return None
-    return 1 / pace.seconds, pace.tokens_per_second, pace.tokens_per_step
-
-
-def _limit(credit: Credit) -> Rates:
-    steps = 1 / credit.least_step_seconds if credit.least_step_seconds else inf
-    tokens, per_step = credit.most_tokens_per_second, credit.most_tokens_per_step
-    return steps, inf if tokens is None else tokens, inf if per_step is None else per_step
-
-
-def _set_limit(credit: Credit, limit: Rates | None) -> None:
-    steps, tokens, per_step = limit or (inf, inf, inf)
-    credit.least_step_seconds = 1 / steps
-    credit.most_tokens_per_second = tokens if tokens < inf else None
-    credit.most_tokens_per_step = per_step if per_step < inf else None
-
-
-def _at_most(rates: Rates, limit: Rates | None) -> Rates:
-    if limit is None:
-        return rates
-    return min(rates[0], limit[0]), min(rates[1], limit[1]), min(rates[2], limit[2])
-
-
-def _terms(state: EngineState, pool: str) -> PoolTerms:
-    return state.terms.get(pool) or PoolTerms(pool)
+def _least(one: Rates, other: Rates) -> Rates:
+    return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])
 
 
 class _Mates:
@@ -106,16 +79,14 @@ class _Mates:
         others = len(self._rates) - (own is not None)
         if not others:
             return None
-        of_own = (-inf, -inf, -inf) if own is None else own
-        steps, tokens, per_step = map(_beside, self._descending, of_own, (others,) * len(of_own))
-        return steps, tokens, per_step
-
-
-def _beside(descending: Sequence[float], own: float, others: int) -> float:
-    """The limit beside ``others`` numbers: all of these but, if it is among them, the learner's ``own``."""
-    place = bisect_left(descending, -own, key=neg)
-    fastest, median = (descending[k + (k >= place)] for k in (0, (others - 1) // 2))
-    return BESIDE_MEDIAN * median if others == 1 else min(BESIDE_FASTEST * fastest, BESIDE_MEDIAN * median)
+        middle, limits = (others - 1) // 2, []
+        for kind, descending in enumerate(self._descending):
+            # Without its own number, those from its place on move up by one.
+            fastest = descending[own is not None and own[kind] >= descending[0]]
+            median = descending[middle + (own is not None and own[kind] >= descending[middle])]
+            most = BESIDE_MEDIAN * median
+            limits.append(most if others == 1 or most < BESIDE_FASTEST * fastest else BESIDE_FASTEST * fastest)
+        return limits[0], limits[1], limits[2]
 
 
 class _Pools:
@@ -125,46 +96,66 @@ class _Pools:
     tokens a step as part of that number, and both speeds divided by what the manifest gives.
     """
 
-    def __init__(self, state: EngineState, sizes: Counter[str], counted: dict[str, list[Rates]]) -> None:
+    def __init__(
+        self, state: EngineState, sizes: Mapping[str, int], measured: Mapping[str, Mapping[str, Rates]]
+    ) -> None:
         self._state = state
         self._work = {pool: size * self._speed(pool) for pool, size in sizes.items()}
-        self._rates = {
-            pool: _medians(
-                (steps * terms.batch / speed, tokens / speed, per_step / terms.batch)
-                for steps, tokens, per_step in of_pool
-            )
-            for pool, of_pool in counted.items()
-            for terms, speed in [(_terms(state, pool), self._speed(pool))]
-        }
+        several = len(measured) > 1 or measured.keys() != state.pools
+        self._rates = {pool: self._counted(pool, of_pool) for pool, of_pool in measured.items() if several}
+        self._ascending = [sorted(kind) for kind in zip(*self._rates.values(), strict=True)]
+        self._all_work = sum(self._work.values())
+        self._done = self._work_of(self._rates)
+
+    def _work_of(self, pools: Collection[str]) -> Rates:
+        """Planned work of pools that are measured, and as many times their steps and their tokens."""
+        known = [(self._work[pool], self._rates[pool]) for pool in pools]
+        steps, tokens = (sum(work * rates[kind] for work, rates in known) for kind in (0, 1))
+        return sum(work for work, _ in known), steps, tokens
+
+    def _counted(self, pool: str, measured: Mapping[str, Rates]) -> Rates:
+        batch, speed = self._terms(pool).batch, self._speed(pool)
+        counted = []
+        for name, rates in measured.items():
+            credit = self._state.learners[name].credit
+            most, per_step = credit.most_tokens_per_second, credit.most_tokens_per_step
+            limited = most is not None and per_step is not None and credit.least_step_seconds
+            least = _least(rates, (1 / credit.least_step_seconds, most, per_step)) if limited else rates
+            counted.append((least[0] * batch / speed, least[1] / speed, least[2] / batch))
+        steps, tokens, per_step = (_upper_median(sorted(kind)) for kind in zip(*counted, strict=True))
+        return steps, tokens, per_step
+
+    def _terms(self, pool: str) -> PoolTerms:
+        return self._state.terms.get(pool) or PoolTerms(pool)
 
     def _speed(self, pool: str) -> float:
-        return _terms(self._state, pool).speed or 1.0
+        return self._terms(pool).speed or 1.0
+
+    def is_given(self, pool: str) -> bool:
+        """Whether the manifest gives the speed of its learners."""
+        return self._terms(pool).speed is not None
 
     def limit(self, pool: str) -> Rates | None:
         """What counts of a learner of this pool beside other pools; None: none of these is measured."""
-        others = {name: rates for name, rates in self._rates.items() if name != pool}
-        if not others:
+        rates = self._rates.get(pool)
+        if len(self._rates) == (rates is not None):
             return None
-        terms, speed = _terms(self._state, pool), self._speed(pool)
+        terms, speed = self._terms(pool), self._speed(pool)
         times = ALONE if terms.speed is None else AS_GIVEN
-        steps, tokens, per_step = (times * number for number in _medians(others.values()))
-        own, all_work = self._work.get(pool, 0.0), sum(self._work.values())
-        if all_work > OF_ITS_SHARE * own:
+        without = rates or (None, None, None)
+        steps, tokens, per_step = (times * _upper_median(*of) for of in zip(self._ascending, without, strict=True))
+        own = self._work.get(pool, 0.0)
+        if self._all_work > OF_ITS_SHARE * own:
             # At this speed the pool does twice its planned share of all work, if the others are as fast as those that
             # are measured.
-            share = OF_ITS_SHARE * (all_work - own) / (all_work - OF_ITS_SHARE * own)
-            known = sum(self._work[name] for name in others)
-            mean_steps, mean_tokens = (
-                sum(self._work[name] * rates[kind] for name, rates in others.items()) / known for kind in (0, 1)
-            )
-            steps, tokens = min(steps, share * mean_steps), min(tokens, share * mean_tokens)
+            share = OF_ITS_SHARE * (self._all_work - own) / (self._all_work - OF_ITS_SHARE * own)
+            mine = (0.0, 0.0, 0.0) if rates is None else self._work_of((pool,))
+            known, all_steps, all_tokens = (whole - part for whole, part in zip(self._done, mine, strict=True))
+            steps, tokens = min(steps, share * all_steps / known), min(tokens, share * all_tokens / known)
         return steps * speed / terms.batch, tokens * speed, per_step * terms.batch
 
 
-def _medians(rates: Iterable[Rates]) -> Rates:
-    steps, tokens, per_step = (_upper_median(kind) for kind in zip(*rates, strict=True))
-    return steps, tokens, per_step
-
-
-def _upper_median(numbers: Sequence[float]) -> float:
-    return sorted(numbers)[len(numbers) // 2]
+def _upper_median(ascending: Sequence[float], own: float | None = None) -> float:
+    """The upper median of these numbers without the ``own`` one."""
+    middle = (len(ascending) - (own is not None)) // 2
+    return ascending[middle + (own is not None and own <= ascending[middle])]

@@ -1,10 +1,10 @@
 """Which learners are planned, as pools may be scaled, added and removed while the job runs, and whose absence counts.
 
 A learner of a known pool is admitted even before the engine learns that its pool has grown, as its process may start
-first. It loads the model, trains and waits: it is neither asked nor counted nor compared until it is planned, as whoever
-has the pool's certificate could join with any number of ids. The same holds for one that is no longer planned. Once it
-has gone it is withdrawn: its work counts, its absence does not. Learners of a removed pool are put out (`leases`): the
-operator tells them to leave before the syncer reads of it.
+first. It loads the model, trains and waits: it is neither asked nor counted nor compared until it is planned, because
+the holder of the pool's certificate can join with any number of ids. The same holds for a learner that is no longer
+planned. Once it has gone it is withdrawn: its work counts, its absence does not. Learners of a removed pool are put out
+(`leases`): the operator tells them to leave before the syncer reads of it.
 
 An elastic pool may have fewer learners than are planned. Which of them run is up to the scheduler, so its minimum is a
 number and no set of ids: of its absent learners, only as many count as it lacks to that number.
