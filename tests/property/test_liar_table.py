@@ -54,6 +54,7 @@ def test_one_certificate_does_not_take_the_job(
         pytest.param((8,), FAST, Course(liars=P0[6:]), 0.75, 0.52, id="two of 8, faster"),
         pytest.param((8,), FAST, replace(FIRST, liars=P0[6:]), 0.75, 0.52, id="two of 8, the first second"),
         pytest.param((4,), Lies(times=3.0), Course(liars=P0[2:4]), 0.55, 0.8, id="two of 4"),
+        pytest.param((4,), FAST, replace(FIRST, liars=P0[2:4]), 0.55, 0.92, id="two of 4, the first second"),
         pytest.param(
             (1, 1, 1, 1), Lies(times=25.0), Course(liars=("here/p2/0", "here/p3/0")), 0.3, 0.92, id="two of 4 pools"
         ),

@@ -75,6 +75,17 @@ def test_what_is_merged_counts_once_more_than_half_are_measured() -> None:
     assert notes[0].reason == ("2 of 2 planned learners are measured; 400 of 400 tokens that were merged before count")
 
 
+def test_those_that_have_a_session_are_measured_before_it_counts() -> None:
+    script = fresh(3)
+    script.start(0, 1, 2)
+    for index in (0, 1):
+        script.step(index)
+        script.step(index)
+    assert not script.state.confirmed
+    script.leave(2)
+    assert script.state.confirmed
+
+
 def test_no_more_counts_than_all_could_have_made_at_a_speed_that_counts() -> None:
     script = fresh(2)
     script.start(0)

@@ -55,6 +55,8 @@ class Roster:
     """Planned ones that have made a step in their present process, until what is merged counts."""
     measured: set[str] = field(init=False)
     """Planned ones with which others are compared, until what is merged counts."""
+    starting: set[str] = field(init=False)
+    """Planned ones that have a session and are not measured, until what is merged counts."""
     remaining: set[str] = field(init=False)
     """Planned ones that are not given up."""
     given_up: set[str] = field(init=False)
@@ -92,6 +94,7 @@ class Roster:
         self.expected = len(planned) - elastic + sum(pool.minimum for pool in state.elastic.values())
         self.reported = {one.id for one in planned if one.pace.reports and not state.confirmed}
         self.measured = {one.id for one in planned if one.measured is not None and not state.confirmed}
+        self.starting = {one.id for one in planned if one.present and one.measured is None and not state.confirmed}
         self.working = {one.id: one for one in self.state.ordered_learners if one.working}
         self.given_up = {one.id for one in planned if one.state == LearnerState.GIVEN_UP}
         self.remaining = {one.id for one in planned if one.id not in self.given_up}
@@ -140,7 +143,9 @@ class Roster:
         if not self.state.confirmed:
             planned = name in self.state.planned
             _put(self.reported, name, belongs=planned and record.pace.reports > 0)
-            _put(self.measured, name, belongs=planned and record.measured is not None)
+            measured = record.measured is not None
+            _put(self.measured, name, belongs=planned and measured)
+            _put(self.starting, name, belongs=planned and record.present and not measured)
         self.clocks.put(name, record.clock if working else None)
         self._find_quorum_clock()
         self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)

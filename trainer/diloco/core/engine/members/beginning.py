@@ -1,10 +1,10 @@
 """When merging begins, and from when on what is merged counts for the budget (ours).
 
 Claims are checked against what other learners do, and at the start of a job nothing is known of them. So merging begins
-once half of the planned learners have made a step. What is merged counts once more than half of them are measured, and
-at least two; until then it is withheld. Then as much of it counts as all planned learners could have made in that time,
-at the speed that counts of those that are measured. `sync.startupSeconds` after the first join both happen anyway, so
-that learners whose mates never come are not stopped.
+once half of the planned learners have made a step. What is merged counts once more than half of them are measured, at
+least two, and all that have a session; until then it is withheld. Then as much of it counts as all planned learners
+could have made in that time, at the speed that counts of those that are measured. `sync.startupSeconds` after the first
+join both happen anyway, so that learners whose mates never come are not stopped.
 
 An elastic pool counts with its minimum. All of this outlasts a restart of the syncer.
 """
@@ -30,9 +30,10 @@ def advance(state: EngineState, now: float) -> list[Action]:
         state.phase_reason = f"{reported} of {expected} planned learners have made a step{late}"
         actions.append(Note(NoteKind.MERGING_BEGINS, state.phase_reason))
     most, measured = max(expected // 2 + 1, min(2, len(state.planned))), len(state.roster.measured)
-    if state.begun and (measured >= most or (over and measured) or len(state.planned) == 1):
+    enough = measured >= most and not state.roster.starting
+    if state.begun and (enough or (over and measured) or len(state.planned) == 1):
         withheld, counts = _count_withheld(state, now)
-        late = ", and sync.startupSeconds are over" if measured < most else ""
+        late = "" if enough or len(state.planned) == 1 else ", and sync.startupSeconds are over"
         text = f"{measured} of {expected} planned learners are measured{late}"
         text += f"; {counts} of {withheld} tokens that were merged before count" if withheld else ""
         actions.append(Note(NoteKind.WORK_COUNTS, text))

@@ -119,9 +119,10 @@ class _Pools:
         for name, rates in measured.items():
             credit = self._state.learners[name].credit
             most, per_step = credit.most_tokens_per_second, credit.most_tokens_per_step
-            limited = most is not None and per_step is not None and credit.least_step_seconds
-            least = _least(rates, (1 / credit.least_step_seconds, most, per_step)) if limited else rates
-            counted.append((least[0] * batch / speed, least[1] / speed, least[2] / batch))
+            steps, tokens, a_step = rates
+            if most is not None and per_step is not None and credit.least_step_seconds:
+                steps, tokens, a_step = _least(rates, (1 / credit.least_step_seconds, most, per_step))
+            counted.append((steps * batch / speed, tokens / speed, a_step / batch))
         steps, tokens, per_step = (_upper_median(sorted(kind)) for kind in zip(*counted, strict=True))
         return steps, tokens, per_step
 
