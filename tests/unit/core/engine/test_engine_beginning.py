@@ -103,7 +103,7 @@ def test_no_more_counts_than_all_could_have_made_at_a_speed_that_counts() -> Non
     assert script.state.withheld == [0] * 4
 
 
-def test_alone_it_counts_after_the_time_to_start_and_at_once_in_a_job_of_one() -> None:
+def test_alone_it_counts_later_and_in_a_job_of_one_at_once() -> None:
     script = fresh(2, startup_seconds=60.0)
     script.start(0)
     for _ in range(3):

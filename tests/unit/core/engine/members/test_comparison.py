@@ -85,7 +85,7 @@ def test_a_slow_pool_lowers_the_limits_of_two_others_no_more() -> None:
     assert fastest(state, "a/0") == pytest.approx(2.0, rel=0.01), "half of the others' share is not made"
 
 
-def test_what_the_manifest_says_of_speeds_takes_the_place_of_the_wide_limit() -> None:
+def test_speeds_in_the_manifest_take_the_place_of_the_wide_limit() -> None:
     terms = (PoolTerms("here/gpu", speed=8.0), PoolTerms("here/cpu"))
     state = compared(terms, cpu_0=1.0, cpu_1=1.0, gpu_0=0.125, gpu_1=0.001)
     assert fastest(state, "gpu/1") == pytest.approx(AS_GIVEN * 8.0), "two of its pool cannot lift each other"
@@ -146,7 +146,7 @@ def test_batches_that_differ_are_compared_by_their_tokens() -> None:
     assert small.credit.tokens == 100.0
 
 
-def test_the_work_of_a_look_grows_with_the_pools_and_not_with_their_square() -> None:
+def test_the_work_of_a_look_does_not_grow_with_the_square_of_pools() -> None:
     def calls(pools: int) -> int:
         state = compared(**{f"p{index}_0": 1.0 + index for index in range(pools)})
         count = 0
