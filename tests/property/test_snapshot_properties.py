@@ -20,7 +20,7 @@ class Doubled(Script):
     """A script that replaces the engine by one made from its image, and keeps the first for comparison."""
 
     def __init__(self, quorum: int, every: int) -> None:
-        super().__init__(options(LEARNERS, quorum=quorum))
+        super().__init__(options(LEARNERS, quorum=quorum), begun=False)
         self.first, self.every, self.events = Engine(self.options, 1), every, 0
 
     def do(self, event: Event) -> list[Action]:

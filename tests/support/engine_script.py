@@ -69,8 +69,13 @@ def name(index: int) -> str:
 class Script:
     """An engine, its clock, its timers and everything it ordered."""
 
-    def __init__(self, chosen: EngineOptions, *, epoch: int = 1, saved: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, chosen: EngineOptions, *, epoch: int = 1, saved: dict[str, Any] | None = None, begun: bool = True
+    ) -> None:
+        """``begun``: merging has begun, and counts, although nobody has joined."""
         self.engine = Engine(chosen, epoch, saved)
+        if begun and saved is None:
+            self.state.begun = self.state.confirmed = True
         self.options = chosen
         self.now = BEGIN
         self.timers: dict[str, float] = {}

@@ -1,12 +1,16 @@
-"""A job in virtual time in which one learner says anything: what it costs the others, beside the real syncer's checks.
+"""Jobs in virtual time in which learners say anything: what it costs the others, beside the real syncer's checks.
 
-The liar does not train. It answers every request at once, and it knows the rules: it stays below whatever is refused.
+A liar does not train. It answers every request at once, and it knows the rules: it stays below whatever is refused.
 """
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from diloco.core.engine.actions import Admit, AskFragment, Evaluate, Fence, Merge
+from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import (
     Evaluated,
     Event,
@@ -17,9 +21,11 @@ from diloco.core.engine.events import (
     LearnerJoined,
     LearnerLeft,
     LearnerReady,
+    LearnersPlanned,
     StepReported,
 )
-from diloco.core.engine.options import EngineOptions
+from diloco.core.engine.options import EngineOptions, pool_terms
+from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work, layout_of_sizes
 from diloco.simulate.learner import Disk, SimulatedLearner
@@ -28,6 +34,7 @@ from diloco.simulate.session import Environment, Identity
 from diloco.simulate.syncer import FragmentNews, LearnerLine, Order, SimulatedSyncer
 from diloco.simulate.work import Payload
 from diloco.spec import JobSpec
+from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimError, ClaimLimits, Claims
 from diloco.wire.messages import PushHeader
 from tests.support.small_job import named_job, small_job
@@ -35,6 +42,8 @@ from tests.support.small_job import named_job, small_job
 TOKENS_PER_STEP = 64
 STEP_SECONDS = 0.5
 FRAGMENTS, INTERVAL = 4, 8
+LARGEST_BATCH = 64
+"""Sequences in a step of a job with another batch: 16 times as many as learners find that fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,10 @@ class Lies:
     """How long it says that a step takes."""
     tokens: float = 1.0
     """Share of its steps' tokens that it reports."""
+    packed: int = 1
+    """It puts the tokens of so many steps into one that it pushes."""
+    reports_packed: bool = False
+    """It reports them so too."""
     pushes: str = "claimed"
     """Steps in a push: as ``claimed``, up to the ``bound``, or ``one``."""
     applies: str = "at once"
@@ -63,23 +76,52 @@ class Lies:
 
 
 class CheckedSyncer(SimulatedSyncer):
-    """The simulator's syncer behind the checks that the real one makes of steps and tokens."""
+    """The simulator's syncer behind the checks that the real one makes of ids, steps and tokens."""
 
     def __init__(self, spec: JobSpec, clock: VirtualClock) -> None:
+        self._spec = spec
         layout = layout_of_sizes([1000] * FRAGMENTS)
         self.options = EngineOptions.from_job(named_job("liars", spec), layout)
         self.work = counted_work(spec, layout)
         super().__init__(self.options, self.work.model, clock, merge_seconds=0.01)
-        self.claims = Claims(
-            ClaimLimits.of(spec, spec.pools, lambda: self._engine.progress), lambda: None, lambda: clock.now
-        )
+        self._guard()
         self.weights: dict[str, float] = {}
         """By learner: its weights, added up over all merges."""
 
+    @property
+    def state(self) -> EngineState:
+        """Of the engine."""
+        return self._engine._state
+
+    def _guard(self) -> None:
+        limits = ClaimLimits.of(self._spec, self._spec.pools, lambda: self._engine.progress)
+        self.claims = Claims(limits, lambda: None, lambda: self._clock.now)
+        self.admission = Admission(self._spec.learner_ids)
+
+    def restart(self) -> None:
+        """Its next process takes up the job from a checkpoint of this moment; learners must join again."""
+        saved = json.loads(json.dumps(self._engine.snapshot(self._clock.now)))
+        self._engine = Engine(self.options, epoch=self.state.epoch + 1, saved=saved)
+        self._timers.clear()
+        self._lines.clear()
+        self._guard()
+
+    def join(self, event: LearnerJoined, line: LearnerLine) -> None:
+        if self.admission.problem_with(event.learner) is None:
+            super().join(event, line)
+
     def feed(self, event: Event) -> None:
+        if isinstance(event, StepReported) and self.state.current(event.learner, event.incarnation) is None:
+            return
         if isinstance(event, StepReported):
             event = self.claims.reported(event)
+        if isinstance(event, LearnersPlanned):
+            self.admission.planned(event.learners)
         super().feed(event)
+
+    def _merge(self, order: Merge) -> None:
+        if order.members[0].incarnation > self.state.epoch * INCARNATIONS_PER_EPOCH:  # not of an earlier process
+            super()._merge(order)
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
         mine = (event.learner, event.incarnation, event.fragment, event.version, event.attempt, event.base_version)
@@ -89,6 +131,7 @@ class CheckedSyncer(SimulatedSyncer):
     def _act(self, action: object) -> None:
         if isinstance(action, Admit):
             self.claims.admitted(action)
+            self.admission.admitted(action.learner)
         if isinstance(action, Merge):
             for member in action.members:
                 self.weights[member.learner] = self.weights.get(member.learner, 0.0) + member.weight
@@ -150,14 +193,16 @@ class Liar:
 
     def _report(self) -> None:
         self.clock.after(self.lies.every_seconds, self._report)
+        if self.syncer.state.current(self.learner, self.incarnation) is None:
+            return
         self._reports += 1
-        self.steps += self.lies.times * self.lies.every_seconds / STEP_SECONDS
+        self.steps += self.lies.times * self.lies.every_seconds / (STEP_SECONDS * self._packed_in_reports)
         if self._reports % self.lies.bursts:
             self._say(LearnerAlive(self.learner, self.incarnation))
             return
         more = int(self.steps) - self.told
         self.told += more
-        self.tokens += int(more * TOKENS_PER_STEP * self.lies.tokens)
+        self.tokens += int(more * TOKENS_PER_STEP * self._packed_in_reports * self.lies.tokens)
         seconds = self.lies.step_seconds
         self._say(StepReported(self.learner, self.incarnation, self.told, self.tokens, seconds, 2.0, self.told * 4))
 
@@ -182,6 +227,10 @@ class Liar:
             case _:
                 pass
 
+    @property
+    def _packed_in_reports(self) -> int:
+        return self.lies.packed if self.lies.reports_packed else 1
+
     def _receive(self, fragment: int, version: int) -> None:
         self._versions[fragment], self._received_at[fragment] = version, self.told
         if self.lies.applies != "never":
@@ -197,7 +246,9 @@ class Liar:
         bound = self.syncer.options.max_staleness_steps
         claimed = min(bound, max(1, self.told - self._received_at[order.fragment]))
         steps = {"claimed": claimed, "bound": bound, "one": 1}[self.lies.pushes]
-        base, tokens = self._versions[order.fragment], steps * TOKENS_PER_STEP
+        base, tokens = self._versions[order.fragment], steps * TOKENS_PER_STEP * self._packed_in_reports
+        if not self.lies.reports_packed:
+            steps = -(-steps // self.lies.packed)
         self._say(FragmentArrived(*mine, min(base, order.version - 1), steps, tokens, 4000, "0" * 32))
 
 
@@ -212,7 +263,9 @@ class Ended:
     """By learner: its share of all weights."""
     trained: dict[str, int]
     """By honest learner: its tokens."""
-    liar: str
+    credited: float
+    """The least share of an honest learner's tokens that count."""
+    liars: tuple[str, ...]
     refused: list[str]
 
     @property
@@ -222,45 +275,92 @@ class Ended:
 
     @property
     def weight(self) -> float:
-        """The liar's share of all weights."""
-        return self.weights.get(self.liar, 0.0)
+        """The liars' share of all weights."""
+        return sum(self.weights.get(one, 0.0) for one in self.liars)
 
 
-def job(steps: int, *pools: int) -> JobSpec:
-    """A job of so many steps of every learner; by pool: its learners. The liar is the last one."""
+def job(steps: int, *pools: int, batch: object = None, **of_pools: object) -> JobSpec:
+    """A job of so many steps of every learner; by pool: its learners. The liar is the last one.
+
+    ``batch``: of every pool. ``of_pools``: other fields of pools, each with a value by pool.
+    """
+    fields = [{name: values[place] for name, values in of_pools.items()} for place in range(len(pools))]  # type: ignore[index]
+    given = {} if batch is None else {"batchSize": batch}
     regions = [
-        {"name": "here", "pools": [{"name": f"p{number}", "learners": count} for number, count in enumerate(pools)]}
+        {
+            "name": "here",
+            "pools": [
+                {"name": f"p{place}", "learners": count} | given | fields[place] for place, count in enumerate(pools)
+            ],
+        }
     ]
     tokens = steps * TOKENS_PER_STEP * sum(pools)
     sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2}
-    training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
+    size = 4 if batch is None else LARGEST_BATCH
+    training = {"tokens": tokens, "sequenceLength": 16, "batchSize": size, "evaluation": {"everyTokens": tokens}}
     return small_job(regions=regions, sync=sync, training=training)
 
 
-def play(spec: JobSpec, lies: Lies | None) -> Ended:
-    """Train a job to its end. ``lies``: what its last learner says; None: it is not there."""
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What else happens in a job, in seconds since its begin. The defaults: liars come once the others are measured."""
+
+    liars: Sequence[str] | None = None
+    """Ids that lie; None: the last planned one."""
+    liars_at: float = 3 * STEP_SECONDS
+    starts: Callable[[str], float] = lambda _: 0.0
+    """When an honest learner starts, by its id."""
+    times: Callable[[str], float] = lambda _: 1.0
+    """How many times as fast as usual it is."""
+    honest: Sequence[str] = ()
+    """Honest learners that are not planned at the begin."""
+    plans: tuple[tuple[float, tuple[str, ...]], ...] = ()
+    """When which learners are planned."""
+    restarts_at: float = inf
+    """The syncer restarts, and the liars are back at once."""
+    honest_are_away: float = 30.0
+    """For so long after that restart."""
+
+
+def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
+    """Train a job to its end. ``lies``: what its liars say; None: they are not there."""
     clock = VirtualClock()
     syncer = CheckedSyncer(spec, clock)
     environment = Environment(spec, clock, syncer, 1.0, 0)
-    *honest, last = spec.learner_ids
+    names = (spec.learner_ids[-1],) if course.liars is None else tuple(course.liars)
+    honest = [*(one for one in spec.learner_ids if one not in names), *course.honest]
+    processes = []
     for learner in honest:
         trainer, encoder = syncer.work.new_trainer(learner), syncer.work.new_encoder({})
-        process = SimulatedLearner(
-            environment, Identity(learner, learner, Profile(STEP_SECONDS)), trainer, encoder, Disk()
-        )
-        process.session.open()
-    liar = Liar(syncer, clock, last, lies or Lies())
-    if lies is not None:  # once the others are measured
-        clock.after(3 * STEP_SECONDS, liar.join)
+        if spec.training.batch_size == LARGEST_BATCH:  # it has found that a smaller one fits
+            trainer._batch_size, trainer._step = 4, replace(trainer._step, tokens=TOKENS_PER_STEP)
+        profile = Profile(STEP_SECONDS / course.times(learner))
+        process = SimulatedLearner(environment, Identity(learner, learner, profile), trainer, encoder, Disk())
+        processes.append(process)
+        clock.at(course.starts(learner), process.session.open)
+    liars = [Liar(syncer, clock, one, lies) for one in names] if lies is not None else []
+    for liar in liars:
+        clock.at(course.liars_at, liar.join)
+    for at, learners in course.plans:
+        pools = tuple(sorted(spec.pools))
+        clock.at(at, partial(syncer.feed, LearnersPlanned(learners, pools, terms=pool_terms(spec))))
+    if course.restarts_at < inf:
+        clock.at(course.restarts_at, syncer.restart)
+        for process in processes:
+            clock.at(course.restarts_at, partial(process.session.cut, course.honest_are_away))
+        for liar in liars:
+            clock.at(course.restarts_at + 0.1, liar.join)
     while syncer.finish is None and clock.now < 1e5 and clock.advance():
         pass
-    known = {one.id: one for one in syncer.view().learners}
+    known = syncer.state.learners
     total = sum(syncer.weights.values())
+    trained = [known[name] for name in honest if known[name].tokens]
     return Ended(
         clock.now,
         {name: one.merged_tokens for name, one in known.items()},
         {name: weight / total for name, weight in syncer.weights.items()},
-        {name: known[name].tokens for name in honest},
-        last,
-        liar.refused,
+        {one.id: one.tokens for one in trained},
+        min((one.credit.tokens / one.tokens for one in trained), default=1.0),
+        names,
+        [refused for liar in liars for refused in liar.refused],
     )

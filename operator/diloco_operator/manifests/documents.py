@@ -30,6 +30,8 @@ USED_BY_OPERATOR: Final = frozenset({"fallback_after_seconds", "certificates_not
 """Fields of a pool that only the operator uses."""
 _OF_OBJECTS: Final = {"suspend": True, "image_pull_secrets": True, "labels": True, "annotations": True}
 """Fields of the spec that say how its objects are, which no process uses."""
+USED_BY_SYNCER: Final = frozenset({"speed"})
+"""Fields of a pool that no learner uses."""
 _USED_BY_NO_PROCESS: Final[Any] = {
     **_OF_OBJECTS,
     "failure_policy": {"lost_pods": True},
@@ -50,7 +52,7 @@ _ABROAD: Final[Any] = {
     "regions": {
         "__all__": {
             "cluster": True,
-            "pools": {"__all__": set(PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR)},
+            "pools": {"__all__": set(PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR | USED_BY_SYNCER)},
         }
     },
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.core.engine.events import BudgetChanged, LearnersPlanned, PoolMinimum
+from diloco.core.engine.events import BudgetChanged, LearnersPlanned, PoolMinimum, PoolTerms
 from diloco.spec import load_job
 from diloco.syncer.job_file import JobFile
 from tests.support.small_manifest import SMALL_MANIFEST
@@ -44,34 +44,45 @@ def test_a_file_that_does_not_change_says_nothing(path: Path, caplog: pytest.Log
     assert caplog.records == []
 
 
+A = PoolTerms("east/a", batch=2)
+B = PoolTerms("east/b", batch=1)
+
+
 def test_a_scaled_pool_is_a_new_plan_once(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: 3"))
-    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1", "east/a/2"), ("east/a",))]
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1", "east/a/2"), ("east/a",), terms=(A,))]
     assert file.poll() == []
     swap(path, SMALL_MANIFEST)
-    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",))]
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",), terms=(A,))]
 
 
 def test_a_changed_minimum_is_a_new_plan_once(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("learners: 2", "learners: 2, minimumLearners: 1"))
-    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",), (PoolMinimum("east/a", 1),))]
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",), (PoolMinimum("east/a", 1),), (A,))]
     assert file.poll() == []
     # The same as none.
     swap(path, changed("learners: 2", "learners: 2, minimumLearners: 2"))
-    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",))]
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",), terms=(A,))]
     swap(path, SMALL_MANIFEST)
+    assert file.poll() == []
+
+
+def test_a_changed_speed_is_a_new_plan_once(path: Path) -> None:
+    file = JobFile(path, load_job(path))
+    swap(path, changed("learners: 2", "learners: 2, speed: 8"))
+    assert file.poll() == [LearnersPlanned(("east/a/0", "east/a/1"), ("east/a",), terms=(PoolTerms("east/a", 2, 8.0),))]
     assert file.poll() == []
 
 
 def test_pools_that_are_added_and_removed_are_a_new_plan(path: Path) -> None:
     file = JobFile(path, load_job(path))
     swap(path, changed("{name: a, learners: 2}", "{name: b, batchSize: 1}, {name: a, learners: 2}"))
-    assert file.poll() == [LearnersPlanned(("east/b/0", "east/a/0", "east/a/1"), ("east/b", "east/a"))]
+    assert file.poll() == [LearnersPlanned(("east/b/0", "east/a/0", "east/a/1"), ("east/b", "east/a"), terms=(B, A))]
     assert list(file.job.spec.pools) == ["east/b", "east/a"]
     swap(path, changed("{name: a, learners: 2}", "{name: b, batchSize: 1}"))
-    assert file.poll() == [LearnersPlanned(("east/b/0",), ("east/b",))]
+    assert file.poll() == [LearnersPlanned(("east/b/0",), ("east/b",), terms=(B,))]
     swap(path, changed("{name: a, learners: 2}", "{name: b, learners: 0}, {name: c}"))
     assert file.poll() == [], "the batch size of b has changed"
 

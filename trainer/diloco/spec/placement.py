@@ -97,6 +97,11 @@ class Pool(SpecModel):
     batch_size: BatchSize | None = None
     """Sequences per inner step of a learner. Auto: as many as fit the device's memory, at most ``training.batchSize``,
     found at the start. Default: ``training.batchSize``."""
+    speed: float | None = Field(default=None, ge=0.001, le=1_000_000)
+    """Tokens a second of a learner, relative to other pools: with 8 here and 1 there, learners of this pool are 8 times
+    as fast. Other pools without it count as 1. Of what a learner reports at most twice that counts. Default: a learner
+    without another one in its pool counts as at most 4 times as fast as those of other pools; others are compared
+    within the pool only."""
     image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: Resources | None = None

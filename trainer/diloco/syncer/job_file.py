@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.core.engine.events import BudgetChanged, LearnersPlanned
-from diloco.core.engine.options import evaluate_every_tokens, pool_minimums
+from diloco.core.engine.options import evaluate_every_tokens, pool_minimums, pool_terms
 from diloco.runtime.files import FileSignature, signature_of
 from diloco.spec import DiLoCoJob, SpecError, load_job
 
@@ -46,8 +46,8 @@ class JobFile:
             return []
         if changed := _difference(*_fixed(self.job, job), ""):
             _log.warning(
-                "%s has changed in %s; only training.tokens, regions and pools, and their learners, minimumLearners "
-                "and excludedIndices, can change while the job runs, so it continues unchanged",
+                "%s has changed in %s; only training.tokens, regions and pools, and their learners, minimumLearners, "
+                "excludedIndices and speed, can change while the job runs, so it continues unchanged",
                 self._path,
                 changed,
             )
@@ -58,7 +58,7 @@ class JobFile:
 
 def _watched(job: DiLoCoJob) -> tuple[Change, Change]:
     spec, training = job.spec, job.spec.training
-    planned = LearnersPlanned(spec.learner_ids, tuple(spec.pools), pool_minimums(spec))
+    planned = LearnersPlanned(spec.learner_ids, tuple(spec.pools), pool_minimums(spec), pool_terms(spec))
     return planned, BudgetChanged(training.tokens, evaluate_every_tokens(training))
 
 

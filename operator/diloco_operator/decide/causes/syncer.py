@@ -52,7 +52,7 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSp
         causes.append(Cause(Reason.LEARNERS_STALLED, f"{shortlist(stalled)} connected but making no steps"))
     too_fast = sorted(report.id for report in reports if report.counted_share < TOO_FAST)
     if too_fast:
-        text = "reporting more than twice the steps that count beside the others; the excess is ignored"
+        text = "reporting far more steps than count beside the others; the excess is ignored"
         causes.append(Cause(Reason.LEARNERS_TOO_FAST, f"{shortlist(too_fast)} {text}"))
     startup = sync.startup_seconds
     loading = sorted(report.id for report in reports if (report.loading_seconds or 0.0) >= startup)

@@ -204,10 +204,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
         ),
         Reason.LEARNERS_TOO_FAST: warning(
-            "A learner reports more than twice as many steps as the speed of the others shows to be possible: of its "
-            "pool, or of the job if it is alone in its pool. Its weight and the budget count what is possible.",
-            "Give learners on faster machines a pool of their own. If the machines are alike, look for changed code "
-            "in its image or its `podTemplate`.",
+            "More than a quarter of the steps that a learner reports do not count: it is faster than the others of its "
+            "pool show to be possible or, alone in its pool, than other pools do. Its weight and the budget count what "
+            "is possible.",
+            "Give learners on faster machines a pool of their own, and say how fast its learners are "
+            "(`regions[].pools[].speed`). If the machines are alike, look for changed code in its image or its "
+            "`podTemplate`.",
         ),
         Reason.LEARNERS_STALLED: warning(
             "Learners are connected but make no steps: their data is stuck, an accelerator hangs, or they have been "

@@ -78,7 +78,7 @@ def test_only_its_timer_ends_a_wait_that_is_overdue(what: str) -> None:
     assert "round/0" in script.timers
     script.now = script.timers["round/0"] + 1.0
     step = StepReported(name(0), script.incarnations[0], 2, 200, 1.0, 2.0, 2)
-    event: Event = step if what == "a step" else LearnersPlanned((name(0), name(1)), (POOL,))
+    event: Event = step if what == "a step" else LearnersPlanned(tuple(map(name, range(4))), (POOL,))
     assert not of(script.do(event), Merge)
     assert len(of(script.do(TimerFired("round/0")), Merge)) == 1
 

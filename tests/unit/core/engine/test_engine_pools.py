@@ -5,7 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from diloco.core.engine.actions import Admit, Fence, Finish, Note, Refusal, Refuse
+from diloco.core.engine.actions import (
+    Admit,
+    AskFragment,
+    Broadcast,
+    Fence,
+    Finish,
+    Merge,
+    Note,
+    NoteKind,
+    Refusal,
+    Refuse,
+)
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import LearnerJoined, LearnersPlanned
 from diloco.core.engine.members import pools
@@ -103,6 +114,44 @@ def test_who_joins_after_the_end_leaves_no_trace() -> None:
     assert isinstance(answer, Refuse)
     assert answer.refusal == Refusal.FINISHED
     assert ids(script) == [name(0)]
+
+
+def test_an_unplanned_learner_trains_and_waits_until_it_is_planned() -> None:
+    script = started(2)
+    note = only(script.begin(2), Note)
+    assert (note.kind, note.learner) == (NoteKind.LEARNER_WAITS, name(2))
+    asks = [*script.step(2), *script.step(1), *script.step(0)]
+    assert {ask.learner for ask in asks if isinstance(ask, AskFragment)} == {name(0), name(1)}
+    assert (script.learner(2).state, script.learner(2).steps) == ("Unplanned", 1)
+    told = only(script.merge_done(only([*script.push(0, 0), *script.push(1, 0)], Merge)), Broadcast)
+    assert name(2) in {learner for learner, *_ in told.learners}, "it keeps the model"
+    script.plan(0, 1, 2)
+    assert script.learner(2).state == "Training"
+    script.step(0)
+    assert (2, 1) in script.asks
+
+
+def test_unplanned_learners_are_not_part_of_the_quorum() -> None:
+    script = started(2, quorum=2, max_restarts=0)
+    script.start(2, 3)
+    for index in range(4):
+        script.step(index)
+    assert script.view.quorum == 2
+    script.rejoin(1, "again")
+    assert script.view.quorum == 1, "the unplanned ones do not take the place of one that was given up"
+
+
+def test_of_one_that_is_planned_no_longer_nothing_is_awaited() -> None:
+    script = started(2)
+    script.step(0)
+    assert members(script.push(0, 0)) == []
+    actions = script.plan(0)
+    assert members(actions) == [[name(0)]]
+    assert script.learner(1).state == "Unplanned"
+    merge = only(actions, Merge)
+    script.merge_done(merge)
+    script.step(0)
+    assert {ask.learner for ask in script.all(AskFragment) if ask.fragment == 1} == {name(0)}
 
 
 def test_new_learners_are_awaited_and_those_that_never_came_are_forgotten() -> None:

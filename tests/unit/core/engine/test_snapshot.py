@@ -13,9 +13,10 @@ from diloco.core.account.time_spent import TimeSpent
 from diloco.core.engine.actions import Evaluate
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Evaluated, LearnerJoined, StepReported
+from diloco.core.engine.members.credit import Credit
 from diloco.core.engine.members.standing import Standing
 from diloco.core.engine.records import LearnerRecord
-from diloco.core.engine.rounds.averages import MovingAverage
+from diloco.core.engine.rounds.averages import MovingAverage, StepAverage
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError, check, fresh, restore, restore_whole, take
 from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import EvaluationStatus, LearnerState, Phase
@@ -72,6 +73,7 @@ def saved_state() -> EngineState:
     state.phase, state.phase_reason = Phase.FAILED, "too few are left"
     state.launched = 9
     state.versions, state.fragment_tokens = [3, 2, 1, 2], [3000, 2000, 1000, 2000]
+    state.begun, state.confirmed, state.withheld = True, True, [4, 3, 2, 1]
     state.learners = {
         name(0): learner(name(0), LearnerState.ABSENT, left_cleanly=True),
         name(1): learner(name(1), LearnerState.GIVEN_UP, left_cleanly=False),
@@ -100,6 +102,9 @@ def learner(who: str, state: LearnerState, *, left_cleanly: bool) -> LearnerReco
         tokens=2000,
         data_position=40,
         loss=-math.inf,
+        pace=StepAverage(3, 8.0, 16.0, 1600.0),
+        earlier=StepAverage(2, 9.0, 9.0, 900.0),
+        credit=Credit(0.25, 400.0, 200.0, 18.5, 1850.0, [1800.0, 1700.0, 1600.0, 1500.0]),
         pushed_bytes=4096,
         merged_tokens=1500.0,
         allotted_seconds=25.0,
@@ -165,6 +170,7 @@ class TestTheStateAtRest:
         (lambda plain: plain.pop("overlap"), r"EngineState\.overlap is .*: Field required"),
         (lambda plain: plain.update(versions=[1]), r"EngineState\.versions: 1 fragments, the job has 4"),
         (lambda plain: plain.update(fragment_tokens=[]), r"EngineState\.fragment_tokens: 0 fragments"),
+        (lambda plain: plain.update(withheld=[]), r"EngineState\.withheld: 0 fragments"),
         (lambda plain: plain.update(versions="many"), r"EngineState\.versions is 'many'"),
         (lambda plain: plain.update(launched=1.5), r"EngineState\.launched is 1\.5: "),
         (lambda plain: plain.update(phase="Dancing"), r"EngineState\.phase is 'Dancing'"),
@@ -190,7 +196,7 @@ def test_a_number_that_no_job_has_is_refused_with_the_field(field: str, value: i
         check(options(2), saved(**{field: value}))
 
 
-@pytest.mark.parametrize("field", ["versions", "fragment_tokens"])
+@pytest.mark.parametrize("field", ["versions", "fragment_tokens", "withheld"])
 @pytest.mark.parametrize("value", [-1, 1 << 64])
 def test_a_number_of_a_fragment_that_none_has_is_refused(field: str, value: int) -> None:
     with pytest.raises(SnapshotError, match=rf"EngineState\.{field} is .*: use a number from 0 to"):

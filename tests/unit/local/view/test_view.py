@@ -106,7 +106,7 @@ def test_who_is_left_out_of_merges_is_named_with_the_reason() -> None:
 
 
 def test_who_reports_far_more_steps_than_count_is_named() -> None:
-    few = [one | {"counted_share": share} for one, share in zip(learners(0, 0, 0), (1.0, 0.6, 0.1), strict=True)]
+    few = [one | {"counted_share": share} for one, share in zip(learners(0, 0, 0), (1.0, 0.8, 0.1), strict=True)]
     assert progress_line(snapshot_of(learners=few)).endswith("faster than counts: east/new/2")
 
 

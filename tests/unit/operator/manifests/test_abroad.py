@@ -9,7 +9,7 @@ from diloco.spec.placement import Pool
 from diloco.spec.reading.load import job_from
 from diloco_operator import labels, names
 from diloco_operator.manifests import Inputs, Placed, Remote, Scale, abroad, all_children, choose_images
-from diloco_operator.manifests.documents import PASSED_TO_PODS, USED_BY_CLAIMS, USED_BY_OPERATOR
+from diloco_operator.manifests.documents import PASSED_TO_PODS, USED_BY_CLAIMS, USED_BY_OPERATOR, USED_BY_SYNCER
 from diloco_operator.names import PoolKey
 from tests.support.made_objects import OPTIONS, UID, live, of_kind, placeholders, small_job
 
@@ -144,7 +144,7 @@ def test_the_manifest_elsewhere_is_a_job_with_the_same_learners() -> None:
 def test_every_field_of_a_pool_is_for_somebody() -> None:
     processes = {"name", "learners", "minimum_learners", "excluded_indices", "batch_size"}
     processes |= {"processes_per_node", "nodes_per_learner", "parallelism"}
-    assert set(Pool.model_fields) == PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR | processes
+    assert set(Pool.model_fields) == PASSED_TO_PODS | USED_BY_CLAIMS | USED_BY_OPERATOR | USED_BY_SYNCER | processes
 
 
 def test_the_authority_and_the_syncers_key_stay_at_home() -> None:

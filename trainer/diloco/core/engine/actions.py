@@ -166,6 +166,9 @@ class Finish:
 class NoteKind(StrEnum):
     """What a note tells of."""
 
+    MERGING_BEGINS = "MergingBegins"
+    WORK_COUNTS = "WorkCounts"
+    """From now on what is merged counts for the budget."""
     ROUND_OPENED = "RoundOpened"
     ROUND_WAITS = "RoundWaits"
     ROUND_ABANDONED = "RoundAbandoned"
@@ -180,7 +183,7 @@ class NoteKind(StrEnum):
     BUDGET_CHANGED = "BudgetChanged"
     LEARNER_TRAINS = "LearnerTrains"
     LEARNER_WAITS = "LearnerWaits"
-    """It has the model, and is in quarantine."""
+    """It has the model, and is in quarantine or not planned."""
     LEARNER_LEFT = "LearnerLeft"
     LEARNER_STALLED = "LearnerStalled"
     LEARNER_QUARANTINED = "LearnerQuarantined"

@@ -11,7 +11,7 @@ from typing import Any, Self, assert_never
 from diloco.core.engine import events, snapshot
 from diloco.core.engine.actions import Action, Checkpoint
 from diloco.core.engine.events import Event
-from diloco.core.engine.members import divergence, evaluation, leases, membership, pools
+from diloco.core.engine.members import beginning, divergence, evaluation, leases, membership, pools
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.records import ROUND_TIMER
 from diloco.core.engine.rounds import quorum, rounds
@@ -49,6 +49,8 @@ class Engine:
         actions = self._handle(event, now)
         if state.gone or state.fewer_left:
             actions += rounds.go_on(state, now)
+        if not state.confirmed:
+            actions += beginning.advance(state, now)
         actions += evaluation.advance(state, now)
         # Only a learner's step makes it ready to be asked.
         return actions + rounds.launch_due(
@@ -135,7 +137,7 @@ class Engine:
                 return [Checkpoint(event.reason)]
             case events.LearnersPlanned():
                 actions = pools.planned(state, event, now) + leases.put_out_removed(state, now)
-                return actions + rounds.learners_left(state, now)
+                return [*actions, *membership.plan_changed(state, now), *rounds.learners_left(state, now)]
             case events.BudgetChanged():
                 return evaluation.budget_changed(state, event)
             case events.LearnerReadmitted():

@@ -190,6 +190,18 @@ class PoolMinimum:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolTerms:
+    """What the manifest says about the speed of a pool's learners."""
+
+    pool: str
+    """``region/pool``."""
+    batch: int = 1
+    """Sequences in an inner step of a learner, at most."""
+    speed: float | None = None
+    """Tokens a second of a learner, relative to other pools; None: not said, which counts as 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class LearnersPlanned:
     """Pools were scaled, added or removed while the job runs: from now on exactly these learners are planned."""
 
@@ -197,6 +209,8 @@ class LearnersPlanned:
     pools: tuple[str, ...]
     """``region/pool`` of every pool that there is now."""
     minimums: tuple[PoolMinimum, ...] = ()
+    terms: tuple[PoolTerms, ...] = ()
+    """Of a pool without terms a step has one sequence at most, and no speed is said."""
 
 
 @dataclass(frozen=True, slots=True)

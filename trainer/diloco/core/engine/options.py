@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Self
 
-from diloco.core.engine.events import PoolMinimum
+from diloco.core.engine.events import PoolMinimum, PoolTerms
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.fragments import Layout
 from diloco.spec import DiLoCoJob, JobSpec
@@ -44,6 +44,8 @@ class EngineOptions:
     """The first quarantine of a learner; each further one is twice as long."""
     pool_minimums: tuple[PoolMinimum, ...] = ()
     """The fewest learners of every elastic pool at the start."""
+    pool_terms: tuple[PoolTerms, ...] = ()
+    """Of the pools at the start."""
 
     sizes: tuple[float, ...] = field(init=False, repr=False, compare=False)
     """Each fragment's size relative to the mean of all, on which the duration of answers and rounds depends."""
@@ -76,6 +78,7 @@ class EngineOptions:
             stuck_seconds=spec.failure_policy.stuck_seconds or None,
             quarantine_seconds=spec.failure_policy.quarantine_seconds,
             pool_minimums=pool_minimums(spec),
+            pool_terms=pool_terms(spec),
         )
 
 
@@ -93,3 +96,8 @@ def pool_minimums(spec: JobSpec) -> tuple[PoolMinimum, ...]:
         for pool in region.pools
         if pool.minimum_learners is not None and pool.elastic
     )
+
+
+def pool_terms(spec: JobSpec) -> tuple[PoolTerms, ...]:
+    """The terms of every pool, in the manifest's order."""
+    return tuple(PoolTerms(name, pool.largest_batch(spec.training), pool.speed) for name, pool in spec.pools.items())

@@ -57,6 +57,8 @@ class LearnerRecord:
     loss: float | None = None
     pace: StepAverage = field(default_factory=StepAverage)
     """Of this process: a learner may return on other hardware."""
+    earlier: StepAverage = field(default_factory=StepAverage)
+    """Of the latest process before it that was measured."""
     credit: Credit = field(default_factory=Credit)
     answer_seconds: SizedSpread = field(default_factory=SizedSpread)
     """From the request, or being ready if that is later, to its complete payload; of this process."""
@@ -126,6 +128,19 @@ class LearnerRecord:
     def working(self) -> bool:
         """Whether it may send fragments."""
         return self.state in WORKING
+
+    @property
+    def counted_tokens_per_second(self) -> float:
+        """As far as they count, as others are compared with them; 0: not measured."""
+        most, pace = self.credit.most_tokens_per_second, self.measured
+        speed = 0.0 if pace is None else pace.tokens_per_second
+        return speed if most is None or speed <= most else most
+
+    @property
+    def measured(self) -> StepAverage | None:
+        """Its steps as others are compared with them; None: no process of it has made two reports."""
+        pace = self.pace if self.pace.reports > 1 else self.earlier
+        return pace if pace.reports > 1 and pace.seconds else None
 
     @property
     def step_seconds(self) -> float | None:

@@ -49,10 +49,18 @@ class Roster:
     state: "EngineState" = field(repr=False, compare=False)
     working: dict[str, "LearnerRecord"] = field(init=False)
     """Those that may send fragments, by id: decisions over several are made in this order."""
+    expected: int = field(init=False)
+    """Planned learners, of an elastic pool only its minimum."""
+    reported: set[str] = field(init=False)
+    """Planned ones that have made a step in their present process, until what is merged counts."""
+    measured: set[str] = field(init=False)
+    """Planned ones with which others are compared, until what is merged counts."""
+    starting: set[str] = field(init=False)
+    """Planned ones that have a session and are not measured, until what is merged counts."""
     remaining: set[str] = field(init=False)
-    """Those that count and are not given up."""
+    """Planned ones that are not given up."""
     given_up: set[str] = field(init=False)
-    """Those that count and are."""
+    """Planned ones that are."""
     quarantined: set[str] = field(init=False)
     """Those that remain and are in quarantine."""
     quorum: int = field(init=False)
@@ -80,12 +88,17 @@ class Roster:
 
     def gather(self) -> None:
         """Read every learner: the plan has changed."""
-        everyone = self.state.learners.values()
-        counted = [one for one in everyone if self.state.counts(one)]
+        state = self.state
+        planned = [one for one in state.learners.values() if one.id in state.planned]
+        elastic = sum(one.pool in state.elastic for one in planned)
+        self.expected = len(planned) - elastic + sum(pool.minimum for pool in state.elastic.values())
+        self.reported = {one.id for one in planned if one.pace.reports and not state.confirmed}
+        self.measured = {one.id for one in planned if one.measured is not None and not state.confirmed}
+        self.starting = {one.id for one in planned if one.present and one.measured is None and not state.confirmed}
         self.working = {one.id: one for one in self.state.ordered_learners if one.working}
-        self.given_up = {one.id for one in counted if one.state == LearnerState.GIVEN_UP}
-        self.remaining = {one.id for one in counted if one.id not in self.given_up}
-        self.quarantined = {one.id for one in counted if one.id in self.remaining and one.standing.quarantined}
+        self.given_up = {one.id for one in planned if one.state == LearnerState.GIVEN_UP}
+        self.remaining = {one.id for one in planned if one.id not in self.given_up}
+        self.quarantined = {one.id for one in planned if one.id in self.remaining and one.standing.quarantined}
         self._count_quorum()
         self.gather_clocks()
         self.gather_leads()
@@ -110,11 +123,11 @@ class Roster:
 
     def place(self, record: "LearnerRecord") -> None:
         """Read a learner whose state has changed."""
-        name, working, counts = record.id, record.working, self.state.counts(record)
+        name, working, planned = record.id, record.working, record.id in self.state.planned
         given_up = record.state == LearnerState.GIVEN_UP
-        _put(self.given_up, name, belongs=counts and given_up)
-        _put(self.remaining, name, belongs=counts and not given_up)
-        _put(self.quarantined, name, belongs=counts and not given_up and record.standing.quarantined)
+        _put(self.given_up, name, belongs=planned and given_up)
+        _put(self.remaining, name, belongs=planned and not given_up)
+        _put(self.quarantined, name, belongs=planned and not given_up and record.standing.quarantined)
         self._count_quorum()
         if not working:
             self.working.pop(name, None)
@@ -127,6 +140,12 @@ class Roster:
     def moved(self, record: "LearnerRecord") -> None:
         """Read a learner that has reported steps, or whose clock was set."""
         name, working = record.id, record.working
+        if not self.state.confirmed:
+            planned = name in self.state.planned
+            _put(self.reported, name, belongs=planned and record.pace.reports > 0)
+            measured = record.measured is not None
+            _put(self.measured, name, belongs=planned and measured)
+            _put(self.starting, name, belongs=planned and record.present and not measured)
         self.clocks.put(name, record.clock if working else None)
         self._find_quorum_clock()
         self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)

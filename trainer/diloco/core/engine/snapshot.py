@@ -25,7 +25,8 @@ from diloco.spec.status.engine import LearnerState, Phase
 FORMAT: Final = 1
 _NOT_IN_IT: Final = frozenset(("options", "epoch"))
 _NUMBERS: Final = (
-    *("launched", "versions", "fragment_tokens", "evaluations_ordered", "next_evaluation_tokens", "elapsed_seconds"),
+    *("launched", "versions", "fragment_tokens", "withheld"),
+    *("evaluations_ordered", "next_evaluation_tokens", "elapsed_seconds"),
 )
 _OF_LEARNERS: Final = (
     *("joins", "restarts", "step", "tokens", "data_position", "pushed_bytes", "merged_tokens", "allotted_seconds"),
@@ -51,6 +52,7 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
         options,
         epoch,
         in_flight,
+        withheld=[0] * options.schedule.fragments,
         versions=[0] * options.schedule.fragments,
         fragment_tokens=[0] * options.schedule.fragments,
         turns_at=[None] * options.schedule.fragments,
@@ -58,6 +60,7 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
         planned=frozenset(options.learners),
         pools=frozenset(options.pools),
         elastic={one.pool: ElasticPool(one.learners) for one in options.pool_minimums},
+        terms={one.pool: one for one in options.pool_terms},
     )
 
 
@@ -85,8 +88,8 @@ def restore_whole(options: EngineOptions, epoch: int, plain: Any) -> EngineState
     state.options = options
     state.roster.gather()
     fragments = options.schedule.fragments
-    for name, count in (("versions", len(state.versions)), ("fragment_tokens", len(state.fragment_tokens))):
-        if count != fragments:
+    for name in ("versions", "fragment_tokens", "withheld"):
+        if (count := len(getattr(state, name))) != fragments:
             raise SnapshotError(f"EngineState.{name}: {count} fragments, the job has {fragments}")
     return state
 
@@ -98,6 +101,9 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
         phase=state.phase,
         phase_reason=state.phase_reason,
         launched=state.launched,
+        begun=state.begun,
+        confirmed=state.confirmed,
+        withheld=state.withheld,
         versions=state.versions,
         fragment_tokens=state.fragment_tokens,
         evaluations=state.evaluations,
@@ -134,7 +140,7 @@ def restore(options: EngineOptions, epoch: int, plain: dict[str, Any]) -> Engine
     for name, record in state.learners.items():
         _check_numbers(f"EngineState.learners.{name}", record, _OF_LEARNERS)
     state.overlap, state.recoveries = new.overlap, new.recoveries
-    state.planned, state.pools, state.elastic = new.planned, new.pools, new.elastic
+    state.planned, state.pools, state.elastic, state.terms = new.planned, new.pools, new.elastic, new.terms
     # A learner must join again before the job goes on; a job that was over stays over, unless its budget was raised.
     raised = state.phase == Phase.COMPLETE and state.merged_tokens < options.budget_tokens
     if raised or not state.finished:
@@ -170,6 +176,9 @@ def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRe
         tokens=record.tokens,
         data_position=record.data_position,
         loss=record.loss,
+        pace=record.pace,
+        earlier=record.earlier,
+        credit=record.credit,
         pushed_bytes=record.pushed_bytes,
         merged_tokens=record.merged_tokens,
         allotted_seconds=record.allotted(now),

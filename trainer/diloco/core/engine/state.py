@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from operator import mul
 
 from diloco.core.account.recovery import NONE_YET
-from diloco.core.engine.events import BudgetChanged
+from diloco.core.engine.events import BudgetChanged, PoolTerms
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.records import ElasticPool, LearnerRecord, PendingEvaluation, Request, Return, Round
 from diloco.core.engine.roster import Roster
@@ -44,6 +44,14 @@ class EngineState:
     planned, one of another pool is not."""
     elastic: dict[str, ElasticPool] = field(default_factory=dict)
     """The elastic pools of the current manifest, by ``region/pool``."""
+    terms: dict[str, PoolTerms] = field(default_factory=dict)
+    """What the current manifest says about pools' speeds, by ``region/pool``."""
+    begun: bool = False
+    """Merging has begun; see `beginning`, also for the next two."""
+    confirmed: bool = False
+    """What is merged counts for the budget."""
+    withheld: list[int] = field(default_factory=list)
+    """Tokens merged into each fragment that do not count yet."""
     rounds: dict[int, Round] = field(default_factory=dict)
     """By fragment: in flight, or asked for ahead."""
     asked_before: dict[int, dict[str, Request]] = field(default_factory=dict)
@@ -125,7 +133,10 @@ class EngineState:
         return self._merged_tokens
 
     def count_tokens(self, fragment: int, tokens: int) -> None:
-        """Count tokens merged into a fragment."""
+        """Count tokens merged into a fragment, as soon as any count."""
+        if not self.confirmed:
+            self.withheld[fragment] += tokens
+            return
         self.fragment_tokens[fragment] += tokens
         self._merged_tokens = None
 
@@ -161,7 +172,7 @@ class EngineState:
         return [record for record in self.ordered_learners if self.counts(record)]
 
     def counts(self, record: LearnerRecord) -> bool:
-        """Whether a learner is planned, or has a session all the same."""
+        """Whether a learner's time counts: it is planned, or has a session all the same."""
         return record.id in self.planned or record.present
 
     def is_ready(self, record: LearnerRecord, fragment: int) -> bool:

@@ -32,6 +32,7 @@ MUTABLE = frozenset(
         "spec.regions[].pools[].learners",
         "spec.regions[].pools[].minimumLearners",
         "spec.regions[].pools[].excludedIndices",
+        "spec.regions[].pools[].speed",
         "spec.regions[].pools[].fallbackAfterSeconds",
         "spec.regions[].pools[].certificatesNotBefore",
         "spec.regions[].pools[].resources",

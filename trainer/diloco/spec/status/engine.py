@@ -36,15 +36,20 @@ class LearnerState(StrEnum):
     """Its connection is alive, but it makes no steps, and does not participate until it does."""
     QUARANTINED = "Quarantined"
     """It has diverged again after a reset: it is neither asked nor counted for a while."""
+    UNPLANNED = "Unplanned"
+    """It has the model and makes steps. It is neither asked nor counted until the manifest plans it."""
     GIVEN_UP = "GivenUp"
     """It failed more often than the failure policy allows."""
 
 
 OVER: Final = (Phase.COMPLETE, Phase.FAILED)
 """Phases of a job that is over."""
-PRESENT: Final = (LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED, LearnerState.QUARANTINED)
+PRESENT: Final = (
+    *(LearnerState.LOADING, LearnerState.TRAINING, LearnerState.STALLED),
+    *(LearnerState.QUARANTINED, LearnerState.UNPLANNED),
+)
 """States of a learner with a session."""
-TOO_FAST: Final = 0.5
+TOO_FAST: Final = 0.75
 """A learner is named if less than this share of its steps counts."""
 
 

@@ -60,37 +60,52 @@ def test_steps_without_a_session_count_as_many_as_there_was_time_for(least: floa
 
 def test_a_push_counts_as_it_is_if_reports_cover_it_or_soon_will() -> None:
     credit = credited()
-    assert credit.of(sent(INTERVAL), INTERVAL) == sent(INTERVAL)
+    assert credit.of(sent(INTERVAL), INTERVAL, pace(1.0)) == sent(INTERVAL)
     credit.report(pace(1.0), 4, 400)
-    assert credit.of(sent(INTERVAL + 4), INTERVAL) == sent(INTERVAL + 4)
+    assert credit.of(sent(INTERVAL + 4), INTERVAL, pace(1.0)) == sent(INTERVAL + 4)
 
 
 def test_of_a_push_beyond_that_only_the_rest_counts() -> None:
     credit = credited()
     credit.report(pace(1.0), 4, 400)
-    counts = credit.of(sent(48), INTERVAL)
+    counts = credit.of(sent(48), INTERVAL, pace(1.0))
     assert (counts.steps, counts.tokens) == (12, 1200)
     credit.merged(counts)
-    assert credit.of(sent(48), INTERVAL).tokens == 0
+    assert credit.of(sent(48), INTERVAL, pace(1.0)).tokens == 0
 
 
 def test_work_that_was_merged_is_not_counted_again() -> None:
     credit = credited()
     for _ in range(5):
         credit.report(pace(1.0), 8, 800)
-        assert credit.of(sent(8), INTERVAL) == sent(8)
+        assert credit.of(sent(8), INTERVAL, pace(1.0)) == sent(8)
         credit.merged(sent(8))
-    assert credit.of(sent(48), INTERVAL).steps == INTERVAL
+    assert credit.of(sent(48), INTERVAL, pace(1.0)).steps == INTERVAL
 
 
 def test_work_that_was_not_merged_can_be_pushed_again_but_not_saved() -> None:
     credit = credited()
     credit.report(pace(1.0), 40, 4000)
-    assert credit.of(sent(40), INTERVAL) == sent(40)
+    assert credit.of(sent(40), INTERVAL, pace(1.0)) == sent(40)
     credit.merged(sent(8))
-    assert credit.of(sent(40), INTERVAL).steps == INTERVAL
+    assert credit.of(sent(40), INTERVAL, pace(1.0)).steps == INTERVAL
 
 
 @pytest.mark.parametrize("nothing", [sent(0, 100), sent(4, 0), sent(-1, -1)])
 def test_a_push_without_steps_or_without_tokens_counts_nothing(nothing: FragmentArrived) -> None:
-    assert credited().of(nothing, INTERVAL).tokens == 0
+    assert credited().of(nothing, INTERVAL, pace(1.0)).tokens == 0
+
+
+def test_tokens_that_are_put_into_fewer_steps_than_reported_weigh_no_more() -> None:
+    counts = credited().of(sent(2, 800), INTERVAL, pace(1.0))
+    assert (counts.steps, counts.tokens) == (8, 800)
+
+
+def test_a_step_has_no_more_tokens_than_those_of_comparable_learners() -> None:
+    credit = credited()
+    credit.most_tokens_per_step = 200.0
+    counts = credit.of(sent(2, 800), INTERVAL, pace(1.0, tokens=400))
+    assert (counts.steps, counts.tokens) == (4, 800)
+    assert credit.of(sent(2, 200), INTERVAL, StepAverage()) == sent(2, 200), "before its first report"
+    credit.most_tokens_per_step = None
+    assert credit.of(sent(2, 800), INTERVAL, pace(1.0, tokens=0)).tokens == 0, "none is reported"

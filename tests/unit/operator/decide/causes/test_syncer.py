@@ -81,7 +81,7 @@ def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
 
 FITS = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
 OF_A_NEWER_SYNCER = THIN_LINKS | {"kind": "LinkHaunted", "remedies": []}
-TOO_FAST = "reporting more than twice the steps that count beside the others; the excess is ignored"
+TOO_FAST = "reporting far more steps than count beside the others; the excess is ignored"
 REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
 
 

@@ -51,7 +51,7 @@ def finished(state: EngineState, now: float) -> None:
 
 def _since(state: EngineState, record: LearnerRecord) -> TimeClass:
     """The class of the time since a learner's last report, until it reports or is gone."""
-    if record.state in (LearnerState.TRAINING, LearnerState.QUARANTINED):
+    if record.state in (LearnerState.TRAINING, LearnerState.QUARANTINED, LearnerState.UNPLANNED):
         return TimeClass.OVERHEAD if state.evaluates(record) else TimeClass.PENDING
     if record.state == LearnerState.LOADING:
         return TimeClass.AWAY if record.account.again else TimeClass.LOADING

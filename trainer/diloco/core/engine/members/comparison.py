@@ -1,51 +1,162 @@
-"""Limits how fast a learner may be, by the speed of the fastest other one (ours).
+"""Limits how fast a learner may be, and how many tokens its steps may have, by what other planned learners do (ours).
 
-A pool has one kind of hardware. So beside two or more others of its pool, a learner is at most a little faster than the
-fastest of them. One other may be slow or wrong itself, and learners of other pools are other machines: beside these,
-the limits are wider. A learner that is slow or wrong lowers nobody's limit, as only the fastest counts.
+Others of its pool have its hardware. Beside two or more of them a learner counts as little faster than the fastest, and
+as at most twice as fast as their median: fewer than half of a pool cannot lift each other. A single other one may be
+slow or wrong itself, so the limit is twice its speed.
+
+Learners of other pools are other machines. The manifest may give their relative speeds (`regions[].pools[].speed`):
+then a learner counts as at most twice as fast as these make it beside the median of other pools. If its pool's speed is
+not given, and no other learner of its pool is measured, the limit is four times that median. In both cases all planned
+learners of the pool together count as at most twice their planned share of what all planned learners can do. Learners
+that are away are part of that, so work that is made while others are away counts.
+
+Of an even number, the upper median counts: a learner that is slow or wrong lowers nobody's limit, unless it is one of
+two.
 """
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
-from diloco.core.engine.records import LearnerRecord
+from diloco.core.engine.events import PoolTerms
 from diloco.core.engine.state import EngineState
 
-FACTORS = (32.0, 2.0, 1.15)
-"""How many times as fast as the fastest other one a learner may be, with none, one, or more others of its pool
-measured."""
+BESIDE_FASTEST = 1.15
+"""Times the fastest other learner of the pool, if two or more are measured."""
+BESIDE_MEDIAN = 2.0
+"""Times the median of the other learners of the pool."""
+ALONE = 4.0
+"""Times the median of other pools, without another measured learner of the pool."""
+AS_GIVEN = 2.0
+"""Times what the given speeds make of the median of other pools."""
+OF_ITS_SHARE = 2.0
+"""Times the pool's planned share of all work."""
 
-
-class _Fastest:
-    """The two fastest of some learners, by steps and by tokens."""
-
-    def __init__(self, learners: Collection[LearnerRecord] = ()) -> None:
-        self.number = len(learners)
-        self._steps = _first_two([(1 / one.pace.seconds, one.id) for one in learners if one.pace.seconds])
-        self._tokens = _first_two([(one.pace.tokens_per_second, one.id) for one in learners])
-
-    def beside(self, learner: str) -> tuple[float, float]:
-        """Steps and tokens a second of the fastest one but ``learner``; 0: there is none."""
-        (steps, one), (fewer_steps, _) = self._steps
-        (tokens, other), (fewer_tokens, _) = self._tokens
-        return fewer_steps if one == learner else steps, fewer_tokens if other == learner else tokens
-
-
-def _first_two(speeds: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    return sorted([*speeds, (0.0, ""), (0.0, "")], reverse=True)[:2]
+Rates = tuple[float, float, float]
+"""Steps a second, tokens a second, tokens a step."""
 
 
 def compare(state: EngineState) -> None:
     """Set every learner's limits from what is measured now."""
-    measured = [record for record in state.learners.values() if record.pace.reports > 1]
-    pools: dict[str, list[LearnerRecord]] = {}
-    for record in measured:
-        pools.setdefault(record.pool, []).append(record)
-    fastest, of_all = {pool: _Fastest(learners) for pool, learners in pools.items()}, _Fastest(measured)
-    nobody = _Fastest()
+    measured: dict[str, dict[str, Rates]] = {}
+    sizes = Counter([state.learners[name].pool for name in state.planned])
+    for name in state.planned:
+        record = state.learners[name]
+        pace = record.measured
+        if pace is not None and pace.seconds:
+            rates = (1 / pace.seconds, pace.tokens_per_second, pace.tokens_per_step)
+            measured.setdefault(record.pool, {})[name] = rates
+    pools = _Pools(state, sizes, measured)
+    beside_others = {pool: pools.limit(pool) for pool in state.pools}
+    mates = {pool: _Mates(of_pool) for pool, of_pool in measured.items()}
     for record in state.learners.values():
-        mates = fastest.get(record.pool, nobody)
-        others = mates.number - (record.pace.reports > 1)
-        steps, tokens = (mates if others else of_all).beside(record.id)
-        factor = FACTORS[min(others, len(FACTORS) - 1)]
-        record.credit.least_step_seconds = 1 / (factor * steps) if steps else 0.0
-        record.credit.most_tokens_per_second = factor * tokens if tokens else None
+        limit = None if (own := mates.get(record.pool)) is None else own.limit(record.id)
+        if limit is None:
+            limit = beside_others.get(record.pool)
+        elif (other := beside_others.get(record.pool)) is not None and pools.is_given(record.pool):
+            limit = _least(limit, other)
+        credit = record.credit
+        if limit is None:
+            credit.least_step_seconds, credit.most_tokens_per_second, credit.most_tokens_per_step = 0.0, None, None
+        else:
+            steps, credit.most_tokens_per_second, credit.most_tokens_per_step = limit
+            credit.least_step_seconds = 1 / steps
+
+
+def _least(one: Rates, other: Rates) -> Rates:
+    return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])
+
+
+class _Mates:
+    """The measured learners of one pool."""
+
+    def __init__(self, rates: dict[str, Rates]) -> None:
+        self._rates = rates
+        self._descending = [sorted(kind, reverse=True) for kind in zip(*rates.values(), strict=True)]
+
+    def limit(self, learner: str) -> Rates | None:
+        """What counts of a learner beside the others; None: there is no other."""
+        own = self._rates.get(learner)
+        others = len(self._rates) - (own is not None)
+        if not others:
+            return None
+        middle, limits = (others - 1) // 2, []
+        for kind, descending in enumerate(self._descending):
+            # Without its own number, those from its place on move up by one.
+            fastest = descending[own is not None and own[kind] >= descending[0]]
+            median = descending[middle + (own is not None and own[kind] >= descending[middle])]
+            most = BESIDE_MEDIAN * median
+            limits.append(most if others == 1 or most < BESIDE_FASTEST * fastest else BESIDE_FASTEST * fastest)
+        return limits[0], limits[1], limits[2]
+
+
+class _Pools:
+    """The pools with measured learners, each as fast as the median of what counts of these.
+
+    Rates are in the unit in which pools are alike: steps as sequences if each step had as many as the pool's may have,
+    tokens a step as part of that number, and both speeds divided by what the manifest gives.
+    """
+
+    def __init__(
+        self, state: EngineState, sizes: Mapping[str, int], measured: Mapping[str, Mapping[str, Rates]]
+    ) -> None:
+        self._state = state
+        self._work = {pool: size * self._speed(pool) for pool, size in sizes.items()}
+        several = len(measured) > 1 or measured.keys() != state.pools
+        self._rates = {pool: self._counted(pool, of_pool) for pool, of_pool in measured.items() if several}
+        self._ascending = [sorted(kind) for kind in zip(*self._rates.values(), strict=True)]
+        self._all_work = sum(self._work.values())
+        self._done = self._work_of(self._rates)
+
+    def _work_of(self, pools: Collection[str]) -> Rates:
+        """Planned work of pools that are measured, and as many times their steps and their tokens."""
+        known = [(self._work[pool], self._rates[pool]) for pool in pools]
+        steps, tokens = (sum(work * rates[kind] for work, rates in known) for kind in (0, 1))
+        return sum(work for work, _ in known), steps, tokens
+
+    def _counted(self, pool: str, measured: Mapping[str, Rates]) -> Rates:
+        batch, speed = self._terms(pool).batch, self._speed(pool)
+        counted = []
+        for name, rates in measured.items():
+            credit = self._state.learners[name].credit
+            most, per_step = credit.most_tokens_per_second, credit.most_tokens_per_step
+            steps, tokens, a_step = rates
+            if most is not None and per_step is not None and credit.least_step_seconds:
+                steps, tokens, a_step = _least(rates, (1 / credit.least_step_seconds, most, per_step))
+            counted.append((steps * batch / speed, tokens / speed, a_step / batch))
+        steps, tokens, per_step = (_upper_median(sorted(kind)) for kind in zip(*counted, strict=True))
+        return steps, tokens, per_step
+
+    def _terms(self, pool: str) -> PoolTerms:
+        return self._state.terms.get(pool) or PoolTerms(pool)
+
+    def _speed(self, pool: str) -> float:
+        return self._terms(pool).speed or 1.0
+
+    def is_given(self, pool: str) -> bool:
+        """Whether the manifest gives the speed of its learners."""
+        return self._terms(pool).speed is not None
+
+    def limit(self, pool: str) -> Rates | None:
+        """What counts of a learner of this pool beside other pools; None: none of these is measured."""
+        rates = self._rates.get(pool)
+        if len(self._rates) == (rates is not None):
+            return None
+        terms, speed = self._terms(pool), self._speed(pool)
+        times = ALONE if terms.speed is None else AS_GIVEN
+        without = rates or (None, None, None)
+        steps, tokens, per_step = (times * _upper_median(*of) for of in zip(self._ascending, without, strict=True))
+        own = self._work.get(pool, 0.0)
+        if self._all_work > OF_ITS_SHARE * own:
+            # At this speed the pool does twice its planned share of all work, if the others are as fast as those that
+            # are measured.
+            share = OF_ITS_SHARE * (self._all_work - own) / (self._all_work - OF_ITS_SHARE * own)
+            mine = (0.0, 0.0, 0.0) if rates is None else self._work_of((pool,))
+            known, all_steps, all_tokens = (whole - part for whole, part in zip(self._done, mine, strict=True))
+            steps, tokens = min(steps, share * all_steps / known), min(tokens, share * all_tokens / known)
+        return steps * speed / terms.batch, tokens * speed, per_step * terms.batch
+
+
+def _upper_median(ascending: Sequence[float], own: float | None = None) -> float:
+    """The upper median of these numbers without the ``own`` one."""
+    middle = (len(ascending) - (own is not None)) // 2
+    return ascending[middle + (own is not None and own <= ascending[middle])]

@@ -6,6 +6,7 @@ does not count.
 """
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from diloco.core.engine.events import FragmentArrived
 from diloco.core.engine.rounds.averages import StepAverage
@@ -18,6 +19,8 @@ class Credit:
     least_step_seconds: float = 0.0
     """No step of it takes less; 0: there is nothing to compare it with."""
     most_tokens_per_second: float | None = None
+    """None: there is nothing to compare it with."""
+    most_tokens_per_step: float | None = None
     """None: there is nothing to compare it with."""
     steps: float = 0.0
     tokens: float = 0.0
@@ -48,13 +51,19 @@ class Credit:
             return 1.0
         return min(1.0, most / speed) if speed else float(pace.seconds != 0)
 
-    def of(self, sent: FragmentArrived, interval: int) -> FragmentArrived:
+    def of(self, sent: FragmentArrived, interval: int, pace: StepAverage) -> FragmentArrived:
         """An outer gradient with the steps and tokens that count.
 
-        It may arrive before the report of its last steps. Those of an ``interval`` are granted ahead.
+        It may arrive before the report of its last steps. Those of an ``interval`` are granted ahead. Its steps have as
+        many tokens as those of its reports, and no more than those of comparable learners: tokens that are put into
+        fewer steps would weigh more.
         """
-        if sent.steps <= 0 or sent.tokens <= 0:
+        per_step = pace.tokens_per_step if pace.reports else inf
+        if self.most_tokens_per_step is not None:
+            per_step = min(per_step, self.most_tokens_per_step)
+        if sent.steps <= 0 or sent.tokens <= 0 or per_step <= 0:
             return replace(sent, tokens=0)
+        sent = replace(sent, steps=max(sent.steps, round(sent.tokens / per_step)))
         ahead = interval * sent.tokens / sent.steps
         most = max(0, int(self.tokens + ahead - self.merged_tokens[sent.fragment]))
         if sent.tokens <= most:

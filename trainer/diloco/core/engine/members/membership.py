@@ -81,10 +81,13 @@ def _begin_session(state: EngineState, record: LearnerRecord, event: LearnerJoin
     """Admit the process; returns the fragments that it must load."""
     made = max(0, event.steps - record.step)
     if record.instance == event.instance:
-        record.credit.away(record.pace, made, now - record.last_heard_at)
+        # How long the syncer was away is not known: it grants what can be pushed of that time.
+        bound, restarted = state.options.max_staleness_steps, not record.incarnation
+        seconds = record.credit.least_step_seconds * bound if restarted else now - record.last_heard_at
+        record.credit.away(record.pace, made, seconds)
         record.tokens += int(made * record.pace.tokens_per_step)  # its next report says it exactly
     else:
-        record.pace = StepAverage()
+        record.earlier, record.pace = record.measured or StepAverage(), StepAverage()
         record.answer_seconds, record.missed_since = SizedSpread(), None
         record.lead_steps = record.longest_lead_steps = 0
     record.instance, record.left_cleanly = event.instance, False
@@ -190,7 +193,7 @@ def _to_load(state: EngineState, held: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
-    """Note that the learner has the model and trains; its clock is set to the schedule."""
+    """Note that the learner has the model and trains."""
     record = leases.heard(state, event, now)
     if record is None or record.state != LearnerState.LOADING:
         return []
@@ -201,19 +204,45 @@ def ready(state: EngineState, event: LearnerReady, now: float) -> list[Action]:
     record.versions = [
         current if held < 0 else held for held, current in zip(record.versions, state.versions, strict=True)
     ]
-    record.clock = state.options.schedule.due(state.launched)
-    state.becomes(record, LearnerState.QUARANTINED if record.standing.quarantined else LearnerState.TRAINING)
     record.idle_since = now
     if record.recovering is not None:
         record.recovering = record.recovering.loaded(now)
     if record.standing.quarantined:
+        state.becomes(record, LearnerState.QUARANTINED)
         text = f"has the model and is in quarantine: {record.standing.reason}"
         return [Note(NoteKind.LEARNER_WAITS, text, record.id)]
     standing.loaded(record.standing)
+    if record.id not in state.planned:
+        state.becomes(record, LearnerState.UNPLANNED)
+        return [Note(NoteKind.LEARNER_WAITS, "has the model and waits until the manifest plans it", record.id)]
+    return _begins(state, record, now)
+
+
+def _begins(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
+    """A learner with the model takes part from now on; its clock is set to the schedule."""
+    record.clock = state.options.schedule.due(state.launched)
+    state.becomes(record, LearnerState.TRAINING)
     if state.phase == Phase.WAITING:
-        state.phase, state.phase_reason = Phase.TRAINING, f"{record.id} trains"
+        waits = "" if state.begun else "; merging begins once half of the planned learners have made a step"
+        state.phase, state.phase_reason = Phase.TRAINING, f"{record.id} trains{waits}"
     trains = Note(NoteKind.LEARNER_TRAINS, f"loaded the model, its clock starts at {record.clock}", record.id)
     return [trains, *rounds.learner_ready(state, record, now)]
+
+
+def plan_changed(state: EngineState, now: float) -> list[Action]:
+    """Let learners take part that are planned now, and no longer those that are not."""
+    actions: list[Action] = []
+    for record in state.ordered_learners:
+        planned = record.id in state.planned
+        if record.state == LearnerState.UNPLANNED and planned:
+            record.turn_steps = [record.step] * len(record.turn_steps)
+            actions += _begins(state, record, now)
+        elif record.working and not planned:
+            state.becomes(record, LearnerState.UNPLANNED)
+            state.gone[record.id] = False
+            text = "is no longer planned: nothing more is asked of it"
+            actions.append(Note(NoteKind.LEARNER_WAITS, text, record.id))
+    return actions
 
 
 def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]:

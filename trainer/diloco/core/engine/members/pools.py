@@ -1,8 +1,10 @@
 """Which learners are planned, as pools may be scaled, added and removed while the job runs, and whose absence counts.
 
 A learner of a known pool is admitted even before the engine learns that its pool has grown, as its process may start
-first. One that is no longer planned and has gone is withdrawn: its work counts, its absence does not. Learners of a
-removed pool are put out (`leases`): the operator tells them to leave before the syncer reads of it.
+first. It loads the model, trains and waits: it is neither asked nor counted nor compared until it is planned, because
+the holder of the pool's certificate can join with any number of ids. The same holds for a learner that is no longer
+planned. Once it has gone it is withdrawn: its work counts, its absence does not. Learners of a removed pool are put out
+(`leases`): the operator tells them to leave before the syncer reads of it.
 
 An elastic pool may have fewer learners than are planned. Which of them run is up to the scheduler, so its minimum is a
 number and no set of ids: of its absent learners, only as many count as it lacks to that number.
@@ -37,6 +39,7 @@ def planned(state: EngineState, event: LearnersPlanned, now: float) -> list[Acti
     were_elastic = state.elastic.keys()
     state.planned, state.pools = wanted, frozenset(event.pools)
     state.elastic = {one.pool: ElasticPool(one.learners) for one in event.minimums}
+    state.terms = {one.pool: one for one in event.terms}
     fixed_now = were_elastic - state.elastic.keys()
     for name in sorted(more - state.learners.keys()):
         state.learners[name] = LearnerRecord(name)

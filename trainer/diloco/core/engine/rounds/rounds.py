@@ -28,7 +28,7 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
     """Launch every syncer step that is due, and send requests ahead for later ones, after an event of ``learner``."""
     roster, schedule = state.roster, state.options.schedule
     clock = roster.quorum_clock
-    if clock is None or state.phase != Phase.TRAINING:
+    if clock is None or state.phase != Phase.TRAINING or not state.begun:
         roster.asked_ahead_at = None
         return []
     actions: list[Action] = []
@@ -132,7 +132,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
         return [_discard(event, problem)]
     assert current is not None
     record.pushed_bytes += event.payload_bytes
-    counts = record.credit.of(event, state.options.schedule.interval)
+    counts = record.credit.of(event, state.options.schedule.interval, record.pace)
     if counts.tokens <= 0:
         current.declined[event.learner] = record.step
         reason = "it covers no steps or no tokens that count, so its weight is 0"
