@@ -5,9 +5,9 @@ that arrive in time:
 
 - *Pace.* A learner for which a round was due claims to have the work for it. If rounds end without its outer gradient,
   whether it was late, declined or did not answer, the schedule no longer follows its clock.
-- *Quorum.* A round that has no quorum repeats its requests. If it waits in vain for a learner that has a session, longer
-  than that learner usually takes, the quorum no longer counts it. One without a session counts, as `sync.quorum` is
-  what the user asked of a merge.
+- *Quorum.* A round without a quorum repeats its requests. If it waits in vain for a learner that has a session, longer
+  than that one usually takes, the quorum no longer counts it. One without a session counts, as `sync.quorum` is what
+  the user asked of a merge.
 
 One that no longer counts is asked as before. Its next outer gradient that arrives in time makes it count again at once,
 though not as long as before. A late one makes the quorum count it again, for one more wait: on a thin link all may be
@@ -30,7 +30,7 @@ def ended_without(state: EngineState, current: Round, record: LearnerRecord, now
         return []
     declined = record.id in current.declined
     reason = "had nothing to send for rounds that it had reached" if declined else "does not answer requests in time"
-    return _changed(state, record, now, unmerged=record.unmerged + 1, reason=reason)
+    return _changed(state, record, now, (record.unmerged + 1, record.unanswered), reason)
 
 
 def waited_for(state: EngineState, current: Round, now: float) -> list[Action]:
@@ -45,27 +45,25 @@ def waited_for(state: EngineState, current: Round, now: float) -> list[Action]:
             continue
         more = UNANSWERED_LIMIT if waited >= state.options.startup_seconds else 1
         reason = f"has sent no outer gradient for a round that waited for it ({record.state.lower()})"
-        actions += _changed(state, record, now, unanswered=record.unanswered + more, reason=reason)
+        actions += _changed(state, record, now, (record.unmerged, record.unanswered + more), reason)
     return actions
 
 
 def lost(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
     """Note that a learner's session has ended while a round without a quorum waited for its answer."""
     reason = "ends its sessions while a round waits for it"
-    return _changed(state, record, now, unanswered=record.unanswered + 1, reason=reason)
+    return _changed(state, record, now, (record.unmerged, record.unanswered + 1), reason)
 
 
 def answered(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
     """Note that a learner's outer gradient has arrived in time."""
     record.unanswered_since = None
-    return _changed(state, record, now, unmerged=record.unmerged - 1, unanswered=record.unanswered - 1)
+    return _changed(state, record, now, (record.unmerged - 1, record.unanswered - 1))
 
 
 def answered_late(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
     """Note that a learner has answered after its round was over."""
-    if not record.unanswering:
-        return []
-    return _changed(state, record, now, unanswered=UNANSWERED_LIMIT - 1)
+    return _changed(state, record, now, (record.unmerged, min(record.unanswered, UNANSWERED_LIMIT - 1)))
 
 
 def _is_excused(state: EngineState, current: Round, record: LearnerRecord) -> bool:
@@ -87,20 +85,11 @@ def _patience_seconds(state: EngineState, current: Round, record: LearnerRecord)
 
 
 def _changed(
-    state: EngineState,
-    record: LearnerRecord,
-    now: float,
-    *,
-    unmerged: int | None = None,
-    unanswered: int | None = None,
-    reason: str = "",
+    state: EngineState, record: LearnerRecord, now: float, counts: tuple[int, int], reason: str = ""
 ) -> list[Action]:
-    """Set a learner's counts, within their limits; a note tells whether it still counts, or counts again."""
+    """Set both counts, within their limits. A note tells that the learner no longer counts, or does again."""
     before, paced, counted = (record.unmerged, record.unanswered), record.paces, not record.unanswering
-    if unmerged is not None:
-        record.unmerged = min(max(0, unmerged), UNANSWERED_LIMIT)
-    if unanswered is not None:
-        record.unanswered = min(max(0, unanswered), UNANSWERED_LIMIT)
+    record.unmerged, record.unanswered = (min(max(0, count), UNANSWERED_LIMIT) for count in counts)
     if reason and before != (record.unmerged, record.unanswered):
         record.unanswered_reason = reason
         record.unanswered_since = now if record.unanswered_since is None else record.unanswered_since
