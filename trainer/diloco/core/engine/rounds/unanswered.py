@@ -29,7 +29,7 @@ def ended_without(state: EngineState, current: Round, record: LearnerRecord, now
     if record.id not in current.reached or _is_excused(state, current, record):
         return []
     declined = record.id in current.declined
-    reason = "had nothing to send for rounds that it had reached" if declined else "does not answer requests in time"
+    reason = "declines requests, although it reports steps" if declined else "does not answer requests in time"
     return _changed(state, record, now, (record.unmerged + 1, record.unanswered), reason)
 
 
@@ -51,7 +51,7 @@ def waited_for(state: EngineState, current: Round, now: float) -> list[Action]:
 
 def lost(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
     """Note that a learner's session has ended while a round without a quorum waited for its answer."""
-    reason = "ends its sessions while a round waits for it"
+    reason = "loses its session while a round waits for it"
     return _changed(state, record, now, (record.unmerged, record.unanswered + 1), reason)
 
 
