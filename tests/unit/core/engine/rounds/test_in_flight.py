@@ -112,7 +112,6 @@ class TestWhatIsMeasured:
         script.applied(1, 0, 1)
         assert measured(script) == (None, None)
 
-
     def test_a_merge_whose_members_are_all_away_is_not_on_its_way(self) -> None:
         script = due_each_step()
         script.step(0)

@@ -90,7 +90,7 @@ def _changed(
     """Set both counts, within their limits. A note tells that the learner no longer counts, or does again."""
     before, paced, counted = (record.unmerged, record.unanswered), record.paces, not record.unanswering
     record.unmerged, record.unanswered = (min(max(0, count), UNANSWERED_LIMIT) for count in counts)
-    if reason and before != (record.unmerged, record.unanswered):
+    if reason and counted and before != (record.unmerged, record.unanswered):
         record.unanswered_reason = reason
         record.unanswered_since = now if record.unanswered_since is None else record.unanswered_since
     if counted == record.unanswering:
