@@ -57,6 +57,8 @@ class Lies:
     """When it says that it trains on what was merged: ``at once``, ``never``, or with a step far ahead, ``later``."""
     declines: int = 0
     """It declines one in so many requests; 0: none."""
+    ignores: int = 0
+    """It leaves requests unanswered for one in so many versions of a fragment; 0: for none."""
     rejoins_every_seconds: float = inf
     another_process: bool = False
     """Whether it joins as another process each time."""
@@ -189,6 +191,8 @@ class Liar:
             self._say(FragmentApplied(self.learner, self.incarnation, fragment, version, self.told + ahead))
 
     def _answer(self, order: AskFragment) -> None:
+        if self.lies.ignores and order.version % self.lies.ignores == 0:
+            return
         self._asked += 1
         mine = (self.learner, order.incarnation, order.fragment, order.version, order.attempt)
         if self.lies.declines and self._asked % self.lies.declines == 0:
@@ -226,13 +230,13 @@ class Ended:
         return self.weights.get(self.liar, 0.0)
 
 
-def job(steps: int, *pools: int) -> JobSpec:
+def job(steps: int, *pools: int, quorum: int = 1) -> JobSpec:
     """A job of so many steps of every learner; by pool: its learners. The liar is the last one."""
     regions = [
         {"name": "here", "pools": [{"name": f"p{number}", "learners": count} for number, count in enumerate(pools)]}
     ]
     tokens = steps * TOKENS_PER_STEP * sum(pools)
-    sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2}
+    sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2, "quorum": quorum}
     training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
     return small_job(regions=regions, sync=sync, training=training)
 

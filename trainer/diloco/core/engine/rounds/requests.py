@@ -111,10 +111,15 @@ def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: flo
     """
     request = current.asked[record.id]
     if request.since is not None:
-        if record.missed_since is None and record.id in current.deadlines:
-            record.missed_since = request.since
+        missed(record, current)
         record.answer_seconds.at_least(2 * (now - request.since), state.options.sizes[current.fragment])
         record.late[current.fragment] = request
+
+
+def missed(record: LearnerRecord, current: Round) -> None:
+    """Note that a round has waited in vain for a learner: none does before it answers."""
+    if record.missed_since is None and record.id in current.deadlines:
+        record.missed_since = current.asked[record.id].since
 
 
 def answered_late(

@@ -50,6 +50,7 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
         usual = state.usual_answer_seconds(record, current.fragment)
         deviation = max(1.0, size) * record.answer_seconds.deviation
         missed = record.missed_since is not None and request.since > record.missed_since
+        missed |= usual is None and not record.paces  # it may join again and again
         candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=missed))
     step_seconds = state.quorum_step_seconds
     bound_at = current.launched_at + state.options.overlap_limit * step_seconds
@@ -73,10 +74,13 @@ def settle(state: EngineState, current: Round, now: float) -> list[Action]:
 
 
 def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
-    """Whether the grace window applies to this learner: it is not ready yet, or may still answer within the window."""
+    """Whether the grace window applies to this learner: it is not ready yet, or may still answer within the window.
+
+    It does not apply to one that rounds have ended without.
+    """
     request, record = current.asked[name], state.learners[name]
-    if request.since is None:
-        return True
+    if request.since is None or not record.paces:
+        return record.paces
     usual = state.usual_answer_seconds(record, current.fragment)
     return usual is None or request.since + usual <= current.grace_until
 

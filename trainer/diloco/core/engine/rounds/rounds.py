@@ -247,9 +247,12 @@ def _lost(state: EngineState, learner: str, now: float, *, diverged: bool) -> li
     """
     actions: list[Action] = _take_back(state, learner, now) if diverged else []
     in_flight.lost(state, learner, now)
-    waited = any(current.awaits(learner) and quorum.is_missing(current) for current in state.rounds.values())
-    if waited and not diverged:
-        actions += unanswered.lost(state, state.learners[learner], now)
+    awaiting = [one for one in state.rounds.values() if one.launched_at is not None and one.awaits(learner)]
+    if awaiting and not diverged:
+        record, waited_for = state.learners[learner], any(quorum.is_missing(current) for current in awaiting)
+        for current in awaiting:
+            requests.missed(record, current)
+        actions += unanswered.lost(state, record, now, waited_for=waited_for)
     for current in _ordered(state):
         current.asked.pop(learner, None)
         current.declined.pop(learner, None)

@@ -49,10 +49,10 @@ def waited_for(state: EngineState, current: Round, now: float) -> list[Action]:
     return actions
 
 
-def lost(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
-    """Note that a learner's session has ended while a round without a quorum waited for its answer."""
-    reason = "loses its session while a round waits for it"
-    return _changed(state, record, now, (record.unmerged, record.unanswered + 1), reason)
+def lost(state: EngineState, record: LearnerRecord, now: float, *, waited_for: bool) -> list[Action]:
+    """Note that a learner's session has ended before it has answered; ``waited_for``: a round has no quorum."""
+    reason = "loses its session before it answers"
+    return _changed(state, record, now, (record.unmerged + 1, record.unanswered + waited_for), reason)
 
 
 def answered(state: EngineState, record: LearnerRecord, now: float) -> list[Action]:
