@@ -186,12 +186,7 @@ class EngineStates(RuleBasedStateMachine):
     def evaluates(self, place: int, loss: float, exact: bool) -> None:
         process = self._process(place)
         if process is not None and process.evaluation is not None:
-            self._report(process, loss, exact=exact)
-
-    def _report(self, process: Process, loss: float, *, exact: bool) -> None:
-        assert process.evaluation is not None
-        number, process.evaluation = process.evaluation.evaluation, None
-        self.world.do(Evaluated(process.learner, process.incarnation, number, loss, exact))
+            self.world.evaluated(process, loss, exact=exact)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 30.0]))
     def time_passes(self, seconds: float) -> None:
@@ -240,7 +235,7 @@ class EngineStates(RuleBasedStateMachine):
             if self.world.finished:
                 return
             for process in fair:
-                self._fair_turn(process)
+                world.fair_turn(process)
             world.wait(1.0)
         grown = [after - early for after, early in zip(world.versions, before, strict=True)]
         assert min(grown) >= 2, f"versions grew by {grown} while {len(fair)} learners made steps"
@@ -249,28 +244,6 @@ class EngineStates(RuleBasedStateMachine):
         """Seconds, one step each, in which every fragment has several turns, and the silent are given up."""
         silent = self.chosen.lease_seconds + 10 * LONGEST_STEP_SECONDS
         return int(silent) + 6 * (self.chosen.schedule.interval + self.chosen.overlap_limit)
-
-    def _fair_turn(self, process: Process) -> None:
-        """A process does all that there is to do, and makes a step."""
-        world = self.world
-        if not world.current(process):
-            world.join(process.learner, another=False)
-            if not world.current(process):
-                return
-        if process.load or not process.training:
-            world.load(process)
-        if world.engine._state.learners[process.learner].state == "Loading":
-            world.load(process)
-        world.step(process, 1, 1.0)
-        while world.current(process) and process.asks:
-            world.answer(process, min(process.asks))
-        while world.merges:
-            world.merge_done(world.merges[0])
-        for fragment in sorted(process.news):
-            if world.current(process):
-                world.receive_news(process, fragment)
-        if process.evaluation is not None and world.current(process):
-            self._report(process, 2.0, exact=True)
 
 
 def states_of(kind: str) -> type[EngineStates]:

@@ -10,6 +10,7 @@ import json
 from diloco.core.engine.actions import Action, Admit, Merge
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import (
+    Evaluated,
     FragmentApplied,
     FragmentArrived,
     FragmentDeclined,
@@ -114,6 +115,37 @@ class World(CheckedEngine):
         self._remember(process)
         self.sessions.pop(process.learner, None)
         self.do(LearnerLeft(process.learner, process.incarnation, clean))
+
+    def evaluated(self, process: Process, loss: float, *, exact: bool) -> None:
+        """A process says what loss it found."""
+        assert process.evaluation is not None
+        number, process.evaluation = process.evaluation.evaluation, None
+        self.do(Evaluated(process.learner, process.incarnation, number, loss, exact))
+
+    def fair_turn(self, process: Process) -> None:
+        """A process does all that there is to do, and makes a step."""
+        if not self.current(process):
+            self.join(process.learner, another=False)
+            if not self.current(process):
+                return
+        if process.load or not process.training:
+            self.load(process)
+        if self.engine._state.learners[process.learner].state == "Loading":
+            self.load(process)
+        self.step(process, 1, 1.0)
+        self.respond(process)
+
+    def respond(self, process: Process) -> None:
+        """A process does all that there is to do but a step."""
+        while self.current(process) and process.asks:
+            self.answer(process, min(process.asks))
+        while self.merges:
+            self.merge_done(self.merges[0])
+        for fragment in sorted(process.news):
+            if self.current(process):
+                self.receive_news(process, fragment)
+        if process.evaluation is not None and self.current(process):
+            self.evaluated(process, 2.0, exact=True)
 
     def wait(self, seconds: float) -> None:
         """Time passes, and timers fire when they are due."""

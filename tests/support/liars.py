@@ -70,6 +70,8 @@ class Lies:
     """When it says that it trains on what was merged: ``at once``, ``never``, or with a step far ahead, ``later``."""
     declines: int = 0
     """It declines one in so many requests; 0: none."""
+    ignores: int = 0
+    """It leaves requests unanswered for one in so many versions of a fragment; 0: for none."""
     rejoins_every_seconds: float = inf
     another_process: bool = False
     """Whether it joins as another process each time."""
@@ -238,6 +240,8 @@ class Liar:
             self._say(FragmentApplied(self.learner, self.incarnation, fragment, version, self.told + ahead))
 
     def _answer(self, order: AskFragment) -> None:
+        if self.lies.ignores and order.version % self.lies.ignores == 0:
+            return
         self._asked += 1
         mine = (self.learner, order.incarnation, order.fragment, order.version, order.attempt)
         if self.lies.declines and self._asked % self.lies.declines == 0:
@@ -279,7 +283,7 @@ class Ended:
         return sum(self.weights.get(one, 0.0) for one in self.liars)
 
 
-def job(steps: int, *pools: int, batch: object = None, **of_pools: object) -> JobSpec:
+def job(steps: int, *pools: int, quorum: int = 1, batch: object = None, **of_pools: object) -> JobSpec:
     """A job of so many steps of every learner; by pool: its learners. The liar is the last one.
 
     ``batch``: of every pool. ``of_pools``: other fields of pools, each with a value by pool.
@@ -295,7 +299,7 @@ def job(steps: int, *pools: int, batch: object = None, **of_pools: object) -> Jo
         }
     ]
     tokens = steps * TOKENS_PER_STEP * sum(pools)
-    sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2}
+    sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2, "quorum": quorum}
     size = 4 if batch is None else LARGEST_BATCH
     training = {"tokens": tokens, "sequenceLength": 16, "batchSize": size, "evaluation": {"everyTokens": tokens}}
     return small_job(regions=regions, sync=sync, training=training)

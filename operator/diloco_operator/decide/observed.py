@@ -98,6 +98,8 @@ class LearnerReport(BaseModel):
     """Its latest session ended with its leave, and not because it was lost."""
     loading_seconds: float | None = None
     """How long it has been loading the model; None: it is not."""
+    unanswered_now: str = ""
+    """How it leaves requests unanswered; empty: it answers, or the syncer is of a version that does not report it."""
     left_out_now: str = ""
     """Why merges repeatedly leave it out, in a text that stays the same while it lasts; empty: they do not, or the
     syncer is of a version that does not report it."""

@@ -65,6 +65,7 @@ class Reason(StrEnum):
     LEARNERS_GIVEN_UP = "LearnersGivenUp"
     LEARNERS_DIVERGING = "LearnersDiverging"
     QUORUM_LOWERED = "QuorumLowered"
+    LEARNERS_NOT_ANSWERING = "LearnersNotAnswering"
     LEARNERS_TOO_FAST = "LearnersTooFast"
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"

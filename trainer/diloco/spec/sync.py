@@ -50,7 +50,8 @@ class SyncSpec(SpecModel):
     to need, at least 2 (the paper's), below the interval and maxStalenessSteps (ours)."""
     quorum: int = Field(default=1, ge=1, le=10_000)
     """K: learners that must send a fragment before it is merged. One that waits at maxStalenessSteps with nothing to
-    send counts too. If fewer than K are left after others were given up, those are enough."""
+    send counts too. If fewer than K are left without those that were given up, are in quarantine or leave requests
+    unanswered, these are enough."""
     grace: Grace = Grace()
     """How long to wait for late learners after the quorum is reached."""
     merge: Literal["RDA", "Mean"] = "RDA"

@@ -42,6 +42,7 @@ _QUIET_NOTES = (
     NoteKind.LEARNER_EXCLUDED,
     NoteKind.REPEATED,
     NoteKind.MEMBER_LEFT_OUT,
+    NoteKind.PACE_FOLLOWS,
 )
 """Decisions of every round, or those logged elsewhere: on the tape, and in the log only at DEBUG."""
 

@@ -63,6 +63,8 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSp
     causes += _by_reason(Reason.LEARNERS_DIVERGING, "in quarantine: ", quarantined)
     left = left_out(view)
     causes += _left_out_causes([report for report in reports if report.id in left])
+    unanswering = {one.id: one.unanswered_now for one in reports if one.unanswered_now}
+    causes += _by_reason(Reason.LEARNERS_NOT_ANSWERING, "", unanswering)
     if lowered_quorum(view, sync.quorum) is not None:
         text = f"the quorum is {view.quorum}, below spec.sync.quorum ({sync.quorum})"
         causes.append(Cause(Reason.QUORUM_LOWERED, f"{text}: only {view.quorum} learner(s) are left"))

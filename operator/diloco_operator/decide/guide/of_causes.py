@@ -198,10 +198,17 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "other pods on its node are affected too, cordon the node and delete the pod.",
         ),
         Reason.QUORUM_LOWERED: warning(
-            "Learners were given up or are in quarantine, and fewer than `sync.quorum` are left. Those make the "
-            "quorum.",
+            "Learners were given up, are in quarantine or leave requests unanswered, and fewer than `sync.quorum` are "
+            "left. Those make the quorum.",
             "Mend what made them fail, or scale a pool up: the quorum rises with the number of learners. To make the "
             "job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
+        ),
+        Reason.LEARNERS_NOT_ANSWERING: warning(
+            "A learner is connected, but its outer gradients do not arrive in time, or it declines to send them. So "
+            "it sets no pace, and the quorum does not count it if rounds have waited for it. It counts again with the "
+            "next one that arrives.",
+            "Check its link ([links.md](links.md)) and `kubectl logs POD`. If the link is well, look for changed code "
+            "in its image or its `podTemplate`.",
         ),
         Reason.LEARNERS_TOO_FAST: warning(
             "More than a quarter of the steps that a learner reports do not count: it is faster than the others of its "

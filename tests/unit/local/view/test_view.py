@@ -110,6 +110,13 @@ def test_who_reports_far_more_steps_than_count_is_named() -> None:
     assert progress_line(snapshot_of(learners=few)).endswith("faster than counts: east/new/2")
 
 
+def test_who_leaves_requests_unanswered_is_named() -> None:
+    silent = "does not answer requests in time"
+    snapshot = snapshot_of(learners=[one | {"unanswered_now": silent} for one in learners(0)])
+    assert f"east/new/0: {silent}; the others go on without it" in shown(snapshot)
+    assert progress_line(snapshot).endswith("not answering: east/new/0")
+
+
 def test_a_quorum_below_the_manifests_is_shown() -> None:
     snapshot = snapshot_of(quorum=2, quorum_wanted=3)
     assert "quorum 2: only that many learners are left (sync.quorum: 3)" in shown(snapshot)

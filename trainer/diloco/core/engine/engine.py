@@ -151,7 +151,7 @@ class Engine:
 
     def _timer(self, name: str, now: float) -> list[Action]:
         if name == leases.LEASE_TIMER:
-            return leases.check_leases(self._state, now)
+            return leases.check_leases(self._state, now) + rounds.launch_for_those_that_wait(self._state, now)
         if name == divergence.QUARANTINE_TIMER:
             return divergence.timer(self._state, now)
         if name.startswith(ROUND_TIMER):

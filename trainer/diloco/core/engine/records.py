@@ -14,6 +14,8 @@ from diloco.spec.status.engine import PRESENT, LearnerState
 ROUND_TIMER = "round/"
 """Prefix of the name of a round's timer; the fragment's number follows. Before the quorum the timer repeats unanswered
 requests, after it the timer ends the wait."""
+UNANSWERED_LIMIT = 3
+"""So many rounds or requests without an answer, less those with one, and a learner no longer counts (ours)."""
 WORKING = (LearnerState.TRAINING, LearnerState.STALLED)
 """States of a learner that has the model and may send fragments."""
 
@@ -64,6 +66,14 @@ class LearnerRecord:
     """From the request, or being ready if that is later, to its complete payload; of this process."""
     missed_since: float | None = None
     """Since when it had been asked for what it was last waited for in vain; None: it has answered since."""
+    unmerged: int = 0
+    """Rounds that it had reached and that ended without its outer gradient, less its answers (`unanswered`)."""
+    unanswered: int = 0
+    """Times that a round without a quorum waited for it in vain, less its answers (`unanswered`)."""
+    unanswered_since: float | None = None
+    """Since when one of these has grown; None: it has answered in time since."""
+    unanswered_reason: str = ""
+    """Of the latest of them."""
     late: dict[int, Request] = field(default_factory=dict)
     """By fragment: the request in a round that closed without its answer."""
     lead_steps: int = 0
@@ -143,6 +153,16 @@ class LearnerRecord:
         return pace if pace.reports > 1 and pace.seconds else None
 
     @property
+    def paces(self) -> bool:
+        """Whether the schedule follows its clock: its outer gradients are merged."""
+        return self.unmerged < UNANSWERED_LIMIT and not self.unanswering
+
+    @property
+    def unanswering(self) -> bool:
+        """Whether no quorum counts it: rounds have waited for it in vain."""
+        return self.unanswered >= UNANSWERED_LIMIT
+
+    @property
     def step_seconds(self) -> float | None:
         """How long its inner steps take, as far as that counts; None until it has reported one."""
         seconds, least = self.pace.seconds, self.credit.least_step_seconds
@@ -166,6 +186,8 @@ class Round:
     """The version its merge makes."""
     launched_at: float | None = None
     """When it was due; None: learners with a lead are asked ahead of it."""
+    reached: set[str] = field(default_factory=set)
+    """Learners for which it was due when it was launched."""
     asked: dict[str, Request] = field(default_factory=dict)
     """By learner."""
     attempts: int = 0

@@ -63,16 +63,22 @@ class Roster:
     """Planned ones that are."""
     quarantined: set[str] = field(init=False)
     """Those that remain and are in quarantine."""
+    unanswering: set[str] = field(init=False)
+    """Those that remain, are in no quarantine, and for which rounds have waited in vain."""
     quorum: int = field(init=False)
-    """K, or as many as are left if learners were given up or quarantined: the job goes on without those."""
+    """K, or as many as are left of these without those in quarantine or unanswering: the job goes on without them."""
+    pacing: set[str] = field(init=False)
+    """Those that work and whose outer gradients are merged: the schedule follows these, or all if they are too few."""
+    all_pace: bool = field(init=False)
+    """Whether they are too few for the quorum."""
     clocks: Ranking = field(init=False)
-    """Of those that work."""
+    """Of those that the schedule follows."""
     quorum_clock: float | None = field(init=False)
     """The clock of the quorum's slowest learner; None: fewer than the quorum work."""
     step_seconds: Ranking = field(init=False)
-    """Of those that train, as far as measured."""
+    """Of those of them that train, as far as measured."""
     overdue: set[str] = field(init=False)
-    """Those that have not reached the next syncer step, and for whom its fragment's turn is overdue."""
+    """Those of them that have not reached the next syncer step, and for whom its fragment's turn is overdue."""
     with_lead: dict[str, "LearnerRecord"] = field(init=False)
     """Those that work and are asked ahead of launches, by id."""
     longest_lead_steps: int = field(init=False)
@@ -99,7 +105,11 @@ class Roster:
         self.given_up = {one.id for one in planned if one.state == LearnerState.GIVEN_UP}
         self.remaining = {one.id for one in planned if one.id not in self.given_up}
         self.quarantined = {one.id for one in planned if one.id in self.remaining and one.standing.quarantined}
+        unanswering = {one.id for one in planned if one.unanswering}
+        self.unanswering = (unanswering & self.remaining) - self.quarantined
         self._count_quorum()
+        self.pacing = {name for name, one in self.working.items() if one.paces}
+        self.all_pace = len(self.pacing) < self.quorum
         self.gather_clocks()
         self.gather_leads()
 
@@ -108,11 +118,12 @@ class Roster:
         schedule, step = self.state.options.schedule, self.state.launched + 1
         self.next_due, self.next_fragment = schedule.due(step), schedule.fragment(step)
         self._bound = schedule.overdue_steps(self.state.options.max_staleness_steps)
-        self.clocks = Ranking({name: one.clock for name, one in self.working.items()})
+        followed = [one for one in self.working.values() if self._follows(one)]
+        self.clocks = Ranking({one.id: one.clock for one in followed})
         self._find_quorum_clock()
-        training = [one for one in self.working.values() if one.state == LearnerState.TRAINING]
+        training = [one for one in followed if one.state == LearnerState.TRAINING]
         self.step_seconds = Ranking({one.id: seconds for one in training if (seconds := one.step_seconds) is not None})
-        late = [one for one in self.working.values() if one.clock < self.next_due]
+        late = [one for one in followed if one.clock < self.next_due]
         self.overdue = {one.id for one in late if self._is_overdue(one)}
 
     def gather_leads(self) -> None:
@@ -122,12 +133,14 @@ class Roster:
         self.asked_ahead_at = None
 
     def place(self, record: "LearnerRecord") -> None:
-        """Read a learner whose state has changed."""
+        """Read a learner whose state has changed, or that answers no longer or again."""
         name, working, planned = record.id, record.working, record.id in self.state.planned
-        given_up = record.state == LearnerState.GIVEN_UP
-        _put(self.given_up, name, belongs=planned and given_up)
-        _put(self.remaining, name, belongs=planned and not given_up)
-        _put(self.quarantined, name, belongs=planned and not given_up and record.standing.quarantined)
+        remains = planned and record.state != LearnerState.GIVEN_UP
+        _put(self.given_up, name, belongs=planned and not remains)
+        _put(self.remaining, name, belongs=remains)
+        quarantined = remains and record.standing.quarantined
+        _put(self.quarantined, name, belongs=quarantined)
+        _put(self.unanswering, name, belongs=remains and not quarantined and record.unanswering)
         self._count_quorum()
         if not working:
             self.working.pop(name, None)
@@ -135,27 +148,36 @@ class Roster:
             self.working = dict(sorted([*self.working.items(), (name, record)]))
         if (working and record.longest_lead_steps > 0) != (name in self.with_lead):
             self.gather_leads()
+        _put(self.pacing, name, belongs=working and record.paces)
+        if (len(self.pacing) < self.quorum) != self.all_pace:
+            self.all_pace = not self.all_pace
+            self.gather_clocks()
         self.moved(record)
 
     def moved(self, record: "LearnerRecord") -> None:
         """Read a learner that has reported steps, or whose clock was set."""
-        name, working = record.id, record.working
+        name, followed = record.id, self._follows(record)
         if not self.state.confirmed:
             planned = name in self.state.planned
             _put(self.reported, name, belongs=planned and record.pace.reports > 0)
             measured = record.measured is not None
             _put(self.measured, name, belongs=planned and measured)
             _put(self.starting, name, belongs=planned and record.present and not measured)
-        self.clocks.put(name, record.clock if working else None)
+        self.clocks.put(name, record.clock if followed else None)
         self._find_quorum_clock()
-        self.step_seconds.put(name, record.step_seconds if record.state == LearnerState.TRAINING else None)
-        if working and record.clock < self.next_due and self._is_overdue(record):
+        training = followed and record.state == LearnerState.TRAINING
+        self.step_seconds.put(name, record.step_seconds if training else None)
+        if followed and record.clock < self.next_due and self._is_overdue(record):
             self.overdue.add(name)
         else:
             self.overdue.discard(name)
 
     def _count_quorum(self) -> None:
-        self.quorum = max(1, min(self.state.options.quorum, len(self.remaining) - len(self.quarantined)))
+        left = len(self.remaining) - len(self.quarantined) - len(self.unanswering)
+        self.quorum = max(1, min(self.state.options.quorum, left))
+
+    def _follows(self, record: "LearnerRecord") -> bool:
+        return record.working and (self.all_pace or record.paces)
 
     def _find_quorum_clock(self) -> None:
         clocks = self.clocks.ascending

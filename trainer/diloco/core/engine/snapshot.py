@@ -182,6 +182,9 @@ def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRe
         pushed_bytes=record.pushed_bytes,
         merged_tokens=record.merged_tokens,
         allotted_seconds=record.allotted(now),
+        unmerged=record.unmerged,
+        unanswered=record.unanswered,
+        unanswered_reason=record.unanswered_reason,
         account=Account(seconds, fsum(seconds.values()), step=record.account.step, spent=record.account.spent),
         # The end of a quarantine is its remaining time until the first learner joins (`divergence.joins`).
         standing=replace(

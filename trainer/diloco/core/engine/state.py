@@ -191,8 +191,11 @@ class EngineState:
 
     def at_bound(self, record: LearnerRecord) -> bool:
         """Whether a learner has made so many steps without receiving some fragment that it must wait for it."""
-        oldest = min(record.received_steps, default=record.step)
-        return record.step - oldest >= self.options.max_staleness_steps
+        return self.staleness(record) >= self.options.max_staleness_steps
+
+    def staleness(self, record: LearnerRecord) -> int:
+        """Inner steps that a learner has made since it received the fragment that it received first."""
+        return record.step - min(record.received_steps, default=record.step)
 
     def evaluates(self, record: LearnerRecord) -> bool:
         """Whether a learner has been told to evaluate the model."""

@@ -76,10 +76,20 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         left_out=record.left_out,
         left_out_reason=record.left_out_reason,
         left_out_now=record.left_out_first_reason if record.left_out_lately >= OFTEN_LEFT_OUT else "",
+        unanswered_now=_unanswered_now(state, record, now),
         resets=record.standing.resets,
         diverged_reason=record.standing.reason,
         quarantine_seconds=divergence.quarantine_seconds(state, record, now),
     )
+
+
+def _unanswered_now(state: EngineState, record: LearnerRecord, now: float) -> str:
+    """Why a learner does not count. What ends within a lease is no news: its link may be slow for a moment."""
+    since = record.unanswered_since
+    lasts = since is not None and now - since >= state.options.lease_seconds
+    if not record.unanswering and not (record.working and lasts and not record.paces):
+        return ""
+    return "" if record.state in (LearnerState.GIVEN_UP, LearnerState.QUARANTINED) else record.unanswered_reason
 
 
 def _share(time: Mapping[TimeClass, float], classes: Collection[TimeClass]) -> float | None:

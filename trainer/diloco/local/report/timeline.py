@@ -220,6 +220,8 @@ def incidents_noted(entry: TapeEntry, seconds: float, named: set[str]) -> list[I
 _NOTED = {
     NoteKind.MEMBER_LEFT_OUT: "left out of a merge for the first time",
     NoteKind.LEARNER_QUARANTINED: "left out for a while",
+    NoteKind.LEARNER_NOT_COUNTED: "does not count",
+    NoteKind.LEARNER_COUNTED: "counts again",
     NoteKind.EVALUATION_DOUBTED: "its evaluation is in doubt",
     NoteKind.EVALUATION_CONFIRMED: "an evaluation that was in doubt is confirmed",
     NoteKind.QUORUM_FOLLOWS: "the quorum follows",

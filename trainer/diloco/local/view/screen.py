@@ -131,6 +131,8 @@ def progress_line(snapshot: RunSnapshot) -> str:
         learner.id for learner in status.learners if learner.left_out_now and learner.quarantine_seconds is None
     ]:
         parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
+    if names := [learner.id for learner in status.learners if learner.unanswered_now]:
+        parts.append(f"not answering: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if names := [learner.id for learner in status.learners if learner.counted_share < TOO_FAST]:
         parts.append(f"faster than counts: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
@@ -149,7 +151,7 @@ def _taking_part(snapshot: RunSnapshot) -> str:
 def render(snapshot: RunSnapshot, events: tuple[str, ...]) -> RenderableType:
     """The live view as a rich renderable."""
     parts: list[RenderableType] = [_head(snapshot), *_rates(snapshot), _bar(snapshot), _learners(snapshot)]
-    parts += [*_diverged(snapshot), *_left_out(snapshot), *_links(snapshot)]
+    parts += [*_diverged(snapshot), *_left_out(snapshot), *_unanswering(snapshot), *_links(snapshot)]
     parts += [Text(f"{problem}; training goes on", style="yellow") for problem in _not_written(snapshot.status)]
     if events:
         parts.append(Text("\n".join(events), style="dim"))
@@ -214,6 +216,13 @@ def _left_out(snapshot: RunSnapshot) -> list[Text]:
         for one in sorted(left_out, key=lambda one: (not one.left_out_now, -one.left_out, one.id))
     ]
     return _shortened(lines, "were left out of merges", "dim")
+
+
+def _unanswering(snapshot: RunSnapshot) -> list[Text]:
+    """Learners that leave requests unanswered, and how."""
+    silent = [one for one in _learner_statuses(snapshot) if one.unanswered_now]
+    lines = [Text(f"{one.id}: {one.unanswered_now}; the others go on without it", style="yellow") for one in silent]
+    return _shortened(lines, "do not answer", "yellow")
 
 
 def _learner_statuses(snapshot: RunSnapshot) -> Sequence[LearnerStatus]:

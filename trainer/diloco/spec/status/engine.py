@@ -118,6 +118,9 @@ class LearnerStatus(StatusPart):
     """Reason of the latest of them."""
     left_out_now: str = ""
     """Why it is repeatedly left out of merges, in words that stay the same while it lasts; empty: it is not."""
+    unanswered_now: str = ""
+    """Why neither the pace nor, if rounds have waited for it, the quorum counts it: it leaves requests unanswered.
+    Empty: it answers."""
     counted_share: float = 1.0
     """The share of its steps that counts; below 1: it reports more than the speed of the others shows to be possible.
     Below `TOO_FAST` it is named."""
@@ -237,7 +240,7 @@ class EngineStatus(StatusPart):
     quorum: int = 0
     """Learners that must currently have sent a fragment before it is merged."""
     quorum_wanted: int = 0
-    """``sync.quorum``: more than ``quorum`` if, after learners were given up, too few are left."""
+    """``sync.quorum``: more than ``quorum`` if too few are left that are not given up, in quarantine or unanswering."""
     recoveries: RecoveriesStatus = RecoveriesStatus()
 
     @property

@@ -159,6 +159,8 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     for state in LearnerState:
         learners.add_metric([state], sum(learner.state == state for learner in status.learners))
     yield learners
+    silent = "Learners that leave requests unanswered, so that neither pace nor quorum counts them"
+    yield _gauge("diloco_learners_not_answering", silent, sum(bool(one.unanswered_now) for one in status.learners))
     resets = "Times that a learner which had diverged started over from the global model"
     yield _gauge("diloco_learner_resets", resets, sum(learner.resets for learner in status.learners))
     yield from _time(status)

@@ -112,6 +112,20 @@ class TestWhatIsMeasured:
         script.applied(1, 0, 1)
         assert measured(script) == (None, None)
 
+    def test_a_merge_whose_members_are_all_away_is_not_on_its_way(self) -> None:
+        script = due_each_step()
+        script.step(0)
+        script.push(0, 0)
+        script.step(1)
+        (one,) = of(script.decline(1, 0), Merge)
+        script.leave(0)
+        script.merge_done(one, applied=False)
+        assert in_flight(script) == 0
+        script.wait(8.0)
+        script.begin(0, versions=(one.version,))
+        script.applied(0, 0, merge(script, 0))
+        assert measured(script) == (0.5, 0.25)
+
 
 class TestWhatIsInFlight:
     def test_a_fragment_is_from_its_launch_until_its_members_train_on_it(self) -> None:

@@ -18,9 +18,12 @@ def merged(state: EngineState, current: Round) -> None:
     assert current.closed_at is not None
     if before := state.returning.get(current.fragment):  # for members without the version before
         state.sync_seconds.add(current.closed_at - before.closed_at)
+        del state.returning[current.fragment]
     awaited = {name for name in current.arrived if state.learners[name].present}
-    needed = min(state.quorum, len(awaited))
-    state.returning[current.fragment] = Return(current.version, current.launched_at, current.closed_at, needed, awaited)
+    if awaited:
+        needed = min(state.quorum, len(awaited))
+        one = Return(current.version, current.launched_at, current.closed_at, needed, awaited)
+        state.returning[current.fragment] = one
 
 
 def applied(state: EngineState, learner: str, fragment: int, version: int, now: float) -> None:

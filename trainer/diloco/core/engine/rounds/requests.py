@@ -8,6 +8,7 @@ answer is kept until they are.
 from diloco.core.engine.actions import Action, AskFragment
 from diloco.core.engine.events import FragmentArrived, FragmentLate
 from diloco.core.engine.records import LearnerRecord, Request, Round
+from diloco.core.engine.rounds import unanswered
 from diloco.core.engine.rounds.leads import AnswerTime, Leads, best_leads
 from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import LearnerState
@@ -29,12 +30,21 @@ def ask(state: EngineState, current: Round, record: LearnerRecord, now: float, r
 
 
 def ask_at_launch(state: EngineState, current: Round, now: float, reason: str) -> list[Action]:
-    """Ask every learner that was not asked ahead."""
-    return [
-        ask(state, current, record, now, reason)
-        for record in state.roster.working.values()
-        if record.id not in current.asked
-    ]
+    """Ask every learner that was not asked ahead, or had nothing to send then and has now."""
+    asks: list[Action] = []
+    for record in state.roster.working.values():
+        again = may_send_now(state, current, record)
+        if again:
+            del current.declined[record.id]
+        if again or record.id not in current.asked:
+            asks.append(ask(state, current, record, now, reason))
+    return asks
+
+
+def may_send_now(state: EngineState, current: Round, record: LearnerRecord) -> bool:
+    """Whether a learner that had nothing to send has made a step since, and may have something now."""
+    declined = current.declined.get(record.id)
+    return declined is not None and record.step > declined and state.is_ready(record, current.fragment)
 
 
 def ask_ahead(state: EngineState, learner: str | None, now: float) -> list[Action]:
@@ -101,19 +111,27 @@ def shut_out(state: EngineState, record: LearnerRecord, current: Round, now: flo
     """
     request = current.asked[record.id]
     if request.since is not None:
-        if record.missed_since is None and record.id in current.deadlines:
-            record.missed_since = request.since
+        missed(record, current)
         record.answer_seconds.at_least(2 * (now - request.since), state.options.sizes[current.fragment])
         record.late[current.fragment] = request
 
 
-def answered_late(state: EngineState, record: LearnerRecord, event: FragmentArrived | FragmentLate, now: float) -> None:
+def missed(record: LearnerRecord, current: Round) -> None:
+    """Note that a round has waited in vain for a learner: none does before it answers."""
+    if record.missed_since is None and record.id in current.deadlines:
+        record.missed_since = current.asked[record.id].since
+
+
+def answered_late(
+    state: EngineState, record: LearnerRecord, event: FragmentArrived | FragmentLate, now: float
+) -> list[Action]:
     """Note an answer that comes after its round: the learner answers again, and took at least this long."""
     request = record.late.get(event.fragment)
     if request is None or request.key != event.key:
-        return
+        return []
     del record.late[event.fragment]
     answered(state, record, event.fragment, request, now)
+    return unanswered.answered_late(state, record, now)
 
 
 def plan_leads(state: EngineState) -> None:

@@ -9,7 +9,7 @@ from math import inf
 from diloco.core.engine.actions import Action, CancelTimer, Member, Merge, Note, NoteKind, SetTimer
 from diloco.core.engine.members import accounting
 from diloco.core.engine.records import Round
-from diloco.core.engine.rounds import requests
+from diloco.core.engine.rounds import requests, unanswered
 from diloco.core.engine.rounds.grace import grace_window
 from diloco.core.engine.rounds.waiting import Candidate, Wait, wait_for
 from diloco.core.engine.state import EngineState
@@ -43,13 +43,14 @@ def _wait(state: EngineState, current: Round, now: float) -> Wait:
     for record in state.roster.working.values():
         if record.state != LearnerState.TRAINING:
             continue
-        speed += record.tokens_per_second
+        speed += record.tokens_per_second if record.paces else 0.0
         if not current.awaits(record.id) or (request := current.asked[record.id]).since is None:
             continue
         stake = record.credit.tokens - record.received_tokens[current.fragment]
         usual = state.usual_answer_seconds(record, current.fragment)
         deviation = max(1.0, size) * record.answer_seconds.deviation
         missed = record.missed_since is not None and request.since > record.missed_since
+        missed |= usual is None and not record.paces  # it may join again and again
         candidates.append(Candidate(record.id, request.since, usual, deviation, stake, missed=missed))
     step_seconds = state.quorum_step_seconds
     bound_at = current.launched_at + state.options.overlap_limit * step_seconds
@@ -73,17 +74,21 @@ def settle(state: EngineState, current: Round, now: float) -> list[Action]:
 
 
 def _may_come_in_grace(state: EngineState, current: Round, name: str) -> bool:
-    """Whether the grace window applies to this learner: it is not ready yet, or may still answer within the window."""
+    """Whether the grace window applies to this learner: it is not ready yet, or may still answer within the window.
+
+    It does not apply to one that rounds have ended without.
+    """
     request, record = current.asked[name], state.learners[name]
-    if request.since is None:
-        return True
+    if request.since is None or not record.paces:
+        return record.paces
     usual = state.usual_answer_seconds(record, current.fragment)
     return usual is None or request.since + usual <= current.grace_until
 
 
-def all_answered(state: EngineState, current: Round) -> bool:
-    """Whether no learner that was asked trains and has not answered."""
-    return not any(_is_missing(state, current, name) for name in current.asked)
+def all_answered(state: EngineState, current: Round, *, that_pace: bool = False) -> bool:
+    """Whether no learner that was asked trains and has not answered; or of those only that the schedule follows."""
+    names = current.asked.keys() & state.roster.pacing if that_pace else current.asked
+    return not any(_is_missing(state, current, name) for name in names)
 
 
 def _is_missing(state: EngineState, current: Round, name: str) -> bool:
@@ -130,8 +135,9 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
         for name, one in sorted(current.arrived.items())
     )
     actions: list[Action] = [CancelTimer(current.timer)]
-    for record in state.roster.working.values():
+    for record in list(state.roster.working.values()):
         if record.id not in current.arrived:
+            actions += unanswered.ended_without(state, current, record, now)
             declined = record.id in current.declined
             text = "it had made no step" if declined else "its outer gradient did not arrive in time"
             actions.append(Note(NoteKind.LEARNER_EXCLUDED, text, record.id, current.fragment))

@@ -18,10 +18,10 @@ from diloco.core.engine.events import (
 from diloco.core.engine.members import accounting, comparison, divergence, standing
 from diloco.core.engine.members.leases import SLOW_STEPS, heard
 from diloco.core.engine.records import LearnerRecord, Round
-from diloco.core.engine.rounds import in_flight, quorum, requests, round_end
+from diloco.core.engine.rounds import in_flight, quorum, requests, round_end, unanswered
 from diloco.core.engine.state import EngineState
 from diloco.core.merge.outliers import NOT_FINITE
-from diloco.spec.status.engine import Phase
+from diloco.spec.status.engine import LearnerState, Phase
 
 
 def launch_due(state: EngineState, learner: str | None, now: float) -> list[Action]:
@@ -34,31 +34,65 @@ def launch_due(state: EngineState, learner: str | None, now: float) -> list[Acti
     actions: list[Action] = []
     # A launch moves no clock to where the next step is due, so that the clock from before it will do.
     while (clock >= roster.next_due or roster.overdue) and (ready := _ready(state, now)) >= roster.quorum:
-        step, fragment = state.launched + 1, roster.next_fragment
-        current = state.rounds.get(fragment)
-        if current is not None and current.launched_at is not None:
+        if not _may_launch(state, now):
             break
-        limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * state.quorum_step_seconds)
-        if in_flight.in_flight(state, now, limit_seconds) >= state.overlap.allowed:
-            state.overlap.held_back()
-            break
-        state.launched, state.turns_at[fragment] = step, now
-        least_clock = schedule.least_clock(step)
-        for record in roster.working.values():
-            record.clock = max(record.clock, least_clock)
-            record.turn_steps[fragment] = record.step
-        current = state.opened(step)
-        current.launched_at = now
-        reason = f"syncer step {step}, due at inner step {schedule.due(step)}: {ready} learner(s) have reached it"
-        actions.append(Note(NoteKind.ROUND_OPENED, reason, fragment=fragment))
-        actions += requests.ask_at_launch(state, current, now, reason)
-        actions.append(quorum.patience(state, current, now))
-        actions += quorum.check(state, current, now)
-        comparison.compare(state)
-        roster.gather_clocks()
-        requests.plan_leads(state)
+        due = f"due at inner step {schedule.due(state.launched + 1)}"
+        actions += _launch(state, now, f"{due}: {ready} learner(s) have reached it")
     if learner in roster.with_lead or clock != roster.asked_ahead_at:
         actions += requests.ask_ahead(state, learner, now)
+    return actions
+
+
+def launch_for_those_that_wait(state: EngineState, now: float) -> list[Action]:
+    """Launch the next syncer step for learners at their staleness bound, if a quorum does not reach it for a lease.
+
+    The others may never do. Whoever waits at its bound loses no step by being asked early.
+    """
+    latest = state.turns_at[state.options.schedule.fragment(state.launched)] if state.launched else None
+    since = state.elapsed_since if latest is None else latest
+    if state.phase != Phase.TRAINING or since is None or now - since < state.options.lease_seconds:
+        return []
+    if any(current.launched_at is not None for current in state.rounds.values()) or not _may_launch(state, now):
+        return []
+    waiting = sum(one.state == LearnerState.TRAINING and state.at_bound(one) for one in state.roster.working.values())
+    if not waiting:
+        return []
+    return _launch(state, now, f"{waiting} learner(s) wait for it, and fewer than {state.quorum} have reached it")
+
+
+def _may_launch(state: EngineState, now: float) -> bool:
+    """Whether the next fragment, and another one in flight, may be launched."""
+    current = state.rounds.get(state.roster.next_fragment)
+    if current is not None and current.launched_at is not None:
+        return False
+    limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * state.quorum_step_seconds)
+    if in_flight.in_flight(state, now, limit_seconds) < state.overlap.allowed:
+        return True
+    state.overlap.held_back()
+    return False
+
+
+def _launch(state: EngineState, now: float, why: str) -> list[Action]:
+    """Launch the next syncer step."""
+    roster, schedule = state.roster, state.options.schedule
+    step, fragment, due = state.launched + 1, roster.next_fragment, roster.next_due
+    state.launched, state.turns_at[fragment] = step, now
+    current = state.opened(step)
+    current.launched_at = now
+    least_clock = schedule.least_clock(step)
+    for record in roster.working.values():
+        if record.clock >= due or record.id in roster.overdue:
+            current.reached.add(record.id)
+        record.clock = max(record.clock, least_clock)
+        record.turn_steps[fragment] = record.step
+    reason = f"syncer step {step}, {why}"
+    actions: list[Action] = [Note(NoteKind.ROUND_OPENED, reason, fragment=fragment)]
+    actions += requests.ask_at_launch(state, current, now, reason)
+    actions.append(quorum.patience(state, current, now))
+    actions += quorum.check(state, current, now)
+    comparison.compare(state)
+    roster.gather_clocks()
+    requests.plan_leads(state)
     return actions
 
 
@@ -93,8 +127,7 @@ def stepped(state: EngineState, record: LearnerRecord, now: float) -> list[Actio
             actions += round_end.plan_wait(state, current, now, f"{record.id} is ready now; ")
     declined = [fragment for fragment, current in state.rounds.items() if record.id in current.declined]
     for current in [state.rounds[fragment] for fragment in sorted(declined)]:
-        if current.quorum_at is None and current.arrived:
-            actions += quorum.check(state, current, now)
+        actions += quorum.stepped(state, current, record, now)
     return actions
 
 
@@ -127,9 +160,9 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
         return [_discard(event, "its session is over")]
     problem = _problem(state, current, event)
     if problem is not None:
-        requests.answered_late(state, record, event, now)
+        late = requests.answered_late(state, record, event, now)
         accounting.dropped(state, record, event)
-        return [_discard(event, problem)]
+        return [_discard(event, problem), *late]
     assert current is not None
     record.pushed_bytes += event.payload_bytes
     counts = record.credit.of(event, state.options.schedule.interval, record.pace)
@@ -141,15 +174,13 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     current.declined.pop(event.learner, None)
     current.arrived[event.learner] = counts
     record.account.captured(event.fragment, event.version, event.base_version, event.steps)
-    return quorum.check(state, current, now)
+    return [*unanswered.answered(state, record, now), *quorum.check(state, current, now)]
 
 
 def late(state: EngineState, event: FragmentLate, now: float) -> list[Action]:
     """Record how long a learner took whose push was refused because its round is over."""
     record = heard(state, event, now)
-    if record is not None:
-        requests.answered_late(state, record, event, now)
-    return []
+    return [] if record is None else requests.answered_late(state, record, event, now)
 
 
 def _counts_already(state: EngineState, current: Round | None, event: FragmentArrived) -> bool:
@@ -216,6 +247,12 @@ def _lost(state: EngineState, learner: str, now: float, *, diverged: bool) -> li
     """
     actions: list[Action] = _take_back(state, learner, now) if diverged else []
     in_flight.lost(state, learner, now)
+    awaiting = [one for one in state.rounds.values() if one.launched_at is not None and one.awaits(learner)]
+    if awaiting and not diverged:
+        record, waited_for = state.learners[learner], any(quorum.is_missing(current) for current in awaiting)
+        for current in awaiting:
+            requests.missed(record, current)
+        actions += unanswered.lost(state, record, now, waited_for=waited_for)
     for current in _ordered(state):
         current.asked.pop(learner, None)
         current.declined.pop(learner, None)
