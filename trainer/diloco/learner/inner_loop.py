@@ -82,7 +82,7 @@ class InnerLoop:
         self.paused = False
 
     def step_seconds(self) -> float:
-        """Usual duration of a step, whatever one step was held up by; 0 before the first."""
+        """Usual duration of a step at this speed, whatever one step was held up by; 0 before the first."""
         return self._usual_seconds
 
     def run(self, step: Callable[[float], StepResult]) -> Ending:
@@ -113,9 +113,10 @@ class InnerLoop:
 
         Time since the step before counts as training. Raises as ``begin`` does.
         """
-        speed, own_seconds = self._settings.speed, result.seconds
-        if self._usual_seconds:  # a machine that is busy for a moment must not hold it up many times as long
-            own_seconds = min(own_seconds, _LONG_STEP * speed * self._usual_seconds)
+        speed = self._settings.speed
+        # A process that was frozen, or a machine that is busy for a moment, must not hold it up many times as long. What
+        # is usual is not known in the first step, which may be one that was held up.
+        own_seconds = min(result.seconds, _LONG_STEP * speed * self._usual_seconds)
         seconds = result.seconds + sleep_for_speed(own_seconds, speed, self._sleep)
         self._activity.switch_to(Kind.LOOKING)
         if result.skipped:
@@ -314,7 +315,7 @@ class InnerLoop:
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
-        self._recent_seconds.append(step_seconds)
+        self._recent_seconds.append(result.seconds / self._settings.speed)
         self._usual_seconds = median(self._recent_seconds)
         self.news = StepReport(
             incarnation=0,
