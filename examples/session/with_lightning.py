@@ -1,12 +1,11 @@
-"""Lightning: a callback counts its steps."""
+"""Lightning: a callback tells the session of each batch, which counts the optimizer's steps."""
 
 from typing import Any
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader
-from toy import Batch, Model, Points, held_out_loss
+from toy import Batch, Model, batches, held_out_loss
 
 import diloco
 
@@ -23,7 +22,7 @@ class Fit(LightningModule):
         return self.optimizer
 
 
-class Counts(Callback):
+class Tells(Callback):
     def __init__(self, session: diloco.Session) -> None:
         self.session = session
 
@@ -34,13 +33,12 @@ class Counts(Callback):
 def train(model: Model, learning_rate: float) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     session = diloco.session(model, optimizer, evaluate=held_out_loss)
-    points = session.saved["points"] = Points(session.seed)
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    trainer = Trainer(max_epochs=-1, devices=1, callbacks=[Counts(session)], **quiet)
+    trainer = Trainer(max_epochs=-1, devices=1, callbacks=[Tells(session)], **quiet)
     with session:
-        trainer.fit(Fit(model, optimizer), DataLoader(points, batch_size=16))
+        trainer.fit(Fit(model, optimizer), batches(session.seed, session.steps))
