@@ -18,7 +18,6 @@ _PROCESSES = ("learner", "syncer", "rank")
 
 def main() -> None:
     """Entry point of the program."""
-    let_users_fork()
     of_process = sys.argv[1:2] and sys.argv[1] in _PROCESSES
     if of_process:
         signal.signal(signal.SIGTERM, _exit)
@@ -37,14 +36,6 @@ def main() -> None:
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
-
-
-def let_users_fork() -> None:
-    """Keep gRPC's fork handlers off, before it is loaded: they abort what a user's code forks (grpc/grpc#32992).
-
-    No forked process of ours uses gRPC; a ``DataLoader``'s workers are forked while transfers are under way.
-    """
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 def _exit(*_: object) -> NoReturn:

@@ -14,7 +14,6 @@ _LOADED = ("diloco.cli.processes", "diloco.learner.process", "diloco.syncer.proc
 def main() -> None:
     """Load, say so on the socket that is the standard input, and fork; each forked process goes on from here."""
     way = socket.socket(fileno=os.dup(0))
-    entry.let_users_fork()
     for name in _LOADED:
         importlib.import_module(name)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
