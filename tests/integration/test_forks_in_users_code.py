@@ -23,11 +23,11 @@ def frameworks_loaded_once() -> Iterator[None]:
         yield
 
 
-def job(folder: Path, loop: str, **arguments: Any) -> Path:
+def job(folder: Path, loop: str, tokens: int, **arguments: Any) -> Path:
     spec = {
         "model": {"entrypoint": f"{CODE}:Line"},
         "loop": {"entrypoint": f"{CODE}:{loop}", "arguments": arguments},
-        "training": {"tokens": 800, "sequenceLength": 1, "batchSize": 4, "checkpointEverySteps": 1000},
+        "training": {"tokens": tokens, "sequenceLength": 1, "batchSize": 4, "checkpointEverySteps": 1000},
         "sync": {"fragments": 2, "interval": 2},
         "regions": [{"name": "here", "pools": [{"name": "cpu", "learners": 2}]}],
     }
@@ -49,7 +49,7 @@ def nothing_died(run: LocalRun, starts: int = 1) -> None:
 def test_workers_live_and_no_batch_is_twice_or_lost_over_a_kill(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    with LocalRun(job(tmp_path, "train", notes=str(notes)), "--chaos", "kill:*@step=20") as run:
+    with LocalRun(job(tmp_path, "train", 800, notes=str(notes)), "--chaos", "kill:*@step=20") as run:
         done = run.ended()
     assert done.returncode == 0, done.stderr
     nothing_died(run, starts=2)
@@ -67,7 +67,7 @@ def test_workers_live_and_no_batch_is_twice_or_lost_over_a_kill(tmp_path: Path) 
 @pytest.mark.usefixtures("frameworks_loaded_once")
 @pytest.mark.parametrize("loop", ["train_by_trainer", "train_by_lightning"])
 def test_workers_of_a_framework_live(tmp_path: Path, loop: str) -> None:
-    with LocalRun(job(tmp_path, loop)) as run:
+    with LocalRun(job(tmp_path, loop, 400)) as run:
         done = run.ended()
     assert done.returncode == 0, done.stderr
     nothing_died(run)
