@@ -57,7 +57,7 @@ def train(model: nn.Module, notes: str) -> None:
     with session, path.open("w", buffering=1) as told:
         while True:
             sampler = count(BATCH * session.steps)
-            loader = DataLoader(Points(10**9), BATCH, sampler=sampler, num_workers=2)  # type: ignore[arg-type]  # no end
+            loader = DataLoader(Points(10**9), BATCH, sampler=sampler, num_workers=2)
             for batch in islice(loader, _STEPS_OF_WORKERS):
                 number = int(batch.pop("number")[0])
                 loss = model(**batch)["loss"]
@@ -76,7 +76,7 @@ def train_by_trainer(model: nn.Module) -> None:
     optimizer, session = _joined(model)
 
     class Tells(TrainerCallback):
-        def on_step_end(self, _a: Any, _s: Any, control: Any, **_: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the library's
             control.should_training_stop = not session.step()
 
     arguments = TrainingArguments(
@@ -116,7 +116,9 @@ def train_by_lightning(model: nn.Module) -> None:
         def on_train_batch_end(self, trainer: Trainer, _: Any, outputs: Any, *_more: Any) -> None:
             trainer.should_stop = not session.step(outputs["loss"])
 
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet: dict[str, Any] = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     trainer = Trainer(max_epochs=-1, devices=1, accumulate_grad_batches=2, callbacks=[Tells()], **quiet)
     with session:
         trainer.fit(Fit(), DataLoader(Points(BATCH * _STEPS_OF_WORKERS), BATCH // 2, num_workers=2))

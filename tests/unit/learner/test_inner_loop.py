@@ -7,9 +7,10 @@ import pytest
 
 from diloco.core.account.time_spent import TimeSpent
 from diloco.learner.mailboxes.orders import Ending, EndKind
+from diloco.learner.training.fragment_trainer import StepResult
 from diloco.wire.messages import Progress, StepReport
 from tests.support.hand_clock import HandClock
-from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
+from tests.support.inner_loop import FRAGMENTS, NOW, STEP_TOKENS, LoopBench
 
 Lines = Callable[..., list[str]]
 STOPPED = Ending(EndKind.STOPPED, "the steps are made")
@@ -112,6 +113,18 @@ def test_a_first_step_that_spans_a_freeze_is_not_stretched(clock: HandClock) -> 
     bench = LoopBench(clock, speed=0.2)
     bench.run((81.78, False), (0.0, False))
     assert bench.wakeup.waits == []
+
+
+def test_steps_that_are_told_together_count_each(clock: HandClock) -> None:
+    bench = LoopBench(clock, checkpoint_every_steps=4)
+    bench.loop.begin()
+    for _ in range(3):
+        bench.make(3)
+        bench.passes(6.0)
+        bench.loop.after_step(StepResult(2.0, 3 * STEP_TOKENS, 6.0, 1.0, 0.1, skipped=False, steps=3))
+    assert bench.checkpoints == [6, 9]
+    assert [call[1].step_seconds for call in bench.said.of("step")] == [2.0] * 3  # type: ignore[attr-defined]
+    assert bench.loop.step_seconds() == 2.0
 
 
 def test_a_learner_that_is_asked_to_stop_does_not_act_slow(clock: HandClock) -> None:

@@ -57,7 +57,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], Any]] = {
     "lists of matrices": ListsOfMatrices,
     "two": matrices_and_rest,
     "with a history": lambda those: torch.optim.LBFGS(those, lr=0.1, max_iter=2, history_size=3),
-    "without a rate": lambda those: Adafactor(those, warmup_init=True),
+    "without a rate": lambda those: Adafactor(those, warmup_init=True),  # type: ignore[no-untyped-call]
     "wrapped": lambda those: Wrapper(torch.optim.Adam(those, amsgrad=True)),
 }
 

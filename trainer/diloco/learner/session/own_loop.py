@@ -90,8 +90,7 @@ class OwnLoop:
         return self._session
 
     def _optimizers(self, given: object) -> list[torch.optim.Optimizer]:
-        several = isinstance(given, list | tuple) and given
-        found = [_inner(one) for one in (given if several else [given])]
+        found = [_inner(one) for one in (given if isinstance(given, list | tuple) and given else [given])]
         for one in found:
             if not isinstance(one, torch.optim.Optimizer):
                 kind = type(one).__name__
