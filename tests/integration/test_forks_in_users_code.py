@@ -17,7 +17,7 @@ LEARNERS = "here/cpu/0", "here/cpu/1"
 CODE = "tests.support.forking_code"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def frameworks_loaded_once() -> Iterator[None]:
     with fork_server.loading("transformers.trainer", "pytorch_lightning"):
         yield
