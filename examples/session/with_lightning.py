@@ -22,7 +22,7 @@ class Fit(LightningModule):
         return self.optimizer
 
 
-class Tells(Callback):
+class Counts(Callback):
     def __init__(self, session: diloco.Session) -> None:
         self.session = session
 
@@ -39,6 +39,6 @@ def train(model: Model, learning_rate: float) -> None:
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    trainer = Trainer(max_epochs=-1, devices=1, callbacks=[Tells(session)], **quiet)
+    trainer = Trainer(max_epochs=-1, devices=1, callbacks=[Counts(session)], **quiet)
     with session:
         trainer.fit(Fit(model, optimizer), batches(session.seed, session.steps))

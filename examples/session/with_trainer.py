@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 import diloco
 
 
-class Tells(TrainerCallback):
+class Counts(TrainerCallback):
     def __init__(self, session: diloco.Session) -> None:
         self.session = session
 
@@ -38,6 +38,6 @@ def train(model: Model, learning_rate: float) -> None:
         report_to="none",
         disable_tqdm=True,
     )
-    trainer = Fit(session, model, arguments, optimizers=(optimizer, None), callbacks=[Tells(session)])
+    trainer = Fit(session, model, arguments, optimizers=(optimizer, None), callbacks=[Counts(session)])
     with session:
         trainer.train()

@@ -80,6 +80,7 @@ def test_processes_of_a_data_source_live(tmp_path: Path) -> None:
         tmp_path,
         tokens=12_800,
         pools={"here/cpu": 2},
+        model={"builtin": {"preset": "pico", "vocabularySize": 257}},
         data={"entrypoint": f"{CODE}:open_forked"},
         sync={"fragments": 2, "interval": 2},
     )
