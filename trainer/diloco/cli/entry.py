@@ -21,6 +21,8 @@ def main() -> None:
     of_process = sys.argv[1:2] and sys.argv[1] in _PROCESSES
     if of_process:
         signal.signal(signal.SIGTERM, _exit)
+        # What a user's code forks ends by SIGTERM, as a multiprocessing.Pool expects: our handlers are not for it.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     if sys.argv[1:2] == ["rank"]:  # its learner's first process ends it, in order
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
