@@ -1,11 +1,11 @@
 """A model, and data without an end, for the three loops: they fit y = sin(3 x)."""
 
-from collections.abc import Iterator
+from itertools import count
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 Batch = dict[str, Tensor]
 _X = torch.linspace(-2, 2, 64)[:, None]
@@ -22,24 +22,20 @@ class Model(nn.Module):
         return {"loss": functional.mse_loss(self.layers(x), labels)}
 
 
-class Points(IterableDataset[Batch]):
-    """Points without an end, other ones for another seed. A restarted learner goes on after those that it has drawn."""
+class Points(Dataset[Batch]):
+    """Points by number, without an end; other ones for another seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.drawn = 0
 
-    def __iter__(self) -> Iterator[Batch]:
-        while True:
-            self.drawn += 1
-            x = torch.tensor([4 * ((self.seed + self.drawn) * 0.618034 % 1) - 2])
-            yield {"x": x, "labels": torch.sin(3 * x)}
+    def __getitem__(self, number: int) -> Batch:
+        x = torch.tensor([4 * ((self.seed + number) * 0.618034 % 1) - 2])
+        return {"x": x, "labels": torch.sin(3 * x)}
 
-    def state_dict(self) -> dict[str, int]:
-        return {"drawn": self.drawn}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.drawn = state["drawn"]
+def batches(seed: int, steps: int) -> DataLoader[Batch]:
+    """Batches without an end, from the one after ``steps`` on."""
+    return DataLoader(Points(seed), batch_size=16, sampler=count(16 * steps))
 
 
 def held_out_loss(model: nn.Module) -> float:

@@ -1,12 +1,11 @@
-"""Lightning: a callback counts its steps."""
+"""Lightning: a callback tells the session of each batch, which counts the optimizer's steps."""
 
 from typing import Any
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader
-from toy import Batch, Model, Points, held_out_loss
+from toy import Batch, Model, batches, held_out_loss
 
 import diloco
 
@@ -34,7 +33,6 @@ class Counts(Callback):
 def train(model: Model, learning_rate: float) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     session = diloco.session(model, optimizer, evaluate=held_out_loss)
-    points = session.saved["points"] = Points(session.seed)
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
@@ -43,4 +41,4 @@ def train(model: Model, learning_rate: float) -> None:
     }
     trainer = Trainer(max_epochs=-1, devices=1, callbacks=[Counts(session)], **quiet)
     with session:
-        trainer.fit(Fit(model, optimizer), DataLoader(points, batch_size=16))
+        trainer.fit(Fit(model, optimizer), batches(session.seed, session.steps))

@@ -1,9 +1,10 @@
-"""The `Trainer` of transformers: a callback counts its steps."""
+"""The `Trainer` of transformers: a callback tells the session of its steps."""
 
 from typing import Any
 
 import torch
-from toy import Model, Points, held_out_loss
+from torch.utils.data import DataLoader
+from toy import Batch, Model, batches, held_out_loss
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import diloco
@@ -17,10 +18,18 @@ class Counts(TrainerCallback):
         control.should_training_stop = not self.session.step()
 
 
+class Fit(Trainer):
+    def __init__(self, session: diloco.Session, *parts: Any, **named: Any) -> None:
+        super().__init__(*parts, **named)
+        self.session = session
+
+    def get_train_dataloader(self) -> DataLoader[Batch]:
+        return batches(self.session.seed, self.session.steps)
+
+
 def train(model: Model, learning_rate: float) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     session = diloco.session(model, optimizer, evaluate=held_out_loss)
-    points = session.saved["points"] = Points(session.seed)
     arguments = TrainingArguments(
         per_device_train_batch_size=16,
         max_steps=10**9,  # the session says when it is over
@@ -29,6 +38,6 @@ def train(model: Model, learning_rate: float) -> None:
         report_to="none",
         disable_tqdm=True,
     )
-    trainer = Trainer(model, arguments, train_dataset=points, optimizers=(optimizer, None), callbacks=[Counts(session)])
+    trainer = Fit(session, model, arguments, optimizers=(optimizer, None), callbacks=[Counts(session)])
     with session:
         trainer.train()

@@ -1,6 +1,7 @@
 """Loops of the user's own, valid and invalid ones, and what stands for the learner around one."""
 
 import contextlib
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,7 @@ class Stage:
 
     def _begin(self, training: Training) -> SimpleNamespace:
         self.trainer = cast("SessionTrainer", training.trainer)
-        loop = SimpleNamespace(begin=self._loop_begins, after_step=self._stepped)
+        loop = SimpleNamespace(begin=self._loop_begins, after_step=self._stepped, ending=self.orders.ending)
         return SimpleNamespace(start=lambda: None, loop=loop, finish=self.endings.append)
 
     def _loop_begins(self) -> Ending | None:
@@ -144,10 +145,95 @@ def _session(model: nn.Module, **changes: Any) -> diloco.Session:
     return diloco.session(**given | changes)
 
 
+def _stepped(session: diloco.Session, *told: Any, steps: int = 1, **named: Any) -> bool:
+    """Make ``steps`` of each optimizer, without gradients, and tell the session."""
+    for _ in range(steps):
+        for one in session._trainer._parts.optimizers:
+            one.step()
+    return session.step(*told, **named)
+
+
+OPTIMIZERS: Callable[[list[nn.Parameter]], Any] = cast("Any", None)
+"""Makes those of ``trains_with``."""
+
+
+def trains_with(model: nn.Module) -> None:
+    """Steps on noise, by one optimizer or several."""
+    made = OPTIMIZERS([one for one in model.parameters() if one.requires_grad])
+    session = _session(model, optimizer=made)
+    noise, choice = torch.Generator(), random.Random(3)
+    session.saved |= {"noise": noise.manual_seed(session.seed), "choice": cast("Any", choice)}
+    loss = torch.zeros(())
+    with session:
+        goes_on = True
+        while goes_on:
+            tokens = torch.randint(choice.randrange(2, 257), (4, 17), generator=noise)
+
+            @torch.enable_grad()
+            def closure(tokens: torch.Tensor = tokens) -> torch.Tensor:
+                model.zero_grad()
+                loss = loss_of(model, tokens)
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+                return loss
+
+            for one in made if isinstance(made, list) else [made]:
+                loss = one.step(closure)
+            goes_on = session.step(loss)
+
+
 def changes_a_buffer(model: nn.Module) -> None:
     with _session(model) as session:
-        while session.step():
+        while _stepped(session):
             model.get_buffer("mean").add_(1.0)
+
+
+def steps(model: nn.Module, counts: list[int]) -> None:
+    """Calls of ``step()`` after these numbers of steps of the optimizer."""
+    with _session(model) as session:
+        for count in counts:
+            _stepped(session, steps=count)
+
+
+class DoublyCounted(torch.optim.SGD):
+    """As the hooks see it: its own step and that of its base."""
+
+    def step(self, closure: Any = None) -> Any:
+        """As a user's subclass does that adds something."""
+        return super().step(closure)
+
+
+def steps_twice_nested(model: nn.Module) -> None:
+    torch.optim.SGD(model.parameters())  # makes the base's step() call hooks
+    trained = [one for one in model.parameters() if one.requires_grad]
+    with _session(model, optimizer=DoublyCounted(trained, lr=0.1)) as session:
+        while _stepped(session):
+            pass
+
+
+def goes_on(model: nn.Module, what: str) -> None:
+    """Whatever a session says or raises."""
+    with _session(model, evaluate=lambda _: None) as session:
+        while True:
+            if what == "ignores the end":
+                _stepped(session)
+            else:
+                with contextlib.suppress(Exception):
+                    _stepped(session)
+
+
+class Noted(torch.optim.SGD):
+    """Keeps what is no number or tensor."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Keep it."""
+        for one in self.param_groups[0]["params"]:
+            self.state[one]["note"] = object()
+        return super().step(closure)
+
+
+def keeps_an_object(model: nn.Module) -> None:
+    with _session(model, optimizer=Noted([one for one in model.parameters() if one.requires_grad])) as session:
+        _stepped(session)
 
 
 def faulty(model: nn.Module, what: str) -> None:
@@ -166,7 +252,7 @@ def _raises_inside(model: nn.Module, what: str) -> None:
 
 def _raises_later(model: nn.Module, _what: str) -> None:
     with _session(model) as session:
-        session.step()
+        _stepped(session)
         raise RuntimeError("a worker was killed")
 
 
@@ -188,9 +274,9 @@ def _tells(what: str) -> dict[str, Any]:
 def tells(model: nn.Module) -> None:
     """Numbers as libraries have them."""
     with _session(model, evaluate=lambda _: np.float32(0.5)) as session:
-        session.step(torch.ones((), requires_grad=True) * 2)
-        session.step(gradient_norm=cast("Any", np.float32(0.5)))
-        session.step(float("inf"))
+        _stepped(session, torch.ones((), requires_grad=True) * 2)
+        _stepped(session, gradient_norm=cast("Any", np.float32(0.5)))
+        _stepped(session, float("inf"))
 
 
 def _exits(_model: nn.Module, _what: str) -> None:
@@ -199,7 +285,13 @@ def _exits(_model: nn.Module, _what: str) -> None:
 
 def _returns(model: nn.Module, _what: str) -> None:
     with _session(model) as session:
-        session.step()
+        _stepped(session)
+
+
+def _idle(model: nn.Module, _what: str) -> None:
+    with _session(model) as session:
+        while session.step():
+            pass
 
 
 def _twice(model: nn.Module, _what: str) -> None:
@@ -239,7 +331,7 @@ def _uses(model: nn.Module, what: str) -> None:
     session = _session(model, evaluate=lambda _: None)
     session.saved.update(WRONG.get(what, {}))
     with session:
-        while session.step(**_tells(what)):
+        while _stepped(session, **_tells(what)):
             pass
 
 
@@ -253,10 +345,13 @@ _FAULTY: dict[str, Callable[[nn.Module, str], object]] = {
     "no session": lambda _model, _what: None,
     "not entered": lambda model, _: _session(model),
     "returns": _returns,
+    "idle": _idle,
     "twice": _twice,
     "entered twice": _entered_twice,
     "other model": lambda _model, _what: _session(nn.Linear(2, 2)),
     "no optimizer": lambda model, _: _session(model, optimizer=model),
+    "no optimizers": lambda model, _: _session(model, optimizer=[]),
+    "held twice": lambda model, _: _session(model, optimizer=[adamw(model), adamw(model)]),
     "part of it": _part,
     "outside": lambda model, _: _session(model).step(),
     "afterwards": _afterwards,
@@ -268,7 +363,7 @@ def stops_by_itself(model: nn.Module, *, session_first: bool) -> None:
     """Raises once the process is to stop, as a framework with a handler of its own does."""
     if session_first:
         with _session(model) as session:
-            while session.step():
+            while _stepped(session):
                 pass
     raise KeyError("SIGTERM")
 
@@ -285,10 +380,10 @@ class _State:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "a tensor": {"data": _State({"place": torch.ones(2)})},
-    "keys": {"data": _State({1: 2})},
-    "not a number": {"data": _State({"loss": float("nan")})},
-    "large": {"data": _State({"seen": "x" * 600_000})},
+    "a loader": {"data": torch.utils.data.DataLoader(cast("Any", [1]))},
+    "a number": {"epoch": 3},
+    "an object": {"data": _State({"place": [1, object()]})},
+    "raises there": {"data": SimpleNamespace(state_dict=lambda: 1 / 0, load_state_dict=print)},
     "loads": {"data": _State({"place": 1})},
 }
 

@@ -7,9 +7,10 @@ import pytest
 
 from diloco.core.account.time_spent import TimeSpent
 from diloco.learner.mailboxes.orders import Ending, EndKind
+from diloco.learner.training.fragment_trainer import StepResult
 from diloco.wire.messages import Progress, StepReport
 from tests.support.hand_clock import HandClock
-from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
+from tests.support.inner_loop import FRAGMENTS, NOW, STEP_TOKENS, LoopBench
 
 Lines = Callable[..., list[str]]
 STOPPED = Ending(EndKind.STOPPED, "the steps are made")
@@ -92,19 +93,38 @@ def test_a_step_of_acted_out_hardware_ends_when_that_would_have_made_it(clock: H
     bench = LoopBench(clock, speed=0.5)
     bench.wakeup.events = [lambda: bench.passes(0.5), lambda: bench.passes(1.0), lambda: bench.passes(0.5)]
     bench.wakeup.events += [lambda: bench.passes(4.0)]
-    bench.run((2.0, False), (4.0, True), (0.0, False))
+    bench.run((2.0, False), (2.0, False), (4.0, True), (0.0, False))
     # If it is woken early, it continues to sleep.
     assert bench.wakeup.waits == [2.0, 1.5, 0.5, 4.0]
-    assert [call[1].step_seconds for call in bench.said.of("step")] == [4.0, 0.0]  # type: ignore[attr-defined]
+    assert [call[1].step_seconds for call in bench.said.of("step")] == [2.0, 4.0, 0.0]  # type: ignore[attr-defined]
+    assert bench.loop.step_seconds() == 4.0
     spent = bench.activity.spent()
-    assert (spent.training, spent.skipped) == (4.0, 8.0)
+    assert (spent.training, spent.skipped) == (6.0, 8.0)
 
 
 def test_what_holds_up_one_step_of_acted_out_hardware_is_not_stretched(clock: HandClock) -> None:
     bench = LoopBench(clock, speed=0.25)
     bench.wakeup.events = [lambda: bench.passes(6.0), lambda: bench.passes(12.0)]
-    bench.run((2.0, False), (20.0, False), (0.0, False))
+    bench.run((2.0, False), (2.0, False), (20.0, False), (0.0, False))
     assert bench.wakeup.waits == [6.0, 12.0]  # not 60
+
+
+def test_a_first_step_that_spans_a_freeze_is_not_stretched(clock: HandClock) -> None:
+    bench = LoopBench(clock, speed=0.2)
+    bench.run((81.78, False), (0.0, False))
+    assert bench.wakeup.waits == []
+
+
+def test_steps_that_are_told_together_count_each(clock: HandClock) -> None:
+    bench = LoopBench(clock, checkpoint_every_steps=4)
+    bench.loop.begin()
+    for _ in range(3):
+        bench.make(3)
+        bench.passes(6.0)
+        bench.loop.after_step(StepResult(2.0, 3 * STEP_TOKENS, 6.0, 1.0, 0.1, skipped=False, steps=3))
+    assert bench.checkpoints == [6, 9]
+    assert [call[1].step_seconds for call in bench.said.of("step")] == [2.0] * 3  # type: ignore[attr-defined]
+    assert bench.loop.step_seconds() == 2.0
 
 
 def test_a_learner_that_is_asked_to_stop_does_not_act_slow(clock: HandClock) -> None:

@@ -22,6 +22,8 @@ def main() -> None:
     if of_process:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, _exit)
+        # What a user's code forks ends by SIGTERM, as a multiprocessing.Pool expects: our handlers are not for it.
+        os.register_at_fork(after_in_child=_default_signals)
     if sys.argv[1:2] == ["rank"]:  # its learner's first process ends it, in order
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -37,6 +39,11 @@ def main() -> None:
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _exit(*_: object) -> NoReturn:

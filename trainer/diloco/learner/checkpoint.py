@@ -1,9 +1,9 @@
 """A learner's own checkpoint: what it cannot get back from the syncer after a restart.
 
-A checkpoint is a folder, ``NNNNNNNN/``: ``state.safetensors`` (optimizer moments, error-feedback residuals) and
-``manifest.json`` (identity, counters, SHA-256 of the tensors and of itself). It is written to a temporary folder,
-synced and renamed, so a crash leaves the previous one intact. The newest complete checkpoint is used, and two are kept.
-The model is not in it. Nothing is unpickled.
+A checkpoint is a folder, ``NNNNNNNN/``: ``state.safetensors`` (optimizer moments, error-feedback residuals, what a loop
+of the user's own saves) and ``manifest.json`` (identity, counters, SHA-256 of the tensors and of itself). It is written
+to a temporary folder, synced and renamed, so a crash leaves the previous one intact. The newest complete checkpoint is
+used, and two are kept. The model is not in it. Nothing is unpickled.
 
 In a learner of several processes the others write their parts of the moments to ``parts/NNNNNNNN/``, each on its node.
 The folder gets its name after that, and the manifest has the SHA-256 of every part.
@@ -182,7 +182,6 @@ class CheckpointStore:
             "format": _FORMAT,
             **asdict(self._identity),
             **{name: getattr(checkpoint.state, name) for name in _COUNTERS},
-            "saved": checkpoint.state.saved,
             "training": checkpoint.training,
             "sha256": digests[0],
         }
@@ -197,7 +196,7 @@ class CheckpointStore:
         self._check_identity(_identity(manifest))
         digests = _digests(manifest)
         found = self._others.read(self._directory, int(path.name), digests, counters["optimizer_steps"])
-        state = TrainerState(found.optimizer, **counters, saved=str(manifest.get("saved", "")))
+        state = TrainerState(found.optimizer, **counters)
         return LearnerCheckpoint(state, found.residuals, _training(manifest))
 
     def _check_identity(self, found: CheckpointIdentity) -> None:

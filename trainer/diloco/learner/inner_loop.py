@@ -82,7 +82,7 @@ class InnerLoop:
         self.paused = False
 
     def step_seconds(self) -> float:
-        """Usual duration of a step, whatever one step was held up by; 0 before the first."""
+        """Usual duration of a step at this speed, whatever one step was held up by; 0 before the first."""
         return self._usual_seconds
 
     def run(self, step: Callable[[float], StepResult]) -> Ending:
@@ -113,21 +113,26 @@ class InnerLoop:
 
         Time since the step before counts as training. Raises as ``begin`` does.
         """
-        speed, own_seconds = self._settings.speed, result.seconds
-        if self._usual_seconds:  # a machine that is busy for a moment must not hold it up many times as long
-            own_seconds = min(own_seconds, _LONG_STEP * speed * self._usual_seconds)
+        speed = self._settings.speed
+        # A process that was frozen, or a machine that is busy for a moment, must not hold it up many times as long. In
+        # its first step nothing is known to be usual.
+        own_seconds = min(result.seconds, _LONG_STEP * speed * self._usual_seconds * result.steps)
         seconds = result.seconds + sleep_for_speed(own_seconds, speed, self._sleep)
         self._activity.switch_to(Kind.LOOKING)
         if result.skipped:
             self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)
             _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
         else:
-            self._finished = (result, seconds)
-            if self._trainer.steps % self._settings.checkpoint_every_steps == 0:
+            self._finished = (result, seconds / result.steps)
+            if self._trainer.steps % self._settings.checkpoint_every_steps < result.steps:
                 with self._activity.at(Kind.CHECKPOINTING):
                     self._wiring.checkpoint()
             self._log_progress()
         return self._until_next_step()
+
+    def ending(self) -> Ending | None:
+        """How the training is to end now; None: it goes on. Raises what a worker thread failed with."""
+        return self._boxes.orders.ending()
 
     def _until_next_step(self) -> Ending | None:
         self.between_steps()
@@ -314,7 +319,7 @@ class InnerLoop:
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
-        self._recent_seconds.append(step_seconds)
+        self._recent_seconds.append(result.seconds / result.steps / self._settings.speed)
         self._usual_seconds = median(self._recent_seconds)
         self.news = StepReport(
             incarnation=0,

@@ -58,6 +58,11 @@ class TensorType(NamedTuple):
     shape: tuple[int, ...]
 
 
+def fits_a_file(tensor: Tensor) -> bool:
+    """Whether the format has the tensor's type, and a place for all of its values."""
+    return tensor.dtype in _NAMES and tensor.layout is torch.strided and tensor.device.type != "meta"
+
+
 def write_tensor_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
     """Write ``tensors``, on any device, to ``path``, and wait until they are on disk; returns the file's SHA-256.
 

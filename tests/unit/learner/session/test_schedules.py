@@ -18,11 +18,20 @@ SCHEDULES: dict[str, Callable[[Optimizer], Any]] = {
     "lambda": lambda made: lr_scheduler.LambdaLR(made, lambda step: 1 - step / 20),
     "one cycle": lambda made: lr_scheduler.OneCycleLR(made, 1.0, 20),
     "plateau": lambda made: lr_scheduler.ReduceLROnPlateau(made, patience=2),
+    "several steps": lambda made: lr_scheduler.MultiStepLR(made, [3, 5, 5, 9]),
+    "warm restarts": lambda made: lr_scheduler.CosineAnnealingWarmRestarts(made, 5),
+    "cyclic": lambda made: lr_scheduler.CyclicLR(made, 0.1, 1.0, 4, mode="exp_range", cycle_momentum=False),
+    "chained": lambda made: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(made), lr_scheduler.ExponentialLR(made, 0.9)]
+    ),
+    "one after another": lambda made: lr_scheduler.SequentialLR(
+        made, [lr_scheduler.LinearLR(made, 0.1, 1.0, 4), lr_scheduler.MultiStepLR(made, [3, 6])], [4]
+    ),
 }
 
 
 def now(trainer: Any) -> tuple[Any, Any]:
-    (group,) = trainer._parts.optimizer.param_groups
+    (group,) = trainer._parts.optimizers[0].param_groups
     return group["lr"], group["betas"]
 
 

@@ -15,18 +15,21 @@ from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.opening import open_task
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.mailboxes.orders import EndKind
+from diloco.learner.mailboxes.orders import Ending, EndKind
 from diloco.learner.process import run_learner
 from diloco.learner.session import SessionError
 from diloco.learner.session.job_session import Session
 from diloco.learner.session.trainer import SessionTrainer
+from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.packed_state import unpacked
 from diloco.model import ModelError
 from diloco.runtime.process.exits import EXIT_BAD_INPUT
 from tests.support.own_loops import ENOUGH, Numbers, Stage
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 
-LOOP = "loop.entrypoint: tests.support.own_loops:"
+LOOP_FIELD = "loop.entrypoint"
+LOOP = f"{LOOP_FIELD}: tests.support.own_loops:"
 
 
 def parameters(trainer: Any) -> list[torch.Tensor]:
@@ -89,7 +92,8 @@ def test_a_loop_resumes_with_optimizer_and_data_to_the_bit(tmp_path: Path) -> No
     second.run()
     assert len(second.results) == 4
     assert same(parameters(whole.trainer), parameters(second.trainer))
-    assert whole.trainer.state().saved == second.trainer.state().saved == '{"numbers": {"place": 8}}'
+    kept = [unpacked(one.trainer.state().tensors)["saved"] for one in (whole, second)]
+    assert kept == [{"numbers": {"place": 8}}] * 2
 
 
 def test_an_evaluation_is_of_what_was_received_and_changes_nothing(tmp_path: Path) -> None:
@@ -114,9 +118,9 @@ def test_starting_over_drops_the_optimizers_state(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "plain")
 
     def start_over(trainer: SessionTrainer) -> bool:
-        assert trainer.state().tensors
+        assert unpacked(trainer.state().tensors)["state"]
         trainer.start_over()
-        assert all(name.startswith("group:") for name in trainer.state().tensors)
+        assert unpacked(trainer.state().tensors)["state"] == {}
         return trainer.steps == 2
 
     stage.after_step = start_over
@@ -162,7 +166,10 @@ def test_a_stop_ends_a_loop_even_if_it_raises_then(tmp_path: Path, begun: bool) 
         ("twice", "calls diloco.session twice; call it once"),
         ("entered twice", "its session is entered twice; enter it once"),
         ("other model", "gives diloco.session another model; give it the one that it was called with"),
-        ("no optimizer", "gives diloco.session a TinyModel; give it a torch.optim.Optimizer"),
+        ("no optimizer", "gives diloco.session a TinyModel; give it a torch.optim.Optimizer, or a list"),
+        ("no optimizers", "gives diloco.session a list; give it a torch.optim.Optimizer, or a list"),
+        ("held twice", "two of its optimizers hold embedding.weight; give each parameter to one of them"),
+        ("idle", r"step\(\) was called 1000 times, and the optimizer has made no step; give diloco.session the"),
         ("unfreezes", "changes the model before its session; freeze, replace and load in model.entrypoint"),
         ("freezes", "changes the model before its session; freeze, replace and load in model.entrypoint"),
         ("part of it", "its optimizer does not hold embedding.weight"),
@@ -173,10 +180,10 @@ def test_a_stop_ends_a_loop_even_if_it_raises_then(tmp_path: Path, begun: bool) 
         ("two losses", r"step\(\): loss is a Tensor; give one number"),
         ("text as loss", r"step\(\): loss is a str; give one number"),
         ("text as norm", r"step\(\): gradient_norm is a dict; give one number"),
-        ("a tensor", "saved 'data': its state_dict has values that JSON lacks"),
-        ("keys", "saved 'data': its state_dict has values that JSON lacks"),
-        ("not a number", "saved 'data': its state_dict has values that JSON lacks"),
-        ("large", r"saved: its states have 600\d+ characters of JSON; use at most 500000"),
+        ("a loader", r"saved 'data': it is a DataLoader, without state_dict\(\) and load_state_dict\(\); save"),
+        ("a number", r"saved 'epoch': it is a int, without"),
+        ("an object", r"saved 'data': its state_dict\(\) has a object at place\.1; use numbers, text, tensors"),
+        ("raises there", r"saved 'data': state_dict raised ZeroDivisionError"),
         ("loads", "saved 'data': load_state_dict raised KeyError"),
     ],
 )
@@ -210,6 +217,69 @@ def test_what_a_loop_tells_of_a_step_may_be_of_many_kinds(tmp_path: Path) -> Non
     assert told == [("2.0", "nan"), ("nan", "0.5"), ("nan", "nan")]
 
 
+@pytest.mark.parametrize("what", ["a loader", "a number", "an object", "raises there"])
+def test_what_cannot_be_saved_is_told_before_the_learner_joins(tmp_path: Path, what: str) -> None:
+    stage = Stage(tmp_path, "faulty", what=what)
+    with pytest.raises(DataError, match="saved"):
+        stage.run()
+    assert stage.trainer is None
+
+
+def test_what_an_optimizer_cannot_save_is_told_after_its_first_step(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "keeps_an_object")
+    with pytest.raises(OptimizerError, match=rf"^{LOOP_FIELD}: its optimizer keeps a object at state\.\S+\.note; use"):
+        stage.run()
+    assert stage.results == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "counted", "told"),
+    [
+        ([1, 1, 1], [1, 1, 1], []),
+        ([0, 0, 1, 0, 0, 1], [1, 1], ["step() was called without a step of the optimizer since the last call"]),
+        ([2, 1, 3], [2, 1, 3], ["the optimizer made 2 steps before step() was called; all count"]),
+    ],
+)
+def test_the_optimizers_steps_count_whatever_is_called(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, counts: list[int], counted: list[int], told: list[str]
+) -> None:
+    stage = Stage(tmp_path, "steps", counts=counts)
+    stage.after_step = ends_after(sum(counts))
+    assert stage.run() == ENOUGH
+    assert [(one.steps, one.tokens) for one in stage.results] == [(one, one * 64) for one in counted]
+    assert (stage.trainer.steps, stage.trainer.tokens) == (sum(counts), sum(counts) * 64)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(";")[0] for line in lines] == [f"{LOOP_FIELD}: {one}".partition(";")[0] for one in told]
+
+
+def test_a_step_within_a_step_counts_once(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "steps_twice_nested")
+    assert stage.run() == ENOUGH
+    assert [one.steps for one in stage.results] == [1, 1, 1]
+
+
+def test_a_stop_ends_a_loop_whose_optimizer_makes_no_step(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "faulty", what="idle")
+    stage.on_begin = lambda _: stage.orders.stop("SIGTERM") if stage.results else None
+    stage.orders.ending = lambda: next(endings)  # type: ignore[method-assign]
+    endings = iter([None, None, Ending(EndKind.STOPPED, "SIGTERM"), None])
+    assert stage.run().kind is EndKind.STOPPED
+
+
+def test_a_loop_that_ignores_the_end_is_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(tmp_path, "goes_on", what="ignores the end")
+    assert stage.run() == ENOUGH
+    assert "the loop goes on although step() has returned False" in caplog.text
+
+
+def test_a_loop_that_catches_what_its_session_raises_is_ended(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "goes_on", what="catches")
+    stage.after_step = lambda trainer: trainer.evaluate()
+    with pytest.raises(DataError, match=f"^{LOOP}goes_on: evaluate returned a NoneType; give one number$"):
+        stage.run()
+    assert len(stage.results) == 1
+
+
 def test_what_a_loop_raises_after_a_step_is_tried_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "faulty", what="raises later")
     with pytest.raises(DataUnavailableError, match=f"^{LOOP}faulty: it raised RuntimeError: a worker was killed, line"):
@@ -234,7 +304,7 @@ def test_without_a_learner_there_is_no_session() -> None:
 
 
 def test_each_learner_draws_other_data_and_the_same_after_a_restart(tmp_path: Path) -> None:
-    options, parts = Stage(tmp_path, "plain").options, cast("Any", SimpleNamespace(device="cpu", saved={}))
+    options, parts = Stage(tmp_path, "plain").options, cast("Any", SimpleNamespace(device="cpu"))
     names = ("here/cpu/0", "here/cpu/1", "here/cpu/0")
     made = [Session(replace(options, learner=name), parts, OwnCode("", ""), parts) for name in names]
     assert made[0].seed == made[2].seed != made[1].seed

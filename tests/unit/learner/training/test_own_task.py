@@ -11,6 +11,7 @@ from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, Learn
 from diloco.learner.data import DataError
 from diloco.learner.training.exported import exported_loss
 from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.packed_state import packed, unpacked
 from diloco.learner.training.share import Share
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelInfo, export_model
@@ -74,6 +75,16 @@ def test_an_example_counts_as_a_sequence_whatever_its_loss_counts() -> None:
     assert first.loss == pytest.approx(float(total / count), rel=1e-6)
 
 
+def own_of(trainer: InnerTrainer) -> torch.optim.Optimizer:
+    """The optimizer that the task has made."""
+    (made,) = trainer._inner.optimizer._optimizers  # type: ignore[union-attr]
+    return made
+
+
+def groups_of(trainer: InnerTrainer) -> list[dict[str, Any]]:
+    return own_of(trainer).param_groups
+
+
 @OPTIMIZERS
 def test_an_own_optimizer_resumes_to_the_bit(task: str, tmp_path: Path) -> None:
     whole, first, second = (trainer_of(job_of(task)) for _ in range(3))
@@ -97,21 +108,22 @@ def test_an_own_optimizer_resumes_to_the_bit(task: str, tmp_path: Path) -> None:
 
 def test_numbers_of_an_own_optimizers_groups_outlive_a_restart() -> None:
     first, second = (trainer_of(job_of("ImagesWithCounts")) for _ in range(2))
-    (group,) = second._inner.optimizer._optimizer.param_groups  # type: ignore[union-attr]  # the task's own
+    (group,) = groups_of(second)
     first.step(0.0)
     second.load_state(first.state())
     assert (group["pace"], group["begun"]) == (0.9, True)
     second.start_over()
     assert (group["pace"], group["begun"]) == (1.0, False)
     state = first.state()
-    left = {name: value for name, value in state.tensors.items() if not name.endswith(".pace")}
-    with pytest.raises(KeyError, match=r"group:0\.pace"):
-        second.load_state(replace(state, tensors=left))
+    values = unpacked(state.tensors)
+    del values["groups"][0]["pace"]
+    with pytest.raises(KeyError, match="pace"):
+        second.load_state(replace(state, tensors=packed(values)))
 
 
 def test_an_own_optimizers_rates_follow_the_jobs_warm_up_and_decay() -> None:
     trainer = trainer_of(job_of("ImagesWithAdafactor"))
-    groups = trainer._inner.optimizer._optimizer.param_groups  # type: ignore[union-attr]  # the task's own
+    groups = groups_of(trainer)
     trainer.step(0.0)
     assert [group["lr"] for group in groups] == pytest.approx([0.02 / 4, 0.01 / 4])
     assert trainer.optimizer_identity.endswith("Adafactor")
@@ -120,11 +132,13 @@ def test_an_own_optimizers_rates_follow_the_jobs_warm_up_and_decay() -> None:
     assert [group["lr"] for group in groups] == pytest.approx([0.002, 0.001])
 
 
-def test_a_state_that_is_no_tensor_or_number_is_refused_by_name() -> None:
+def test_a_state_that_cannot_be_stored_is_refused_by_name() -> None:
     trainer = trainer_of(job_of("ImagesWithCounts"))
     trainer.step(0.0)
-    trainer._inner.optimizer._optimizer.state[trainer._parameters["0.bias"]]["past"] = [1]  # type: ignore[union-attr]
-    with pytest.raises(OptimizerError, match=r"^task\.entrypoint: its optimizer keeps a list as past of 0\.bias; use"):
+    own_of(trainer).state[trainer._parameters["0.bias"]]["past"] = [object()]
+    with pytest.raises(
+        OptimizerError, match=r"^task\.entrypoint: its optimizer keeps a object at state\.0\.bias\.past\.0; use"
+    ):
         trainer.state()
 
 

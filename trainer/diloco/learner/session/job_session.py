@@ -1,13 +1,14 @@
 """The part of a learner that a loop of the user's own calls."""
 
 import hashlib
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -18,8 +19,19 @@ from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending
 from diloco.learner.options import LearnerOptions
-from diloco.learner.session.trainer import SessionTrainer
+from diloco.learner.session.trainer import SessionTrainer, Stateful
 from diloco.learner.training.fragment_trainer import StepResult
+
+_log = logging.getLogger(__name__)
+
+_CALLS_WITHOUT_STEP: Final = 1000
+"""After so many, the optimizer is not the one that the loop uses (ours)."""
+_CALLS_AFTER_END: Final = 1000
+"""A framework may make some more before it ends; a loop that ignores what ``step()`` returns has no end (ours)."""
+
+
+class SessionOverError(BaseException):
+    """Ends a loop that goes on after its session has ended or failed; no loop catches it by ``except Exception``."""
 
 
 class SessionError(ValueError):
@@ -44,8 +56,6 @@ class Session:
         """A number of 31 bits, another for each learner and the same after a restart: choose data by it."""
         self.device: torch.device = trainer.device
         """The model's."""
-        self.saved = trainer.saved
-        """By name, what is saved in this learner's checkpoints, and restored on entering: fill it before that."""
         self._trainer, self._code, self._begin = trainer, code, begin
         self.began: Learner | None = None
         self.ending: Ending | None = None
@@ -56,6 +66,17 @@ class Session:
         """What a call has raised, even if the loop has caught it."""
         self._thread: int | None = None
         self._since = 0.0
+        self._idle_calls = self._late_calls = 0
+        self._told: set[bool] = set()
+
+    @property
+    def saved(self) -> dict[str, Stateful | torch.Generator]:
+        """By name, what is saved in this learner's checkpoints, and restored on entering: fill it before that."""
+        return self._trainer.saved
+
+    @saved.setter
+    def saved(self, saved: dict[str, Stateful | torch.Generator]) -> None:
+        self._trainer.saved = saved
 
     @property
     def steps(self) -> int:
@@ -67,6 +88,7 @@ class Session:
         with self._noting_failures():
             if self.began is not None:
                 raise self._code.mistake("its session is entered twice; enter it once")
+            self._trainer.check_saved()
             self._thread = threading.get_ident()
             self.began = learner = self._begin(Training(self._trainer, None, FoundBatch(self._trainer.batch_size), 0.0))
             learner.start()
@@ -82,25 +104,39 @@ class Session:
     def step(self, loss: float | Tensor | None = None, gradient_norm: float | Tensor | None = None) -> bool:
         """Call after each step of the optimizer; whether to go on. False: the job is over, or this process is to stop.
 
-        It counts a step of ``batchSize`` x ``sequenceLength`` tokens, and may change the model's values, evaluate, save
-        a checkpoint, or wait. ``loss``: the step's mean. ``gradient_norm``: before clipping. Both are for people.
+        It counts the steps that the optimizer has made since the last call, each of ``batchSize`` x ``sequenceLength``
+        tokens. Then it may change the model's values, evaluate, save a checkpoint, or wait. Without such a step, as
+        between micro-batches, it does nothing. ``loss``: the step's mean. ``gradient_norm``: before clipping. Both are
+        for people.
         """
         learner = self.began
         if self.ending is not None:
+            self._late_calls += 1
+            if self._late_calls > _CALLS_AFTER_END:
+                raise SessionOverError("the loop goes on although step() has returned False")
             return False
         with self._noting_failures():
             if learner is None or self._thread != threading.get_ident():
                 text = "step() is called outside of the session, or in another thread than entered it"
                 raise self._code.mistake(text)
             mean, norm = self._number("loss", loss), self._number("gradient_norm", gradient_norm)
+            steps, tokens = self._trainer.count_steps()
+            if steps != 1:
+                self._tell_of(steps)
+            if not steps:
+                ending = learner.loop.ending()
+                return ending is None or self._continue_or_finish(learner, ending)
+            if not self.stepped:
+                self._trainer.check_optimizer()
             self.stepped = True
             result = StepResult(
                 loss=mean,
-                tokens=self._trainer.count_step(),
+                tokens=tokens,
                 seconds=time.monotonic() - self._since,
                 grad_norm=norm,
                 learning_rate=self._trainer.learning_rate,
                 skipped=False,
+                steps=steps,
             )
             return self._continue_or_finish(learner, learner.loop.after_step(result))
 
@@ -108,6 +144,21 @@ class Session:
         """End the training so, unless it has ended."""
         if self.ending is None and self.began is not None:
             self._continue_or_finish(self.began, ending)
+
+    def _tell_of(self, steps: int) -> None:
+        """Say once that calls and steps of the optimizer differ."""
+        self._idle_calls += not steps
+        if self._idle_calls >= _CALLS_WITHOUT_STEP and not self.stepped:
+            raise self._code.mistake(
+                f"step() was called {self._idle_calls} times, and the optimizer has made no step; give diloco.session "
+                "the optimizer that the loop uses"
+            )
+        text = "step() was called without a step of the optimizer since the last call; such calls count nothing"
+        if steps:
+            text = f"the optimizer made {steps} steps before step() was called; all count, but call it after each"
+        if bool(steps) not in self._told:
+            self._told.add(bool(steps))
+            _log.warning("%s: %s", self._code.field, text)
 
     def _number(self, name: str, value: float | Tensor | None) -> float:
         number = math.nan if value is None else self._trainer.number(f"step(): {name} is", value)
@@ -123,7 +174,7 @@ class Session:
     @contextmanager
     def _noting_failures(self) -> Iterator[None]:
         if self.failure is not None:
-            raise self.failure
+            raise SessionOverError("the loop goes on although its session has failed") from self.failure
         try:
             yield
         except BaseException as error:

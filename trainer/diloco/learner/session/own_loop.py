@@ -1,7 +1,7 @@
 """Calls the job's own loop in a learner's process, and sees that it goes on until the end."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,7 @@ from diloco.learner.job_training import Training, built
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, Orders
 from diloco.learner.options import LearnerOptions
-from diloco.learner.session.job_session import Session, SessionError
+from diloco.learner.session.job_session import Session, SessionError, SessionOverError
 from diloco.learner.session.trainer import Parts, SessionTrainer
 from diloco.model.entrypoint import EntrypointError, load_entrypoint
 from diloco.model.fragments import layout_of
@@ -26,7 +26,7 @@ _FIELD: Final = "loop.entrypoint"
 
 def session(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     evaluate: Callable[[nn.Module], float | Tensor],
 ) -> Session:
@@ -34,7 +34,7 @@ def session(
 
     Args:
         model: the one that the loop was called with, on its device.
-        optimizer: it has every trained parameter of the model, and no other.
+        optimizer: it has every trained parameter of the model, and no other; or several that have them together.
         evaluate: returns the held-out loss of the model, which has the job's values then, and is in evaluation mode.
 
     Raises:
@@ -45,7 +45,7 @@ def session(
     if loop is None:
         use = "name the loop as spec.loop, and use 'diloco run'"
         raise SessionError(f"diloco.session: has a use only in a learner; {use}")
-    return loop.session(model, Parts(optimizer, evaluate))
+    return loop.session(model, optimizer, evaluate)
 
 
 class OwnLoop:
@@ -71,17 +71,14 @@ class OwnLoop:
         self._session: Session | None = None
         self._failure: DataError | None = None
 
-    def session(self, model: nn.Module, parts: Parts) -> Session:
+    def session(self, model: nn.Module, optimizer: object, evaluate: Callable[[nn.Module], float | Tensor]) -> Session:
         """See ``diloco.session``."""
         try:
             if self._session is not None:
                 raise self._code.mistake("calls diloco.session twice; call it once")
             if model is not self._module:
                 raise self._code.mistake("gives diloco.session another model; give it the one that it was called with")
-            optimizer: Any = parts.optimizer  # whatever the user gives
-            if not isinstance(optimizer, torch.optim.Optimizer):
-                kind = type(optimizer).__name__
-                raise self._code.mistake(f"gives diloco.session a {kind}; give it a torch.optim.Optimizer")
+            parts = Parts(self._optimizers(optimizer), evaluate)
             if not self._is_as_built(model):
                 text = "changes the model before its session; freeze, replace and load in model.entrypoint"
                 raise self._code.mistake(text)
@@ -91,6 +88,14 @@ class OwnLoop:
             self._failure = error
             raise
         return self._session
+
+    def _optimizers(self, given: object) -> list[torch.optim.Optimizer]:
+        found = [_inner(one) for one in (given if isinstance(given, list | tuple) and given else [given])]
+        for one in found:
+            if not isinstance(one, torch.optim.Optimizer):
+                kind = type(one).__name__
+                raise self._code.mistake(f"gives diloco.session a {kind}; give it a torch.optim.Optimizer, or a list")
+        return found
 
     def _is_as_built(self, model: nn.Module) -> bool:
         try:
@@ -108,16 +113,16 @@ class OwnLoop:
             BaseException: what the learner has failed with.
         """
         _Current.loop = self
-        raised: Exception | None = None
+        raised: BaseException | None = None
         try:
             self._code.call("it", self._function, self._module, **self._arguments)
-        except Exception as error:  # noqa: BLE001  # raised below, unless there is a better reason
+        except (Exception, SessionOverError) as error:  # noqa: BLE001  # raised below, unless there is a better reason
             raised = error
         finally:
             _Current.loop = None
         return self._ended(raised)
 
-    def _ended(self, raised: Exception | None) -> tuple[Learner, Ending]:
+    def _ended(self, raised: BaseException | None) -> tuple[Learner, Ending]:
         made = self._session
         failure = self._failure or (None if made is None else made.failure)
         if failure is not None:
@@ -138,6 +143,13 @@ class OwnLoop:
         if made is None or made.began is None:
             raise self._code.mistake("returned without entering a diloco.session; train inside of one")
         raise self._code.mistake("returned before the job was complete; go on until step() returns False")
+
+
+def _inner(optimizer: Any) -> Any:
+    """The one that makes the steps: accelerate's wrapper is an Optimizer without what torch's constructor makes."""
+    inner = getattr(optimizer, "optimizer", None)
+    is_wrapper = isinstance(inner, torch.optim.Optimizer) and not hasattr(optimizer, "_optimizer_step_post_hooks")
+    return _inner(inner) if is_wrapper else optimizer
 
 
 class _Current:

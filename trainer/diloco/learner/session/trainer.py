@@ -1,7 +1,6 @@
 """The trainer of a loop of the user's own: it makes no step, and holds what one changes."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -12,21 +11,23 @@ from diloco.core.fragments import Layout
 from diloco.learner.data.opening import batch_size_of
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.options import LearnerOptions
+from diloco.learner.session.step_count import StepCount
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.own_optimizer import OwnOptimizer
+from diloco.learner.training.packed_state import UnstorableError, packed, unpacked
 from diloco.model.constants import SavedBuffers, changed_in_training, frozen_digests
 from diloco.model.probe import evaluating
 from diloco.model.values import swapped
 
-_MOST_SAVED: Final = 500_000
-"""Characters of JSON that a loop may save (ours): they are in a checkpoint's manifest."""
+_STATES: Final = (("state_dict", "load_state_dict"), ("get_state", "set_state"), ("getstate", "setstate"))
+"""Methods that return a state and take it: torch's, those of ``torch.Generator``, and Python's ``random.Random``."""
 
 
 class Stateful(Protocol):
-    """What a loop has besides model and optimizer: a place in its data, a learning-rate schedule."""
+    """What a loop has besides model and optimizer: a learning-rate schedule, a place in its data."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state, of values that JSON has."""
+        """Its state: numbers, text, tensors, and lists, tuples and dictionaries of these."""
 
     def load_state_dict(self, state: dict[str, Any]) -> object:
         """Go on from what ``state_dict`` returned."""
@@ -36,25 +37,26 @@ class Stateful(Protocol):
 class Parts:
     """What a loop hands to its session."""
 
-    optimizer: torch.optim.Optimizer
+    optimizers: Sequence[torch.optim.Optimizer]
     evaluate: Callable[[nn.Module], float | Tensor]
 
 
 class SessionTrainer(FragmentTrainer):
-    """Holds model and optimizer of a loop of the user's own, and counts its steps."""
+    """Holds model and optimizers of a loop of the user's own, and counts their steps."""
 
     def __init__(self, options: LearnerOptions, module: nn.Module, layout: Layout, parts: Parts, code: OwnCode) -> None:
         """``module``: on its device. ``code``: the loop.
 
         Raises:
-            DataError: the optimizer does not train exactly the trained parameters.
+            DataError: the optimizers do not train exactly the trained parameters.
         """
         super().__init__(module, layout, next(module.parameters()).device)
-        self.saved: dict[str, Stateful] = {}
-        """What is saved and restored besides the optimizer, by name."""
+        self.saved: dict[str, Stateful | torch.Generator] = {}
+        """What is saved and restored besides the optimizers, by name."""
         self._parts, self._code = parts, code
         job = options.job.spec
-        self._optimizer = OwnOptimizer(parts.optimizer, self._parameters, job.training.optimizer, code)
+        self._optimizer = OwnOptimizer(parts.optimizers, self._parameters, job.training.optimizer, code)
+        self._made = StepCount(parts.optimizers)
         self._buffers, self._frozen = SavedBuffers(module), frozen_digests(module)
         self.optimizer_identity = self._optimizer.identity
         self.batch_size = batch_size_of(job, options.learner)
@@ -62,15 +64,32 @@ class SessionTrainer(FragmentTrainer):
 
     @property
     def learning_rate(self) -> float:
-        """That of the optimizer's first group."""
-        return float(self._parts.optimizer.param_groups[0]["lr"])
+        """That of the first optimizer's first group."""
+        return self._optimizer.learning_rate
 
-    def count_step(self) -> int:
-        """Count a step that the loop has made; returns its tokens."""
-        self.steps += 1
-        self.tokens += self._step_tokens
-        self._optimizer.steps += 1
-        return self._step_tokens
+    def count_steps(self) -> tuple[int, int]:
+        """Count the steps that the optimizers have made since the last call; returns how many, and their tokens."""
+        made = self._made.take()
+        self.steps += made
+        self.tokens += made * self._step_tokens
+        self._optimizer.steps += made
+        return made, made * self._step_tokens
+
+    def check_saved(self) -> None:
+        """Check that all of ``saved`` can be saved.
+
+        Raises:
+            DataError: something cannot; one line that names it.
+        """
+        self._saved()
+
+    def check_optimizer(self) -> None:
+        """Check, after a step, that the optimizers' state can be saved.
+
+        Raises:
+            OptimizerError: it cannot; one line that names what.
+        """
+        self._optimizer.packed()
 
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
         """See `FragmentTrainer`."""
@@ -106,8 +125,8 @@ class SessionTrainer(FragmentTrainer):
 
     def state(self) -> TrainerState:
         """See `FragmentTrainer`."""
-        tensors, made = self._optimizer.state(), self._optimizer.steps
-        return TrainerState(tensors, made, self.steps, self.tokens, 0, self._saved())
+        tensors, made = self._optimizer.state(saved=self._saved()), self._optimizer.steps
+        return TrainerState(tensors, made, self.steps, self.tokens, 0)
 
     def load_state(self, state: TrainerState) -> None:
         """See `FragmentTrainer`.
@@ -115,34 +134,38 @@ class SessionTrainer(FragmentTrainer):
         Raises:
             DataError: what was saved cannot be loaded.
         """
-        self._optimizer.load_state(state.tensors, state.optimizer_steps)
+        values = unpacked(state.tensors)
+        self._optimizer.load_values(values, state.optimizer_steps)
         self._count_before(state.steps - self.steps, state.tokens - self.tokens)
-        states = json.loads(state.saved or "{}")
         for name, one in self.saved.items():
-            if name in states:
-                self._code.call(f"saved {name!r}: load_state_dict", one.load_state_dict, states[name])
+            if name in values["saved"]:
+                load = self._methods(name, one)[1]
+                self._code.call(f"saved {name!r}: {load}", getattr(one, load), values["saved"][name])
 
-    def _saved(self) -> str:
-        """JSON of all that is saved.
+    def _saved(self) -> dict[str, Any]:
+        """The states of all that is saved.
 
         Raises:
-            DataError: a state is not as it was once it has been written and read, or all take too much room.
+            DataError: something has no state, or one that cannot be stored.
         """
         states: dict[str, Any] = {}
         for name, one in self.saved.items():
-            states[name] = self._code.call(f"saved {name!r}: state_dict", one.state_dict)
+            get = self._methods(name, one)[0]
+            states[name] = self._code.call(f"saved {name!r}: {get}", getattr(one, get))
             try:
-                same = json.loads(json.dumps(states[name])) == states[name]
-            except (TypeError, ValueError, RecursionError):
-                same = False
-            if not same:
+                packed(states[name])
+            except UnstorableError as error:
                 raise self._code.mistake(
-                    f"saved {name!r}: its state_dict has values that JSON lacks; use numbers, text, lists and "
-                    "dictionaries with keys of text"
-                )
-        text = json.dumps(states)
-        if len(text) > _MOST_SAVED:
-            raise self._code.mistake(
-                f"saved: its states have {len(text)} characters of JSON; use at most {_MOST_SAVED}"
-            )
-        return text
+                    f"saved {name!r}: its {get}() has {error}; use numbers, text, tensors, and lists, tuples and "
+                    "dictionaries of these"
+                ) from error
+        return states
+
+    def _methods(self, name: str, one: object) -> tuple[str, str]:
+        for get, load in _STATES:
+            if callable(getattr(one, get, None)) and callable(getattr(one, load, None)):
+                return get, load
+        raise self._code.mistake(
+            f"saved {name!r}: it is a {type(one).__name__}, without state_dict() and load_state_dict(); save an object "
+            "that has both, or compute its state from session.steps"
+        )

@@ -24,7 +24,7 @@ NOTHING: Final[Mapping[int, Tensor]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One inner step."""
+    """An inner step."""
 
     loss: float
     """Mean, in the task's unit. In a skipped step either this or the gradient is not finite."""
@@ -37,6 +37,8 @@ class StepResult:
     """Of AdamW, or of the first group of an optimizer of the user's own."""
     skipped: bool
     """Loss or gradient was not finite: nothing was changed and the step does not count."""
+    steps: int = 1
+    """Steps that this stands for: more than one if a loop of the user's own tells of several at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,12 @@ class TrainerState:
     """What a restarted learner restores. The model is not in it: that comes from the syncer."""
 
     tensors: Mapping[str, Tensor]
-    """The inner optimizer's moments, in host memory, not shared; of several processes: the part of the first."""
+    """The inner optimizer's moments, in host memory, not shared; of several processes: the part of the first. With a
+    loop of the user's own, what that saves too."""
     optimizer_steps: int
     steps: int
     tokens: int
     data_position: int
-    saved: str = ""
-    """What a loop of the user's own has saved, as JSON."""
 
 
 @dataclass(slots=True)

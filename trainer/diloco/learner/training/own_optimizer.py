@@ -1,23 +1,23 @@
-"""An inner optimizer of the user's own: any of torch's kind whose state is tensors and numbers.
+"""Inner optimizers of the user's own: any of torch's kind, one or several, that together train the model.
 
-Its groups keep their own learning rates as peaks; warm-up and decay are those of ``training.optimizer``.
+Their groups keep their own learning rates as peaks; warm-up and decay are those of ``training.optimizer``.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.optimizer import LearningRates, OptimizerError
+from diloco.learner.training.packed_state import UnstorableError, packed, unpacked
 from diloco.model.entrypoint import one_line
 from diloco.model.sharded import Place
 from diloco.spec.training import InnerOptimizer
 
-_NUMBER: Final = "number:"
-"""Begins the key of a state that is no tensor."""
-_GROUP: Final = "group:"
-"""Begins the key of what a group has besides parameters: its rate, betas, a count of steps."""
+Group = dict[str, Any]
 
 
 class Maker(Protocol):
@@ -32,95 +32,135 @@ class Maker(Protocol):
 
 
 class OwnOptimizer:
-    """``NamedOptimizer`` for an optimizer that the user's code has made of the parameters."""
+    """``NamedOptimizer`` for optimizers that the user's code has made of the parameters."""
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         parameters: Mapping[str, nn.Parameter],
         options: InnerOptimizer,
-        task: Maker,
+        maker: Maker,
     ) -> None:
         """``parameters``: the trained ones, by name.
 
         Raises:
-            DataError: it does not train exactly these, or has no learning rate.
+            DataError: the optimizers do not train exactly these.
         """
         if options.type != "AdamW" or options.groups:
-            raise task.mistake("it has an optimizer of its own; remove training.optimizer.type, muon and groups")
-        self._optimizer, self._task = optimizer, task
+            raise maker.mistake("it has an optimizer of its own; remove training.optimizer.type, muon and groups")
+        self._optimizers, self._maker = optimizers, maker
         self._parameters = parameters
         self._peak = options.learning_rate
-        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        held = Counter(id(one) for group in self._groups() for one in group["params"])
         if missing := [name for name, one in parameters.items() if id(one) not in held]:
-            raise task.mistake(f"its optimizer does not hold {missing[0]}; give it every parameter, or freeze it")
+            raise maker.mistake(f"its optimizer does not hold {missing[0]}; give it every parameter, or freeze it")
+        if twice := [name for name, one in parameters.items() if held[id(one)] > 1]:
+            raise maker.mistake(f"two of its optimizers hold {twice[0]}; give each parameter to one of them")
         if len(held) > len(parameters):
-            raise task.mistake("its optimizer holds more than the parameters it was given; give it only these")
-        if not all(isinstance(group.get("lr"), float | int | Tensor) for group in optimizer.param_groups):
-            raise task.mistake("its optimizer has groups without lr; give each a learning rate")
-        self._as_made = [{key: one for key, one in group.items() if key != "lr"} for group in optimizer.param_groups]
-        self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
+            raise maker.mistake("its optimizer holds more than the parameters it was given; give it only these")
+        self._as_made = [{key: one for key, one in group.items() if key != "lr"} for group in self._groups()]
+        self._peaks = [_rate(group) for group in self._groups()]
         self.steps = 0
         """Steps made, including those before a restart."""
-        self.identity = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        self.identity = " and ".join(f"{type(one).__module__}.{type(one).__qualname__}" for one in optimizers)
         """A description of what the state belongs to."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the first group; NaN if the optimizer computes it."""
+        return _rate(next(self._groups()))
 
     def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its group's learning rate, and clear the gradients.
 
         Raises:
-            DataError: it raised.
+            DataError: it raised, or a group has no learning rate.
         """
         share = rates["AdamW"] / self._peak
-        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+        for group, peak in zip(self._groups(), self._peaks, strict=True):
+            if math.isnan(peak):
+                raise self._maker.mistake("its optimizer has groups without lr; give each a learning rate")
             group["lr"] = peak * share
         try:
-            self._optimizer.step()
+            for optimizer in self._optimizers:
+                optimizer.step()
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise self._task.mistake(f"its optimizer's step() raised {one_line(error)}") from error
+            raise self._maker.mistake(f"its optimizer's step() raised {one_line(error)}") from error
         self.zero_grad()
         self.steps += 1
 
     def zero_grad(self) -> None:
         """Clear the gradients without using them."""
-        self._optimizer.zero_grad()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
 
     def start_over(self) -> None:
         """Drop the state and the count of steps, so that the learning rate of a task warms up again."""
-        self._optimizer.state.clear()
-        for group, made in zip(self._optimizer.param_groups, self._as_made, strict=True):
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+        for group, made in zip(self._groups(), self._as_made, strict=True):
             group.update(made)  # a loop's schedule goes on from its rates, and from what it has added
         self.steps = 0
 
-    def state(self) -> dict[str, Tensor]:
-        """A copy of the state in host memory, by ``KEY.NAME``.
+    def values(self) -> dict[str, Any]:
+        """All that the optimizers keep: what `load_values` takes. Its tensors are theirs, not copies.
 
-        A number's key is ``number:KEY.NAME``; that of a number of a group, or of a tuple of them, such as its rate or
-        betas, is ``group:INDEX.KEY``.
+        ``groups``: of each its rate, betas and so on. ``state``: by name of a parameter.
+        """
+        return {
+            "groups": [{key: one for key, one in group.items() if _is_stored(key, one)} for group in self._groups()],
+            "state": {
+                name: kept
+                for name, parameter in self._parameters.items()
+                for optimizer in self._optimizers
+                if (kept := dict(optimizer.state.get(parameter, {})))
+            },
+        }
+
+    def load_values(self, values: Mapping[str, Any], steps: int) -> None:
+        """Restore what ``values`` returned after ``steps`` steps, before the first step.
 
         Raises:
-            OptimizerError: it keeps something else than tensors and numbers.
+            KeyError, ValueError: it is of other groups, or of a parameter that does not exist.
         """
-        tensors = {
-            f"{_GROUP}{index}.{key}": _tensor_of(value)
-            for index, group in enumerate(self._optimizer.param_groups)
-            for key, value in group.items()
-            if isinstance(value, Tensor) or _are_numbers(value if isinstance(value, tuple | list) else [value])
-        }
-        for name, parameter in self._parameters.items():
-            for key, value in self._optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    tensors[f"{key}.{name}"] = value.to("cpu", copy=True).contiguous()
-                elif isinstance(value, int | float):
-                    tensors[f"{_NUMBER}{key}.{name}"] = _tensor_of(value)
-                elif value is not None:
-                    raise OptimizerError(
-                        f"{self._task.field}: its optimizer keeps a {type(value).__name__} as {key} of {name}; use one "
-                        "whose state is tensors and numbers"
-                    )
-        return tensors
+        groups = list(self._groups())
+        for group, kept in zip(groups, values["groups"], strict=True):
+            if missing := {key for key, one in group.items() if _is_stored(key, one)} - kept.keys():
+                raise KeyError(min(missing))
+        if unknown := values["state"].keys() - self._parameters.keys():
+            raise KeyError(min(unknown))
+        for group, kept in zip(groups, values["groups"], strict=True):
+            group.update({key: _like(one, group.get(key)) for key, one in kept.items()})
+        for name, kept in values["state"].items():
+            parameter = self._parameters[name]
+            optimizer, group = self._holder(parameter)
+            counts_there = bool(group.get("capturable") or group.get("fused"))
+            optimizer.state[parameter] = _placed(kept, parameter, counts_there=counts_there)
+        self.steps = steps
+
+    def packed(self, **more: object) -> dict[str, Tensor]:
+        """``values`` and ``more`` as tensors, not copies.
+
+        Raises:
+            OptimizerError: the optimizers keep what cannot be stored.
+        """
+        try:
+            return packed(self.values() | more)
+        except UnstorableError as error:
+            raise OptimizerError(
+                f"{self._maker.field}: its optimizer keeps {error}; use one whose state is numbers, text, tensors, and "
+                "lists and dictionaries of these"
+            ) from error
+
+    def state(self, **more: object) -> dict[str, Tensor]:
+        """A copy of ``values`` and ``more``, as tensors in host memory.
+
+        Raises:
+            OptimizerError: the optimizers keep what cannot be stored.
+        """
+        return {name: one.to("cpu", copy=True).contiguous() for name, one in self.packed(**more).items()}
 
     def places(self) -> dict[str, Place]:
         """None: it is never parted, and its tensors may have any shape."""
@@ -130,42 +170,57 @@ class OwnOptimizer:
         """Restore what ``state`` returned after ``steps`` steps, before the first step.
 
         Raises:
-            KeyError: a state is of a parameter that does not exist, or a group's numbers are missing.
+            KeyError, ValueError, TypeError: it is of another optimizer, or of a parameter that does not exist.
         """
-        numbers = {full: one for full, one in tensors.items() if full.startswith(_GROUP)}
-        if missing := {full for full in self.state() if full.startswith(_GROUP)} - numbers.keys():
-            raise KeyError(min(missing))
-        tensors = {full: one for full, one in tensors.items() if full not in numbers}
-        groups = {id(one): group for group in self._optimizer.param_groups for one in group["params"]}
-        found = {full: full.removeprefix(_NUMBER).partition(".")[::2] for full in tensors}
-        if unknown := [full for full, (_, name) in found.items() if name not in self._parameters]:
-            raise KeyError(min(unknown))
-        by_index = dict(enumerate(self._optimizer.param_groups))
-        for full, number in numbers.items():
-            index, _, key = full.removeprefix(_GROUP).partition(".")
-            group = by_index[int(index)]
-            if isinstance(held := group.get(key), Tensor):
-                group[key] = number.to(held.device, copy=True)
-            else:
-                group[key] = tuple(number.tolist()) if number.dim() else number.item()
-        for full, (key, name) in found.items():
-            tensor, parameter = tensors[full], self._parameters[name]
-            group, kept = groups[id(parameter)], self._optimizer.state[parameter]
-            if full.startswith(_NUMBER):
-                kept[key] = tensor.item()
-            elif tensor.shape == parameter.shape:
-                kept[key] = torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor)
-            else:  # torch counts steps on the CPU, unless the device does
-                there = tensor.dim() > 0 or group.get("capturable") or group.get("fused")
-                kept[key] = tensor.to(parameter.device, copy=True) if there else tensor.clone()
-        self.steps = steps
+        self.load_values(unpacked(tensors), steps)
+
+    def _groups(self) -> Iterator[Group]:
+        for optimizer in self._optimizers:
+            yield from optimizer.param_groups
+
+    def _holder(self, parameter: nn.Parameter) -> tuple[torch.optim.Optimizer, Group]:
+        """What trains a parameter."""
+        return next(
+            (optimizer, group)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            if any(one is parameter for one in group["params"])
+        )
 
 
-def _are_numbers(values: Sequence[object]) -> bool:
-    return bool(values) and all(isinstance(one, int | float) for one in values)
+def _rate(group: Group) -> float:
+    rate = group.get("lr")
+    return math.nan if rate is None else float(rate)
 
 
-def _tensor_of(value: float | Sequence[float] | Tensor) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    return torch.tensor(value, dtype=None if isinstance(value, int) else torch.float64)
+def _is_stored(key: str, value: object) -> bool:
+    """Whether a group's value is its state; what else it has, such as functions, is as the user's code makes it."""
+    if key == "params":
+        return False
+    try:
+        packed(value)
+    except UnstorableError:
+        return False
+    return True
+
+
+def _like(value: Any, held: object) -> Any:
+    return value.to(held.device, copy=True) if isinstance(held, Tensor) and isinstance(value, Tensor) else value
+
+
+def _placed(value: Any, parameter: nn.Parameter, *, counts_there: bool) -> Any:
+    """``value`` with its tensors where an optimizer that trains ``parameter`` has them.
+
+    ``counts_there``: whether counts of steps are on the parameter's device; torch has them on the CPU otherwise.
+    """
+    if isinstance(value, dict):
+        for key, one in value.items():
+            value[key] = _placed(one, parameter, counts_there=counts_there)
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(_placed(one, parameter, counts_there=counts_there) for one in value)
+    if not isinstance(value, Tensor):
+        return value
+    if value.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    return value.to(parameter.device, copy=True) if value.dim() or counts_there else value.clone()

@@ -70,7 +70,7 @@ class InnerSteps:
         self.optimizer = (
             NamedOptimizer(module, job.training.optimizer)
             if own is None
-            else OwnOptimizer(own, self._parameters, job.training.optimizer, task)
+            else OwnOptimizer([own], self._parameters, job.training.optimizer, task)
         )
         self._device = next(module.parameters()).device
         few = on(self._device, task.batch(np.arange(min(2, batch_size))))
