@@ -66,6 +66,7 @@ class Reason(StrEnum):
     LEARNERS_DIVERGING = "LearnersDiverging"
     QUORUM_LOWERED = "QuorumLowered"
     LEARNERS_TOO_FAST = "LearnersTooFast"
+    LEARNERS_DISAGREEING = "LearnersDisagreeing"
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
     READMISSION_IGNORED = "ReadmissionIgnored"

@@ -11,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from diloco.core.engine.actions import Merge
-from diloco.core.engine.events import LeftOut
+from diloco.core.engine.events import Cosine, LeftOut
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 
@@ -34,6 +34,7 @@ class MergeOutcome:
     failed: bool = False
     """Whether the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
+    cosines: tuple[Cosine, ...] = ()
 
 
 class Trainer(Protocol):

@@ -186,6 +186,7 @@ def fill_from(store: FragmentStore, checkpoint: LoadedCheckpoint) -> None:
     tensors = zip(versions, checkpoint.parameters, checkpoint.momentum, residuals, strict=True)
     for fragment, (version, parameters, momentum, residual) in enumerate(tensors):
         store.put(fragment, version, parameters, momentum, residual)
+        store.set_usual(fragment, checkpoint.manifest.usual[fragment])
 
 
 def recorded_bases(tape: Path) -> frozenset[str]:

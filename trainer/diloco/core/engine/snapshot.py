@@ -29,6 +29,7 @@ _NUMBERS: Final = (
 )
 _OF_LEARNERS: Final = (
     *("joins", "restarts", "step", "tokens", "data_position", "pushed_bytes", "merged_tokens", "allotted_seconds"),
+    "counted_in",
 )
 _LIMITS: Final = {"evaluations_ordered": 1 << 32}
 """Messages hold numbers below these, and others below 2^64."""
@@ -171,6 +172,7 @@ def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRe
         loss=record.loss,
         pushed_bytes=record.pushed_bytes,
         merged_tokens=record.merged_tokens,
+        counted_in=record.counted_in,
         allotted_seconds=record.allotted(now),
         account=Account(seconds, fsum(seconds.values()), step=record.account.step, spent=record.account.spent),
         # The end of a quarantine is its remaining time until the first learner joins (`divergence.joins`).

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from math import fsum, isfinite
 
 from diloco.core.account.time_class import BLOCKED, COMPUTING, TimeClass
-from diloco.core.engine.members import accounting, divergence
+from diloco.core.engine.members import accounting, divergence, standing
 from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import EngineStatus, LearnerState, LearnerStatus
@@ -78,6 +78,8 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         left_out_now=record.left_out_first_reason if record.left_out_lately >= OFTEN_LEFT_OUT else "",
         resets=record.standing.resets,
         diverged_reason=record.standing.reason,
+        agreement=record.standing.agreement,
+        against=standing.is_against(record.standing, state.options.schedule.fragments),
         quarantine_seconds=divergence.quarantine_seconds(state, record, now),
     )
 
