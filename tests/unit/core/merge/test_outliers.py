@@ -19,7 +19,8 @@ from diloco.core.merge.outliers import (
     compare,
     compare_alone,
 )
-from tests.support.fragment_merge import METHODS, Method, Rule, contributions_of, fragment_of, merge, merge_into_zero
+from diloco.spec.sync import MergeName
+from tests.support.fragment_merge import METHODS, Rule, contributions_of, fragment_of, merge, merge_into_zero
 
 NUMELS = (100, 4)
 TENSORS = [("large", 100), ("small", 4)]
@@ -281,7 +282,7 @@ WAYS = ["one element of 1,000", "one element of 1e20", "1e31", "NaN", "infinity"
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("honest", [1, 2, 3])
 def test_a_bad_member_is_left_out_and_the_rest_merge_as_if_it_were_absent(
-    honest: int, method: Method, embedding: bool, how: str
+    honest: int, method: MergeName, embedding: bool, how: str
 ) -> None:
     fragment = fragment_of((1000,), embeddings=[0] if embedding else [])
     deltas = {f"h{index}": noise(index) for index in range(honest)}
@@ -298,7 +299,7 @@ def test_a_bad_member_is_left_out_and_the_rest_merge_as_if_it_were_absent(
 @pytest.mark.parametrize("honest", [0, 1, 2, 3])
 @pytest.mark.parametrize("size", [0.1, 1e29 / 1000**0.5, 1e3])
 def test_beside_zeros_a_member_is_merged_unless_it_dwarfs_the_parameters(
-    honest: int, method: Method, size: float
+    honest: int, method: MergeName, size: float
 ) -> None:
     fragment, trained = fragment_of((1000,)), noise(7)
     deltas = {f"h{index}": torch.zeros(1000) for index in range(honest)} | {"expert": size * 100 * noise(9)}
