@@ -70,8 +70,7 @@ def contributions_of(
     encode = codec_named(codec).encode
     shares = weights or [1.0 / len(deltas)] * len(deltas)
     return [
-        Contribution(name, share, encode(delta))
-        for (name, delta), share in zip(deltas.items(), shares, strict=True)
+        Contribution(name, share, encode(delta)) for (name, delta), share in zip(deltas.items(), shares, strict=True)
     ]
 
 

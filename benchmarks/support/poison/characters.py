@@ -12,11 +12,11 @@ from torch import Tensor
 from diloco.core.fragments import Fragment, Layout, TensorSpec, partition
 from diloco.learner.data.corpus import standard_library
 
-CONTEXT, EMBEDDING, WIDTH, DEPTH, CHARACTERS = 12, 16, 64, 5, 96
+CONTEXT, EMBEDDING, WIDTH, DEPTH, CHARACTERS = 10, 16, 64, 3, 96
 """Characters read, size of their embedding, width and number of residual blocks, characters told apart."""
 FRAGMENTS = 12
 TEXT_BYTES, HELD_OUT = 4 << 20, 0.1
-EVALUATED = 4096
+EVALUATED = 8192
 """Held-out characters that a loss is the mean of."""
 
 
@@ -122,16 +122,22 @@ class AdamW:
 
     def step(self, acting: list[int], rate: float) -> None:
         """Of the learners ``acting``, with gradients clipped at norm 1; ``rate``: share of the learning rate."""
-        grads = {name: one.grad for name, one in self.networks.items() if one.grad is not None}
+        acts = torch.zeros(self.members)
+        acts[acting] = 1.0
         for member in acting:
             self.steps[member] += 1
-            count = self.steps[member]
-            lr = self.learning_rate * rate * min(1.0, count / self.warmup_steps)
-            norm = torch.stack([grad[member].norm() for grad in grads.values()]).norm().item()
-            for name, grad in grads.items():
-                values, (first, second) = self.networks[name].data[member], self._moments[name]
-                mine = grad[member] / max(1.0, norm)
-                first[member].lerp_(mine, 0.1)
-                second[member].mul_(0.99).addcmul_(mine, mine, value=0.01)
-                divisor = (second[member] / (1 - 0.99**count)).sqrt_().add_(1e-8)
-                values.mul_(1 - 0.1 * lr).addcdiv_(first[member], divisor, value=-lr / (1 - 0.9**count))
+        count = torch.tensor(self.steps).clamp(min=1)
+        lr = acts * self.learning_rate * rate * (count / self.warmup_steps).clamp(max=1.0)
+        grads = {name: one.grad.flatten(1) for name, one in self.networks.items() if one.grad is not None}
+        norm = torch.stack([grad.norm(dim=1) for grad in grads.values()]).norm(dim=0)
+        clip, lr = (acts / norm.clamp(min=1.0)).unsqueeze(1), lr.unsqueeze(1)
+        keeps = 1 - 0.1 * acts.unsqueeze(1), 1 - 0.01 * acts.unsqueeze(1)
+        unbias = (1 - 0.9**count).unsqueeze(1), (1 - 0.99**count).unsqueeze(1)
+        for name, grad in grads.items():
+            mine = grad * clip
+            first, second = (one.flatten(1) for one in self._moments[name])
+            first.mul_(keeps[0]).add_(mine, alpha=0.1)
+            second.mul_(keeps[1]).addcmul_(mine, mine, value=0.01)
+            moved = first / unbias[0] / (second / unbias[1]).sqrt_().add_(1e-8)
+            values = self.networks[name].data.flatten(1)
+            values.mul_(1 - 0.1 * lr).sub_(moved.mul_(lr))

@@ -18,7 +18,8 @@ from diloco.core.merge.rules import RULES, MergeRule
 from diloco.spec.outer_choice import AVERAGE
 from support.poison.characters import EVALUATED, FRAGMENTS, AdamW, Text, initial, layout, losses, part_of, put
 
-INTERVAL, OVERLAP, BATCH = 24, 2, 48
+INTERVAL, OVERLAP, BATCH = 24, 2, 32
+TEXT = Text.open()
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class _Loop:
             for name, one in begun.items()
         }
         self.optimizer = AdamW(self.networks, self.members)
-        self.text = Text.open()
+        self.text = TEXT
         self.generators = [torch.Generator().manual_seed(1000 * seed + one) for one in range(self.members)]
         self.noise = torch.Generator().manual_seed(seed)
         self.drifts: dict[int, Tensor] = {}
@@ -217,5 +218,3 @@ def shares(outcomes: list[Outcome]) -> dict[str, float]:
         if cosines:
             found[f"{who}_cosine"] = fmean(cosines)
     return found
-
-

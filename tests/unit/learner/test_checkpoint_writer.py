@@ -12,6 +12,7 @@ import torch
 
 from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
@@ -109,7 +110,7 @@ def test_the_last_one_may_take_as_long_as_its_size_needs() -> None:
     large = torch.empty(250_000_000, dtype=torch.float32, device="meta")
     longest = [bench.writer.longest_seconds()]
     for number in (0, 1, 4):
-        residuals = dict.fromkeys(range(number), large)
+        residuals = dict.fromkeys(range(number), Residual(1, large))
         bench.writer.offer(partial(LearnerCheckpoint, TrainerState({}, 0, number, 0, 0), residuals))
         bench.works()
         longest.append(bench.writer.longest_seconds())

@@ -18,7 +18,7 @@ from diloco.core.merge.rules import rule_named
 from diloco.core.sizes import F32
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.data.task import JobTask
-from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.mailboxes.residuals import Residual, Residuals
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
@@ -54,7 +54,7 @@ def tensor_work(spec: JobSpec, task: JobTask | None = None) -> tuple[Layout, Wor
         data.sampler.supply = deal
         return InnerTrainer(spec, build_model(spec), layout, data, torch.device("cpu"))
 
-    def new_encoder(residuals: Mapping[int, Tensor]) -> TensorEncoder:
+    def new_encoder(residuals: Mapping[int, Residual]) -> TensorEncoder:
         return TensorEncoder(spec.sync, residuals)
 
     return layout, Work(TensorModel(spec, layout, initial), new_trainer, new_encoder)
@@ -63,7 +63,7 @@ def tensor_work(spec: JobSpec, task: JobTask | None = None) -> tuple[Layout, Wor
 class TensorEncoder:
     """See `work.Encoder`."""
 
-    def __init__(self, sync: SyncSpec, residuals: Mapping[int, Tensor]) -> None:
+    def __init__(self, sync: SyncSpec, residuals: Mapping[int, Residual]) -> None:
         self._codec = codec_named(sync.compression)
         feeds_back = sync.keeps_residuals
         self._feedback = Residuals(dict(residuals)) if feeds_back else None
@@ -89,7 +89,7 @@ class TensorEncoder:
         if self._feedback is not None:
             self._feedback.forget()
 
-    def residuals(self) -> Mapping[int, Tensor]:
+    def residuals(self) -> Mapping[int, Residual]:
         return {} if self._feedback is None else self._feedback.snapshot()
 
 

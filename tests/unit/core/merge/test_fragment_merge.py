@@ -142,7 +142,9 @@ def test_momentum_in_place_and_in_another_buffer_is_the_same() -> None:
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("codec", ["None", "BF16"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_payload_that_is_not_finite_is_refused_and_changes_nothing(method: MergeName, codec: str, wrong: float) -> None:
+def test_a_payload_that_is_not_finite_is_refused_and_changes_nothing(
+    method: MergeName, codec: str, wrong: float
+) -> None:
     fragment = fragment_of((20,), (6,), embeddings=[1])
     contributions = contributions_of({"a": random(26), "b": random(26, seed=1)}, codec=codec)
     dtype = torch.float32 if codec == "None" else torch.bfloat16

@@ -124,7 +124,8 @@ class LearnerStatus(StatusPart):
     """Cosine between its outer gradients and the others' in a merge, -1 to 1, moving average; None: it was never merged
     with others."""
     against: bool = False
-    """Its outer gradients have pointed against the others' (cosine below 0) for many merges in a row."""
+    """Its outer gradients have pointed against the others' (cosine below 0) for many merges in a row, more than most
+    others' have."""
     quarantine_seconds: float | None = None
     """Time until its quarantine is over; None: it is in none."""
 
