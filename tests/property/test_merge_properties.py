@@ -36,7 +36,7 @@ def random_deltas(numel: int, learners: int, seed: int) -> dict[str, torch.Tenso
 def test_the_order_of_members_changes_no_bit(
     learners: int, order: list[int], method: MergeName, codec: str, seed: int
 ) -> None:
-    fragment = fragment_of((20, 11), (3,), (40,), embeddings=[2])
+    fragment = fragment_of((20, 11), (30,), (40,), embeddings=[2])
     weights = normalized({f"us/pool/{index}": index + 0.1 for index in range(learners)})
     contributions = contributions_of(
         random_deltas(fragment.numel, learners, seed), [weights[f"us/pool/{index}"] for index in range(learners)], codec

@@ -71,7 +71,7 @@ def test_what_is_written_is_held_in_memory_no_longer() -> None:
     bench = Bench()
     tensors = [torch.zeros(1)]
     written = weakref.ref(tensors[0])
-    bench.writer.offer(lambda: LearnerCheckpoint(TrainerState({}, 0, 10, 0, 0), {0: tensors.pop()}))
+    bench.writer.offer(lambda: LearnerCheckpoint(TrainerState({}, 0, 10, 0, 0), {0: Residual(1, tensors.pop())}))
     left: list[object] = []
 
     def looks() -> None:
