@@ -272,7 +272,7 @@ def _training(manifest: dict[str, Any]) -> str:
 
 
 def _residuals(manifest: dict[str, Any], values: Mapping[int, Tensor]) -> dict[int, Residual]:
-    versions = manifest.get("residual_versions")
+    versions = manifest.get("residual_versions", {})
     if not isinstance(versions, dict) or not all(type(one) is int for one in versions.values()):
         raise _DamagedError(f"{_MANIFEST} has no usable versions of its residuals")
     return {one: Residual(versions[f"{one}"], tensor) for one, tensor in values.items() if f"{one}" in versions}

@@ -151,7 +151,7 @@ def test_a_tensor_that_one_learner_trains_alone_is_no_outlier() -> None:
         assert left_out(*members) == []
         assert clips(*members) == {}
     assert left_out(member("a", 1, 0), member("b", 1, 0), member("c", 1, 20)) == ["c"]
-    assert clips(member("a", 1, 0), member("b", 1, 0), member("c", 1, 4)) == {"c": (1.0, 0.5)}
+    assert clips(member("a", 1, 0), member("b", 1, 0), member("c", 1, 4)) == {"c": pytest.approx((1.0, 0.5), rel=0.03)}
 
 
 @pytest.mark.parametrize("others", ["a", "ab", "abd"])
@@ -193,8 +193,8 @@ def test_one_that_is_alone_is_compared_with_parameters_and_then_the_past(usual: 
         size = ratio * LARGEST_RATIO * standard
         found = compare_alone(MeasuredMember("a", 4, (size**2 * 4 * 104,)), 104, usual, lambda: 2.0)
         assert list(found.left_out) == ["a"] * out
-        kept = min(size, LARGEST_RATIO * standard)
-        assert found.usual == usual.after_one(pytest.approx(kept))
+        kept = usual.after_one(min(size, LARGEST_RATIO * standard))
+        assert found.usual.size == pytest.approx(kept.size)
 
 
 def test_a_size_that_lasts_becomes_the_usual_one() -> None:
@@ -272,8 +272,6 @@ def test_beside_zeros_a_member_is_merged_unless_it_dwarfs_the_parameters(
 
 def test_a_lone_member_beyond_the_usual_size_leaves_the_fragment_unchanged() -> None:
     contributions, usual = contributions_of({"a": noise(0)}), UsualSize(LEAST_PAST, 1e-5)
-    with pytest.raises(
-        MergeError, match=r"the outer gradient of a: it is .* as outer gradients of this fragment usually"
-    ):
+    with pytest.raises(MergeError, match=r"of a: it is .* as outer gradients of this fragment usually"):
         merge_into_zero(fragment_of((1000,)), contributions, Rule(bounded=True, usual=usual))
     merge_into_zero(fragment_of((1000,)), contributions, Rule())

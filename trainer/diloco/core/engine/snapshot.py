@@ -180,6 +180,7 @@ def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRe
             record.standing,
             broken_in_a_row=0,
             in_a_row={},
+            merged_in_row={},
             quarantined_until=divergence.quarantine_seconds(state, record, now),
         ),
     )

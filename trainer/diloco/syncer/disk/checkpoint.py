@@ -62,8 +62,9 @@ class CheckpointManifest(BaseModel):
     versions: tuple[int, ...]
     engine: dict[str, Any]
     """The engine's snapshot."""
-    usual: tuple[UsualSize, ...]
-    """By fragment, of its outer gradients: a restart must not forget what liars are compared with."""
+    usual: tuple[UsualSize, ...] = ()
+    """By fragment, of its outer gradients, so that a restart does not forget what members are compared with. Empty:
+    nothing is known."""
     outer: OuterChoice
     """The outer optimizer of its merges."""
     bytes_by_region: tuple[RegionBytes, ...]
@@ -307,7 +308,7 @@ def _read_manifest(path: Path) -> CheckpointManifest:
     if cut != manifest.layout.partition(".")[0]:
         raise UnusableFileError(f"{path}: its layout is not that of its tensors")
     usual = zip(manifest.usual, manifest.tensors, strict=False)
-    if len(manifest.usual) != len(manifest.tensors) or not all(one.is_of(len(tensors)) for one, tensors in usual):
+    if len(manifest.usual) not in (0, len(manifest.tensors)) or not all(one.is_of(len(of)) for one, of in usual):
         raise UnusableFileError(f"{path}: its usual sizes are not those of its tensors")
     return manifest
 

@@ -81,6 +81,7 @@ def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
 
 FITS = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
 OF_A_NEWER_SYNCER = THIN_LINKS | {"kind": "LinkHaunted", "remedies": []}
+AGAINST = "sending outer gradients that point against the others', merge after merge"
 TOO_FAST = "reporting more than twice the steps that count beside the others; the excess is ignored"
 REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
 
@@ -89,6 +90,7 @@ REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/ol
     ("field", "bad", "good", "reason", "words"),
     [
         ("too_fast", {"us-west/old/0"}, set(), "LearnersTooFast", f"us-west/old/0 {TOO_FAST}"),
+        ("against", {"us-west/old/0"}, set(), "LearnersDisagreeing", f"us-west/old/0 {AGAINST}"),
         ("tape_problem", "no space", "", "TapeFailing", "the tape is incomplete: no space"),
         ("backup_problem", "access denied", "", "BackupFailing", "the syncer cannot upload backups: access denied"),
         ("links", THIN_LINKS, FITS, "ScheduleMisfit", THIN_LINKS["reason"] + REMEDIES),

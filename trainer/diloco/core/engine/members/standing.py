@@ -46,22 +46,15 @@ class Remedy(StrEnum):
 
 
 @dataclass(slots=True)
-class Row:
-    """Merges of one fragment in a row that left a learner out."""
-
-    turns: int = 0
-    merged: set[str] = field(default_factory=set)
-    """Learners whose outer gradients they contain."""
-
-
-@dataclass(slots=True)
 class Standing:
     """A learner's standing."""
 
     broken_in_a_row: int = 0
     """Broken outer gradients since one was merged."""
-    in_a_row: dict[int, Row] = field(default_factory=dict)
-    """By fragment."""
+    in_a_row: dict[int, int] = field(default_factory=dict)
+    """By fragment: times in a row that it was left out."""
+    merged_in_row: dict[int, set[str]] = field(default_factory=dict)
+    """By fragment: learners whose outer gradients these merges contain."""
     reset_due: bool = False
     """It has diverged, and has not loaded the global model since."""
     on_trial: bool = False
@@ -89,6 +82,7 @@ def merged_with(standing: Standing, fragment: int, fragments: int) -> None:
     """Note a merge of a fragment that contains a learner's outer gradient; the model has this many ``fragments``."""
     standing.broken_in_a_row = 0
     standing.in_a_row.pop(fragment, None)
+    standing.merged_in_row.pop(fragment, None)
     if standing.on_trial:
         standing.merged_on_trial += 1
         if standing.merged_on_trial >= TRIAL_TURNS * fragments:
@@ -117,12 +111,12 @@ def left_out(
     if standing.reset_due or standing.quarantined:
         return None
     standing.broken_in_a_row += broken
-    row = standing.in_a_row.setdefault(fragment, Row())
-    row.turns += 1
-    row.merged |= {*merged}
-    if not (standing.broken_in_a_row >= BROKEN_MERGES or row.turns >= (BROKEN_MERGES if broken else LARGE_TURNS)):
+    turns = standing.in_a_row[fragment] = standing.in_a_row.get(fragment, 0) + 1
+    met = standing.merged_in_row.setdefault(fragment, set())
+    met.update(merged)
+    if not (standing.broken_in_a_row >= BROKEN_MERGES or turns >= (BROKEN_MERGES if broken else LARGE_TURNS)):
         return None
-    convincing = bool(row.merged) if broken else 2 * len(row.merged & {*planned}) > len(planned)
+    convincing = bool(met) if broken else 2 * len(met.intersection(planned)) > len(planned)
     return Remedy.QUARANTINE if standing.on_trial and convincing else Remedy.RESET
 
 
@@ -158,3 +152,4 @@ def loaded(standing: Standing) -> None:
 def _forget_row(standing: Standing) -> None:
     standing.broken_in_a_row = 0
     standing.in_a_row.clear()
+    standing.merged_in_row.clear()
