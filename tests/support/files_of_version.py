@@ -108,9 +108,8 @@ def write_files(folder: Path, scratch: Path) -> None:
     trainer = trainer_in(scratch)
     for _ in range(STEPS):
         trainer.step(0.0)
-    learners_store(folder, trainer).save(
-        LearnerCheckpoint(trainer.state(), {0: Residual(1, torch.arange(3.0))}, TRAINING)
-    )
+    residuals = {0: Residual(1, torch.arange(3.0))}
+    learners_store(folder, trainer).save(LearnerCheckpoint(trainer.state(), residuals, TRAINING))
 
 
 def _rare_events(run: RecordedRun) -> list[Event]:

@@ -148,9 +148,8 @@ class Unit:
         first = self.optimizers[0]
         if len(self.optimizers) > 1:
             self._world.tell(Order(Op.SAVE))
-        return self.store.save(
-            LearnerCheckpoint(TrainerState(first.state(), steps, steps, 0, 0), {0: Residual(1, torch.ones(3))})
-        )
+        state = TrainerState(first.state(), steps, steps, 0, 0)
+        return self.store.save(LearnerCheckpoint(state, {0: Residual(1, torch.ones(3))}))
 
     def load(self) -> int | None:
         """Steps of the checkpoint that is restored."""

@@ -235,13 +235,13 @@ def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None
 
 def test_a_restarted_syncer_and_its_replay_know_what_is_usual(tmp_path: Path) -> None:
     before = RecordedRun(tmp_path, recorded_job())
-    before.train(30)
+    before.train(12)
     before.checkpoint()
     again = RecordedRun(tmp_path, recorded_job(), epoch=2)
     assert again.store.usual(0) == before.store.usual(0) != NO_PAST
     again.spoilt = frozenset(range(1, 100))
     again.spoilt_by = 8.0
-    again.train(30)
+    again.train(60)
     report = replay(tmp_path)
     assert report.ok, report.problems
     assert report.epochs[1].merges == report.epochs[1].merges_redone > 20

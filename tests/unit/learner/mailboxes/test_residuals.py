@@ -67,9 +67,11 @@ def test_of_a_checkpoint_only_a_residual_that_still_holds_is_restored(
     counted_in: tuple[int, ...], kept: list[int], *, told_first: bool
 ) -> None:
     feedback = Residuals()
-    steps = [lambda: feedback.session_begins("epoch", (9,), counted_in), lambda: feedback.restore(SAVED)]
-    for step in steps if told_first else reversed(steps):
-        step()
+    if not told_first:
+        feedback.restore(SAVED)
+    feedback.session_begins("epoch", (9,), counted_in)
+    if told_first:
+        feedback.restore(SAVED)
     assert list(feedback.snapshot()) == kept
 
 
