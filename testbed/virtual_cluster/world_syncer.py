@@ -50,6 +50,8 @@ class WorldSyncer:
     stalled: set[str] = field(default_factory=set)
     too_fast: set[str] = field(default_factory=set)
     """Learners of whose steps a tenth counts."""
+    against: set[str] = field(default_factory=set)
+    """Learners whose outer gradients point against the others'."""
     loading: dict[str, float] = field(default_factory=dict)
     """Learners that load the model, and for how many seconds."""
     cut_off: set[str] = field(default_factory=set)
@@ -172,6 +174,7 @@ class WorldSyncer:
         }
         said["incarnation"] = self.incarnations.get(learner, 0)
         said["counted_share"] = 0.1 if learner in self.too_fast else 0.9
+        said["against"] = learner in self.against
         left_out = self.left_out.get(learner)
         return said if left_out is None else said | {"left_out": 7, "left_out_now": left_out}
 
