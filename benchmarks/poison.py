@@ -10,7 +10,7 @@ others do and send something else:
 - against: the sum of the honest ones turned round, each tensor at so many times their median length. It knows theirs.
 
 Honest learners that differ show what clipping costs: some make three times the steps of others, or half of them with
-another batch, or lose their optimizers' state in turn. `make poison` writes the tables of docs/explanation/quality.md.
+another batch, or lose their optimizers' state in turn. docs/explanation/quality.md has the table.
 """
 
 import time
