@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,15 +22,18 @@ from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge.codec import CODECS, Codec, codec_named
 from diloco.core.merge.downlink import Update, encode_update
 from diloco.core.merge.fragment_merge import Contribution, MergeTarget, merge_fragment
+from diloco.core.merge.member_sizes import NO_PAST
+from diloco.core.merge.rules import rule_named
 from diloco.core.proof import proof_of
 from diloco.spec.outer_choice import DILOCO
+from diloco.spec.sync import MergeName
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.store import digest_of
 from support.job import alone
 from support.links.peers import forget_peak, memory_bytes
 from support.report import Ratio, command, write_report
 
-METHODS: tuple[Literal["RDA", "Mean"], ...] = ("RDA", "Mean")
+METHODS: tuple[MergeName, ...] = ("RDA", "Mean")
 
 
 def transformer_fragment() -> Fragment:
@@ -73,18 +76,19 @@ class Setting:
                 payload = codec.encode(delta)
                 self.contributions[codec.name].append(Contribution(f"region/pool/{index}", 1 / learners, payload))
 
-    def merge(self, codec: Codec, method: Literal["RDA", "Mean"], result: Tensor) -> None:
+    def merge(self, codec: Codec, method: MergeName, result: Tensor) -> None:
         """One merge into ``result``; the momentum stays in place, as in the syncer."""
         merge_fragment(
             self.fragment,
             self.contributions[codec.name],
             codec=codec,
-            method=method,
+            rule=rule_named(method),
             parameters=self.parameters,
             momentum=self.momentum,
             outer=DILOCO,
             into=MergeTarget(result, self.momentum),
             run=self.run,
+            usual=NO_PAST,
         )
         codec_named("None").encode(result)
 

@@ -52,6 +52,8 @@ class WorldSyncer:
     """Learners of whose steps a tenth counts."""
     unanswering: dict[str, str] = field(default_factory=dict)
     """Learners that leave requests unanswered, and how."""
+    against: set[str] = field(default_factory=set)
+    """Learners whose outer gradients point against the others'."""
     loading: dict[str, float] = field(default_factory=dict)
     """Learners that load the model, and for how many seconds."""
     cut_off: set[str] = field(default_factory=set)
@@ -175,6 +177,7 @@ class WorldSyncer:
         said["incarnation"] = self.incarnations.get(learner, 0)
         said["counted_share"] = 0.1 if learner in self.too_fast else 0.9
         said["unanswered_now"] = self.unanswering.get(learner, "")
+        said["against"] = learner in self.against
         left_out = self.left_out.get(learner)
         return said if left_out is None else said | {"left_out": 7, "left_out_now": left_out}
 

@@ -9,6 +9,7 @@ from diloco.core.account.time_spent import TimeSpent
 from diloco.core.engine.actions import Action, Admit, AskFragment, CancelTimer, Evaluate, Merge, SetTimer
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import (
+    Cosine,
     Evaluated,
     Event,
     FragmentApplied,
@@ -184,10 +185,18 @@ class Script:
         ask = self.asks[index, fragment]
         return self.do(FragmentDeclined(name(index), ask.incarnation, fragment, ask.version, ask.attempt))
 
-    def merge_done(self, merge: Merge, *, applied: bool = True, left_out: tuple[LeftOut, ...] = ()) -> list[Action]:
+    def merge_done(
+        self,
+        merge: Merge,
+        *,
+        applied: bool = True,
+        left_out: tuple[LeftOut, ...] = (),
+        cosines: tuple[Cosine, ...] = (),
+    ) -> list[Action]:
         """A merge ends; its members train on the result at once, or not yet."""
         failed = len(left_out) == len(merge.members)
-        actions = self.do(Merged(merge.fragment, merge.version, "0" * 32, 0.01, failed=failed, left_out=left_out))
+        told = Merged(merge.fragment, merge.version, "0" * 32, 0.01, failed, left_out, cosines)
+        actions = self.do(told)
         for member in merge.members if applied and actions else ():
             index = int(member.learner.rsplit("/", 1)[1])
             actions += self.applied(index, merge.fragment, merge.version)

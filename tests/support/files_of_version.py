@@ -29,6 +29,7 @@ from diloco.core.engine.events import (
 )
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data.opening import open_data
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
@@ -107,7 +108,8 @@ def write_files(folder: Path, scratch: Path) -> None:
     trainer = trainer_in(scratch)
     for _ in range(STEPS):
         trainer.step(0.0)
-    learners_store(folder, trainer).save(LearnerCheckpoint(trainer.state(), {0: torch.arange(3.0)}, TRAINING))
+    residuals = {0: Residual(1, torch.arange(3.0))}
+    learners_store(folder, trainer).save(LearnerCheckpoint(trainer.state(), residuals, TRAINING))
 
 
 def _rare_events(run: RecordedRun) -> list[Event]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +17,10 @@ from diloco.core.merge.fragment_merge import (
     in_this_thread,
     merge_fragment,
 )
-from diloco.core.merge.outliers import UsualSize
+from diloco.core.merge.member_sizes import NO_PAST, UsualSize
+from diloco.core.merge.rules import RULES, rule_named
 from diloco.core.sizes import ENCODINGS, Encoding
-from diloco.spec.sync import OuterOptimizer
+from diloco.spec.sync import MergeName, OuterOptimizer
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class WatchedCodec(PlainCodec):
         return super().decode(payload, start, scratch)
 
 
-Method = Literal["RDA", "Mean"]
-METHODS: list[Method] = ["RDA", "Mean"]
+METHODS: list[MergeName] = [rule.name for rule in RULES]
 PLAIN_STEP = OuterOptimizer(learning_rate=1.0, momentum=0.0)
 """Parameters minus the merged outer gradient."""
 
@@ -65,14 +64,13 @@ def fragment_of(*shapes: tuple[int, ...], embeddings: Sequence[int] = ()) -> Fra
 
 
 def contributions_of(
-    deltas: Mapping[str, Tensor], weights: Sequence[float] = (), codec: str = "None", usual: UsualSize | None = None
+    deltas: Mapping[str, Tensor], weights: Sequence[float] = (), codec: str = "None"
 ) -> list[Contribution]:
     """One contribution for each learner; without ``weights`` all have the same weight."""
     encode = codec_named(codec).encode
     shares = weights or [1.0 / len(deltas)] * len(deltas)
     return [
-        Contribution(name, share, encode(delta), usual=usual)
-        for (name, delta), share in zip(deltas.items(), shares, strict=True)
+        Contribution(name, share, encode(delta)) for (name, delta), share in zip(deltas.items(), shares, strict=True)
     ]
 
 
@@ -80,11 +78,13 @@ def contributions_of(
 class Rule:
     """How to merge."""
 
-    method: Method = "RDA"
+    method: MergeName = "RDA"
     codec: str = "None"
     outer: OuterOptimizer = PLAIN_STEP
     run: BlockRunner = in_this_thread
     bounded: bool = False
+    usual: UsualSize = NO_PAST
+    """Of the fragment, if the merge is bounded."""
 
 
 def merge(
@@ -104,13 +104,13 @@ def merge(
         fragment,
         contributions,
         codec=codec or codec_named(rule.codec),
-        method=rule.method,
+        rule=rule_named(rule.method),
         parameters=zeros if parameters is None else parameters,
         momentum=zeros if momentum is None else momentum,
         outer=rule.outer,
         into=into,
         run=rule.run,
-        bounded=rule.bounded,
+        usual=rule.usual if rule.bounded else None,
     )
     return into, statistics
 

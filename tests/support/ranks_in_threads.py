@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_parts import Others, Places
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.learner.unit.checkpoints import OtherRanks, RankCheckpoints
 from diloco.learner.unit.orders import Op, Order
@@ -147,7 +148,8 @@ class Unit:
         first = self.optimizers[0]
         if len(self.optimizers) > 1:
             self._world.tell(Order(Op.SAVE))
-        return self.store.save(LearnerCheckpoint(TrainerState(first.state(), steps, steps, 0, 0), {0: torch.ones(3)}))
+        state = TrainerState(first.state(), steps, steps, 0, 0)
+        return self.store.save(LearnerCheckpoint(state, {0: Residual(1, torch.ones(3))}))
 
     def load(self) -> int | None:
         """Steps of the checkpoint that is restored."""

@@ -94,6 +94,8 @@ class LearnerReport(BaseModel):
     """Time since its last message; None if there was none since the syncer started."""
     counted_share: float = 1.0
     """The share of its steps that counts, 0 to 1."""
+    against: bool = False
+    """Its outer gradients have pointed against the others' for many merges in a row."""
     left: bool = False
     """Its latest session ended with its leave, and not because it was lost."""
     loading_seconds: float | None = None

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     QUORUM_LOWERED = "QuorumLowered"
     LEARNERS_NOT_ANSWERING = "LearnersNotAnswering"
     LEARNERS_TOO_FAST = "LearnersTooFast"
+    LEARNERS_DISAGREEING = "LearnersDisagreeing"
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
     READMISSION_IGNORED = "ReadmissionIgnored"

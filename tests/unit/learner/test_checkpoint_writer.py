@@ -12,6 +12,7 @@ import torch
 
 from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
@@ -70,7 +71,7 @@ def test_what_is_written_is_held_in_memory_no_longer() -> None:
     bench = Bench()
     tensors = [torch.zeros(1)]
     written = weakref.ref(tensors[0])
-    bench.writer.offer(lambda: LearnerCheckpoint(TrainerState({}, 0, 10, 0, 0), {0: tensors.pop()}))
+    bench.writer.offer(lambda: LearnerCheckpoint(TrainerState({}, 0, 10, 0, 0), {0: Residual(1, tensors.pop())}))
     left: list[object] = []
 
     def looks() -> None:
@@ -109,7 +110,7 @@ def test_the_last_one_may_take_as_long_as_its_size_needs() -> None:
     large = torch.empty(250_000_000, dtype=torch.float32, device="meta")
     longest = [bench.writer.longest_seconds()]
     for number in (0, 1, 4):
-        residuals = dict.fromkeys(range(number), large)
+        residuals = dict.fromkeys(range(number), Residual(1, large))
         bench.writer.offer(partial(LearnerCheckpoint, TrainerState({}, 0, number, 0, 0), residuals))
         bench.works()
         longest.append(bench.writer.longest_seconds())

@@ -19,6 +19,7 @@ from diloco.learner.learner import Learner
 from diloco.learner.link.syncer_link import Position
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.options import LearnerOptions
 from tests.support.hand_clock import clock_of
 from tests.support.inner_loop import ScriptedBell
@@ -160,7 +161,7 @@ def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
         "small", "here/cpu/0", before._link._who.layout_digest, before._trainer.optimizer_identity
     )
     store = CheckpointStore(scene.folder / "learner" / "checkpoints", identity)
-    store.save(LearnerCheckpoint(state, {2: torch.ones(3)}))
+    store.save(LearnerCheckpoint(state, {2: Residual(1, torch.ones(3))}))
     again = scene.learner(**changes)
     assert again._resume.position() == Position(7, 28)
     assert again._snapshot().state.steps == 0  # not before the syncer has said which training this is

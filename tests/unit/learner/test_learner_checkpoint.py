@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.damage import DAMAGES
 from tests.support.machine_limits import files_of_at_most
@@ -24,7 +25,7 @@ IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef.base", "Ada
 def checkpoint(steps: int, numel: int = 5) -> LearnerCheckpoint:
     moments = {"exp_avg.a.weight": torch.full((2, 3), float(steps)), "exp_avg_sq.a.weight": torch.ones(2, 3)}
     state = TrainerState(moments, steps - 1, steps, steps * 64, steps * 4)
-    return LearnerCheckpoint(state, {3: torch.arange(float(numel))})
+    return LearnerCheckpoint(state, {3: Residual(5, torch.arange(float(numel)))})
 
 
 def steps_found(store: CheckpointStore) -> int | None:
@@ -52,7 +53,8 @@ def test_what_was_saved_is_loaded(store: CheckpointStore) -> None:
     assert loaded.state.tensors.keys() == saved.state.tensors.keys()
     assert all(torch.equal(loaded.state.tensors[name], tensor) for name, tensor in saved.state.tensors.items())
     assert loaded.residuals.keys() == {3}
-    assert torch.equal(loaded.residuals[3], saved.residuals[3])
+    assert loaded.residuals[3].version == 5
+    assert torch.equal(loaded.residuals[3].values, saved.residuals[3].values)
 
 
 def test_where_nothing_was_saved_there_is_nothing(store: CheckpointStore, tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_counters_that_cannot_be_make_a_checkpoint_unusable(
     store: CheckpointStore, counter: str, value: object, used: int
 ) -> None:
     for residual in (1, 2):
-        newest = store.save(LearnerCheckpoint(checkpoint(9).state, {residual: torch.zeros(1)}))
+        newest = store.save(LearnerCheckpoint(checkpoint(9).state, {residual: Residual(1, torch.zeros(1))}))
     rewrite_manifest(newest, **{counter: value})
     loaded = CheckpointStore(store._directory, IDENTITY).load()
     assert loaded is not None

@@ -9,7 +9,7 @@ import torch
 
 from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.learner.link.syncer_link import Position
-from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.mailboxes.residuals import Residual, Residuals
 from diloco.learner.resume import Resume
 from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.small_job import small_job, write_text
@@ -24,7 +24,7 @@ def checkpoint(tmp_path: Path) -> LearnerCheckpoint:
     before = trainer_of(small_job(write_text(tmp_path)))
     for _ in range(3):
         before.step(0.0)
-    return LearnerCheckpoint(before.state(), {1: torch.ones(4)}, OURS)
+    return LearnerCheckpoint(before.state(), {1: Residual(3, torch.ones(4))}, OURS)
 
 
 def of(checkpoint: LearnerCheckpoint, **changes: Any) -> LearnerCheckpoint:

@@ -47,7 +47,7 @@ def merge(
 
 def test_the_result_is_not_in_the_store_before_it_is_committed() -> None:
     held = store()
-    result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (0.5, 3), "b": (1.5, 3)})
+    result = merge(held, SyncSpec.model_validate(PLAIN), {"a": (0.8, 3), "b": (1.2, 3)})
     assert held.versions == (3,)
     assert torch.equal(result.made.merge.parameters, torch.full((10,), 2.0))
     assert result.digest == digest_of(result.made.merge.parameters)
@@ -56,17 +56,17 @@ def test_the_result_is_not_in_the_store_before_it_is_committed() -> None:
 
 def test_a_merge_tells_how_long_it_is_and_how_far_members_agree() -> None:
     sync = SyncSpec.model_validate(PLAIN | {"merge": "RDA"})
-    alike, apart = (merge(store(), sync, {"a": (1.0, 3), "b": (other, 3)}) for other in (3.0, -3.0))
+    alike, apart = (merge(store(), sync, {"a": (2.0, 3), "b": (other, 3)}) for other in (2.0, -2.0))
     assert alike.agreement == pytest.approx(1.0)
     assert alike.gradient_norm == pytest.approx(2 * 10**0.5)
     assert apart.agreement == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize(("anchor", "merged"), [("Received", 2.5), ("Current", 1.5)])
+@pytest.mark.parametrize(("anchor", "merged"), [("Received", 1.25), ("Current", 0.25)])
 def test_the_anchor_says_whether_the_models_own_movement_counts(anchor: str, merged: float) -> None:
-    # Measured from version 1 the learner stands at 0.5. The current fragment is 3.0, so from there it moved by 2.5.
-    result = merge(store(), SyncSpec.model_validate(PLAIN | {"anchor": anchor}), {"a": (0.5, 1), "b": (0.5, 3)})
-    expected = 3.0 - (0.5 + (2.5 if anchor == "Current" else 0.5)) / 2
+    # Measured from version 1 the learner stands at -0.5. The current fragment is 3.0, so from there it moved by 3.5.
+    result = merge(store(), SyncSpec.model_validate(PLAIN | {"anchor": anchor}), {"a": (1.5, 1), "b": (2.0, 3)})
+    expected = 3.0 - (2.0 + (3.5 if anchor == "Current" else 1.5)) / 2
     assert expected == merged
     assert torch.allclose(result.made.merge.parameters, torch.full((10,), merged))
 
@@ -83,6 +83,24 @@ def test_what_was_merged_before_tells_what_a_learner_alone_usually_brings() -> N
         problems.append([one.learner for one in result.event.left_out])
     assert problems == [[]] * LEAST_PAST + [["a"], []]
     assert torch.allclose(held.current(0).parameters, torch.full((10,), 3.0 - 0.01 * (LEAST_PAST + 1)))
+
+
+def test_what_is_usual_is_in_the_store_and_a_failed_merge_keeps_it() -> None:
+    held, sync = store(), SyncSpec.model_validate(PLAIN)
+    for version in (4, 5):
+        result = merge(held, sync, {"a": (0.01, 3), "b": (0.012, 3), "c": (0.1 * (version == 4) + 0.011, 3)})
+        assert result.clipped == (version == 4)
+        held.commit(0, version, result.made, result.digest)
+    usual = held.usual(0)
+    assert usual.of_several == pytest.approx(0.0118)
+    failed = merge(held, sync, {"a": (float("inf"), 3), "b": (float("nan"), 3)})
+    held.commit(0, 6, failed.made, failed.digest)
+    assert held.usual(0) == usual
+
+
+def test_a_merge_tells_the_cosines_of_its_members() -> None:
+    result = merge(store(), SyncSpec.model_validate(PLAIN), {"a": (0.01, 3), "b": (0.01, 3), "c": (-0.01, 3)})
+    assert {one.learner: one.cosine for one in result.event.cosines} == {"c": -1.0}  # what a and b meet adds up to 0
 
 
 def test_what_cannot_be_merged_leaves_the_fragment_as_it_was_and_says_why() -> None:
@@ -102,7 +120,7 @@ ENCODED = SyncSpec.model_validate(PLAIN | {"downlink": "Int8"})
 def test_an_encoded_merge_is_its_update_added_to_the_version_before() -> None:
     held = store(residuals=True)
     before = held.current(0).parameters.clone()
-    result = merge(held, ENCODED, {"a": (0.5, 3), "b": (1.6, 3)})
+    result = merge(held, ENCODED, {"a": (0.8, 3), "b": (1.3, 3)})
     update = result.update
     assert update is not None
     assert (update.base_version, update.codec, result.not_encoded) == (3, "Int8", "")

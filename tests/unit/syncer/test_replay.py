@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from diloco.core.engine.events import Merged
+from diloco.core.merge.member_sizes import NO_PAST
 from diloco.runtime.files import sha256_bytes
 from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, replay
@@ -235,6 +236,20 @@ def test_merges_that_left_a_member_out_replay_to_the_bit(tmp_path: Path) -> None
     assert report.epochs[0].merges == report.epochs[0].merges_redone > 20
     assert sum("MemberLeftOut" in line for line in report.explanation) == 2 * 4
     assert max(values.abs().max().item() for values in recorded.parameters) < 10
+
+
+def test_a_restarted_syncer_and_its_replay_know_what_is_usual(tmp_path: Path) -> None:
+    before = RecordedRun(tmp_path, recorded_job())
+    before.train(12)
+    before.checkpoint()
+    again = RecordedRun(tmp_path, recorded_job(), epoch=2)
+    assert again.store.usual(0) == before.store.usual(0) != NO_PAST
+    again.spoilt = frozenset(range(1, 100))
+    again.spoilt_by = 8.0
+    again.train(60)
+    report = replay(tmp_path)
+    assert report.ok, report.problems
+    assert report.epochs[1].merges == report.epochs[1].merges_redone > 20
 
 
 def test_a_tape_of_rules_that_are_not_known_is_refused_in_one_line(tmp_path: Path) -> None:

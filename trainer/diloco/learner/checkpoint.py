@@ -27,6 +27,7 @@ from torch import Tensor
 
 from diloco.core.fragments import Match, match_digests
 from diloco.learner.checkpoint_parts import TENSORS_FILE, Others, PartError, remove_parts, write_part
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
@@ -83,15 +84,16 @@ class LearnerCheckpoint:
     """What a checkpoint stores."""
 
     state: TrainerState
-    residuals: Mapping[int, Tensor]
-    """Error feedback by fragment: what the encoding has lost so far, flat f32."""
+    residuals: Mapping[int, Residual]
+    """Error feedback by fragment: what the encoding has lost so far."""
     training: str = ""
     """Id of the training that it is of, as the syncer has said; empty: it has said none."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its tensors."""
-        return sum(tensor.nbytes for tensor in (*self.state.tensors.values(), *self.residuals.values()))
+        residuals = (one.values for one in self.residuals.values())
+        return sum(tensor.nbytes for tensor in (*self.state.tensors.values(), *residuals))
 
 
 class CheckpointStore:
@@ -128,7 +130,8 @@ class CheckpointStore:
         def write() -> str:
             assert aside is not None, "it has begun"
             tensors = checkpoint.state.tensors
-            return write_part(aside / TENSORS_FILE, tensors, checkpoint.residuals, self._others.places)
+            residuals = {fragment: one.values for fragment, one in checkpoint.residuals.items()}
+            return write_part(aside / TENSORS_FILE, tensors, residuals, self._others.places)
 
         try:
             number, digests = self._others.written(begin, write)
@@ -183,6 +186,7 @@ class CheckpointStore:
             **asdict(self._identity),
             **{name: getattr(checkpoint.state, name) for name in _COUNTERS},
             "training": checkpoint.training,
+            "residual_versions": {f"{fragment}": one.version for fragment, one in checkpoint.residuals.items()},
             "sha256": digests[0],
         }
         if len(digests) > 1:
@@ -197,7 +201,7 @@ class CheckpointStore:
         digests = _digests(manifest)
         found = self._others.read(self._directory, int(path.name), digests, counters["optimizer_steps"])
         state = TrainerState(found.optimizer, **counters)
-        return LearnerCheckpoint(state, found.residuals, _training(manifest))
+        return LearnerCheckpoint(state, _residuals(manifest, found.residuals), _training(manifest))
 
     def _check_identity(self, found: CheckpointIdentity) -> None:
         for what, word in (("job", "job"), ("learner", "learner"), ("optimizer", "inner optimizer")):
@@ -264,6 +268,13 @@ def _identity(manifest: dict[str, Any]) -> CheckpointIdentity:
 
 def _training(manifest: dict[str, Any]) -> str:
     return str(manifest.get("training"))
+
+
+def _residuals(manifest: dict[str, Any], values: Mapping[int, Tensor]) -> dict[int, Residual]:
+    versions = manifest.get("residual_versions", {})
+    if not isinstance(versions, dict) or not all(type(one) is int for one in versions.values()):
+        raise _DamagedError(f"{_MANIFEST} has no usable versions of its residuals")
+    return {one: Residual(versions[f"{one}"], tensor) for one, tensor in values.items() if f"{one}" in versions}
 
 
 def _digests(manifest: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from diloco.core.fragments import Fragment, Layout
 from diloco.core.merge.codec import codec_named
 from diloco.core.sizes import F32
 from diloco.learner.data.opening import batch_size_of
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 from diloco.plan.fit.situation import DOWNLINKS
@@ -132,7 +133,7 @@ class CountedEncoder:
     def start_over(self) -> None:
         """See `work.Encoder`."""
 
-    def residuals(self) -> Mapping[int, Tensor]:
+    def residuals(self) -> Mapping[int, Residual]:
         return {}
 
 

@@ -26,6 +26,7 @@ from diloco.core.engine.rounds.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.fragment_trainer import StepResult, TrainerState
@@ -39,7 +40,7 @@ class Disk:
     """What survives a learner's process: its newest checkpoint."""
 
     trainer: TrainerState | None = None
-    residuals: dict[int, Tensor] = field(default_factory=dict)
+    residuals: dict[int, Residual] = field(default_factory=dict)
 
 
 @dataclass

@@ -207,6 +207,7 @@ class SimulatedSyncer:
                 self._merge_seconds,
                 failed=made.failed,
                 left_out=made.left_out,
+                cosines=made.cosines,
             )
         )
         progress = self._engine.progress

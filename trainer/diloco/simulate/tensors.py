@@ -7,17 +7,18 @@ import xxhash
 from torch import Tensor
 
 from diloco.core.engine.actions import Merge
-from diloco.core.engine.events import LeftOut
+from diloco.core.engine.events import Cosine, LeftOut
 from diloco.core.fragments import Layout
 from diloco.core.merge.codec import Codec, codec_named
 from diloco.core.merge.downlink import Update, downlink_codec, encode_update
 from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget, merge_fragment
-from diloco.core.merge.outliers import UsualSizes
+from diloco.core.merge.member_sizes import NO_PAST
+from diloco.core.merge.rules import rule_named
 from diloco.core.sizes import F32
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.data.task import JobTask
-from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.mailboxes.residuals import Residual, Residuals
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
@@ -53,7 +54,7 @@ def tensor_work(spec: JobSpec, task: JobTask | None = None) -> tuple[Layout, Wor
         data.sampler.supply = deal
         return InnerTrainer(spec, build_model(spec), layout, data, torch.device("cpu"))
 
-    def new_encoder(residuals: Mapping[int, Tensor]) -> TensorEncoder:
+    def new_encoder(residuals: Mapping[int, Residual]) -> TensorEncoder:
         return TensorEncoder(spec.sync, residuals)
 
     return layout, Work(TensorModel(spec, layout, initial), new_trainer, new_encoder)
@@ -62,7 +63,7 @@ def tensor_work(spec: JobSpec, task: JobTask | None = None) -> tuple[Layout, Wor
 class TensorEncoder:
     """See `work.Encoder`."""
 
-    def __init__(self, sync: SyncSpec, residuals: Mapping[int, Tensor]) -> None:
+    def __init__(self, sync: SyncSpec, residuals: Mapping[int, Residual]) -> None:
         self._codec = codec_named(sync.compression)
         feeds_back = sync.keeps_residuals
         self._feedback = Residuals(dict(residuals)) if feeds_back else None
@@ -88,7 +89,7 @@ class TensorEncoder:
         if self._feedback is not None:
             self._feedback.forget()
 
-    def residuals(self) -> Mapping[int, Tensor]:
+    def residuals(self) -> Mapping[int, Residual]:
         return {} if self._feedback is None else self._feedback.snapshot()
 
 
@@ -104,7 +105,7 @@ class TensorModel:
         self._momentum = [torch.zeros_like(values) for values in initial]
         self._downlink = downlink_codec(sync.downlink)
         self._residuals = [torch.zeros_like(values) for values in initial] if self._downlink else []
-        self._usual = UsualSizes()
+        self._usual = [NO_PAST for _ in initial]
         self._updates: dict[int, tuple[int, int]] = {}
         """Fragment -> version that its update begins with, and the update's bytes."""
         self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
@@ -119,29 +120,29 @@ class TensorModel:
             drift = None
             if self._sync.anchor == "Current" and member.base_version != order.version - 1:
                 drift = current - self._history[index][member.base_version]
-            usual = self._usual.of(member.learner, index)
-            contributions.append(Contribution(member.learner, member.weight, values, drift, member.steps, usual))
+            contributions.append(Contribution(member.learner, member.weight, values, drift, member.steps))
         # A new buffer: pulls under way and the history keep the previous one.
         target = MergeTarget(torch.empty_like(current), self._momentum[index])
         try:
-            verdict = merge_fragment(
+            found = merge_fragment(
                 self._layout.fragments[index],
                 contributions,
                 codec=self._codec,
-                method=self._sync.merge,
+                rule=rule_named(self._sync.merge),
                 parameters=current,
                 momentum=self._momentum[index],
                 outer=self._outer,
                 into=target,
-                bounded=True,
-            ).verdict
-            failed = False
+                usual=self._usual[index],
+            )
+            verdict, failed = found.verdict, False
+            cosines = tuple(Cosine(learner, cosine) for learner, cosine in found.cosines.items())
             self._encode(index, order.version - 1, target.parameters)
             self.parameters[index] = target.parameters
         except MergeError as error:
-            verdict, failed = error.verdict, True
+            verdict, failed, cosines = error.verdict, True, ()
             self._updates.pop(index, None)
-        self._usual.remember(index, verdict)
+        self._usual[index] = verdict.usual
         history = self._history[index]
         history[order.version] = self.parameters[index]
         for old in [held for held in history if held < order.version - self._sync.max_version_lag]:
@@ -149,7 +150,7 @@ class TensorModel:
         digest = xxhash.xxh3_128_hexdigest(self.parameters[index].numpy().tobytes())
         left_out = sorted(verdict.left_out.items())
         reasons = tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out)
-        return MergeOutcome(digest, failed, reasons)
+        return MergeOutcome(digest, failed, reasons, cosines)
 
     def values(self, fragment: int) -> Tensor:
         return self.parameters[fragment]

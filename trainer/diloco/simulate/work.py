@@ -11,7 +11,8 @@ from typing import Protocol
 from torch import Tensor
 
 from diloco.core.engine.actions import Merge
-from diloco.core.engine.events import LeftOut
+from diloco.core.engine.events import Cosine, LeftOut
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 
@@ -34,6 +35,7 @@ class MergeOutcome:
     failed: bool = False
     """Whether the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
+    cosines: tuple[Cosine, ...] = ()
 
 
 class Trainer(Protocol):
@@ -75,7 +77,7 @@ class Encoder(Protocol):
     def start_over(self) -> None:
         """Forget what encodings have lost: the learner starts over from the global model."""
 
-    def residuals(self) -> Mapping[int, Tensor]:
+    def residuals(self) -> Mapping[int, Residual]:
         """What the encoding has lost, by fragment, for the learner's checkpoint."""
 
 
@@ -99,5 +101,5 @@ class Work:
     model: GlobalModel
     new_trainer: Callable[[str], Trainer]
     """Creates the trainer of a starting process, given its learner's id."""
-    new_encoder: Callable[[Mapping[int, Tensor]], Encoder]
+    new_encoder: Callable[[Mapping[int, Residual]], Encoder]
     """Creates an encoder from the residuals of the learner's checkpoint."""

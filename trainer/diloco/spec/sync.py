@@ -16,6 +16,9 @@ OVERLAP_LIMIT: Final = 1_000_000
 Overlap = Annotated[int | Literal["Auto"], automatic.checked(0, OVERLAP_LIMIT), automatic.schema(0, OVERLAP_LIMIT)]
 """An integer, or Auto."""
 
+MergeName = Literal["RDA", "Mean"]
+"""Merge rules; `core.merge.rules` has one for each."""
+
 Downlink = Literal["F32", "BF16", "Int8"]
 """How merged fragments are encoded for the learners."""
 
@@ -54,7 +57,7 @@ class SyncSpec(SpecModel):
     unanswered, these are enough."""
     grace: Grace = Grace()
     """How long to wait for late learners after the quorum is reached."""
-    merge: Literal["RDA", "Mean"] = "RDA"
+    merge: MergeName = "RDA"
     """RDA: radial-directional averaging, tensor by tensor (embeddings and split output layers by the mean). Mean: the
     weighted mean."""
     token_weights: bool = True

@@ -199,6 +199,7 @@ class ActionExecutor:
     def _announce(self, result: MergeResult, proof: str) -> None:
         merged = result.event
         self._metrics.merge_seconds.observe(merged.seconds)
+        self._metrics.members_clipped.inc(result.clipped)
         if result.problem:
             self._metrics.merge_failures.inc()
             _log.warning(

@@ -5,13 +5,13 @@ Call ``prepare`` on the event loop and ``run`` in a worker thread.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from diloco.core.engine.actions import Merge
-from diloco.core.engine.events import LeftOut, Merged
+from diloco.core.engine.events import Cosine, LeftOut, Merged
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.downlink import Update, downlink_codec, encode_update
@@ -23,7 +23,8 @@ from diloco.core.merge.fragment_merge import (
     in_this_thread,
     merge_fragment,
 )
-from diloco.core.merge.outliers import UsualSizes
+from diloco.core.merge.member_sizes import UsualSize
+from diloco.core.merge.rules import rule_named
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, digest_of
 from diloco.wire.messages import PushKey
@@ -44,6 +45,8 @@ class PreparedMerge:
     momentum: torch.Tensor
     residual: torch.Tensor | None
     """What earlier updates have left over; None: updates are not encoded."""
+    usual: UsualSize
+    """Of the fragment's outer gradients."""
     target: NextVersion
 
 
@@ -64,6 +67,8 @@ class MergeResult:
     """L2 norm of the merged outer gradient."""
     agreement: float = 0.0
     """Of the members' directions (``MergeStatistics``)."""
+    clipped: int = 0
+    """Number of members that were clipped."""
     not_encoded: str = ""
     """Why there is no update though the job encodes them; empty if there is one, or no merge."""
 
@@ -78,11 +83,11 @@ class Merging:
         outer: OuterOptimizer,
         run_blocks: BlockRunner = in_this_thread,
     ) -> None:
-        self._usual = UsualSizes()
         self._layout = layout
         self._sync = sync
         self._outer = outer
         self._codec = codec_named(sync.compression)
+        self._rule = rule_named(sync.merge)
         self._downlink = downlink_codec(sync.downlink)
         self._run_blocks = run_blocks
 
@@ -99,13 +104,7 @@ class Merging:
         members: list[tuple[Contribution, torch.Tensor | None]] = []
         for member in order.members:
             key = PushKey(member.learner, member.incarnation, order.fragment, order.version, member.attempt)
-            contribution = Contribution(
-                member.learner,
-                member.weight,
-                payload_of(key),
-                steps=member.steps,
-                usual=self._usual.of(member.learner, order.fragment),
-            )
+            contribution = Contribution(member.learner, member.weight, payload_of(key), steps=member.steps)
             moved = self._sync.anchor == "Current" and member.base_version != current.version
             base = store.base(order.fragment, member.base_version) if moved else None
             members.append((contribution, base))
@@ -117,6 +116,7 @@ class Merging:
             current.parameters,
             store.momentum(order.fragment),
             store.residual(order.fragment),
+            store.usual(order.fragment),
             store.target(order.fragment),
         )
 
@@ -126,6 +126,7 @@ class Merging:
         made, problem, not_encoded = prepared.target, "", ""
         update: EncodedUpdate | None = None
         norm = agreement = 0.0
+        cosines: Mapping[str, float] = {}
         try:
             found = merge_fragment(
                 prepared.fragment,
@@ -135,21 +136,21 @@ class Merging:
                     for one, base in prepared.members
                 ],
                 codec=self._codec,
-                method=self._sync.merge,
+                rule=self._rule,
                 parameters=prepared.parameters,
                 momentum=prepared.momentum,
                 outer=self._outer,
                 into=made.merge,
                 run=self._run_blocks,
-                bounded=True,
+                usual=prepared.usual,
             )
-            verdict, norm, agreement = found.verdict, found.gradient_norm, found.agreement
+            verdict, norm, agreement, cosines = found.verdict, found.gradient_norm, found.agreement, found.cosines
         except MergeError as error:
             problem, verdict = str(error), error.verdict
             made = NextVersion(MergeTarget(prepared.parameters, prepared.momentum), prepared.residual)
         else:
             update, not_encoded = self._encoded(prepared)
-        self._usual.remember(prepared.fragment.index, verdict)
+        made = replace(made, usual=verdict.usual)
         digest, left_out = digest_of(made.merge.parameters), sorted(verdict.left_out.items())
         event = Merged(
             prepared.fragment.index,
@@ -158,8 +159,9 @@ class Merging:
             time.perf_counter() - began,
             failed=bool(problem),
             left_out=tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out),
+            cosines=tuple(Cosine(learner, round(cosine, 4)) for learner, cosine in cosines.items()),
         )
-        return MergeResult(event, made, digest, problem, update, norm, agreement, not_encoded)
+        return MergeResult(event, made, digest, problem, update, norm, agreement, len(verdict.clips), not_encoded)
 
     def _encoded(self, prepared: PreparedMerge) -> tuple[EncodedUpdate | None, str]:
         """The merge's result as an update, from which the new version is made; or why it cannot be encoded."""

@@ -186,6 +186,8 @@ def fill_from(store: FragmentStore, checkpoint: LoadedCheckpoint) -> None:
     tensors = zip(versions, checkpoint.parameters, checkpoint.momentum, residuals, strict=True)
     for fragment, (version, parameters, momentum, residual) in enumerate(tensors):
         store.put(fragment, version, parameters, momentum, residual)
+    for fragment, usual in enumerate(checkpoint.manifest.usual):
+        store.set_usual(fragment, usual)
 
 
 def recorded_bases(tape: Path) -> frozenset[str]:

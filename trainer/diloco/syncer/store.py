@@ -15,6 +15,7 @@ from diloco.core.buffers import bytes_of, recycled
 from diloco.core.finite_check import problem_with
 from diloco.core.fragments import Layout
 from diloco.core.merge.fragment_merge import MergeTarget
+from diloco.core.merge.member_sizes import NO_PAST, UsualSize
 from diloco.wire.part_messages import payload_digest
 
 
@@ -62,6 +63,8 @@ class StoreImage:
     """f32, shape (numel,) each."""
     residuals: tuple[torch.Tensor, ...] = ()
     """What the encoding of updates has left over, f32, shape (numel,) each; empty if updates are not encoded."""
+    usual: tuple[UsualSize, ...] = ()
+    """Of each fragment's outer gradients."""
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +80,8 @@ class NextVersion:
     merge: MergeTarget
     rest: torch.Tensor | None
     """The new residual, f32, shape (numel,); may be the current one. None: updates are not encoded."""
+    usual: UsualSize = NO_PAST
+    """Of the fragment's outer gradients, this merge included."""
 
 
 class FragmentStore:
@@ -97,6 +102,7 @@ class FragmentStore:
         self._current: dict[int, StoredFragment] = {}
         self._momentum: dict[int, torch.Tensor] = {}
         self._residuals: dict[int, torch.Tensor] = {}
+        self._usual: dict[int, UsualSize] = {}
         self._older: dict[int, dict[int, torch.Tensor]] = {fragment.index: {} for fragment in layout.fragments}
         self._held: set[int] = set()
 
@@ -136,6 +142,14 @@ class FragmentStore:
         """What updates of a fragment have left over, f32, shape (numel,); None if updates are not encoded."""
         return self._residuals.get(fragment)
 
+    def usual(self, fragment: int) -> UsualSize:
+        """The usual size of a fragment's outer gradients."""
+        return self._usual.get(fragment, NO_PAST)
+
+    def set_usual(self, fragment: int, usual: UsualSize) -> None:
+        """Set the usual size at the start."""
+        self._usual[fragment] = usual
+
     def base(self, fragment: int, version: int) -> torch.Tensor | None:
         """Parameters of the current or an older version, f32, shape (numel,); None if it is not kept."""
         current = self._current[fragment]
@@ -165,6 +179,7 @@ class FragmentStore:
                 del older[old]
         self._current[fragment] = StoredFragment(version, made.merge.parameters, digest, update)
         self._momentum[fragment] = made.merge.momentum
+        self._usual[fragment] = made.usual
         if made.rest is not None:
             self._residuals[fragment] = made.rest
 
@@ -176,6 +191,7 @@ class FragmentStore:
             tuple(self._current[p] for p in order),
             tuple(self._momentum[p] for p in order),
             tuple(self._residuals[p] for p in order) if self._keeps_residuals else (),
+            tuple(self.usual(p) for p in order),
         )
 
     def release(self) -> None:

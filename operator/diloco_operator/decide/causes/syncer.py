@@ -54,6 +54,10 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSp
     if too_fast:
         text = "reporting far more steps than count beside the others; the excess is ignored"
         causes.append(Cause(Reason.LEARNERS_TOO_FAST, f"{shortlist(too_fast)} {text}"))
+    against = sorted(report.id for report in reports if report.against)
+    if against:
+        text = "sending outer gradients that point against the others', merge after merge"
+        causes.append(Cause(Reason.LEARNERS_DISAGREEING, f"{shortlist(against)} {text}"))
     startup = sync.startup_seconds
     loading = sorted(report.id for report in reports if (report.loading_seconds or 0.0) >= startup)
     if loading:

@@ -218,6 +218,13 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "(`regions[].pools[].speed`). If the machines are alike, look for changed code in its image or its "
             "`podTemplate`.",
         ),
+        Reason.LEARNERS_DISAGREEING: warning(
+            "A learner's outer gradients have pointed against the others' (cosine below 0) for 24 merges or two turns "
+            "of every fragment, whichever is more. They are still merged, clipped in size. Of two learners both are "
+            "named.",
+            "Compare its data, image and code with the others', and check its accelerator. If its data differs on "
+            "purpose, nothing is wrong. If you do not trust it, list its index in the pool's `excludedIndices`.",
+        ),
         Reason.LEARNERS_STALLED: warning(
             "Learners are connected but make no steps: their data is stuck, an accelerator hangs, or they have been "
             "loading the model for longer than `sync.startupSeconds`. Merges continue without them.",

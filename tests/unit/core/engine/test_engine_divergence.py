@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from diloco.core.engine.actions import Admit, AskFragment, Discard, Fence, Merge, Note, Refusal
-from diloco.core.engine.events import FragmentDeclined, LeftOut
+from diloco.core.engine.events import Cosine, FragmentDeclined, LeftOut
 from diloco.core.engine.members.standing import BROKEN_MERGES, LARGE_TURNS, TRIAL_TURNS
 from tests.support.engine_script import Script, members, name, of, only, options
 
@@ -19,6 +21,8 @@ class Scene(Script):
         chosen = options(learners, fragments=FRAGMENTS, **({"quarantine_seconds": QUARANTINE_SECONDS} | changes))
         super().__init__(chosen, epoch=1 if saved is None else 2, saved=saved)
         self.there = range(learners)
+        self.cosines: dict[str, float] = {}
+        """With the others, by learner."""
         if saved is None:
             self.start(*self.there)
 
@@ -36,7 +40,8 @@ class Scene(Script):
             self.asks.pop((index, fragment), None)
         for merge in [action for _, action in self.log[before:] if isinstance(action, Merge)]:
             out = tuple(LeftOut(name(index), WHY, broken) for index in bad if name(index) in members([merge])[0])
-            self.merge_done(merge, applied=False, left_out=out)
+            cosines = tuple(Cosine(one, cosine) for one, cosine in self.cosines.items())
+            self.merge_done(merge, applied=False, left_out=out, cosines=cosines)
             for index in self.there:
                 if self.learner(index).state not in {"Absent", "Loading"}:
                     self.applied(index, merge.fragment, merge.version)
@@ -176,6 +181,39 @@ def test_of_two_that_differ_neither_is_quarantined() -> None:
         scene.diverge(1, broken=False, turns=LARGE_TURNS * FRAGMENTS)
         scene.back(1)
         assert scene.learner(1).state == "Training"
+
+
+def test_a_minority_of_the_planned_learners_quarantines_none_of_the_rest() -> None:
+    scene = Scene(5)
+    for _ in range(3):
+        for _ in range(LARGE_TURNS * FRAGMENTS):
+            scene.merge(0, 1, 2, broken=False)  # each merge has the other two only
+        for index in range(3):
+            scene.back(index)
+    assert [scene.learner(index).state for index in scene.there] == ["Training"] * 5
+
+
+def test_more_than_half_of_the_planned_learners_do() -> None:
+    scene = Scene(5)
+    for _ in range(2):
+        scene.diverge(1, broken=False, turns=LARGE_TURNS * FRAGMENTS)
+        scene.back(1)
+    assert scene.learner(1).state == "Quarantined"
+
+
+def test_who_points_against_the_others_is_named_and_stays() -> None:
+    scene = Scene(3)
+    scene.cosines = {name(0): -0.3, name(1): -0.9, name(2): 0.2}
+    for _ in range(40):
+        scene.merge()
+    assert [scene.learner(index).against for index in scene.there] == [False, True, False]
+    assert scene.learner(1).agreement == pytest.approx(-0.9)
+    assert scene.learner(1).state == "Training"
+    scene.cosines[name(1)] = 0.1
+    scene.merge()
+    assert not scene.learner(1).against
+    again = Scene(saved=scene.engine.snapshot(scene.now))
+    assert again.learner(1).agreement == scene.learner(1).agreement
 
 
 def test_if_nobody_else_is_left_a_quarantine_ends_early() -> None:

@@ -8,9 +8,9 @@ from diloco.core.merge.codec import CODECS, codec_named
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget
 from diloco.core.merge.radial import CANCELLATION
 from diloco.spec.outer_choice import DILOCO
+from diloco.spec.sync import MergeName
 from tests.support.fragment_merge import (
     METHODS,
-    Method,
     Rule,
     contributions_of,
     fragment_of,
@@ -22,7 +22,7 @@ from tests.support.fragment_merge import (
 
 @pytest.mark.parametrize("codec", [codec.name for codec in CODECS])
 @pytest.mark.parametrize("method", METHODS)
-def test_one_learners_merge_is_its_own_gradient_to_the_bit(method: Method, codec: str) -> None:
+def test_one_learners_merge_is_its_own_gradient_to_the_bit(method: MergeName, codec: str) -> None:
     fragment = fragment_of((30, 7), (11,), embeddings=[1])
     contributions = contributions_of({"a": random(221)}, codec=codec)
     merged, statistics = merge_into_zero(fragment, contributions, Rule(method, codec))
@@ -142,7 +142,9 @@ def test_momentum_in_place_and_in_another_buffer_is_the_same() -> None:
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("codec", ["None", "BF16"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_payload_that_is_not_finite_is_refused_and_changes_nothing(method: Method, codec: str, wrong: float) -> None:
+def test_a_payload_that_is_not_finite_is_refused_and_changes_nothing(
+    method: MergeName, codec: str, wrong: float
+) -> None:
     fragment = fragment_of((20,), (6,), embeddings=[1])
     contributions = contributions_of({"a": random(26), "b": random(26, seed=1)}, codec=codec)
     dtype = torch.float32 if codec == "None" else torch.bfloat16

@@ -8,8 +8,10 @@ import torch
 
 from diloco.core.merge.codec import codec_named
 from diloco.core.merge.fragment_merge import Contribution, MergeError
-from diloco.core.merge.outliers import LEAST_PAST, UsualSize
-from tests.support.fragment_merge import METHODS, Method, Rule, contributions_of, fragment_of, merge_into_zero
+from diloco.core.merge.member_sizes import UsualSize
+from diloco.core.merge.outliers import LEAST_PAST
+from diloco.spec.sync import MergeName
+from tests.support.fragment_merge import METHODS, Rule, contributions_of, fragment_of, merge_into_zero
 
 
 def raw(values: torch.Tensor) -> torch.Tensor:
@@ -20,11 +22,11 @@ def raw(values: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_limit_of_an_outer_gradients_length_is_1e30(method: Method, members: int, *, bounded: bool) -> None:
-    rule = Rule(method, bounded=bounded)
+def test_the_limit_of_an_outer_gradients_length_is_1e30(method: MergeName, members: int, *, bounded: bool) -> None:
     for length, refused in ((0.999e30, False), (1.001e30, True)):
         deltas = {f"{index}": torch.tensor([0.6, -0.8]) * length for index in range(members)}
-        contributions = contributions_of(deltas, usual=UsualSize(length, LEAST_PAST))
+        contributions = contributions_of(deltas)
+        rule = Rule(method, bounded=bounded, usual=UsualSize(LEAST_PAST, length))
         if refused:
             with pytest.raises(MergeError):
                 merge_into_zero(fragment_of((2,)), contributions, rule)
@@ -43,7 +45,7 @@ def test_a_member_too_long_is_refused_by_direction_whatever_it_weighs() -> None:
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_error_says_who_is_at_fault_in_words_and_by_id(method: Method, members: int, *, bounded: bool) -> None:
+def test_the_error_says_who_is_at_fault_in_words_and_by_id(method: MergeName, members: int, *, bounded: bool) -> None:
     broken = torch.tensor([1.0, math.nan])
     contributions = [Contribution(f"{index}", 1 / members, raw(broken)) for index in range(members)]
     with pytest.raises(MergeError) as failed:
@@ -58,7 +60,7 @@ def test_the_error_says_who_is_at_fault_in_words_and_by_id(method: Method, membe
 
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_member_of_weight_zero_is_not_even_read(method: Method, *, bounded: bool) -> None:
+def test_a_member_of_weight_zero_is_not_even_read(method: MergeName, *, bounded: bool) -> None:
     kept = contributions_of({"a": torch.tensor([0.125, 0.25])})
     spoilt = Contribution("b", 0.0, raw(torch.tensor([math.nan, 1.0])))
     rule = Rule(method, bounded=bounded)
@@ -80,10 +82,10 @@ def test_sizes_are_told_for_one_step_unless_steps_are_given(members: int) -> Non
     deltas = {f"{index}": torch.tensor([0.3, 0.4, 0.0, 0.0]) for index in range(members)}  # root mean square: 0.25
     contributions = contributions_of(deltas)
     _, statistics = merge_into_zero(fragment_of((4,)), contributions, Rule(bounded=True))
-    assert statistics.verdict.sizes == pytest.approx(dict.fromkeys(deltas, 0.25))
+    assert statistics.verdict.usual.size == pytest.approx(0.25)
     longer = [replace(one, steps=25) for one in contributions]
     _, statistics = merge_into_zero(fragment_of((4,)), longer, Rule(bounded=True))
-    assert statistics.verdict.sizes == pytest.approx(dict.fromkeys(deltas, 0.05))
+    assert statistics.verdict.usual.size == pytest.approx(0.05)
 
 
 def test_the_one_that_is_left_is_remembered_and_the_other_named() -> None:
@@ -92,7 +94,7 @@ def test_the_one_that_is_left_is_remembered_and_the_other_named() -> None:
     merged, statistics = merge_into_zero(fragment_of((2,)), [*kept, spoilt], Rule(bounded=True))
     assert torch.equal(merged, torch.tensor([0.25, 0.25]))
     assert list(statistics.verdict.left_out) == ["b"]
-    assert statistics.verdict.sizes == pytest.approx({"a": 0.25})
+    assert statistics.verdict.usual.size == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("codec", ["BF16", "Int8"])

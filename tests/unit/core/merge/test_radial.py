@@ -1,37 +1,36 @@
-"""RDA of a tensor, worked out by hand from sums of squares."""
+"""RDA of a tensor, worked out by hand from norms."""
 
 import math
 
 import pytest
 
-from diloco.core.merge.radial import CANCELLATION, NO_DIRECTION, RadialMean, final_length
-
-
-def radial(weights: tuple[float, ...], *squares: list[float]) -> RadialMean:
-    made = RadialMean(weights)
-    for parts, measured in zip(made.squares, squares, strict=True):
-        parts.extend(measured)
-    return made
+from diloco.core.merge.radial import (
+    CANCELLATION,
+    NO_DIRECTION,
+    direction_agreement,
+    final_length,
+    mean_norm,
+    radial_factors,
+)
 
 
 def test_every_member_points_as_far_as_the_mean_norm() -> None:
-    # Norms 5 and 10; their mean is 0.2 x 5 + 0.8 x 10 = 9.
-    mean = radial((0.2, 0.8), [9.0, 16.0], [100.0])
-    assert mean.mean_norm() == pytest.approx(9.0)
-    assert mean.coefficients() == pytest.approx((0.2 * 9 / 5, 0.8 * 9 / 10))
+    norm = mean_norm((0.2, 0.8), (5.0, 10.0))
+    assert norm == pytest.approx(9.0)
+    assert radial_factors((0.2, 0.8), (5.0, 10.0), norm) == pytest.approx((0.2 * 9 / 5, 0.8 * 9 / 10))
 
 
 @pytest.mark.parametrize(
     ("norm", "counts"), [(0.0, False), (0.5 * NO_DIRECTION, False), (2.0 * NO_DIRECTION, True), (0.5, True)]
 )
 def test_a_member_with_next_to_no_norm_has_no_direction(norm: float, *, counts: bool) -> None:
-    mean = radial((0.5, 0.5), [1.0], [norm**2])
-    assert (mean.coefficients()[1] > 0) is counts
+    target = mean_norm((0.5, 0.5), (1.0, norm))
+    assert (radial_factors((0.5, 0.5), (1.0, norm), target)[1] > 0) is counts
 
 
 def test_members_of_zeros_agree_on_nothing() -> None:
-    assert radial((0.5, 0.5), [0.0], [0.0]).coefficients() == (0.0, 0.0)
-    assert radial((1.0,), [0.0]).agreement(4.0) == 0.0
+    assert radial_factors((0.5, 0.5), (0.0, 0.0), 0.0) == (0.0, 0.0)
+    assert direction_agreement(4.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_members_of_zeros_agree_on_nothing() -> None:
     [(4.0, 1.0), (2.0, math.sqrt(0.5)), (0.0, 0.0)],  # all alike, at right angles, against each other
 )
 def test_agreement_is_the_length_of_the_mean_direction(combined_square: float, agreement: float) -> None:
-    assert radial((0.5, 0.5), [4.0], [4.0]).agreement(combined_square) == pytest.approx(agreement)
+    assert direction_agreement(combined_square, 2.0) == pytest.approx(agreement)
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,27 @@
 
 import pytest
 
-from diloco.core.fragments import Fragment
-from diloco.core.merge.spans import Span, plain_spans, radial_spans, spans_within
-from tests.support.fragment_merge import fragment_of
+from diloco.core.merge.spans import Span, add_span, spans_within
+
+SPANS = [Span("t0", 0, 2, (1.0,)), Span("t1", 2, 5, (1.0,)), Span("t2", 5, 10, (1.0,))]
 
 
 @pytest.mark.parametrize(
-    ("fragment", "spans"),
+    ("first", "second", "joined"),
     [
-        (fragment_of((2,), (3,)), [("t0", 0, 2, True), ("t1", 2, 5, True)]),
-        (fragment_of((2,), (3,), embeddings=[0, 1]), [("t0", 0, 5, False)]),  # beside each other they are one run
-        (
-            fragment_of((2,), (3,), (4,), embeddings=[0, 2]),
-            [("t0", 0, 2, False), ("t1", 2, 5, True), ("t2", 5, 9, False)],
-        ),
+        (Span("a", 0, 2, (0.5, 0.5)), Span("b", 2, 5, (0.5, 0.5)), True),
+        (Span("a", 0, 2, (0.5, 0.5)), Span("b", 2, 5, (0.5, 0.25)), False),
+        (Span("a", 0, 2, (0.5, 0.5), 1.0), Span("b", 2, 5, (0.5, 0.5)), False),
+        (Span("a", 0, 2, (0.5, 0.5), 1.0), Span("b", 2, 5, (0.5, 0.5), 1.0), False),
     ],
 )
-def test_tensors_have_a_direction_each_and_embeddings_share_a_mean(
-    fragment: Fragment, spans: list[tuple[str, int, int, bool]]
+def test_neighbours_that_stay_as_they_are_with_the_same_factors_are_one(
+    first: Span, second: Span, *, joined: bool
 ) -> None:
-    found = radial_spans(fragment, (0.5, 0.5))
-    assert [(span.name, span.start, span.stop, span.radial is not None) for span in found] == spans
-    assert [span.numel for span in found] == [stop - start for _, start, stop, _ in spans]
-    (plain,) = plain_spans(fragment)
-    assert plain == Span("t0", 0, fragment.numel, None)
+    spans: list[Span] = []
+    for span in (first, second):
+        add_span(spans, span)
+    assert [(span.start, span.stop) for span in spans] == ([(0, 5)] if joined else [(0, 2), (2, 5)])
 
 
 @pytest.mark.parametrize(
@@ -40,5 +37,4 @@ def test_tensors_have_a_direction_each_and_embeddings_share_a_mean(
     ],
 )
 def test_a_block_touches_the_spans_that_lie_in_it(first: int, last: int, parts: list[tuple[str, int, int]]) -> None:
-    spans = radial_spans(fragment_of((2,), (3,), (5,)), (1.0,))
-    assert [(span.name, start, stop) for span, start, stop in spans_within(spans, first, last)] == parts
+    assert [(span.name, start, stop) for span, start, stop in spans_within(SPANS, first, last)] == parts

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from diloco.core.fragments import Layout, TensorSpec, partition
+from diloco.core.merge.member_sizes import UsualSize
 from diloco.runtime.files import UnusableFileError, sha256_bytes
 from diloco.spec.outer_choice import DILOCO, OuterChoice
 from diloco.spec.status.syncer import BytesByKind, RegionBytes
@@ -48,6 +49,7 @@ def content(
     for fragment in layout.fragments:
         values = torch.arange(fragment.numel, dtype=torch.float32) + version
         store.put(fragment.index, version, values, values / 3, values / 7 if residuals else None)
+        store.set_usual(fragment.index, UsualSize(version, 0.5, (0.25, 0.75)))
     engine = {"losses": {"a": math.nan, "b": [math.inf, -math.inf]}, "n": 1}
     return CheckpointContent(job, layout, 2, store.hold(), engine, OUTER, "a test", MOVED)
 
@@ -66,6 +68,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (name, loaded.name, loaded.manifest.versions) == ("000001", "000001", (3, 3))
     assert repr(loaded.manifest.engine) == repr(content().engine)  # as text, since NaN differs from itself
     assert (loaded.manifest.outer, loaded.manifest.bytes_by_region) == (OUTER, MOVED)
+    assert loaded.manifest.usual == (UsualSize(3, 0.5, (0.25, 0.75)),) * 2
     image = content().image
     for index, fragment in enumerate(image.fragments):
         assert torch.equal(loaded.parameters[index], fragment.parameters)
@@ -79,6 +82,12 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
         ({"tensors": [[["t", [1 << 40, 1 << 40], False]]]}, f"its tensors are of no model ({1 << 80} parameters)"),
         ({"tensors": [[["t", [8], False]]]}, "its layout is not that of its tensors"),
         ({"layout": "0" * 64}, "its layout is not that of its tensors"),
+        ({"usual": [{"merges": 1, "size": 1.0}]}, "its usual sizes are not those of its tensors"),
+        ({"usual": [{"merges": 1, "size": -1.0}] * 2}, "its usual sizes are not those of its tensors"),
+        (
+            {"usual": [{"merges": 1, "size": 1.0, "standards": [1.0]}] * 2},
+            "its usual sizes are not those of its tensors",
+        ),
     ],
 )
 def test_one_that_lies_about_its_layout_is_passed_over(tmp_path: Path, changes: dict[str, object], why: str) -> None:

@@ -125,6 +125,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Cosine:
+    """The cosine between a member's part of a merge and the sum of the others': below 0, it points against them."""
+
+    learner: str
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
     """A merge that the engine ordered is done and its result is the syncer's current fragment."""
 
@@ -136,6 +144,8 @@ class Merged:
     failed: bool = False
     """The members' outer gradients could not be merged: the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
+    cosines: tuple[Cosine, ...] = ()
+    """Of the members that are in it, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)

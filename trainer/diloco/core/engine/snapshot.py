@@ -30,6 +30,7 @@ _NUMBERS: Final = (
 )
 _OF_LEARNERS: Final = (
     *("joins", "restarts", "step", "tokens", "data_position", "pushed_bytes", "merged_tokens", "allotted_seconds"),
+    "counted_in",
 )
 _LIMITS: Final = {"evaluations_ordered": 1 << 32}
 """Messages hold numbers below these, and others below 2^64."""
@@ -181,6 +182,7 @@ def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRe
         credit=record.credit,
         pushed_bytes=record.pushed_bytes,
         merged_tokens=record.merged_tokens,
+        counted_in=record.counted_in,
         allotted_seconds=record.allotted(now),
         unmerged=record.unmerged,
         unanswered=record.unanswered,
@@ -191,6 +193,7 @@ def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRe
             record.standing,
             broken_in_a_row=0,
             in_a_row={},
+            merged_in_row={},
             quarantined_until=divergence.quarantine_seconds(state, record, now),
         ),
     )

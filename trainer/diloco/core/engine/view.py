@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from math import fsum, isfinite
 
 from diloco.core.account.time_class import BLOCKED, COMPUTING, TimeClass
-from diloco.core.engine.members import accounting, divergence
+from diloco.core.engine.members import accounting, divergence, standing
 from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import EngineStatus, LearnerState, LearnerStatus
@@ -18,6 +18,7 @@ def view(state: EngineState, now: float) -> EngineStatus:
     everyone = state.ordered_learners
     times = {record.id: accounting.time_of(state, record, now) for record in everyone}
     time = {one: fsum(split[one] for split in times.values()) for one in TimeClass}
+    against = _against(state)
     losses = [
         record.loss
         for record in state.counted_learners
@@ -41,7 +42,11 @@ def view(state: EngineState, now: float) -> EngineStatus:
         rounds_in_flight=sum(current.launched_at is not None for current in state.rounds.values()),
         fragments_allowed=state.overlap.allowed,
         merge_seconds=state.merge_seconds.seconds,
-        learners=tuple(_learner(state, record, times[record.id], now) for record in everyone if state.counts(record)),
+        learners=tuple(
+            _learner(state, record, times[record.id], now, against=record.id in against)
+            for record in everyone
+            if state.counts(record)
+        ),
         inner_steps=sum(record.step for record in everyone),
         trained_tokens=sum(record.tokens for record in everyone),
         quorum=state.quorum,
@@ -50,7 +55,25 @@ def view(state: EngineState, now: float) -> EngineStatus:
     )
 
 
-def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass, float], now: float) -> LearnerStatus:
+def _against(state: EngineState) -> frozenset[str]:
+    """Learners that point against the others merge after merge.
+
+    One that turns the others' sum round pulls their cosines below 0 too, but its own is far lower. So those are named
+    whose cosine is at least half as far below 0 as the lowest.
+    """
+    fragments = state.options.schedule.fragments
+    found = {
+        record.id: record.standing.agreement
+        for record in state.counted_learners
+        if record.standing.agreement is not None and standing.is_against(record.standing, fragments)
+    }
+    lowest = min(found.values(), default=0.0)
+    return frozenset(name for name, agreement in found.items() if agreement <= lowest / 2)
+
+
+def _learner(
+    state: EngineState, record: LearnerRecord, time: Mapping[TimeClass, float], now: float, *, against: bool
+) -> LearnerStatus:
     behind = sum(max(0, current - max(0, held)) for held, current in zip(record.versions, state.versions, strict=False))
     return LearnerStatus(
         id=record.id,
@@ -79,6 +102,8 @@ def _learner(state: EngineState, record: LearnerRecord, time: Mapping[TimeClass,
         unanswered_now=_unanswered_now(state, record, now),
         resets=record.standing.resets,
         diverged_reason=record.standing.reason,
+        agreement=record.standing.agreement,
+        against=against,
         quarantine_seconds=divergence.quarantine_seconds(state, record, now),
     )
 

@@ -1,34 +1,27 @@
 """The merge: combines the members' outer gradients of a fragment, and makes a step of the outer optimizer.
 
-A fragment is processed in blocks of a fixed grid (``sizes.BLOCK``), three times: norms, weighted means, outer step. A
+A fragment is processed in blocks of a fixed grid (``sizes.BLOCK``), three times: norms, combination, outer step. A
 pass works on any range of blocks in any order, and sums across blocks are rounded once, from f64 parts. So the result
 is the same to the bit however the work is cut into shards or divided among threads, and in whatever order members are
-given. The mean is computed in the buffer of the result: beside it a merge needs one block.
+given. Members are combined in the buffer of the result: beside it a merge needs one block. How they are combined is the
+merge rule's (`rules`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from diloco.core.fragments import Fragment
+from diloco.core.merge.agreement import Agreement
 from diloco.core.merge.codec import Codec, CodecError, is_finite, require_flat
+from diloco.core.merge.member_sizes import NO_PAST, MeasuredMember, UsualSize
 from diloco.core.merge.outer_optimizer import nesterov_step
-from diloco.core.merge.outliers import (
-    LARGEST_NORM,
-    NOT_FINITE,
-    TOO_LONG,
-    MeasuredMember,
-    UsualSize,
-    Verdict,
-    compare,
-    compare_alone,
-)
-from diloco.core.merge.radial import RadialMean
-from diloco.core.merge.spans import Span, plain_spans, radial_spans, spans_within
+from diloco.core.merge.outliers import LARGEST_NORM, NOT_FINITE, TOO_LONG, Verdict, compare, compare_alone
+from diloco.core.merge.rules import MEAN, MemberTensor, MergeRule
+from diloco.core.merge.spans import Span, spans_within
 from diloco.core.sizes import BLOCK
 from diloco.spec.sync import OuterOptimizer
 
@@ -52,7 +45,7 @@ class MergeError(ValueError):
 
     def __init__(self, problem: str, verdict: Verdict | None = None) -> None:
         super().__init__(problem)
-        self.verdict = verdict or Verdict({}, {})
+        self.verdict = verdict or Verdict()
         """Which member caused it, as far as that is known."""
 
 
@@ -71,8 +64,6 @@ class Contribution:
     (``sync.anchor: Current``). None: nothing."""
     steps: int = 1
     """Inner steps that it covers."""
-    usual: UsualSize | None = None
-    """Usual size of its learner's contributions to this fragment; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,9 @@ class MergeStatistics:
     cancelled: tuple[str, ...]
     """Tensors that got no outer gradient because the members' directions cancelled."""
     verdict: Verdict
-    """Members that a bounded merge left out."""
+    """Members that a bounded merge left out or clipped."""
+    cosines: Mapping[str, float]
+    """By learner: the cosine between its part of the merge and the others' (`agreement`). Empty for a single member."""
 
 
 def merge_fragment(  # noqa: PLR0913 - the interface to the syncer: keywords, each with its own meaning
@@ -105,27 +98,27 @@ def merge_fragment(  # noqa: PLR0913 - the interface to the syncer: keywords, ea
     contributions: Sequence[Contribution],
     *,
     codec: Codec,
-    method: Literal["RDA", "Mean"],
+    rule: MergeRule,
     parameters: Tensor,
     momentum: Tensor,
     outer: OuterOptimizer,
     into: MergeTarget,
     run: BlockRunner = in_this_thread,
-    bounded: bool = False,
+    usual: UsualSize | None = None,
 ) -> MergeStatistics:
     """Merge the contributions and step the outer optimizer; the new parameters and momentum go to ``into``.
 
     All tensors are flat f32 of ``fragment.numel`` elements in host memory. With one member, the merged outer gradient
-    is its own, to the bit. ``run`` passes the blocks to threads, and changes no bit. With ``bounded``, members that are
-    not finite, or too large to be credible (`outliers`), are left out and the others' weights are normalized to sum to
-    one; if no member is left out, no bit changes. Without ``bounded``, one such member makes the merge fail, or
-    distorts it.
+    is its own, to the bit. ``run`` passes the blocks to threads, and changes no bit. With ``usual``, what is usual for
+    the fragment, the merge is bounded: members that are not finite, or absurdly large (`outliers`), are left out and
+    the others' weights are normalized to sum to one; the others are clipped. Where none is left out or clipped, no bit
+    changes. Without ``usual``, one such member makes the merge fail, or distorts it.
 
     Raises:
         MergeError: no contribution, two of one learner, weights that do not sum to one, a tensor or payload of a wrong
             size, a contribution that decodes to something that is not finite, a mean that overflows, or no member left.
     """
-    merge = FragmentMerge(fragment, tuple(contributions), codec, method, parameters, momentum, outer, into, bounded)
+    merge = FragmentMerge(fragment, tuple(contributions), codec, rule, parameters, momentum, outer, into, usual)
     run(merge.measure, merge.blocks)
     merge.choose()
     run(merge.combine, merge.blocks)
@@ -145,28 +138,31 @@ class FragmentMerge:
     fragment: Fragment
     contributions: tuple[Contribution, ...]
     codec: Codec
-    method: Literal["RDA", "Mean"]
+    rule: MergeRule
     parameters: Tensor
     momentum: Tensor
     outer: OuterOptimizer
     into: MergeTarget
-    bounded: bool
+    usual: UsualSize | None
+    """None: members are neither left out nor clipped."""
     _verdict: Verdict = field(init=False)
-    _measured: list[Span] = field(init=False)
-    """The tensors, with the squares of all members; none if members are not compared."""
+    _tensors: list[Span] = field(init=False)
+    """Empty if there is a single member."""
+    _squares: dict[int, tuple[list[float], ...]] = field(init=False)
+    """By a tensor's first element, and by member: parts of the sum of squares, which the first pass appends. Parts come
+    in any order: they are added with one rounding at the end."""
+    _agreement: Agreement | None = field(init=False, default=None)
+    """None: only one member is left."""
     _spans: list[Span] = field(init=False)
 
     def __post_init__(self) -> None:
         _check(self)
-        self._verdict = Verdict({}, {})
+        self._verdict = Verdict(usual=self.usual or NO_PAST)
         members = [member for member in self.contributions if member.weight > 0.0]
         self.contributions = tuple(sorted(members, key=lambda member: member.learner))
-        self._measured = []
-        if len(members) > 1 and (self.bounded or self.method == "RDA"):
-            for slot in self.fragment.slots:
-                radial = RadialMean(self._weights) if self.bounded or not slot.tensor.embedding else None
-                stop = slot.offset + slot.tensor.numel
-                self._measured.append(Span(slot.tensor.name, slot.offset, stop, radial))
+        slots = self.fragment.slots if len(members) > 1 else ()
+        self._tensors = [Span(one.tensor.name, one.offset, one.offset + one.tensor.numel, ()) for one in slots]
+        self._squares = {one.start: tuple([] for _ in members) for one in self._tensors}
 
     @property
     def blocks(self) -> range:
@@ -174,108 +170,112 @@ class FragmentMerge:
         return range(-(-self.fragment.numel // BLOCK))
 
     def measure(self, blocks: Iterable[int]) -> None:
-        """First pass: the members' norms, if directions are averaged or members compared.
+        """First pass: the members' norms, if there are several.
 
         Raises:
             MergeError: a contribution is not finite or too long, in a merge that is not bounded.
         """
-        if not self._measured:
+        if not self._tensors:
             return
         scratch = self._scratch()
         for block in blocks:
-            touched = self._parts(self._measured, block)
-            parts = [(span.radial, start, stop) for span, start, stop in touched if span.radial]
-            for index, member in enumerate(self.contributions if parts else ()):
+            found = self._parts(self._tensors, block)
+            touched = [(self._squares[one.start], start, stop) for one, start, stop in found]
+            for index, member in enumerate(self.contributions):
                 values = self._decode(member, block, scratch)
-                for radial, start, stop in parts:
+                for parts, start, stop in touched:
                     square = _sum_of_squares(values[start:stop])
-                    if not self.bounded and _too_long(square):
+                    if self.usual is None and _too_long(square):
                         raise self._fault(block, scratch)
-                    radial.squares[index].append(square)
+                    parts[index].append(square)
 
     def choose(self) -> None:
-        """After the first pass: decide which members are left out, and so how the others are combined.
+        """After the first pass: decide which members are left out or clipped, and so how they are combined.
 
         Raises:
             MergeError: no member is left.
         """
         members, kept = self.contributions, list(range(len(self.contributions)))
-        if self.bounded:
-            self._verdict = self._compare()
-            kept = [index for index, member in enumerate(members) if member.learner not in self._verdict.left_out]
+        if not self._tensors:
+            self._spans = [Span(self.fragment.slots[0].tensor.name, 0, self.fragment.numel, self._weights)]
+            return
+        squares = [tuple(math.fsum(parts) for parts in self._squares[one.start]) for one in self._tensors]
+        if self.usual is not None:
+            self._verdict = self._compare(squares, self.usual)
+            kept = [index for index in kept if members[index].learner not in self._verdict.left_out]
             if not kept:
                 raise MergeError("no outer gradient can be merged", self._verdict)
         if len(kept) < len(members):
             total = math.fsum(members[index].weight for index in kept)
             self.contributions = tuple(replace(members[index], weight=members[index].weight / total) for index in kept)
-        by_direction = self.method == "RDA" and len(kept) > 1
-        self._spans = radial_spans(self.fragment, self._weights) if by_direction else plain_spans(self.fragment)
-        measured = {span.start: span.radial for span in self._measured if span.radial}
-        for span in self._spans:
-            if span.radial:
-                span.radial.squares = tuple(measured[span.start].squares[index] for index in kept)
+        rule = self.rule if len(kept) > 1 else MEAN
+        unclipped = (1.0,) * len(squares)
+        clips = [self._verdict.clips.get(member.learner, unclipped) for member in self.contributions]
+        tensors = [
+            MemberTensor(
+                slot,
+                tuple(math.sqrt(of_tensor[index]) for index in kept),
+                tuple(clip[number] for clip in clips),
+            )
+            for number, (slot, of_tensor) in enumerate(zip(self.fragment.slots, squares, strict=True))
+        ]
+        self._spans = rule.spans(tensors, self._weights)
+        if len(kept) > 1:
+            self._agreement = Agreement(len(kept), math.fsum(sum(of_tensor) for of_tensor in squares))
 
-    def _compare(self) -> Verdict:
+    def _compare(self, squares: list[tuple[float, ...]], usual: UsualSize) -> Verdict:
         """Leave out members that are not finite or too long, and compare the rest with each other."""
         out: dict[str, str] = {}
         measured: list[MeasuredMember] = []
         for index, member in enumerate(self.contributions):
-            squares = tuple(math.fsum(span.radial.squares[index]) for span in self._measured if span.radial)
-            total = sum(squares)
+            own = tuple(of_tensor[index] for of_tensor in squares)
+            total = sum(own)
             if _too_long(total):
                 out[member.learner] = TOO_LONG if math.isfinite(total) else NOT_FINITE
             else:
-                measured.append(MeasuredMember(member.learner, member.steps, squares, member.usual))
-        if len(measured) < 2:
-            return Verdict(out, {})
-        verdict = compare(measured, [(span.name, span.numel) for span in self._measured], self._parameters_size)
-        return Verdict({**out, **verdict.left_out}, verdict.sizes, verdict.in_company)
+                measured.append(MeasuredMember(member.learner, member.steps, own))
+        tensors = [(slot.tensor.name, slot.tensor.numel) for slot in self.fragment.slots]
+        verdict = compare(measured, tensors, usual, self._parameters_size)
+        return replace(verdict, left_out={**out, **verdict.left_out})
 
     def look_back(self) -> None:
-        """After the second pass: compare the single member of a bounded merge with its past.
+        """After the second pass: compare the single member of a bounded merge with the past.
 
         Raises:
             MergeError: it is too large.
         """
-        if not self.bounded or len(self.contributions) > 1:
+        if self.usual is None or self._tensors:
             return
         (member,), (span,) = self.contributions, self._spans
-        measured = MeasuredMember(member.learner, member.steps, (math.fsum(span.squares),), member.usual)
-        found = compare_alone(measured, self.fragment.numel, self._parameters_size)
-        self._verdict = Verdict({**self._verdict.left_out, **found.left_out}, found.sizes)
-        if found.left_out:
-            raise MergeError(f"the outer gradient of {member.learner}: {found.left_out[member.learner]}", self._verdict)
+        measured = MeasuredMember(member.learner, member.steps, (math.fsum(span.squares),))
+        self._verdict = compare_alone(measured, self.fragment.numel, self.usual, self._parameters_size)
+        if reason := self._verdict.left_out.get(member.learner):
+            raise MergeError(f"the outer gradient of {member.learner}: {reason}", self._verdict)
 
     def combine(self, blocks: Iterable[int]) -> None:
-        """Second pass: the weighted means, into ``into.parameters``; mean directions not yet of their final length.
+        """Second pass: what the rule makes of the members, into ``into.parameters``; not yet of its final length.
 
         Raises:
-            MergeError: a contribution, or the mean of them, is not finite.
+            MergeError: a contribution, or what is made of them, is not finite.
         """
-        coefficients = {
-            span.start: span.radial.coefficients() if span.radial else self._weights for span in self._spans
-        }
         scratch = self._scratch()
         for block in blocks:
-            mean = self.into.parameters[self._within(block)]
-            touched = self._parts(self._spans, block)
-            parts = [(span, coefficients[span.start], start, stop) for span, start, stop in touched]
-            for index, member in enumerate(self.contributions):
-                values = self._decode(member, block, scratch)
-                for _, factors, start, stop in parts:
-                    if index == 0:
-                        torch.mul(values[start:stop], factors[index], out=mean[start:stop])
-                    else:
-                        mean[start:stop].add_(values[start:stop], alpha=factors[index])
-            for span, _, start, stop in parts:
-                square = _sum_of_squares(mean[start:stop])
+            made = self.into.parameters[self._within(block)]
+            parts = list(self._parts(self._spans, block))
+            values = (self._decode(member, block, scratch) for member in self.contributions)
+            if self._agreement is None:
+                MEAN.combine(values, parts, made)
+            else:
+                self._agreement.watch(self.rule, values, parts, made, block)
+            for span, start, stop in parts:
+                square = _sum_of_squares(made[start:stop])
                 if _too_long(square):
                     raise self._fault(block, scratch)
                 span.squares.append(square)
 
     def apply(self, blocks: Iterable[int]) -> None:
         """Third pass: scale mean directions to their length, and make the outer optimizer's step."""
-        lengths = {span.start: span.length for span in self._spans if span.radial}
+        lengths = {span.start: span.length for span in self._spans if span.norm is not None}
         for block in blocks:
             within = self._within(block)
             gradient = self.into.parameters[within]
@@ -287,14 +287,20 @@ class FragmentMerge:
 
     def statistics(self) -> MergeStatistics:
         """The statistics; after ``combine``."""
-        by_direction = [span for span in self._spans if span.radial]
+        by_direction = [span for span in self._spans if span.norm is not None]
         agreed = math.fsum(span.agreement * span.numel for span in by_direction)
         return MergeStatistics(
             gradient_norm=math.sqrt(math.fsum(math.fsum(span.squares) * span.length**2 for span in self._spans)),
             agreement=agreed / sum(span.numel for span in by_direction) if by_direction else 1.0,
             cancelled=tuple(span.name for span in by_direction if span.cancelled),
             verdict=self._verdict,
+            cosines=self._cosines(),
         )
+
+    def _cosines(self) -> dict[str, float]:
+        found = [] if self._agreement is None else self._agreement.cosines()
+        members = zip(self.contributions, found, strict=False)
+        return {member.learner: cosine for member, cosine in members if cosine is not None}
 
     @property
     def _weights(self) -> tuple[float, ...]:
@@ -332,7 +338,7 @@ class FragmentMerge:
             out[members[0].learner] = TOO_LONG
         else:
             text = f"the mean of the outer gradients of fragment {self.fragment.index} is too large for float32"
-        return MergeError(text, Verdict(out, {}))
+        return MergeError(text, replace(self._verdict, left_out=out))
 
 
 def _too_long(square: float) -> bool:

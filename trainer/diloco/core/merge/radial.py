@@ -1,4 +1,4 @@
-"""The arithmetic of radial-directional averaging (RDA): from sums of squares to the factors of a merge.
+"""The arithmetic of radial-directional averaging (RDA): from the members' norms of a tensor to the merge's factors.
 
 For each tensor (Decoupled DiLoCo) the merged outer gradient is ``N * unit(sum_m w_m unit(d_m))`` with
 ``N = sum_m w_m |d_m|`` and ``unit(0) = 0``. The sum is computed scaled by N, which does not change its direction and
@@ -10,7 +10,7 @@ contradict each other move nothing, as with their plain mean.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 CANCELLATION = 2.0**-12
 """Length of the mean of the unit directions below which a tensor does not move. f32 keeps that mean to about
@@ -20,43 +20,28 @@ NO_DIRECTION = 1e-30
 """A member whose norm is a smaller share of the mean norm counts as 0: f32 could not scale it up."""
 
 
-@dataclass(slots=True)
-class RadialMean:
-    """RDA of one tensor.
+def mean_norm(weights: Sequence[float], norms: Sequence[float]) -> float:
+    """N, the weighted mean of the members' norms; ``weights`` sum to one."""
+    return math.fsum(weight * norm for weight, norm in zip(weights, norms, strict=True))
 
-    Sums of squares come in parts, in any order: they are added with one rounding at the end, so order changes no bit.
+
+def radial_factors(weights: Sequence[float], norms: Sequence[float], target_norm: float) -> tuple[float, ...]:
+    """Factors of the members' values before they are added up: ``w_m N / |d_m|``; 0 for a zero member.
+
+    ``target_norm``: N.
     """
+    return tuple(
+        weight * target_norm / norm if norm > target_norm * NO_DIRECTION else 0.0
+        for weight, norm in zip(weights, norms, strict=True)
+    )
 
-    weights: tuple[float, ...]
-    """The members', summing to one."""
-    squares: tuple[list[float], ...] = field(init=False)
-    """Parts of each member's sum of squares, which the first pass appends."""
 
-    def __post_init__(self) -> None:
-        self.squares = tuple([] for _ in self.weights)
+def direction_agreement(combined_square: float, target_norm: float) -> float:
+    """Length of the mean of the unit directions: 1 if all agree, 1/sqrt(M) for M equal ones at right angles.
 
-    def mean_norm(self) -> float:
-        """N, the weighted mean of the members' norms."""
-        return math.fsum(weight * norm for weight, norm in zip(self.weights, self._norms(), strict=True))
-
-    def coefficients(self) -> tuple[float, ...]:
-        """Factors of the members' values before they are added up: ``w_m N / |d_m|``; 0 for a zero member."""
-        mean_norm = self.mean_norm()
-        return tuple(
-            weight * mean_norm / norm if norm > mean_norm * NO_DIRECTION else 0.0
-            for weight, norm in zip(self.weights, self._norms(), strict=True)
-        )
-
-    def agreement(self, combined_square: float) -> float:
-        """Length of the mean of the unit directions: 1 if all agree, 1/sqrt(M) for M equal ones at right angles.
-
-        ``combined_square``: sum of squares of what ``coefficients`` combined.
-        """
-        mean_norm = self.mean_norm()
-        return math.sqrt(combined_square) / mean_norm if mean_norm > 0.0 else 0.0
-
-    def _norms(self) -> list[float]:
-        return [math.sqrt(math.fsum(parts)) for parts in self.squares]
+    ``combined_square``: sum of squares of what ``radial_factors`` combined.
+    """
+    return math.sqrt(combined_square) / target_norm if target_norm > 0.0 else 0.0
 
 
 def final_length(agreement: float) -> float:

@@ -1,12 +1,11 @@
-"""The parts of a fragment that are merged as one: a tensor by its direction, or a run of tensors by the plain mean."""
+"""The parts of a fragment that are merged with one set of factors: a tensor, or a run of tensors."""
 
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from diloco.core.fragments import Fragment
-from diloco.core.merge.radial import RadialMean, final_length
+from diloco.core.merge.radial import direction_agreement, final_length
 
 
 @dataclass(slots=True)
@@ -17,8 +16,10 @@ class Span:
     """Name of its (first) tensor."""
     start: int
     stop: int
-    radial: RadialMean | None
-    """None: the plain weighted mean."""
+    factors: tuple[float, ...]
+    """Of each member's values before they are added up."""
+    norm: float | None = None
+    """L2 norm that the combined values get at the end (RDA); None: they stay as they are."""
     squares: list[float] = field(default_factory=list)
     """Parts of the sum of squares of the combined values, which the second pass appends."""
 
@@ -29,37 +30,27 @@ class Span:
 
     @property
     def agreement(self) -> float:
-        """See ``RadialMean.agreement``; 1 for the plain mean."""
-        return 1.0 if self.radial is None else self.radial.agreement(math.fsum(self.squares))
+        """See ``direction_agreement``; 1 if the values stay as they are."""
+        return 1.0 if self.norm is None else direction_agreement(math.fsum(self.squares), self.norm)
 
     @property
     def length(self) -> float:
         """Factor of the combined values at the end."""
-        return 1.0 if self.radial is None else final_length(self.agreement)
+        return 1.0 if self.norm is None else final_length(self.agreement)
 
     @property
     def cancelled(self) -> bool:
         """Whether the directions cancelled."""
-        return self.radial is not None and self.length == 0.0 and self.radial.mean_norm() > 0.0
+        return self.norm is not None and self.norm > 0.0 and self.length == 0.0
 
 
-def plain_spans(fragment: Fragment) -> list[Span]:
-    """One span: everything by the plain mean."""
-    return [Span(fragment.slots[0].tensor.name, 0, fragment.numel, None)]
-
-
-def radial_spans(fragment: Fragment, weights: tuple[float, ...]) -> list[Span]:
-    """Each tensor by its direction, but embeddings by the plain mean; ``weights`` are the members'."""
-    spans: list[Span] = []
-    for slot in fragment.slots:
-        stop = slot.offset + slot.tensor.numel
-        if not slot.tensor.embedding:
-            spans.append(Span(slot.tensor.name, slot.offset, stop, RadialMean(weights)))
-        elif spans and spans[-1].radial is None:
-            spans[-1].stop = stop
-        else:
-            spans.append(Span(slot.tensor.name, slot.offset, stop, None))
-    return spans
+def add_span(spans: list[Span], span: Span) -> None:
+    """Append a span; one that stays as it is joins the span before it if both have the same factors."""
+    before = spans[-1] if spans else span
+    if before is not span and before.norm is span.norm is None and before.factors == span.factors:
+        before.stop = span.stop
+    else:
+        spans.append(span)
 
 
 def spans_within(spans: Sequence[Span], first: int, last: int) -> Iterator[tuple[Span, int, int]]:

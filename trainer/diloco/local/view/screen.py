@@ -135,6 +135,8 @@ def progress_line(snapshot: RunSnapshot) -> str:
         parts.append(f"not answering: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if names := [learner.id for learner in status.learners if learner.counted_share < TOO_FAST]:
         parts.append(f"faster than counts: {shortlist(names, _LEFT_OUT_SHOWN)}")
+    if names := [learner.id for learner in status.learners if learner.against]:
+        parts.append(f"against the others: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if status.links is not None and status.links.kind != _FITS:
         parts.append(f"links: {status.links.kind}")
     parts += _not_written(status)[:1]

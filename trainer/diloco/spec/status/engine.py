@@ -128,6 +128,12 @@ class LearnerStatus(StatusPart):
     """Times it had to start over from the global model because it had diverged."""
     diverged_reason: str = ""
     """Why it was last reset or quarantined; empty: it was not, or has been merged often enough since."""
+    agreement: float | None = None
+    """Cosine between its outer gradients and the others' in a merge, -1 to 1, moving average; None: it was never merged
+    with others."""
+    against: bool = False
+    """Its outer gradients have pointed against the others' (cosine below 0) for many merges in a row, more than most
+    others' have."""
     quarantine_seconds: float | None = None
     """Time until its quarantine is over; None: it is in none."""
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from diloco.core.dealing.dealer import Dealer
 from diloco.core.fragments import FragmentTable, Layout, LayoutError, Match, layout_from_table
+from diloco.core.merge.member_sizes import UsualSize
 from diloco.model.tensor_file import TensorType, opened, write_tensor_file
 from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes
 from diloco.spec.outer_choice import OuterChoice
@@ -61,6 +62,9 @@ class CheckpointManifest(BaseModel):
     versions: tuple[int, ...]
     engine: dict[str, Any]
     """The engine's snapshot."""
+    usual: tuple[UsualSize, ...] = ()
+    """By fragment, of its outer gradients, so that a restart does not forget what members are compared with. Empty:
+    nothing is known."""
     outer: OuterChoice
     """The outer optimizer of its merges."""
     bytes_by_region: tuple[RegionBytes, ...]
@@ -271,6 +275,7 @@ def _manifest(content: CheckpointContent, files: dict[str, _File]) -> Checkpoint
         epoch=content.epoch,
         versions=tuple(fragment.version for fragment in content.image.fragments),
         engine=content.engine,
+        usual=content.image.usual,
         outer=content.outer,
         bytes_by_region=content.bytes_by_region,
         data=content.data,
@@ -302,6 +307,9 @@ def _read_manifest(path: Path) -> CheckpointManifest:
         raise UnusableFileError(f"{path}: its tensors are of no model ({error})") from None
     if cut != manifest.layout.partition(".")[0]:
         raise UnusableFileError(f"{path}: its layout is not that of its tensors")
+    usual = zip(manifest.usual, manifest.tensors, strict=False)
+    if len(manifest.usual) not in (0, len(manifest.tensors)) or not all(one.is_of(len(of)) for one, of in usual):
+        raise UnusableFileError(f"{path}: its usual sizes are not those of its tensors")
     return manifest
 
 

@@ -108,6 +108,8 @@ class Tail:
         kept = self._share_kept(tokens, end["fragment_tokens"])
         for name, learner in end["learners"].items():  # whose merges are missing is not looked up: each its share
             before = float(self._saved["learners"].get(name, {}).get("merged_tokens", 0.0))
+            counted = zip(learner["counted_in"], versions, strict=False)
+            learner["counted_in"] = [one if one <= version else 0 for one, version in counted]
             learner["merged_tokens"] = before + kept * (float(learner["merged_tokens"]) - before)
         if end["phase"] in (Phase.COMPLETE, Phase.FAILED):
             # It is over only with all of its merges. Its last evaluation was of a model that is not there.

@@ -46,6 +46,11 @@ class SyncerMetrics:
             "Outer gradients left out of a merge because they were not credible",
             registry=self.registry,
         )
+        self.members_clipped = Counter(
+            "diloco_members_clipped",
+            "Outer gradients of which a tensor was clipped in a merge, as it was twice as large as the members' median",
+            registry=self.registry,
+        )
         self.updates_not_encoded = Counter(
             "diloco_updates_not_encoded",
             "Versions sent whole because their update could not be encoded",
@@ -207,6 +212,12 @@ def _time(status: SyncerStatus) -> Iterator[Metric]:
     yield job
     if len(status.learners) > _MOST_LEARNERS:
         return
+    text = "Cosine between a learner's outer gradients and the others', moving average: below 0 it points against them"
+    agreement = GaugeMetricFamily("diloco_learner_agreement_ratio", text, labels=["learner"])
+    for learner in status.learners:
+        if learner.agreement is not None:
+            agreement.add_metric([learner.id], learner.agreement)
+    yield agreement
     text = "Seconds that a learner was allotted, by class"
     each = GaugeMetricFamily("diloco_learner_allotted_seconds", text, labels=["learner", "class"])
     for learner in status.learners:

@@ -1,9 +1,13 @@
 """When a learner has diverged, and what is done about it."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from diloco.core.engine.members import standing as divergence
 from diloco.core.engine.members.standing import (
+    AGAINST_MERGES,
+    AGAINST_TURNS,
     BROKEN_MERGES,
     LARGE_TURNS,
     LARGEST_DOUBLINGS,
@@ -15,8 +19,15 @@ from diloco.core.engine.members.standing import (
 FRAGMENTS = 4
 
 
-def row(standing: Standing, fragments: list[int], *, broken: bool = True, others: int = 2) -> list[Remedy | None]:
-    return [divergence.left_out(standing, fragment, broken=broken, others=others) for fragment in fragments]
+PLANNED = ("a", "b", "c", "d")
+
+
+def row(
+    standing: Standing, fragments: list[int], *, broken: bool = True, merged: Sequence[str] = PLANNED[1:]
+) -> list[Remedy | None]:
+    return [
+        divergence.left_out(standing, fragment, broken=broken, merged=merged, planned=PLANNED) for fragment in fragments
+    ]
 
 
 def on_trial() -> Standing:
@@ -61,17 +72,45 @@ def test_a_large_learner_that_is_merged_in_between_has_not_diverged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "others", "remedy"),
+    ("broken", "merged", "remedy"),
     [
-        (True, 0, Remedy.RESET),
-        (True, 1, Remedy.QUARANTINE),
-        (False, 1, Remedy.RESET),
-        (False, 2, Remedy.QUARANTINE),
+        (True, "", Remedy.RESET),
+        (True, "b", Remedy.QUARANTINE),
+        (False, "bc", Remedy.RESET),
+        (False, "bcxyz", Remedy.RESET),  # x, y and z are not planned
+        (False, "bcd", Remedy.QUARANTINE),
     ],
 )
-def test_quarantine_needs_a_merge_that_convinces(broken: bool, others: int, remedy: Remedy) -> None:
+def test_quarantine_needs_a_merge_that_convinces(broken: bool, merged: str, remedy: Remedy) -> None:
     times = BROKEN_MERGES if broken else LARGE_TURNS
-    assert row(on_trial(), [0] * times, broken=broken, others=others)[-1] is remedy
+    assert row(on_trial(), [0] * times, broken=broken, merged=merged)[-1] is remedy
+
+
+def test_more_than_half_of_the_planned_learners_may_meet_it_in_several_merges() -> None:
+    standing, found = on_trial(), []
+    for other in ("b", "c", "d", "b", "b", "b"):
+        found += row(standing, [0], broken=False, merged=other)
+    assert found == [None] * (LARGE_TURNS - 1) + [Remedy.QUARANTINE]
+
+
+def test_who_points_against_the_others_merge_after_merge_is_known() -> None:
+    standing, fragments = Standing(), 20
+    for turn in range(AGAINST_TURNS * fragments):
+        assert not divergence.is_against(standing, fragments)
+        divergence.agreed(standing, -0.5 if turn else -1.0)
+    assert divergence.is_against(standing, fragments)
+    assert not divergence.is_against(standing, fragments + 1)
+    assert standing.agreement == pytest.approx(-0.5, abs=0.01)
+    divergence.agreed(standing, 0.0)
+    assert not divergence.is_against(standing, 1)
+
+
+def test_with_few_fragments_it_takes_many_merges_all_the_same() -> None:
+    standing = Standing()
+    for _ in range(AGAINST_MERGES):
+        assert not divergence.is_against(standing, 1)
+        divergence.agreed(standing, -0.01)
+    assert divergence.is_against(standing, 1)
 
 
 def test_after_enough_merges_it_is_trusted_again() -> None:

@@ -83,6 +83,7 @@ FITS = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
 OF_A_NEWER_SYNCER = THIN_LINKS | {"kind": "LinkHaunted", "remedies": []}
 TOO_FAST = "reporting far more steps than count beside the others; the excess is ignored"
 SILENT = "does not answer requests in time"
+AGAINST = "sending outer gradients that point against the others', merge after merge"
 REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/old"
 
 
@@ -91,6 +92,7 @@ REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/ol
     [
         ("too_fast", {"us-west/old/0"}, set(), "LearnersTooFast", f"us-west/old/0 {TOO_FAST}"),
         ("unanswering", {"us-west/old/0": SILENT}, {}, "LearnersNotAnswering", f"us-west/old/0: {SILENT}"),
+        ("against", {"us-west/old/0"}, set(), "LearnersDisagreeing", f"us-west/old/0 {AGAINST}"),
         ("tape_problem", "no space", "", "TapeFailing", "the tape is incomplete: no space"),
         ("backup_problem", "access denied", "", "BackupFailing", "the syncer cannot upload backups: access denied"),
         ("links", THIN_LINKS, FITS, "ScheduleMisfit", THIN_LINKS["reason"] + REMEDIES),

@@ -5,6 +5,8 @@ others go on as if it were not there. The last learner that works is never put i
 longer, there is nobody to protect: then it is let back in early. So quarantines never stop a job.
 """
 
+from collections.abc import Collection
+
 from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal, SetTimer
 from diloco.core.engine.events import LeftOut
 from diloco.core.engine.members import standing
@@ -16,12 +18,12 @@ from diloco.spec.status.engine import LearnerState
 QUARANTINE_TIMER = "quarantine"
 
 
-def left_out(state: EngineState, found: LeftOut, fragment: int, others: int, now: float) -> list[Action]:
-    """Reset or quarantine a learner if it has diverged; ``others``: members whose outer gradients are not wrong."""
+def left_out(state: EngineState, found: LeftOut, fragment: int, merged: Collection[str], now: float) -> list[Action]:
+    """Reset or quarantine a learner if it has diverged; ``merged``: members whose outer gradients are not wrong."""
     record = state.learners[found.learner]
     if not record.working:
         return []
-    remedy = standing.left_out(record.standing, fragment, broken=found.broken, others=others)
+    remedy = standing.left_out(record.standing, fragment, broken=found.broken, merged=merged, planned=state.planned)
     if remedy is None:
         return []
     reason = f"several of its outer gradients in a row could not be merged, most recently fragment {fragment}: "

@@ -6,11 +6,15 @@ one that has trained alone, for as long as the others warm up; either of two tha
 its size only if the same fragment was left out several times in a row, longer than a warm-up lasts.
 
 One that has diverged is *reset*: it starts over from the global model, and is on trial until every fragment was merged
-with it several times. If it diverges on trial it is put in *quarantine*, provided that the merge convinces: at least
-one other member was merged if it is broken, at least two if it is only large, as of two members either may be the wrong
-one. Otherwise it is reset again.
+with it several times. If it diverges on trial it is put in *quarantine*, provided that enough others were merged
+meanwhile: one if it is broken; more than half of the planned learners if it is only large, so that a minority that
+happens to meet in a merge cannot shut out the rest. Otherwise it is reset again.
+
+A learner whose outer gradients point against the others' for many merges is named, and nothing else is done: its data
+may differ, or it may be the only honest one.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,6 +29,13 @@ TRIAL_TURNS = 4
 """A reset learner is trusted again after this many merges for each fragment."""
 LARGEST_DOUBLINGS = 6
 """A quarantine is at most 2 to this power times as long as the first."""
+AGAINST_MERGES = 24
+"""Merges in a row in which a learner points against the others, after which it is named. At right angles to them, which
+honest learners are at worst, this happens by chance once in 2 to this power."""
+AGAINST_TURNS = 2
+"""And at least this many for each fragment."""
+_MEMORY = 0.9
+"""Weight of the old agreement when another is added."""
 
 
 class Remedy(StrEnum):
@@ -42,6 +53,8 @@ class Standing:
     """Broken outer gradients since one was merged."""
     in_a_row: dict[int, int] = field(default_factory=dict)
     """By fragment: times in a row that it was left out."""
+    merged_in_row: dict[int, set[str]] = field(default_factory=dict)
+    """By fragment: learners whose outer gradients these merges contain."""
     reset_due: bool = False
     """It has diverged, and has not loaded the global model since."""
     on_trial: bool = False
@@ -53,6 +66,11 @@ class Standing:
     quarantined_until: float | None = None
     reason: str = ""
     """Why it was last found to have diverged."""
+    agreement: float | None = None
+    """Moving average of the cosine between its outer gradients and the others'; None: it was never merged with
+    others."""
+    against_in_a_row: int = 0
+    """Merges since that cosine was not below 0."""
 
     @property
     def quarantined(self) -> bool:
@@ -64,21 +82,41 @@ def merged_with(standing: Standing, fragment: int, fragments: int) -> None:
     """Note a merge of a fragment that contains a learner's outer gradient; the model has this many ``fragments``."""
     standing.broken_in_a_row = 0
     standing.in_a_row.pop(fragment, None)
+    standing.merged_in_row.pop(fragment, None)
     if standing.on_trial:
         standing.merged_on_trial += 1
         if standing.merged_on_trial >= TRIAL_TURNS * fragments:
             standing.on_trial, standing.quarantines, standing.reason = False, 0, ""
 
 
-def left_out(standing: Standing, fragment: int, *, broken: bool, others: int) -> Remedy | None:
-    """Note that a merge of ``others`` leaves a learner out; returns what to do about it, None: nothing yet."""
+def agreed(standing: Standing, cosine: float) -> None:
+    """Note the cosine between a learner's part of a merge and the others'."""
+    before = cosine if standing.agreement is None else standing.agreement
+    standing.agreement = _MEMORY * before + (1 - _MEMORY) * cosine
+    standing.against_in_a_row = standing.against_in_a_row + 1 if cosine < 0.0 else 0
+
+
+def is_against(standing: Standing, fragments: int) -> bool:
+    """Whether a learner has pointed against the others for many merges; the model has this many ``fragments``."""
+    return standing.against_in_a_row >= max(AGAINST_MERGES, AGAINST_TURNS * fragments)
+
+
+def left_out(
+    standing: Standing, fragment: int, *, broken: bool, merged: Collection[str], planned: Collection[str]
+) -> Remedy | None:
+    """Note that a merge leaves a learner out; returns what to do about it, None: nothing yet.
+
+    ``merged``: learners whose outer gradients the merge contains. ``planned``: the planned learners.
+    """
     if standing.reset_due or standing.quarantined:
         return None
     standing.broken_in_a_row += broken
     turns = standing.in_a_row[fragment] = standing.in_a_row.get(fragment, 0) + 1
+    met = standing.merged_in_row.setdefault(fragment, set())
+    met.update(merged)
     if not (standing.broken_in_a_row >= BROKEN_MERGES or turns >= (BROKEN_MERGES if broken else LARGE_TURNS)):
         return None
-    convincing = others >= (1 if broken else 2)
+    convincing = bool(met) if broken else 2 * len(met.intersection(planned)) > len(planned)
     return Remedy.QUARANTINE if standing.on_trial and convincing else Remedy.RESET
 
 
@@ -114,3 +152,4 @@ def loaded(standing: Standing) -> None:
 def _forget_row(standing: Standing) -> None:
     standing.broken_in_a_row = 0
     standing.in_a_row.clear()
+    standing.merged_in_row.clear()

@@ -226,7 +226,7 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
     actions: list[Action] = []
     if event.broken:  # nobody says so without cause, so it convinces as a merge with another member does
         broken = LeftOut(event.learner, NOT_FINITE, broken=True)
-        actions = divergence.left_out(state, broken, event.fragment, 1, now)
+        actions = divergence.left_out(state, broken, event.fragment, (event.learner,), now)
     return actions if event.learner in state.gone else [*actions, *quorum.check(state, current, now)]
 
 
@@ -301,6 +301,9 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
         record.merged_tokens += share * sent.tokens
         record.credit.merged(sent)
         record.counted_in[event.fragment] = event.version
+    for found in event.cosines:
+        if found.learner in counted:
+            standing.agreed(state.learners[found.learner].standing, found.cosine)
     accounting.merged(state, current, counted)
     actions: list[Action] = [_left_out(state, event, one) for one in left_out]
     for name in current.arrived:
@@ -312,7 +315,7 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     actions.append(Broadcast(event.fragment, event.version, receivers, reason))
     for one in left_out:
         if current.arrived[one.learner].incarnation == state.learners[one.learner].incarnation:
-            actions += divergence.left_out(state, one, event.fragment, len(counted), now)
+            actions += divergence.left_out(state, one, event.fragment, counted, now)
     return actions
 
 

@@ -1,0 +1,1 @@
+"""A closed loop of learners, some of which are wrong: what they cost in loss."""
