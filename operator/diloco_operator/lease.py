@@ -7,7 +7,7 @@ differ (client-go does the same). The Lease is that of coordination.k8s.io.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -64,6 +64,10 @@ class Lease:
     """The other holder; empty: none is known."""
     error: ApiError | None = None
     """Why the Lease cannot be read or written at the moment."""
+    told: Callable[[], None] = lambda: None
+    """Called after each attempt to acquire it that did not."""
+    gate: Callable[[], Awaitable[None]] | None = None
+    """Awaited before each attempt and each renewal; None: they are made at once."""
     acquired: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once this process holds it."""
     _renewed_at: float | None = None
@@ -91,6 +95,7 @@ class Lease:
         """Wait until this process holds it, even while the API server does not answer."""
         while True:
             try:
+                await self._open()
                 if await self._try():
                     _log.info("lease %s/%s is held as %s", self.namespace, self.name, self.identity)
                     self.acquired.set()
@@ -102,6 +107,7 @@ class Lease:
                 if self.error is None or self.error.message != error.message:
                     _log.warning("%s; retrying", error)
                 self.error = error
+            self.told()
             await asyncio.sleep(self.times.renew_seconds)
 
     async def keep(self) -> None:
@@ -114,6 +120,7 @@ class Lease:
             await asyncio.sleep(self.times.renew_seconds)
             try:
                 async with asyncio.timeout(self._left_seconds()):
+                    await self._open()
                     await self._renew()
             except NotFoundError as error:
                 self._renewed_at = None
@@ -132,6 +139,10 @@ class Lease:
         with contextlib.suppress(ApiError):
             await self.api.replace(LEASE, body, timeout_seconds=self.times.renew_seconds)
             _log.info("lease %s/%s is released", self.namespace, self.name)
+
+    async def _open(self) -> None:
+        if self.gate is not None:
+            await self.gate()
 
     async def _try(self) -> bool:
         try:

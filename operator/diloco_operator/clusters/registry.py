@@ -96,6 +96,7 @@ class RemoteClusters:
                 home.clock,
                 self._backoff,
                 heard=self._due.set,
+                keep=_known_of_secret,
             )
             for namespace in home.namespaces or (None,)
         )
@@ -292,6 +293,15 @@ class RemoteClusters:
             "cluster kubeconfig` to make it"
         )
         return ClusterSeen(ClusterState.KUBECONFIG_UNUSABLE, text)
+
+
+def _known_of_secret(secret: Object) -> Object:
+    """What is read of a Secret's metadata. Anybody may give any number of Secrets the label."""
+    metadata, fields = secret["metadata"], ("name", "namespace", "uid", "resourceVersion", "finalizers", "labels")
+    kept = {field: metadata[field] for field in fields if field in metadata}
+    if "labels" in kept:
+        kept["labels"] = {CLUSTER_LABEL: kept["labels"].get(CLUSTER_LABEL, "")}
+    return {"metadata": kept}
 
 
 def _without_slot(key: ClusterKey) -> ClusterSeen:

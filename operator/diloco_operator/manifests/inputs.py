@@ -6,7 +6,7 @@ from typing import Any
 
 from diloco.spec import JobSpec
 from diloco_operator.manifests.errors import NoImageError
-from diloco_operator.names import PoolKey, pools, syncers_pool
+from diloco_operator.names import PoolKey, pool_of, pools, syncers_pool
 
 Manifest = dict[str, Any]
 """A Kubernetes object as plain JSON values."""
@@ -94,6 +94,6 @@ def choose_images(spec: JobSpec, default: str | None) -> Images:
             raise NoImageError(key)
         learners[key] = image
     first = syncers_pool(spec)
-    syncer = spec.syncer.image or spec.image or pools(spec)[first].image or default
+    syncer = spec.syncer.image or spec.image or pool_of(spec, first).image or default
     assert syncer is not None, "that pool would have had no image either"
     return Images(syncer=syncer, learners=learners)
