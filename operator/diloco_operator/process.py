@@ -115,7 +115,7 @@ class Operator:
         )
         self.namespaces = Namespaces(
             self.api,
-            f"{self.options.operator_namespace}/{self.options.lease_name}",
+            self._name,
             Clocks(_now, time.monotonic),
             self._namespace_changed,
         )
@@ -269,7 +269,14 @@ class Operator:
             hooks=RequestHooks(partial(self.metrics.answered, "other"), self.lease.check),
             clock=time.monotonic,
             now=_now,
+            operator=self._name,
+            identity=self.lease.identity,
         )
+
+    @property
+    def _name(self) -> str:
+        """Of this operator, for all of its processes."""
+        return f"{self.options.operator_namespace}/{self.options.lease_name}"
 
     def _decide(self, job: Object, observed: Observed, now: datetime) -> Plan:
         return reconcile(job, observed, now, self._options_now(), RandomCertificateMaker())

@@ -20,6 +20,7 @@ from diloco_operator.api_server.kinds import (
     CLAIM,
     CONFIG_MAP,
     CORE_EVENT,
+    LEASE,
     NAMESPACE,
     POD,
     REMOTE_CHILDREN,
@@ -79,6 +80,7 @@ class Far:
         for kind in REMOTE_CHILDREN:
             verbs = [verb for verb in VERBS if (verb, kind.plural) not in withheld]
             rules.append({"apiGroups": [kind.group], "resources": [kind.plural], "verbs": verbs})
+        rules.append({"apiGroups": [LEASE.group], "resources": [LEASE.plural], "verbs": ["get", "create", "update"]})
         if renewal:
             resources = [f"{SERVICE_ACCOUNT.plural}/token"]
             rules.append({"apiGroups": [""], "resources": resources, "resourceNames": [ACCOUNT], "verbs": ["create"]})
@@ -213,6 +215,8 @@ async def scene_at(home: ApiServer, namespace: str) -> AsyncIterator[Scene]:
             hooks=RequestHooks(answered=lambda call, _code, _seconds: requests.append(call)),
             clock=time.monotonic,
             now=lambda: datetime.now(UTC) + scene.later(),
+            operator="system/diloco-operator",
+            identity="scene",
             probe_seconds=1.0,
         )
         scene = Scene(home, RemoteClusters(side), job, told, requests)

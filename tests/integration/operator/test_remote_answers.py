@@ -20,7 +20,7 @@ from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets, StoredKubeconfig
 from diloco_operator.clusters.kubeconfig import parse
 from diloco_operator.clusters.remote import MOST_BYTES, RemoteCluster
-from diloco_operator.clusters.session import Surroundings
+from diloco_operator.clusters.session import Holder, Surroundings
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from diloco_operator.shares import Room, Share
 from testbed.api_server.certificates import Authority
@@ -68,7 +68,9 @@ async def seen_at(
 ) -> ClusterSeen:
     """How the cluster is seen once `holds`."""
     around = Surroundings(
-        "home/far", "", lambda _: None, lambda: None, lambda: NOW, HandClock(), lambda: 0.0, probe_seconds=0.2
+        *("home/far", "", lambda _: None, lambda: None, lambda: NOW, HandClock(), lambda: 0.0),
+        Holder("diloco-home", "this", lambda: 1),
+        probe_seconds=0.2,
     )
     share = Share(room or Room(MOST_BYTES), "home", "far")
     secrets = cast("HomeSecrets", Secrets(config))

@@ -101,6 +101,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "removing it first. If the earlier place is gone, annotate the job: `diloco.dev/give-up-place=PLACE`, "
             "with the place in the message.",
         ),
+        Reason.CLUSTER_HELD_BY_OTHER: warning(
+            "Another operator with this cluster's identity holds the other cluster, or held it at a later time: one of "
+            "the two was restored from a backup of the other. This one changes and deletes nothing there.",
+            "Stop the operator of the copy. If the original is gone for good, delete the Lease that the message names: "
+            "then this one takes its place.",
+        ),
         Reason.CLUSTER_UNSUITABLE: warning(
             "A region's cluster is older than Kubernetes 1.28, or lacks a kind of object that learners need. The "
             "region waits; the others train.",

@@ -64,7 +64,7 @@ class Places:
         if not cluster:
             return self._home(key, uid)
         seen = None if self.clusters is None else self.clusters.seen(key.namespace, cluster)
-        return self._other(key, uid, cluster) if seen is not None and seen.settled and seen.state.takes_writes else None
+        return self._other(key, uid, cluster) if seen is not None and seen.settled and seen.takes_writes else None
 
     def children(self, job: Object) -> Iterator[tuple[ChildKey, Object, bool]]:
         """Every object with the job's label, wherever it is, as last seen, and whether it is the job's."""
