@@ -46,6 +46,10 @@ class Work(Protocol):
         """Why watches are not watching at the moment, for those that are not."""
         ...
 
+    def refused(self) -> set[str]:
+        """Watches that the API server refuses at the moment."""
+        ...
+
     def elsewhere(self) -> list[str]:
         """In which namespaces this operator does not act, and why, one text each."""
         ...
@@ -67,8 +71,9 @@ class Health:
     def unready(self) -> Iterator[str]:
         """Every reason why this process does not work as it should."""
         assert self.work is not None
+        refused = self.work.refused()
         for watch, age in self.work.ages().items():
-            if age > MOST_WATCH_AGE_SECONDS:
+            if age > MOST_WATCH_AGE_SECONDS or watch in refused:
                 problem = self.work.problems().get(watch)
                 seen = "never" if age == float("inf") else f"{age:.0f} s ago"
                 yield f"watch of {watch} last heard from: {seen}{f': {problem}' if problem else ''}"

@@ -73,10 +73,10 @@ class Namespaces:
                 yield f"not acting in {namespace}: lease {namespace}/{lease.name} is held by {lease.other}"
 
     def problems(self) -> Iterator[str]:
-        """Each Lease that cannot be asked for."""
+        """Each namespace whose Lease cannot be asked for."""
         for namespace, lease in sorted(self._leases.items()):
             if lease.error is not None and not lease.held:
-                yield f"lease {namespace}/{lease.name}: {lease.error.message}"
+                yield f"not acting in {namespace}: lease {namespace}/{lease.name}: {lease.error.message}"
 
     def _tell(self, lease: Lease) -> None:
         refused = self.refused(lease.namespace)

@@ -181,13 +181,16 @@ class Operator:
         now = time.monotonic()
         return {
             str(watch.selection): float("inf") if watch.heard_at is None else now - watch.heard_at
-            for watch in (*self.watches, *self.job_watch.watches)
+            for watch in self._all_watches
         }
 
     def problems(self) -> dict[str, str]:
         """Why watches are not watching."""
-        watches = (*self.watches, *self.job_watch.watches)
-        return {str(watch.selection): watch.problem for watch in watches if watch.problem}
+        return {str(watch.selection): watch.problem for watch in self._all_watches if watch.problem}
+
+    def refused(self) -> set[str]:
+        """Watches that the API server refuses."""
+        return {str(watch.selection) for watch in self._all_watches if watch.forbidden}
 
     def elsewhere(self) -> list[str]:
         """In which namespaces it does not act."""
@@ -272,6 +275,10 @@ class Operator:
             operator=self._name,
             identity=self.lease.identity,
         )
+
+    @property
+    def _all_watches(self) -> tuple[Watch, ...]:
+        return (*self.watches, *self.job_watch.watches)
 
     @property
     def _name(self) -> str:

@@ -130,7 +130,7 @@ async def test_a_lease_that_may_not_be_made_is_a_problem_and_nothing_is_done(ser
     server.refusal = of_status(Call("create", "leases"), 403, {"message": "cannot create leases"})
     async with operator(server, "home/first") as first:
         assert not first.acts_in("team")
-        assert list(first.problems()) == ["lease team/diloco-jobs: cannot create leases"]
+        assert list(first.problems()) == ["not acting in team: lease team/diloco-jobs: cannot create leases"]
         assert first.refused("team") == "lease team/diloco-jobs: cannot create leases"
 
 
