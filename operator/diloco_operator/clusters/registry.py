@@ -198,7 +198,7 @@ class RemoteClusters:
         told = hashlib.sha256(f"{self._id}/{self._home.operator}".encode()).hexdigest()
         return f"{_LEASE}-{told[:_DIGEST_LENGTH]}"
 
-    def _version(self) -> int:
+    def home_version(self) -> int:
         """How far home's store has come, as the watches of its Secrets show; no cluster is used before they have."""
         return max(watch.version for watch in self._watches)
 
@@ -276,7 +276,7 @@ class RemoteClusters:
             now=self._home.now,
             clock=self._home.clock,
             random=random.random,
-            holder=Holder(self._lease_name, self._home.identity, self._version),
+            holder=Holder(self._lease_name, self._home.identity, self.home_version),
             probe_seconds=self._home.probe_seconds,
         )
         share = Share(self._room, named.key.namespace, named.key)
