@@ -27,17 +27,20 @@ class Victim(Cluster):
 
     def __init__(self, server: ApiServer) -> None:
         super().__init__(server, "victim")
+        self.uids: dict[str, str] = {}
+        """Of the first job's objects."""
         self.first: dict[int, int] = {}
         """Memory of each operator's process when it was first looked at."""
 
     def goes_on(self, operator: OperatorProcess) -> None:
-        """Check that its job is looked after by the same process."""
-        before = self.get("configmap", "goes-on-job")["metadata"]["uid"]
-        self.kubectl("delete", "configmap", "goes-on-job")
-        wait_until(
-            lambda: (self.get("configmap", "goes-on-job").get("metadata") or {}).get("uid", before) != before,
-            "what was deleted is made again",
-        )
+        """Check that the same process looks after a new job of it, and that the first one is as it was."""
+        name = f"later-{len(self.items(JOB))}"
+        self.apply(manifest(name, {"here": {"cpu": 1}}))
+        wait_until(lambda: self.status(name).get("phase") == "Pending", "its new job has a status")
+        there = {item["metadata"]["name"]: item["metadata"]["uid"] for item in self.children().values()}
+        now = {key: uid for key, uid in there.items() if key.startswith("goes-on")}
+        assert now == (self.uids or now)
+        self.uids = now
         assert operator.works, operator.get("/readyz")[1]
         assert self.growth_mib(operator) < MOST_MIB
 
@@ -93,7 +96,7 @@ def test_a_tenants_worst_day_is_no_other_tenants(server: ApiServer, tmp_path: Pa
             lambda: "exceeded quota" in without_leases.condition("quiet", "Degraded").get("message", ""), "it says why"
         )
         assert without_leases.condition("quiet", "Ready")["reason"] == "OperatorBlocked"
-        assert "OperatorBlocked" in without_leases.kubectl("get", "events")
+        wait_until(lambda: "OperatorBlocked" in without_leases.kubectl("get", "events"), "an event says so")
         assert "not acting in quota: lease quota/diloco-jobs: " in operator.get("/readyz")[1]
         victim.goes_on(operator)
 
