@@ -32,7 +32,7 @@ def attempts(scene: Scene) -> int:
     return sum((call.verb, call.resource) == ("get", LEASE.resource) for call in scene.requests)
 
 
-async def test_a_copy_waits_while_home_holds_the_lease_and_takes_none_of_a_later_time(
+async def test_a_copy_waits_for_the_lease_and_takes_none_of_a_later_time(
     server: ApiServer, scene: Scene, far: Far
 ) -> None:
     seen = await scene.reach(far)
