@@ -16,7 +16,7 @@ from testbed.operator_process import OperatorProcess
 from tests.support.operator_scene import Cluster, manifest
 from tests.support.tenants import LEASES, many_large, no_leases, owner_of, too_long, wide
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 MOST_MIB = 256
 """By which it may grow: it begins with 86 of the 512 MiB that the chart gives it."""

@@ -94,7 +94,7 @@ def heard(server: Server, jobs: Jobs, seconds: float = 2.5 * COMPARE_SECONDS) ->
     return told
 
 
-def test_what_kopf_does_not_bring_is_read_and_what_is_gone_is_taken_for_deleted() -> None:
+def test_what_kopf_does_not_bring_is_read_and_what_is_gone_is_deleted() -> None:
     jobs = Jobs()
     for one in (job("same", 10), job("older", 10), job("gone", 20), job("new", 60)):
         jobs.put(one)
