@@ -25,12 +25,12 @@ from diloco_operator.decide.status.progress import without_rates
 def standstill(job: Object, cause: Cause, now: datetime, again_in_seconds: float) -> Plan:
     """A plan that only has the job's conditions say why. The rest of its status stays as it was last written."""
     before = remembered(job)
-    verdicts: Verdicts = {type_: taken_over(before, type_, AS_EXPECTED) for type_ in CONDITION_TYPES}
-    verdicts |= {"Degraded": Verdict("True", cause.reason, cause.message)}
+    kept: Verdicts = {type_: taken_over(before, type_, AS_EXPECTED) for type_ in CONDITION_TYPES}
+    verdicts: Verdicts = {**kept, "Degraded": Verdict("True", cause.reason, cause.message)}
     if recorded_end(before) is None:
         # What runs already may go on.
         unknown = Verdict("Unknown" if before.phase == "Training" else "False", cause.reason, cause.message)
-        verdicts |= {"Ready": unknown, "Progressing": unknown}
+        verdicts = {**verdicts, "Ready": unknown, "Progressing": unknown}
     made = conditions(before, verdicts, int(job["metadata"].get("generation") or 0), now)
     status = before.model_copy(
         update={
