@@ -187,7 +187,8 @@ class Failing:
 
     async def watch(self, *_: object) -> AsyncIterator[dict[str, Any]]:
         self.tried.append(asyncio.get_running_loop().time())
-        raise self.error
+        if self.tried:
+            raise self.error
         yield {}
 
 
