@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from cryptography.x509 import Certificate
 
 from diloco.spec import SpecError
 from diloco.spec.reading.load import job_from
@@ -54,8 +55,13 @@ def test_a_look_at_twice_the_pools_costs_twice_as_much() -> None:
 
 
 def test_a_certificate_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    verified, real = [], Authority.signed
-    monkeypatch.setattr(Authority, "signed", lambda self, one: (verified.append(one), real(self, one))[1])
+    verified, real = list[object](), Authority.signed
+
+    def signed(self: Authority, certificate: Certificate) -> bool:
+        verified.append(certificate)
+        return real(self, certificate)
+
+    monkeypatch.setattr(Authority, "signed", signed)
     made = world(5)
     for _ in range(3):
         made.decide()

@@ -43,7 +43,7 @@ def test_the_clusters_of_a_job_that_went_unseen_are_let_go() -> None:
     world.cache.listed("StatefulSet", None, (), 10**9)
     clusters.used.clear()
     asyncio.run(world.controller.run(KEY))
-    assert clusters.used[-1] == (KEY, {})
+    assert clusters.used[-1] == (GroupKey(*KEY), {})
     assert KEY not in world.controller._memories
     assert world.jobs.get(KEY) is None
 
