@@ -1,7 +1,8 @@
 """/healthz, /readyz and /metrics: whether this process does its work.
 
-A probe that only answers shows that HTTP works and nothing more. Here readiness depends on the leases and on the age of
-every watch. Waiting for the lease counts as ready, or a rolling upgrade would never finish.
+A probe that only answers shows that HTTP works and nothing more. Here readiness depends on the lease and on the age of
+every watch. Waiting for the lease counts as ready, or a rolling upgrade would never finish. What one namespace lacks is
+told and makes nothing unready: whoever may set a quota there would else switch the operator of all off.
 """
 
 import logging
@@ -45,12 +46,12 @@ class Work(Protocol):
         """Why watches are not watching at the moment, for those that are not."""
         ...
 
-    def lease_problems(self) -> list[str]:
-        """Why Leases of namespaces cannot be asked for, one text each."""
+    def refused(self) -> set[str]:
+        """Watches that the API server refuses at the moment."""
         ...
 
     def elsewhere(self) -> list[str]:
-        """In which namespaces another operator acts, one text each."""
+        """In which namespaces this operator does not act, and why, one text each."""
         ...
 
 
@@ -70,12 +71,12 @@ class Health:
     def unready(self) -> Iterator[str]:
         """Every reason why this process does not work as it should."""
         assert self.work is not None
+        refused = self.work.refused()
         for watch, age in self.work.ages().items():
-            if age > MOST_WATCH_AGE_SECONDS:
+            if age > MOST_WATCH_AGE_SECONDS or watch in refused:
                 problem = self.work.problems().get(watch)
                 seen = "never" if age == float("inf") else f"{age:.0f} s ago"
                 yield f"watch of {watch} last heard from: {seen}{f': {problem}' if problem else ''}"
-        yield from self.work.lease_problems()
 
     @asynccontextmanager
     async def served(self, address: str) -> AsyncIterator[int]:

@@ -7,10 +7,10 @@ differ (client-go does the same). The Lease is that of coordination.k8s.io.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import ApiError, ConflictError, NotFoundError
@@ -33,6 +33,11 @@ class LeaseTimes:
     def __post_init__(self) -> None:
         if not self.renew_seconds < self.give_up_seconds < self.duration_seconds:
             raise ValueError("renewals come before giving up, and giving up before the lease expires")
+
+
+MARK: Final = "diloco.dev/home-version"
+"""Annotation of a Lease with a mark."""
+_LONGEST_MARK: Final = 20
 
 
 class LeaseLostError(Exception):
@@ -64,8 +69,17 @@ class Lease:
     """The other holder; empty: none is known."""
     error: ApiError | None = None
     """Why the Lease cannot be read or written at the moment."""
+    mark: Callable[[], int] | None = None
+    """A number that only grows for as long as the holder's own store lasts. Whoever has a lower one than the Lease is a
+    copy from an earlier time, and does not acquire it. None: there is none."""
+    told: Callable[[], None] = lambda: None
+    """Called after each attempt to acquire it that did not."""
+    gate: Callable[[], Awaitable[None]] | None = None
+    """Awaited before each attempt and each renewal; None: they are made at once."""
     acquired: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once this process holds it."""
+    outdated: bool = False
+    """Whether the Lease has a higher mark."""
     _renewed_at: float | None = None
     _seen: tuple[Any, ...] = ()
     _seen_since: float = 0.0
@@ -91,6 +105,7 @@ class Lease:
         """Wait until this process holds it, even while the API server does not answer."""
         while True:
             try:
+                await self._open()
                 if await self._try():
                     _log.info("lease %s/%s is held as %s", self.namespace, self.name, self.identity)
                     self.acquired.set()
@@ -102,6 +117,7 @@ class Lease:
                 if self.error is None or self.error.message != error.message:
                     _log.warning("%s; retrying", error)
                 self.error = error
+            self.told()
             await asyncio.sleep(self.times.renew_seconds)
 
     async def keep(self) -> None:
@@ -114,6 +130,7 @@ class Lease:
             await asyncio.sleep(self.times.renew_seconds)
             try:
                 async with asyncio.timeout(self._left_seconds()):
+                    await self._open()
                     await self._renew()
             except NotFoundError as error:
                 self._renewed_at = None
@@ -133,6 +150,10 @@ class Lease:
             await self.api.replace(LEASE, body, timeout_seconds=self.times.renew_seconds)
             _log.info("lease %s/%s is released", self.namespace, self.name)
 
+    async def _open(self) -> None:
+        if self.gate is not None:
+            await self.gate()
+
     async def _try(self) -> bool:
         try:
             live = await self.api.get(LEASE, self.namespace, self.name, timeout_seconds=self.times.renew_seconds)
@@ -140,6 +161,8 @@ class Lease:
             await self._write(create=True)
             return True
         self._look_at(live)
+        if self.outdated:
+            return False
         waited_seconds = self.clocks.monotonic() - self._seen_since
         if self.other not in ("", self.identity) and waited_seconds < self._duration_of(live):
             return False
@@ -155,6 +178,7 @@ class Lease:
         if holder != self.other:
             _log.info("lease %s/%s is held by %s", self.namespace, self.name, holder or "no process")
         self.other, self._live = holder, live
+        self.outdated = self.mark is not None and self.mark() < _mark_of(live)
 
     def _duration_of(self, live: Object) -> float:
         # The holder's own duration, as it may be another version of the operator.
@@ -195,6 +219,9 @@ class Lease:
         ours = old.get("holderIdentity") == self.identity
         metadata = dict(self._live.get("metadata") or {"namespace": self.namespace, "name": self.name})
         metadata.pop("managedFields", None)
+        if self.mark is not None:
+            mark = max(self.mark(), _mark_of(self._live))
+            metadata["annotations"] = {**metadata.get("annotations", {}), MARK: str(mark)}
         return {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.name,
@@ -207,3 +234,8 @@ class Lease:
                 "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours or not old else 1),
             },
         }
+
+
+def _mark_of(live: Object) -> int:
+    text = ((live.get("metadata") or {}).get("annotations") or {}).get(MARK, "")
+    return int(text) if text.isdecimal() and len(text) <= _LONGEST_MARK else 0

@@ -39,6 +39,12 @@ def pools(spec: JobSpec) -> dict[PoolKey, Pool]:
     return {PoolKey(region.name, pool.name): pool for region in spec.regions for pool in region.pools}
 
 
+def pool_of(spec: JobSpec, key: PoolKey) -> Pool:
+    """One pool, without a look at those of other regions."""
+    region = next(one for one in spec.regions if one.name == key.region)
+    return next(one for one in region.pools if one.name == key.pool)
+
+
 def clusters(spec: JobSpec) -> dict[str, str]:
     """The cluster of every region, in the manifest's order; empty: home, the cluster that the operator runs in."""
     return {
@@ -54,8 +60,8 @@ def syncers_pool(spec: JobSpec) -> PoolKey:
 
     The first at home, since another cluster may have registries and Secrets of its own; else the first of all.
     """
-    where = clusters(spec)
-    return next((key for key in pools(spec) if not where[key.region]), next(iter(pools(spec))))
+    where, keys = clusters(spec), list(pools(spec))
+    return next((key for key in keys if not where[key.region]), keys[0])
 
 
 SetNames = Mapping[PoolKey, str]
@@ -82,8 +88,8 @@ def stateful_set(job: str, pool: PoolKey) -> str:
 
 def with_units(spec: JobSpec, sets: SetNames) -> dict[PoolKey, str]:
     """Those of ``sets`` whose learners have several pods."""
-    found = pools(spec)
-    return {key: name for key, name in sets.items() if found[key].nodes_per_learner > 1}
+    several = {key for key, pool in pools(spec).items() if pool.nodes_per_learner > 1}
+    return {key: name for key, name in sets.items() if key in several}
 
 
 def learners(job: str) -> str:

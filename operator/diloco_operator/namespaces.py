@@ -8,10 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from diloco_operator.api_server.api import Api
-from diloco_operator.api_server.errors import NamespaceGoingError
+from diloco_operator.api_server.errors import REFUSED, NamespaceGoingError
 from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 from diloco_operator.options import JOBS_LEASE
 
@@ -28,9 +29,11 @@ class Namespaces:
     operator: str
     """This operator's identity, which all of its processes have."""
     clocks: Clocks
-    taken: Callable[[str], None]
-    """Called with a namespace in which this operator acts from now on."""
+    changed: Callable[[str], None]
+    """Called with a namespace in which this operator acts from now on, or of whose Lease something else is known."""
     _leases: dict[str, Lease] = field(default_factory=dict)
+    _told: dict[str, str] = field(default_factory=dict)
+    """By namespace: why its Lease was refused when that was last told."""
     _renewals: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _group: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
 
@@ -44,14 +47,23 @@ class Namespaces:
         lease = self._leases.get(namespace)
         if lease is None:
             lease = Lease(self.api, namespace, JOBS_LEASE, self.operator, self.clocks, TIMES)
+            lease.told = partial(self._tell, lease)
             self._leases[namespace] = lease
             self._renewals[namespace] = self._group.create_task(self._hold(lease))
         # In a namespace that is being deleted no Lease can be made, but jobs wait for their finalizer to be removed.
         return lease.held or (not lease.other and isinstance(lease.error, NamespaceGoingError))
 
+    def refused(self, namespace: str) -> str:
+        """Why the Lease of a namespace may not be had, where a retry alone cannot help; empty: it may."""
+        lease = self._leases.get(namespace)
+        if lease is None or lease.held or not isinstance(lease.error, REFUSED):
+            return ""
+        return f"lease {namespace}/{lease.name}: {lease.error.message}"
+
     def leave(self, namespace: str) -> None:
         """Let the Lease of a namespace without jobs expire. The object stays, for the next job there."""
         if self._leases.pop(namespace, None) is not None:
+            self._told.pop(namespace, None)
             self._renewals.pop(namespace).cancel()
 
     def held_by_others(self) -> Iterator[str]:
@@ -61,16 +73,22 @@ class Namespaces:
                 yield f"not acting in {namespace}: lease {namespace}/{lease.name} is held by {lease.other}"
 
     def problems(self) -> Iterator[str]:
-        """Each Lease that cannot be asked for."""
+        """Each namespace whose Lease cannot be asked for."""
         for namespace, lease in sorted(self._leases.items()):
             if lease.error is not None and not lease.held:
-                yield f"lease {namespace}/{lease.name}: {lease.error.message}"
+                yield f"not acting in {namespace}: lease {namespace}/{lease.name}: {lease.error.message}"
+
+    def _tell(self, lease: Lease) -> None:
+        refused = self.refused(lease.namespace)
+        if self._told.get(lease.namespace, "") != refused:
+            self._told[lease.namespace] = refused
+            self.changed(lease.namespace)
 
     async def _hold(self, lease: Lease) -> None:
         while True:
             try:
                 await lease.acquire()
-                self.taken(lease.namespace)
+                self.changed(lease.namespace)
                 await lease.keep()
             except LeaseLostError as error:
                 _log.warning("not acting in %s any more: %s", lease.namespace, error)

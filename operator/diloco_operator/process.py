@@ -29,20 +29,24 @@ from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.home import home_id
 from diloco_operator.clusters.registry import HomeSide, RemoteClusters
 from diloco_operator.clusters.sweeper import Sweeper
+from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.observed import Observed
 from diloco_operator.decide.plan import Plan
+from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.reconcile import needs_pods, reconcile
 from diloco_operator.health import Health
 from diloco_operator.jobs.handlers import registry
+from diloco_operator.jobs.job_watch import JobWatch
 from diloco_operator.jobs.jobs import JobKey, Jobs
 from diloco_operator.jobs.observe.observer import Observer
-from diloco_operator.jobs.observe.places import Places
+from diloco_operator.jobs.observe.places import Places, kept_at_home
 from diloco_operator.jobs.observe.syncer import SyncerClient, new_session
 from diloco_operator.jobs.reconciler import Controller
 from diloco_operator.lease import Clocks, Lease, LeaseLostError
 from diloco_operator.metrics import Gauges, Metrics
 from diloco_operator.namespaces import TIMES, Namespaces
 from diloco_operator.options import OperatorOptions
+from diloco_operator.shares import Room, Share, part_of_memory
 from diloco_operator.signing import RandomCertificateMaker
 from diloco_operator.workers import Pacing, Workers
 
@@ -50,6 +54,13 @@ _log = logging.getLogger(__name__)
 CONCURRENCY: Final = 12
 """Concurrent reconciles; of one namespace 8."""
 _CRD_SECONDS: Final = 5.0
+_OF_MEMORY: Final = 0.25
+"""Of the container's memory: for the objects of jobs that are kept."""
+_BYTES: Final = 128 << 20
+"""The same, without a limit of the container's memory; those of a thousand jobs take half of it."""
+_CROWDED: Final = (
+    f"objects with the label {labels.OF_OPERATOR} take more memory than one namespace may have; delete needless ones"
+)
 _UNKNOWN_SECONDS: Final = 2.0
 """If the objects of a namespace are not all known yet, its jobs are tried again after this long."""
 
@@ -68,12 +79,13 @@ class Operator:
     asker: SyncerClient
     heartbeat: Heartbeat
     jobs: Jobs = field(default_factory=Jobs)
-    cache: Cache = field(default_factory=lambda: Cache(labels.JOB))
+    cache: Cache = field(init=False)
     stage: str | None = "starting"
     """What it waits for; None: it works."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set if the work has failed: then kopf stops too."""
     watches: tuple[Watch, ...] = field(init=False)
+    job_watch: JobWatch = field(init=False)
     workers: Workers[JobKey] = field(init=False)
     namespaces: Namespaces = field(init=False)
     clusters: RemoteClusters = field(init=False)
@@ -82,6 +94,8 @@ class Operator:
     _work: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
+        room = Room(part_of_memory(_OF_MEMORY, _BYTES))
+        self.cache = Cache(labels.JOB, lambda namespace: Share(room, namespace, "objects"))
         self.watches = tuple(
             Watch(
                 self.api,
@@ -90,15 +104,20 @@ class Operator:
                 self._child_changed,
                 time.monotonic,
                 Backoff(first_seconds=1.0, most_seconds=30.0, random=random.random),
+                keep=kept_at_home,
+                crowded=self._namespace_changed,
             )
             for namespace in self.options.namespaces or (None,)
             for kind in CHILDREN
         )
+        self.job_watch = JobWatch(
+            self.api, self.jobs, self.options.namespaces, self.options.exclude_namespaces, self.job_changed
+        )
         self.namespaces = Namespaces(
             self.api,
-            f"{self.options.operator_namespace}/{self.options.lease_name}",
+            self._name,
             Clocks(_now, time.monotonic),
-            self._namespace_taken,
+            self._namespace_changed,
         )
         self.clusters = RemoteClusters(self._home_side())
         self.controller = Controller(
@@ -162,20 +181,22 @@ class Operator:
         now = time.monotonic()
         return {
             str(watch.selection): float("inf") if watch.heard_at is None else now - watch.heard_at
-            for watch in self.watches
+            for watch in self._all_watches
         }
 
     def problems(self) -> dict[str, str]:
         """Why watches are not watching."""
-        return {str(watch.selection): watch.problem for watch in self.watches if watch.problem}
+        return {str(watch.selection): watch.problem for watch in self._all_watches if watch.problem}
 
-    def lease_problems(self) -> list[str]:
-        """Why Leases of namespaces cannot be asked for."""
-        return list(self.namespaces.problems())
+    def refused(self) -> set[str]:
+        """Watches that the API server refuses."""
+        return {str(watch.selection) for watch in self._all_watches if watch.forbidden}
 
     def elsewhere(self) -> list[str]:
-        """In which namespaces another operator acts."""
-        return list(self.namespaces.held_by_others())
+        """In which namespaces it does not act."""
+        namespaces = sorted({key.namespace for key in self.jobs})
+        crowded = (f"not acting in {name}: {_CROWDED}" for name in namespaces if self.cache.lacks(name))
+        return [*self.namespaces.held_by_others(), *self.namespaces.problems(), *crowded]
 
     def standing(self) -> str | None:
         """What it waits for, as text; None: it works."""
@@ -199,6 +220,7 @@ class Operator:
             group.create_task(self._keep_lease())
             for watch in self.watches:
                 group.create_task(watch.run())
+            group.create_task(self.job_watch.run())
             group.create_task(self.namespaces.run())
             group.create_task(self.workers.work())
             group.create_task(self.clusters.run())
@@ -216,6 +238,7 @@ class Operator:
         while True:
             try:
                 if await self.api.serves(JOB):
+                    self.job_watch.served.set()
                     self._assigns_users = await self.api.assigns_users()
                     return
                 _log.warning("%s", self.stage)
@@ -227,8 +250,16 @@ class Operator:
         known = (watch.synced.is_set() for watch in self.watches if watch.selection.namespace in (None, key.namespace))
         if not all(known):
             return _UNKNOWN_SECONDS
-        if self.jobs.get(key) is not None and not self.namespaces.acts_in(key.namespace):
-            return TIMES.renew_seconds
+        if self.jobs.get(key) is not None:
+            acts, blocked = self.namespaces.acts_in(key.namespace), self.namespaces.refused(key.namespace)
+            if acts and self.cache.lacks(key.namespace):
+                blocked = f"namespace {key.namespace}: {_CROWDED}"
+            if blocked:
+                return await self.controller.stand_still(
+                    key, Cause(Reason.OPERATOR_BLOCKED, blocked), TIMES.renew_seconds
+                )
+            if not acts:
+                return TIMES.renew_seconds
         with self.metrics.reconcile_seconds.time():
             return await self.controller.run(key)
 
@@ -241,7 +272,18 @@ class Operator:
             hooks=RequestHooks(partial(self.metrics.answered, "other"), self.lease.check),
             clock=time.monotonic,
             now=_now,
+            operator=self._name,
+            identity=self.lease.identity,
         )
+
+    @property
+    def _all_watches(self) -> tuple[Watch, ...]:
+        return (*self.watches, *self.job_watch.watches)
+
+    @property
+    def _name(self) -> str:
+        """Of this operator, for all of its processes."""
+        return f"{self.options.operator_namespace}/{self.options.lease_name}"
 
     def _decide(self, job: Object, observed: Observed, now: datetime) -> Plan:
         return reconcile(job, observed, now, self._options_now(), RandomCertificateMaker())
@@ -258,7 +300,7 @@ class Operator:
         if self.jobs.get(key) is not None:
             self.workers.enqueue(key)
 
-    def _namespace_taken(self, namespace: str) -> None:
+    def _namespace_changed(self, namespace: str) -> None:
         for key in self._jobs_in(namespace):
             self.workers.enqueue(key)
 

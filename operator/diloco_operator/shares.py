@@ -7,6 +7,11 @@ that has nothing finds something free. The number of tenants need not be known.
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+"""The container's memory limit in bytes, or ``max``."""
 
 
 def is_fair(held: int, free: int) -> bool:
@@ -35,6 +40,14 @@ class Room:
         if not self._of_tenants[tenant]:
             del self._of_tenants[tenant]
         return True
+
+
+def part_of_memory(fraction: float, otherwise: int) -> int:
+    """A fraction of the container's memory limit in bytes; ``otherwise``: if there is none."""
+    try:
+        return int(int(_LIMIT.read_text("ascii")) * fraction)
+    except (OSError, ValueError):
+        return otherwise
 
 
 @dataclass(frozen=True, slots=True)

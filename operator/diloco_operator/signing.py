@@ -75,7 +75,7 @@ class Authority:
 
     def due(self, now: dt.datetime) -> str | None:
         """Why it is due for replacement at ``now``; None: it is not due."""
-        return _worn(self.certificate, now)
+        return worn(self.certificate.not_valid_before_utc, self.certificate.not_valid_after_utc, now)
 
     def signed(self, certificate: x509.Certificate) -> bool:
         """Whether it has signed ``certificate``."""
@@ -92,15 +92,6 @@ class Leaf:
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
-
-    @property
-    def made_at(self) -> dt.datetime:
-        """When it was created, to the second."""
-        return self.certificate.not_valid_before_utc + CLOCK_SKEW
-
-    def due(self, now: dt.datetime) -> str | None:
-        """Why it is due for replacement at ``now``; None: it is not due."""
-        return _worn(self.certificate, now)
 
     def is_for(self, names: LeafNames) -> bool:
         """Whether it gives its holder exactly these names and this use."""
@@ -218,8 +209,8 @@ def _read_pair(certificate: bytes, key: bytes) -> tuple[x509.Certificate, ec.Ell
     return found, own
 
 
-def _worn(certificate: x509.Certificate, now: dt.datetime) -> str | None:
-    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+def worn(start: dt.datetime, end: dt.datetime, now: dt.datetime) -> str | None:
+    """Why a certificate that is valid from ``start`` to ``end`` is due for replacement at ``now``; None: it is not."""
     if now > end:
         return f"expired at {end:%Y-%m-%dT%H:%M:%SZ}"
     if end - now <= (end - start) * RENEWED_WITH_LEFT:

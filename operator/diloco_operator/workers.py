@@ -9,12 +9,14 @@ import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from diloco.runtime.backoff import Backoff
 from diloco_operator.shares import is_fair
 
 _log = logging.getLogger(__name__)
+_SHORTEST_RETRY: Final = 0.25
+"""A request that comes after an error shortens the wait to this fraction at most."""
 
 Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[Key], Awaitable[float | None]]
@@ -134,10 +136,12 @@ class Workers(Generic[Key]):
         entry.failures += 1
         least_seconds = self._pacing.least_seconds(error)
         wait_seconds = max(self._pacing.backoff.seconds(entry.failures), least_seconds)
-        entry.not_before = self._now() + max(self._pacing.pause_seconds, least_seconds)
+        shortest_seconds = max(self._pacing.pause_seconds, least_seconds, wait_seconds * _SHORTEST_RETRY)
+        entry.not_before = self._now() + shortest_seconds
         self._pacing.failed(key, error)
         _log.debug("%s: attempt %d failed; retrying within %.1f s", key, entry.failures, wait_seconds)
-        self._plan(key, entry, 0.0 if entry.again else self._now() + wait_seconds)
+        # What was requested meanwhile is often an echo of what this run has written.
+        self._plan(key, entry, self._now() + wait_seconds)
 
     def _plan(self, key: Key, entry: _Entry, at: float) -> None:
         """Schedule a run of the key at loop time `at`, or when its pacing allows, unless an earlier one is planned."""

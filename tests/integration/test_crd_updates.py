@@ -307,9 +307,9 @@ def test_what_must_stay_has_a_rule_for_each_whole_block() -> None:
     assert free == {"tokens"}
 
 
-def test_a_job_of_4096_pools_is_within_what_rules_may_cost(job_server: ApiServer) -> None:
-    region = {"pools": [{"name": f"pool-{n}", "learners": 2, "image": "i"} for n in range(64)]}
-    regions = [{"name": f"region-{n}", **region} for n in range(64)]
+def test_a_job_of_as_many_pools_as_allowed_is_within_what_rules_cost(job_server: ApiServer) -> None:
+    region = {"pools": [{"name": f"pool-{n}", "learners": 2, "image": "i"} for n in range(16)]}
+    regions = [{"name": f"region-{n}", **region} for n in range(16)]
     status, job = job_server.request("POST", JOBS, changed({"metadata.name": "large", "spec.regions": regions}))
     assert status == 201, job
     job["spec"]["suspend"] = True

@@ -20,6 +20,7 @@ from diloco_operator.api_server.kinds import (
     CLAIM,
     CONFIG_MAP,
     CORE_EVENT,
+    LEASE,
     NAMESPACE,
     POD,
     REMOTE_CHILDREN,
@@ -79,6 +80,8 @@ class Far:
         for kind in REMOTE_CHILDREN:
             verbs = [verb for verb in VERBS if (verb, kind.plural) not in withheld]
             rules.append({"apiGroups": [kind.group], "resources": [kind.plural], "verbs": verbs})
+        verbs = [verb for verb in ("get", "create", "update") if (verb, LEASE.plural) not in withheld]
+        rules.append({"apiGroups": [LEASE.group], "resources": [LEASE.plural], "verbs": verbs})
         if renewal:
             resources = [f"{SERVICE_ACCOUNT.plural}/token"]
             rules.append({"apiGroups": [""], "resources": resources, "resourceNames": [ACCOUNT], "verbs": ["create"]})
@@ -193,9 +196,22 @@ def config_map(namespace: str, name: str, home: str = HOME_ID) -> Object:
     }
 
 
+class _Dated(RemoteClusters):
+    """At home, the store has come this far."""
+
+    def __init__(self, home: HomeSide, version: int) -> None:
+        super().__init__(home)
+        self._version = version
+
+    def home_version(self) -> int:
+        return self._version
+
+
 @asynccontextmanager
-async def scene_at(home: ApiServer, namespace: str) -> AsyncIterator[Scene]:
-    """A scene within an ``async with``."""
+async def scene_at(
+    home: ApiServer, namespace: str, identity: str = "scene", version: int | None = None
+) -> AsyncIterator[Scene]:
+    """A scene within an ``async with``; ``version``: how far its store has come, if it is not as home's."""
     async with api_at(home.kubeconfig) as api:
         job = GroupKey(namespace, "job")
 
@@ -213,9 +229,12 @@ async def scene_at(home: ApiServer, namespace: str) -> AsyncIterator[Scene]:
             hooks=RequestHooks(answered=lambda call, _code, _seconds: requests.append(call)),
             clock=time.monotonic,
             now=lambda: datetime.now(UTC) + scene.later(),
+            operator="system/diloco-operator",
+            identity=identity,
             probe_seconds=1.0,
         )
-        scene = Scene(home, RemoteClusters(side), job, told, requests)
+        clusters = RemoteClusters(side) if version is None else _Dated(side, version)
+        scene = Scene(home, clusters, job, told, requests)
         running = asyncio.create_task(scene.clusters.run())
         try:
             yield scene

@@ -5,6 +5,7 @@ retried: callers decide whether and when to retry.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,7 +13,14 @@ from typing import Any, Final
 
 import aiohttp
 
-from diloco_operator.api_server.errors import Call, GarbledError, NotFoundError, UnavailableError, of_status
+from diloco_operator.api_server.errors import (
+    Call,
+    GarbledError,
+    NotFoundError,
+    TooLongError,
+    UnavailableError,
+    of_status,
+)
 from diloco_operator.api_server.intake import UnreadableError, received, received_page
 from diloco_operator.api_server.kinds import REVIEW, SERVICE_ACCOUNT, Kind, Object
 from diloco_operator.api_server.limits import Limits, bounded
@@ -23,6 +31,10 @@ WATCH_SECONDS: Final = 290
 """The server ends a watch after this long; the next one resumes where it ended."""
 SILENCE_SECONDS: Final = 90.0
 """A watch without a message for this long counts as broken: servers send a bookmark a minute (KEP-956)."""
+SKIPPED: Final = "SKIPPED"
+"""The type of an event of a watch that is too long to be read: which object it was about is not known."""
+_FEWER: Final = 8
+"""A page that is too long is asked for again with this fraction of the objects."""
 
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -147,16 +159,15 @@ class Api:
             ConflictError: an object of this name exists.
         """
         namespace, name = body["metadata"]["namespace"], body["metadata"].get("name")
-        return await self._requests.json(
-            Request(
-                Call("create", kind.resource, namespace, name),
-                "POST",
-                kind.path(namespace),
-                query=[("fieldManager", self._field_manager)],
-                body=body,
-                timeout=self._limits.within(timeout_seconds),
-            )
+        request = Request(
+            Call("create", kind.resource, namespace, name),
+            "POST",
+            kind.path(namespace),
+            query=[("fieldManager", self._field_manager)],
+            body=body,
+            timeout=self._limits.within(timeout_seconds),
         )
+        return await self._object(kind, namespace, request)
 
     async def replace(self, kind: Kind, body: Object, *, timeout_seconds: float | None = None) -> Object:
         """Replace a whole object, if it still has the resourceVersion of `body`.
@@ -165,16 +176,15 @@ class Api:
             ConflictError: it has another one.
         """
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-        return await self._requests.json(
-            Request(
-                Call("update", kind.resource, namespace, name),
-                "PUT",
-                kind.path(namespace, name),
-                query=[("fieldManager", self._field_manager)],
-                body=body,
-                timeout=self._limits.within(timeout_seconds),
-            )
+        request = Request(
+            Call("update", kind.resource, namespace, name),
+            "PUT",
+            kind.path(namespace, name),
+            query=[("fieldManager", self._field_manager)],
+            body=body,
+            timeout=self._limits.within(timeout_seconds),
         )
+        return await self._object(kind, namespace, request)
 
     async def version(self) -> Object:
         """What the server says of its version."""
@@ -248,21 +258,28 @@ class Api:
         return token
 
     async def pages(self, selection: Selection, page_objects: int | None = None) -> AsyncIterator[Object]:
-        """A list, page by page; all pages are of one resource version.
+        """A list, page by page; all pages are of one resource version. Large objects come in smaller pages.
 
         Raises:
             GoneError: the list took so long that its version has expired.
             UnavailableError: it has more pages than the limits allow.
+            TooLongError: a single object is longer than they allow.
         """
         kind, following, count = selection.kind, "", 0
-        size = page_objects or self._limits.page_objects
+        size = most = page_objects or self._limits.page_objects
         call = Call("list", kind.resource, selection.namespace)
         accept = _METADATA_ONLY.format("List") if selection.metadata_only else JSON
         while True:
             query = [*selection.query, ("limit", str(size)), *([("continue", following)] if following else [])]
-            page = await self._requests.json(
-                Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept)
-            )
+            request = Request(call, "GET", kind.path(selection.namespace), query=query, accept=accept)
+            try:
+                page = await self._requests.json(request)
+            except TooLongError:
+                if size == 1:
+                    raise
+                size = max(size // _FEWER, 1)
+                continue
+            size = min(2 * size, most)
             if self._limits.checks_objects:
                 page = _readable(call, received_page, selection, page)
             yield page
@@ -278,7 +295,7 @@ class Api:
         return [item async for page in self.pages(selection) for item in page.get("items") or ()]
 
     async def watch(self, selection: Selection, resource_version: str) -> AsyncGenerator[Object]:
-        """Watch events since `resource_version`, bookmarks among them, until the server ends the watch.
+        """Watch events since `resource_version`, bookmarks and `SKIPPED` among them, until the server ends the watch.
 
         Raises:
             GoneError: that version is too old.
@@ -299,16 +316,20 @@ class Api:
         # The server sends the head of its answer at once, however long it then has nothing to report.
         response = await part(call, bounded(begun_seconds, self._requests.send(request)))
         try:
-            while line := await part(call, response.content.readline()):
-                event = parsed(call, line)
-                if event.get("type") == "ERROR":
-                    status = event.get("object") or {}
-                    raise of_status(call, int(status.get("code") or 0), status)
-                if self._limits.checks_objects and event.get("type") != "BOOKMARK":
-                    event["object"] = _readable(call, received, selection, event.get("object"))
-                yield event
+            async with aclosing(self._requests.lines(call, response)) as lines:
+                async for line in lines:
+                    yield {"type": SKIPPED} if line is None else self._event(call, selection, line)
         finally:
             response.close()
+
+    def _event(self, call: Call, selection: Selection, line: bytes) -> Object:
+        event = parsed(call, line)
+        if event.get("type") == "ERROR":
+            status = event.get("object") or {}
+            raise of_status(call, int(status.get("code") or 0), status)
+        if self._limits.checks_objects and event.get("type") != "BOOKMARK":
+            event["object"] = _readable(call, received, selection, event.get("object"))
+        return event
 
     async def _patch(
         self, kind: Kind, body: Object, content_type: str, *, query: Query | None = None, subresource: str | None = None

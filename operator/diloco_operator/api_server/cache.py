@@ -5,7 +5,8 @@ are compared as numbers, as API servers guarantee (KEP-5504).
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from diloco_operator.api_server.intake import size_of
@@ -31,16 +32,24 @@ class GroupKey(NamedTuple):
 class CacheFullError(ValueError):
     """There is no room for an object."""
 
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"no room for another object of namespace {namespace}")
+        self.namespace = namespace
+
 
 class Cache:
     """Objects by kind, namespace and name, and by the value of one label."""
 
-    def __init__(self, group_label: str, share: Share | None = None) -> None:
-        """`share`: of the bytes that may be kept; None: any number."""
-        self.share = share
-        self._bytes = 0
+    def __init__(self, group_label: str, share_of: Callable[[str], Share] | None = None) -> None:
+        """`share_of`: a namespace's share of the bytes that may be kept; None: any number."""
+        self._share_of = share_of
+        self._bytes: Counter[str] = Counter()
+        """By namespace."""
+        self._lacking: dict[str, frozenset[str]] = {}
+        """By kind: namespaces of which not every object is here."""
         self._group_label = group_label
         self._objects: dict[ObjectKey, Object] = {}
+        self._sizes: dict[ObjectKey, int] = {}
         self._groups: dict[GroupKey, set[ObjectKey]] = {}
 
     def __len__(self) -> int:
@@ -64,14 +73,9 @@ class Cache:
         value = (metadata.get("labels") or {}).get(self._group_label)
         return None if value is None else GroupKey(metadata["namespace"], value)
 
-    def reading(self, kind: str, size: int) -> None:
-        """Take in that so many bytes of a list of this kind have come; 0: the list has ended.
-
-        Raises:
-            CacheFullError: there is no room for them.
-        """
-        if self.share is not None and not self.share.hold(kind, size):
-            raise CacheFullError("no room for a list")
+    def lacks(self, namespace: str) -> bool:
+        """Whether there was no room for all objects of a namespace when they were last listed or watched."""
+        return any(namespace in lacking for lacking in self._lacking.values())
 
     def seen(self, kind: str, item: Object) -> GroupKey | None:
         """Add `item` from a watch. Returns its group; None: a later version is in the cache already.
@@ -83,7 +87,11 @@ class Cache:
         known = self._objects.get(key)
         if known is not None and version_of(item) < version_of(known):
             return None
-        return self._put(key, item)
+        try:
+            return self._put(key, item)
+        except CacheFullError:
+            self._lacking[kind] = self._lacking.get(kind, frozenset()) | {key.namespace}
+            raise
 
     def gone(self, kind: str, item: Object) -> GroupKey | None:
         """Remove `item`, whose deletion a watch reported. Returns its group; None: a later version is in the cache."""
@@ -105,30 +113,47 @@ class Cache:
             with contextlib.suppress(CacheFullError):  # the watch finds it too
                 self._put(key, item)
 
-    def listed(self, kind: str, namespace: str | None, items: Iterable[Object], version: int) -> set[GroupKey]:
-        """Replace the objects of a kind by a list of everything at `version`. Returns the groups that have changed.
+    def found(self, kind: str, item: Object) -> GroupKey | None:
+        """Add `item` from a list. Returns its group; None: this version or a later one is in the cache already.
 
         Raises:
-            CacheFullError: there is no room for all of them.
+            CacheFullError: there is no room for it.
         """
-        there = {_key(kind, item): item for item in items}
+        known = self._objects.get(_key(kind, item))
+        return None if known is not None and version_of(item) <= version_of(known) else self.seen(kind, item)
+
+    def listed(
+        self,
+        kind: str,
+        namespace: str | None,
+        names: Collection[tuple[str, str]],
+        version: int,
+        lacking: Collection[str] = (),
+    ) -> set[GroupKey]:
+        """End a list of a kind at `version`, whose objects were `found`. Returns the groups that lost an object.
+
+        `names`: namespace and name of every object in the list. `lacking`: namespaces for which there was no room.
+        """
+        others = (one for one in self._lacking.get(kind, ()) if namespace not in (None, one))
+        self._lacking[kind] = frozenset((*others, *lacking))
         changed = {
             self._drop(key)
             for key, known in list(self._objects.items())
             if key.kind == kind and namespace in (None, key.namespace)
             # The list does not contain our own writes that came after it.
-            if key not in there and version_of(known) <= version
+            if key[1:] not in names and version_of(known) <= version
         }
-        for key, item in there.items():
-            known = self._objects.get(key)
-            if known is None or version_of(item) > version_of(known):
-                changed.add(self._put(key, item))
         return {group for group in changed if group is not None}
 
     def _put(self, key: ObjectKey, item: Object) -> GroupKey | None:
         self._drop(key)
         slimmed = without_managed_fields(item)
-        self._count(slimmed, 1)
+        if self._share_of is not None:
+            size = size_of(slimmed)
+            if not self._share_of(key.namespace).hold("", self._bytes[key.namespace] + size):
+                raise CacheFullError(key.namespace)
+            self._bytes[key.namespace] += size
+            self._sizes[key] = size
         self._objects[key] = slimmed
         group = self.group_of(slimmed)
         if group is not None:
@@ -137,8 +162,11 @@ class Cache:
 
     def _drop(self, key: ObjectKey) -> GroupKey | None:
         known = self._objects.pop(key, None)
-        if known is not None:
-            self._count(known, -1)
+        if known is not None and self._share_of is not None:
+            self._bytes[key.namespace] -= self._sizes.pop(key)
+            self._share_of(key.namespace).hold("", self._bytes[key.namespace])
+            if not self._bytes[key.namespace]:
+                del self._bytes[key.namespace]
         group = None if known is None else self.group_of(known)
         if group is not None:
             members = self._groups[group]
@@ -146,14 +174,6 @@ class Cache:
             if not members:
                 del self._groups[group]
         return group
-
-    def _count(self, item: Object, sign: int) -> None:
-        if self.share is None:
-            return
-        size = self._bytes + sign * size_of(item)
-        if not self.share.hold("", size):
-            raise CacheFullError("no room for an object")
-        self._bytes = size
 
 
 def without_managed_fields(item: Object) -> Object:

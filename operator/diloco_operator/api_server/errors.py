@@ -114,6 +114,12 @@ class UnavailableError(ApiError):
     reason = "Unavailable"
 
 
+class TooLongError(UnavailableError):
+    """The answer is longer than the limits allow."""
+
+    reason = "TooLong"
+
+
 class GarbledError(UnavailableError):
     """The answer is not what an API server sends. Only of other clusters' servers is that checked."""
 

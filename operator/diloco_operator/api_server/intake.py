@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from diloco_operator.api_server.kinds import CLAIM, CONFIG_MAP, CORE_EVENT, POD, SECRET, STATEFUL_SET, Kind
+from diloco_operator.api_server.kinds import CLAIM, CONFIG_MAP, CORE_EVENT, LEASE, POD, SECRET, STATEFUL_SET, Kind
 
 DEEPEST: Final = 60
 """Levels of an object. The deepest kind, with CustomResourceDefinitions left out, has half of them."""
@@ -121,6 +121,12 @@ _BY_KIND: Final[Mapping[str, Any]] = {
             "initContainerStatuses": [_CONTAINER_STATUS],
             "containerStatuses": [_CONTAINER_STATUS],
         },
+    },
+    LEASE.name: {
+        "spec": {
+            **dict.fromkeys(("holderIdentity", "acquireTime", "renewTime"), str),
+            **dict.fromkeys(("leaseDurationSeconds", "leaseTransitions"), _COUNT),
+        }
     },
     CLAIM.name: {"spec": {"accessModes": [str]}},
     CORE_EVENT.name: {

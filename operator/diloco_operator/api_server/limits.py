@@ -28,8 +28,10 @@ class Limits:
     """Pages of a list; None: any number."""
     checks_objects: bool = False
     """Whether objects are checked where they come in (`intake`), because the server belongs to others."""
-    answer_bytes: int | None = None
-    """Bytes of an answer; None: any number. A line of a watch is bounded by the client's buffer anyway."""
+    answer_bytes: int = 16 << 20
+    """Bytes of an answer. The largest object, of 1.5 MiB in the server's store, takes 9 MiB as JSON."""
+    line_bytes: int = 4 << 20
+    """Bytes of an event of a watch. No object that the operator makes takes as much."""
     share: Share | None = None
     """Where bytes of answers that are being read are counted; None: nowhere."""
 

@@ -6,15 +6,17 @@ Nothing is retried here. Whatever goes wrong is one of the errors of `errors`.
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
-from diloco_operator.api_server.errors import ApiError, Call, UnavailableError, of_exception, of_text
+from diloco_operator.api_server.errors import ApiError, Call, TooLongError, UnavailableError, of_exception, of_text
 from diloco_operator.api_server.kinds import Object
 from diloco_operator.api_server.limits import Limits
 from diloco_operator.api_server.transport import Transport
@@ -22,6 +24,8 @@ from diloco_operator.api_server.transport import Transport
 Query = list[tuple[str, str]]
 
 JSON: Final = "application/json"
+_LARGE_BYTES: Final = 1 << 20
+"""Answers above this are read one at a time: parsed, each takes several times as much memory."""
 
 
 def _nothing(*_: object) -> None:
@@ -60,6 +64,7 @@ class Requests:
         self._transport = transport
         self._hooks = hooks
         self._limits = limits
+        self._large = asyncio.Lock()
 
     async def json(self, request: Request) -> Object:
         """The object that the server answers."""
@@ -70,20 +75,44 @@ class Requests:
             response.release()
 
     async def _body(self, call: Call, response: aiohttp.ClientResponse) -> bytes:
-        most, share, reading = self._limits.answer_bytes, self._limits.share, object()
-        if most is None:
-            return bytes(await part(call, response.read()))
-        body = bytearray()
+        most, reading, body = self._limits.answer_bytes, object(), bytearray()
+        try:
+            async with AsyncExitStack() as turn:
+                while piece := await part(call, response.content.readany()):
+                    if len(body) <= _LARGE_BYTES < len(body) + len(piece):
+                        await turn.enter_async_context(self._large)
+                    body += piece
+                    if len(body) > most:
+                        response.close()
+                        raise TooLongError(call, f"the answer is longer than {most >> 20} MiB")
+                    if not self._holds(reading, len(body)):
+                        response.close()
+                        raise UnavailableError(call, "there is no room for the answer")
+        finally:
+            self._holds(reading, 0)
+        return bytes(body)
+
+    async def lines(self, call: Call, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes | None]:
+        """The lines of an answer as they come; None for one that is too long, of which nothing is kept."""
+        most, reading, line, too_long = self._limits.line_bytes, object(), bytearray(), False
         try:
             while piece := await part(call, response.content.readany()):
-                body += piece
-                if len(body) > most or (share is not None and not share.hold(reading, len(body))):
-                    response.close()
-                    raise UnavailableError(call, f"the answer is longer than {most >> 20} MiB, or there is no room")
+                *ends, rest = piece.split(b"\n")
+                for end in ends:
+                    yield None if too_long or len(line) + len(end) > most else bytes(line + end)
+                    line.clear()
+                    too_long = False
+                line += rest
+                if len(line) > most or not self._holds(reading, len(line)):
+                    line.clear()
+                    too_long = True
+            if line:
+                yield bytes(line)
         finally:
-            if share is not None:
-                share.hold(reading, 0)
-        return bytes(body)
+            self._holds(reading, 0)
+
+    def _holds(self, reading: object, size: int) -> bool:
+        return self._limits.share is None or self._limits.share.hold(reading, size)
 
     async def send(self, request: Request) -> aiohttp.ClientResponse:
         """The answer, once its head has come; the caller closes it."""
@@ -119,8 +148,9 @@ async def part(call: Call, awaited: Awaitable[Any]) -> Any:
     """What a part of a request results in, with its errors as this package's."""
     try:
         return await awaited
-    except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-        # ValueError: a line longer than the read buffer allows, or text in no known encoding.
+    except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError, EOFError) as error:
+        # HttpProcessingError: of aiohttp's reader, whose errors are not all ClientErrors. ValueError: a proxy's page in
+        # no known encoding.
         raise of_exception(call, error) from error
 
 

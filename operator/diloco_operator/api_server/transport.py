@@ -10,13 +10,10 @@ import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import aiohttp
 from yarl import URL
-
-READ_BYTES: Final = 1 << 21
-"""Of a watch, a line may take twice this: the largest object has 1.5 MiB."""
 
 
 async def _nobody() -> str:
@@ -48,7 +45,6 @@ class Transport:
             connector=aiohttp.TCPConnector(ssl=server.tls),
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=READ_BYTES,
         )
 
     async def close(self) -> None:

@@ -5,6 +5,7 @@ many are followed at once: `slots` chooses among those whose Secret exists.
 """
 
 import asyncio
+import hashlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -22,7 +23,7 @@ from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.home import IN_USE, ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import LEAST_SECONDS, MOST_BYTES, UNKNOWN, RemoteCluster
-from diloco_operator.clusters.session import PROBE_SECONDS, Surroundings
+from diloco_operator.clusters.session import PROBE_SECONDS, Holder, Surroundings
 from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
 from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, ClusterSeen, ClusterState, cluster_name
 from diloco_operator.objects import items_of, mapping, metadata_of
@@ -31,6 +32,8 @@ from diloco_operator.shares import Room, Share
 _log = logging.getLogger(__name__)
 SETTLED_SECONDS: Final = 60.0
 """After this long, what is known of a cluster counts, even if nothing is: its Secret cannot be read, for example."""
+_LEASE: Final = "diloco-home"
+_DIGEST_LENGTH: Final = 16
 _WITHOUT_SLOT: Final = frozenset({ClusterState.KUBECONFIG_UNUSABLE, ClusterState.TOO_MANY})
 
 
@@ -49,6 +52,10 @@ class HomeSide:
     """Of requests to the clusters."""
     clock: Callable[[], float]
     now: Callable[[], datetime]
+    operator: str
+    """This operator at home, which all of its processes are."""
+    identity: str
+    """This process; random."""
     probe_seconds: float = PROBE_SECONDS
     """Between two questions whether a cluster is there, while it is."""
 
@@ -96,6 +103,7 @@ class RemoteClusters:
                 home.clock,
                 self._backoff,
                 heard=self._due.set,
+                keep=_known_of_secret,
             )
             for namespace in home.namespaces or (None,)
         )
@@ -185,6 +193,15 @@ class RemoteClusters:
         """The label selector of this home's objects in other clusters."""
         return labels.text({labels.MANAGED_BY: labels.FIELD_MANAGER, labels.HOME: self._id})
 
+    @property
+    def _lease_name(self) -> str:
+        told = hashlib.sha256(f"{self._id}/{self._home.operator}".encode()).hexdigest()
+        return f"{_LEASE}-{told[:_DIGEST_LENGTH]}"
+
+    def home_version(self) -> int:
+        """How far home's store has come, as the watches of its Secrets show; no cluster is used before they have."""
+        return max(watch.version for watch in self._watches)
+
     async def _find_home(self) -> None:
         # Who may not read it needs it for jobs with several clusters only.
         await self._wanted.wait()
@@ -259,6 +276,7 @@ class RemoteClusters:
             now=self._home.now,
             clock=self._home.clock,
             random=random.random,
+            holder=Holder(self._lease_name, self._home.identity, self.home_version),
             probe_seconds=self._home.probe_seconds,
         )
         share = Share(self._room, named.key.namespace, named.key)
@@ -292,6 +310,15 @@ class RemoteClusters:
             "cluster kubeconfig` to make it"
         )
         return ClusterSeen(ClusterState.KUBECONFIG_UNUSABLE, text)
+
+
+def _known_of_secret(secret: Object) -> Object:
+    """What is read of a Secret's metadata. Anybody may give any number of Secrets the label."""
+    metadata, fields = secret["metadata"], ("name", "namespace", "uid", "resourceVersion", "finalizers", "labels")
+    kept = {field: metadata[field] for field in fields if field in metadata}
+    if "labels" in kept:
+        kept["labels"] = {CLUSTER_LABEL: kept["labels"].get(CLUSTER_LABEL, "")}
+    return {"metadata": kept}
 
 
 def _without_slot(key: ClusterKey) -> ClusterSeen:

@@ -193,7 +193,7 @@ class RemoteCluster:
                 await self._changed.wait()
 
     def _session(self, stored: StoredKubeconfig, transport: Transport) -> Session:
-        cache = Cache(labels.JOB, self.share)
+        cache = Cache(labels.JOB, lambda _: self.share)
         if self.session is not None and self.session.config.place == stored.config.place:
             cache = self.session.cache
         else:

@@ -50,6 +50,12 @@ RULES: Final = (
     Rule("", "configmaps", _ALL, "Tells the learners what to train and where the syncer is."),
     Rule("", "services", _ALL, "Gives each learner a name in DNS."),
     Rule("networking.k8s.io", "networkpolicies", _ALL, "Restricts who may connect to the learners."),
+    Rule(
+        "coordination.k8s.io",
+        "leases",
+        ("get", "create", "update"),
+        "Keeps a copy of the operator's own cluster, made from a backup, from changing or deleting what it runs here.",
+    ),
     Rule("", "pods", ("list",), "Names the cause if learners do not run."),
     Rule("", "events", ("list",), "Names the cause if learners do not run."),
     Rule(

@@ -2,6 +2,10 @@
 
 While the server is away, only one request at a time is sent to it, at growing pauses. A watch that breaks off is no
 lost cluster: it makes that request due at once, and its outcome decides.
+
+Home holds a Lease there. A copy of home that was restored from a backup has the same id and the same kubeconfigs, and
+older jobs: it neither writes nor deletes anything while the other one renews the Lease, nor afterwards, as the Lease
+says how far the store at home had come.
 """
 
 import asyncio
@@ -29,6 +33,7 @@ from diloco_operator.clusters.diagnose import Diagnosis, diagnose, forbidden, ri
 from diloco_operator.clusters.kubeconfig import Kubeconfig
 from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.clusters.tokens import TokenClaims
+from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 
 _log = logging.getLogger(__name__)
 PROBE_SECONDS: Final = 30.0
@@ -38,10 +43,25 @@ MOST_SECONDS_AWAY: Final = 60.0
 FIRST_SECONDS_AWAY: Final = 1.0
 MOST_RIGHTS_ASKED: Final = 50
 """Missing rules that are remembered: there are not as many in the Role."""
+LEASE_TIMES: Final = LeaseTimes(duration_seconds=45.0, give_up_seconds=30.0, renew_seconds=10.0)
+LEASE_RELEASE_SECONDS: Final = 3.0
+"""For the release of the Lease at the end."""
 RENEWAL_SLEEP_SECONDS: Final = 600.0
 """The clock is read again after this long: it may have been set meanwhile."""
 RENEWAL_PAUSE_SECONDS: Final = (30.0, 3600.0)
 """Before a token is asked for again: the first time, and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Home, as far as it holds Leases in other clusters."""
+
+    lease: str
+    """The name of its Leases: another one for each home, and each operator there."""
+    identity: str
+    """Of this process; random, so that no copy has it."""
+    mark: Callable[[], int]
+    """How far home's store has come (`Lease.mark`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +79,8 @@ class Surroundings:
     now: Callable[[], datetime]
     clock: Callable[[], float]
     random: Callable[[], float]
+    holder: Holder
+    """As whom the Lease there is held."""
     probe_seconds: float = PROBE_SECONDS
 
 
@@ -81,6 +103,17 @@ class Session:
         self._keep_token = keep_token
         self._backoff = Backoff(FIRST_SECONDS_AWAY, MOST_SECONDS_AWAY, around.random)
         self.watches = tuple(self._watch_of(kind) for kind in REMOTE_CHILDREN)
+        self.lease = Lease(
+            api,
+            config.namespace,
+            around.holder.lease,
+            around.holder.identity,
+            Clocks(around.now, around.clock),
+            LEASE_TIMES,
+            mark=around.holder.mark,
+            told=self._not_acquired,
+            gate=self.is_up,
+        )
         self.returns = 0
         """How often the server has answered after it did not."""
         self._up = asyncio.Event()
@@ -108,9 +141,16 @@ class Session:
             place="/".join(self.config.place),
             expiring=self._not_renewed or self.config.certificate_life,
             assigns_users=bool(self._assigns_users),
+            held=self.lease.held,
             unlisted=self._unlisted(),
-            settled=self._asked and (self._away is not None or (self.whole and not self._suspected)),
+            settled=self._asked and (self._away is not None or self._is_known),
         )
+
+    @property
+    def _is_known(self) -> bool:
+        lease = self.lease
+        asked = lease.held or lease.outdated or bool(lease.other) or lease.error is not None
+        return asked and self.whole and not self._suspected
 
     @property
     def whole(self) -> bool:
@@ -126,6 +166,7 @@ class Session:
         async with asyncio.TaskGroup() as group:
             for watch in self.watches:
                 group.create_task(watch.run())
+            group.create_task(self._hold())
             group.create_task(self._probe())
             group.create_task(self._renew())
 
@@ -176,6 +217,27 @@ class Session:
             self.report()
         else:
             self.failed(error)
+
+    async def _hold(self) -> None:
+        try:
+            while True:
+                try:
+                    await self.lease.acquire()
+                    self.report()
+                    await self.lease.keep()
+                except LeaseLostError as error:
+                    _log.warning("cluster %s: %s", self._around.name, error)
+                self.report()
+        finally:
+            with contextlib.suppress(LeaseLostError, TimeoutError):
+                async with asyncio.timeout(LEASE_RELEASE_SECONDS):
+                    await self.lease.release()
+
+    def _not_acquired(self) -> None:
+        if self.lease.error is None:
+            self.report()
+        else:
+            self.failed(self.lease.error)
 
     async def _probe(self) -> None:
         failures = 0
@@ -309,4 +371,19 @@ class Session:
             return lacking
         if not self.whole:
             return Diagnosis(ClusterState.UNREACHABLE, f"the objects of {self.config.server} are still being listed")
-        return forbidden(self._missing.values(), self.config.server) if self._missing else None
+        if self._missing:
+            return forbidden(self._missing.values(), self.config.server)
+        return None if self.lease.held else self._not_held()
+
+    def _not_held(self) -> Diagnosis:
+        lease = self.lease
+        where = f"the Lease {lease.name} in namespace {lease.namespace} of {self.config.server}"
+        if lease.outdated:
+            text = f"{where} is of a later time than this cluster, which was restored from a backup; if nothing else "
+            return Diagnosis(ClusterState.HELD_BY_OTHER, f"{text}uses it any more, delete the Lease")
+        if lease.error is not None:
+            return Diagnosis(ClusterState.FORBIDDEN, f"{where} cannot be written")
+        if lease.other:
+            text = f"{where} is held by a copy of this cluster, or by its original; stop the operator of one of them"
+            return Diagnosis(ClusterState.HELD_BY_OTHER, text)
+        return Diagnosis(ClusterState.UNREACHABLE, f"{where} is still being asked for")

@@ -22,6 +22,8 @@ class ClusterState(StrEnum):
     """It rejects the credentials in the kubeconfig (401)."""
     FORBIDDEN = "ClusterForbidden"
     """It accepts the credentials, but its rules do not allow everything (403)."""
+    HELD_BY_OTHER = "ClusterHeldByOther"
+    """A copy of home, or a later state of it, holds the Lease there."""
     UNSUITABLE = "ClusterUnsuitable"
     """It is too old, or lacks a kind of object without which no region can run."""
     KUBECONFIG_UNUSABLE = "KubeconfigUnusable"
@@ -73,9 +75,16 @@ class ClusterSeen:
     """The name of another cluster of the job whose kubeconfig leads to the same server and namespace; empty: none."""
     assigns_users: bool = False
     """Whether its platform chooses user and groups of pods."""
+    held: bool = True
+    """Whether home holds its Lease there."""
     unlisted: frozenset[str] = frozenset()
     """Kinds whose objects cannot be listed, for example because that is forbidden. What exists of them is not known, so
     nothing of these kinds is written."""
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether writes are sent."""
+        return self.held and self.state.takes_writes
 
 
 CLUSTER_LABEL: Final = "diloco.dev/cluster"

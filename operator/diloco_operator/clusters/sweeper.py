@@ -4,7 +4,8 @@ A cluster in use is swept from what is known of it, so it costs no request there
 holds is swept when a job names it again, or by `diloco cluster orphans`.
 
 The objects are taken first, then the uids of all jobs from the API server: a job that is made in between is in the
-list, and objects of a home whose jobs cannot all be listed are left alone. `decide.sweep` says which ones go.
+list, and objects of a home whose jobs cannot all be listed are left alone. `decide.sweep` says which ones go. Nothing
+goes where home does not hold its Lease: a copy of it, made from a backup, knows of fewer jobs.
 """
 
 import asyncio
@@ -75,7 +76,7 @@ class Sweeper:
         self._due = {key: self._due.get(key, _Due(self.clock())) for key in used}
         for key, due in self._due.items():
             session, seen = used[key].session, used[key].seen
-            if session is None or not (session.whole and seen.settled and seen.state.takes_writes):
+            if session is None or not (session.whole and seen.settled and seen.takes_writes):
                 due.met = None
                 continue
             if due.met != (session, session.returns):

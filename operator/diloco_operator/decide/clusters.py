@@ -36,6 +36,7 @@ _REASONS: Final[Mapping[ClusterState, Reason]] = MappingProxyType(
         ClusterState.UNTRUSTED: Reason.CLUSTER_UNTRUSTED,
         ClusterState.UNAUTHORIZED: Reason.CLUSTER_UNAUTHORIZED,
         ClusterState.FORBIDDEN: Reason.CLUSTER_FORBIDDEN,
+        ClusterState.HELD_BY_OTHER: Reason.CLUSTER_HELD_BY_OTHER,
         ClusterState.UNSUITABLE: Reason.CLUSTER_UNSUITABLE,
         ClusterState.KUBECONFIG_UNUSABLE: Reason.KUBECONFIG_UNUSABLE,
         ClusterState.TOO_MANY: Reason.TOO_MANY_CLUSTERS,
@@ -112,7 +113,7 @@ class Clusters:
         seen = self.seen.get(cluster)
         return (
             seen is not None
-            and seen.state.takes_writes
+            and seen.takes_writes
             and bool(seen.namespace)
             and bool(self.options.home_id)
             and self._duplicate_of(cluster) is None

@@ -132,7 +132,7 @@ class JobNow:
     @property
     def revoked(self) -> dict[PoolKey, datetime]:
         """As of when certificates of pools are revoked."""
-        pools = names.pools(self.spec).items()
+        pools = self.pools.items()
         return {key: pool.certificates_not_before for key, pool in pools if pool.certificates_not_before}
 
     @cached_property
@@ -141,7 +141,7 @@ class JobNow:
         annotation = self.annotation(READMIT)
         if self.job is None:
             return Readmissions(problem=not_ordered(annotation, self.observed.children, self.name))
-        known = {f"{key}/{index}" for key, pool in names.pools(self.spec).items() for index in range(pool.learners)}
+        known = {f"{key}/{index}" for key, pool in self.pools.items() for index in range(pool.learners)}
         return readmitted(annotation, known, self.observed, self.before, self.name)
 
     # What runs
@@ -201,19 +201,24 @@ class JobNow:
     @property
     def desired_learners(self) -> dict[PoolKey, int]:
         """Learners of every pool when the job runs, in the manifest's order; of elastic pools the most."""
-        return {key: pool.learners for key, pool in names.pools(self.spec).items()}
+        return {key: pool.learners for key, pool in self.pools.items()}
 
-    @property
+    @cached_property
+    def pools(self) -> Mapping[PoolKey, Pool]:
+        """Its pools, in the manifest's order."""
+        return names.pools(self.spec)
+
+    @cached_property
     def set_names(self) -> SetNames:
         """What its pools' StatefulSets are called."""
-        return names.stateful_sets(self.name, names.pools(self.spec))
+        return names.stateful_sets(self.name, self.pools)
 
     @cached_property
     def workloads(self) -> list[PoolWorkload]:
         """Its pools, in the manifest's order."""
         if self.job is None:
             return list(self._remembered_workloads())
-        pools, regions = names.pools(self.spec), self.clusters.regions
+        pools, regions = self.pools, self.clusters.regions
         out = given_up_now(self.observed, self.before)
         found = pool_workloads(self.set_names, pools, regions, self.observed.children, out)
         moved = (replace(one, elsewhere=self.elsewhere.get(one.pool, 0)) for one in found)

@@ -31,6 +31,7 @@ class Reason(StrEnum):
 
     INVALID_SPEC = "InvalidSpec"
     NO_IMAGE = "NoImage"
+    OPERATOR_BLOCKED = "OperatorBlocked"
     NAME_TAKEN = "NameTaken"
     VOLUME_RETAINED = "VolumeRetained"
     APPLY_REFUSED = "ApplyRefused"
@@ -45,6 +46,7 @@ class Reason(StrEnum):
     TOO_MANY_CLUSTERS = "TooManyClusters"
     DUPLICATE_CLUSTER = "DuplicateCluster"
     CLUSTER_MOVED = "ClusterMoved"
+    CLUSTER_HELD_BY_OTHER = "ClusterHeldByOther"
     CLUSTER_UNSUITABLE = "ClusterUnsuitable"
     CLUSTER_UNTRUSTED = "ClusterUntrusted"
     CLUSTER_UNAUTHORIZED = "ClusterUnauthorized"

@@ -68,6 +68,11 @@ class Jobs:
         if known is not None and known["metadata"]["uid"] == job["metadata"]["uid"]:
             del self._jobs[key_of(job)]
 
+    def version(self, key: JobKey) -> int:
+        """The latest known version of a job; 0: there is no such job."""
+        job = self._jobs.get(key)
+        return 0 if job is None else version_of(job)
+
     def phases(self) -> Counter[str]:
         """Number of jobs by phase."""
         return Counter((job.get("status") or {}).get("phase") or "New" for job in self._jobs.values())

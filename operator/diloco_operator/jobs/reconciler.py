@@ -4,6 +4,7 @@ Everything can safely run twice. The job itself is read again before children ar
 job must not get new children.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,13 @@ from datetime import datetime
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import NamespaceGoingError
 from diloco_operator.api_server.kinds import Object
+from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.learners.lost_pods import deletion_events
 from diloco_operator.decide.learners.readmission import READMIT
 from diloco_operator.decide.observed import ChildKey, Observed, Sessions, SyncerStatusView
 from diloco_operator.decide.plan import Plan, PodDeletion
+from diloco_operator.decide.standstill import standstill
 from diloco_operator.jobs.child_writes import ChildWrites
 from diloco_operator.jobs.job_writes import JobGoneError, JobWrites, finalizers, is_going
 from diloco_operator.jobs.jobs import JobKey, Jobs, key_of
@@ -54,18 +57,42 @@ class Controller:
             ApiError: something failed that may succeed later.
         """
         job = self.jobs.get(key)
-        self.observer.places.use(key, job)
         if job is None or (is_going(job) and FINALIZER not in finalizers(job)):
-            self._memories.pop(key, None)
-            self.observer.forget(key)
+            self._forget(key)
             return None
+        self.observer.places.use(key, job)
         try:
             return await self._reconcile(key, job)
         except JobGoneError:
-            return None  # whatever is to be done, the watch will report it
+            # Of a job that has gone while nothing was watched, no watch reports it.
+            if self.jobs.get(key) is None:
+                self._forget(key)
+            return None
         except NamespaceGoingError as error:
             _log.info("%s: not reconciled: %s", key, error.message)
             return None  # the job is deleted with its namespace, and the watch will report it
+
+    async def stand_still(self, key: JobKey, cause: Cause, again_in_seconds: float) -> float:
+        """Have a job say why nothing is done about it. Returns ``again_in_seconds``.
+
+        Raises:
+            ApiError: the status cannot be written now.
+        """
+        job = self.jobs.get(key)
+        if job is not None:
+            own = JobWrites(self.api, self.jobs, self.now, self.identity, job)
+            plan = standstill(job, cause, self.now(), again_in_seconds)
+            with contextlib.suppress(JobGoneError):
+                if plan.status is not None:
+                    await own.write_status(plan.status)
+                await own.record(plan.events)
+        return again_in_seconds
+
+    def _forget(self, key: JobKey) -> None:
+        """Free what is kept for a job that is gone, its clusters among it."""
+        self.observer.places.use(key, None)
+        self._memories.pop(key, None)
+        self.observer.forget(key)
 
     async def _reconcile(self, key: JobKey, job: Object) -> float | None:
         uid = job["metadata"]["uid"]

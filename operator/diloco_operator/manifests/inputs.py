@@ -6,7 +6,7 @@ from typing import Any
 
 from diloco.spec import JobSpec
 from diloco_operator.manifests.errors import NoImageError
-from diloco_operator.names import PoolKey, pools, syncers_pool
+from diloco_operator.names import PoolKey, pool_of, pools, syncers_pool
 
 Manifest = dict[str, Any]
 """A Kubernetes object as plain JSON values."""
@@ -94,6 +94,6 @@ def choose_images(spec: JobSpec, default: str | None) -> Images:
         if image is None:
             raise NoImageError(key)
         learners[key] = image
-    syncer = spec.syncer.image or spec.image or default or pools(spec)[syncers_pool(spec)].image
+    syncer = spec.syncer.image or spec.image or default or pool_of(spec, syncers_pool(spec)).image
     assert syncer is not None, "that pool would have had no image either"
     return Images(syncer=syncer, learners=learners)

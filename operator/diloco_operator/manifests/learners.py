@@ -36,7 +36,7 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, count:
     Only ``resources`` can change its template while the job runs.
     """
     name = job.metadata.name
-    own, pool = labels.of_pool(name, key), names.pools(job.spec)[key]
+    own, pool = labels.of_pool(name, key), names.pool_of(job.spec, key)
     template = {"metadata": {"labels": own}, "spec": _pod(job, key, pool, set_name, image)}
     placed = spread(patched(template, pool.pod_template, CONTAINER), name, zones=pool.nodes_per_learner == 1)
     if pool.topology_key is not None:

@@ -14,13 +14,13 @@ import pytest
 from aiohttp import web
 
 from diloco_operator import labels
-from diloco_operator.api_server.kinds import CONFIG_MAP, STATEFUL_SET
+from diloco_operator.api_server.kinds import CONFIG_MAP, LEASE, STATEFUL_SET
 from diloco_operator.api_server.limits import REMOTE
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets, StoredKubeconfig
 from diloco_operator.clusters.kubeconfig import parse
 from diloco_operator.clusters.remote import MOST_BYTES, RemoteCluster
-from diloco_operator.clusters.session import Surroundings
+from diloco_operator.clusters.session import Holder, Surroundings
 from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from diloco_operator.shares import Room, Share
 from testbed.api_server.certificates import Authority
@@ -68,7 +68,9 @@ async def seen_at(
 ) -> ClusterSeen:
     """How the cluster is seen once `holds`."""
     around = Surroundings(
-        "home/far", "", lambda _: None, lambda: None, lambda: NOW, HandClock(), lambda: 0.0, probe_seconds=0.2
+        *("home/far", "", lambda _: None, lambda: None, lambda: NOW, HandClock(), lambda: 0.0),
+        Holder("diloco-home", "this", lambda: 1),
+        probe_seconds=0.2,
     )
     share = Share(room or Room(MOST_BYTES), "home", "far")
     secrets = cast("HomeSecrets", Secrets(config))
@@ -136,8 +138,15 @@ async def test_an_endless_answer_is_cut_off(tmp_path: Path) -> None:
 
     seen = await outcome(endless, tmp_path)
     assert seen.state is ClusterState.UNREACHABLE
-    assert REMOTE.answer_bytes is not None
     assert sent < (REMOTE.answer_bytes >> 20) + 64
+
+
+async def leased(request: web.Request) -> web.StreamResponse:
+    """Requests about a Lease that nobody holds."""
+    if request.method == "GET":
+        return web.json_response({"kind": "Status", "code": 404, "details": {"name": "x"}}, status=404)
+    body = await request.json()
+    return web.json_response({**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": "1"}})
 
 
 def served(sets: Sequence[object] = (), said: Iterable[bytes] = ()) -> Handler:
@@ -146,6 +155,8 @@ def served(sets: Sequence[object] = (), said: Iterable[bytes] = ()) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         if request.path == "/version":
             return web.json_response(VERSION)
+        if LEASE.plural in request.path:
+            return await leased(request)
         if "watch" not in request.query:
             return web.json_response({**LIST, "items": sets if request.path.endswith(STATEFUL_SET.plural) else []})
         answer = web.StreamResponse()
@@ -191,6 +202,27 @@ async def test_an_object_that_no_api_server_sends_is_not_let_in(
     assert seen.state is ClusterState.UNSUITABLE
     assert seen.message.endswith("sends what cannot be read (statefulsets.apps)")
     assert THEIRS not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"leaseDurationSeconds": "never"}, {"leaseDurationSeconds": -1}, {"holderIdentity": {}}, "x"],
+)
+async def test_a_lease_that_makes_no_sense_is_not_held_and_not_quoted(spec: object, tmp_path: Path) -> None:
+    plain = served()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if LEASE.plural not in request.path:
+            return await plain(request)
+        metadata = {"name": request.path.rpartition("/")[2], "namespace": NAMESPACE, "uid": "u", "resourceVersion": "1"}
+        if request.method != "GET":
+            metadata["name"] = "other"
+        annotations = {"diloco.dev/home-version": THEIRS}
+        return web.json_response({"metadata": {**metadata, "annotations": annotations}, "spec": spec})
+
+    seen = await outcome(handler, tmp_path)
+    assert not seen.takes_writes
+    assert THEIRS not in seen.message
 
 
 async def test_more_objects_than_are_kept_are_refused(tmp_path: Path) -> None:

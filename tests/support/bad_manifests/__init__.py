@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from tests.support.tenants import wide
+
 
 class Bad(NamedTuple):
     """One way to be wrong."""
@@ -44,6 +46,7 @@ _LONG = (
         f"{LEARNERS_POOL}.podTemplate.spec.nodeSelector: a mapping is too long; use a mapping of 0 to 64 keys",
         "must have at most 64 items",
     ),
+    Bad({"spec.regions": wide(5, 52)}, "spec.regions: have 260 pools in all; use at most 256", SAME),
 )
 
 

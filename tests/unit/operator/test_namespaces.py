@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.api_server.errors import Call, of_status
+from diloco_operator.api_server.errors import Call, UnansweredError, of_status
 from diloco_operator.api_server.kinds import Kind, Object
 from diloco_operator.lease import Clocks
 from diloco_operator.namespaces import TIMES, Namespaces
@@ -130,4 +130,23 @@ async def test_a_lease_that_may_not_be_made_is_a_problem_and_nothing_is_done(ser
     server.refusal = of_status(Call("create", "leases"), 403, {"message": "cannot create leases"})
     async with operator(server, "home/first") as first:
         assert not first.acts_in("team")
-        assert list(first.problems()) == ["lease team/diloco-jobs: cannot create leases"]
+        assert list(first.problems()) == ["not acting in team: lease team/diloco-jobs: cannot create leases"]
+        assert first.refused("team") == "lease team/diloco-jobs: cannot create leases"
+
+
+async def test_a_refused_lease_is_told_once_and_again_when_it_is_taken(server: LeaseServer) -> None:
+    server.refusal = of_status(Call("create", "leases"), 403, {"message": "exceeded quota"})
+    told: list[str] = []
+    async with operator(server, "home/first", told) as first:
+        await asyncio.sleep(LONG)
+        assert told == ["team"]
+        server.refusal = None
+        await asyncio.sleep(LONG)
+        assert first.acts_in("team")
+        assert told == ["team", "team"]
+
+
+async def test_a_server_that_is_away_refuses_no_lease(server: LeaseServer) -> None:
+    server.refusal = UnansweredError(Call("create", "leases"), "cannot connect")
+    async with operator(server, "home/first") as first:
+        assert (first.refused("team"), len(list(first.problems()))) == ("", 1)

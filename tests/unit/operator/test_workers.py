@@ -137,6 +137,21 @@ def test_errors_are_tried_again_at_growing_intervals_until_one_succeeds() -> Non
     assert told == [("job", FAILURE)] * 4
 
 
+SLOWLY = Pacing(Backoff(first_seconds=60.0, most_seconds=300.0, random=lambda: 1.0))
+
+
+def test_a_wish_during_a_run_that_fails_waits_as_long_as_the_error_asks() -> None:
+    recorder = Recorder(FAILURE, 1000.0, seconds=1.0)
+    at_work(recorder, one_job(0.5, 500), SLOWLY)
+    assert recorder.began["job"] == [0.0, 61.0]
+
+
+def test_a_wish_after_an_error_shortens_the_wait_and_does_not_end_it() -> None:
+    recorder = Recorder(FAILURE, 1000.0)
+    at_work(recorder, one_job(1, 500), SLOWLY)
+    assert recorder.began["job"] == [0.0, 15.0]
+
+
 def test_one_failing_key_keeps_no_other_from_running() -> None:
     recorder = Recorder(FAILURE)
 

@@ -35,6 +35,8 @@ TOO_SHORT = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_
 
 MAXIMUM_LEARNERS = 10_000
 """Most learners of a job (ours), as one syncer serves them all."""
+MAXIMUM_POOLS = 256
+"""Most pools of a job (ours): each has objects and a certificate of its own, which the operator looks at together."""
 MAXIMUM_PODS = 10_000
 """Most nodes of all learners (ours), a pod each, as the operator lists them all."""
 
@@ -216,6 +218,9 @@ def _backups(spec: "JobSpec") -> Iterator[Problem]:
 
 
 def _learners(spec: "JobSpec") -> Iterator[Problem]:
+    pools = sum(len(region.pools) for region in spec.regions)
+    if pools > MAXIMUM_POOLS:
+        yield Problem("regions", f"have {pools} pools in all; use at most {MAXIMUM_POOLS}")
     learners = sum(pool.size for _, pool in _pools(spec))
     if not 1 <= learners <= MAXIMUM_LEARNERS:
         yield Problem("regions", f"have {learners} learners in all; use 1 to {MAXIMUM_LEARNERS}")

@@ -20,6 +20,14 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The syncer or a pool has no trainer image. The operator creates nothing.",
             "Set `spec.image`, or install the operator with a default image (`--set trainer.image.repository=...`).",
         ),
+        Reason.OPERATOR_BLOCKED: warning(
+            "The operator does nothing in the job's namespace; what already runs keeps running. It may not create the "
+            "Lease `diloco-jobs` there, or the namespace has so many or so large objects that are labelled as a job's "
+            "that it cannot keep them all.",
+            "Allow what the message names: a quota or an admission policy prevents the Lease. Or delete needless "
+            "objects with the label `app.kubernetes.io/managed-by: diloco-operator`; the operator counts them again "
+            "within five minutes.",
+        ),
         Reason.NAME_TAKEN: warning(
             "An object with another owner has a name that the job needs, or an earlier job of this name is still "
             "being deleted. The operator leaves the object alone and creates nothing new.",
@@ -92,6 +100,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Put the earlier kubeconfig back. [Move the region](tasks.md#add-or-remove-a-pool-or-a-region) by "
             "removing it first. If the earlier place is gone, annotate the job: `diloco.dev/give-up-place=PLACE`, "
             "with the place in the message.",
+        ),
+        Reason.CLUSTER_HELD_BY_OTHER: warning(
+            "Another operator with this cluster's identity holds the other cluster, or held it at a later time: one of "
+            "the two was restored from a backup of the other. This one changes and deletes nothing there.",
+            "Stop the operator of the copy. If the original is gone for good, delete the Lease that the message names: "
+            "then this one takes its place.",
         ),
         Reason.CLUSTER_UNSUITABLE: warning(
             "A region's cluster is older than Kubernetes 1.28, or lacks a kind of object that learners need. The "

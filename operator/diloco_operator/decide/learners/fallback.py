@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from diloco.spec import DiLoCoJob
 from diloco.spec.checks import MAXIMUM_LEARNERS, problems
 from diloco.spec.placement import Pool, Region
-from diloco_operator import names
 from diloco_operator.decide.causes.pods import unschedulable_since
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import set_of
@@ -24,19 +23,20 @@ def with_fallbacks(job_now: JobNow) -> JobNow:
     """The job as it is to be carried out now."""
     if job_now.suspend:
         return job_now
-    for key, pool in names.pools(job_now.spec).items():
+    given, free = job_now, MAXIMUM_LEARNERS - len(job_now.spec.learner_ids)
+    for key, pool in job_now.pools.items():
         if pool.fallback_after_seconds is None:
             continue
         # What an earlier pool has added to this one may find no node either.
         workload = next(one for one in job_now.workloads if one.pool == key)
-        learners = _elsewhere(job_now, workload, timedelta(seconds=pool.fallback_after_seconds))
-        learners = min(learners, MAXIMUM_LEARNERS - len(job_now.spec.learner_ids))
+        learners = min(_elsewhere(job_now, workload, timedelta(seconds=pool.fallback_after_seconds)), free)
         if learners <= 0:
             continue
+        free -= learners
         job = with_more(job_now.manifest, key, learners, len(workload.given_up))
-        if not problems(job.spec):  # else no process would read the manifest
-            job_now = replace(job_now, job=job, elsewhere={**job_now.elsewhere, key: learners})
-    return job_now
+        job_now = replace(job_now, job=job, elsewhere={**job_now.elsewhere, key: learners})
+    # No process would read a manifest with problems.
+    return given if job_now is not given and problems(job_now.spec) else job_now
 
 
 def _elsewhere(job_now: JobNow, workload: PoolWorkload, patience: timedelta) -> int:
@@ -68,10 +68,13 @@ def with_more(job: DiLoCoJob, key: PoolKey, learners: int, given_up: int = 0) ->
 
 def with_all_fallbacks(job: DiLoCoJob) -> DiLoCoJob:
     """The job with every learner that it can get if no pool with a fallback has a node."""
-    for key in names.pools(job.spec):
-        pool = names.pools(job.spec)[key]  # which an earlier one may have added to
-        if pool.fallback_after_seconds is not None and pool.size:
-            job = with_more(job, key, pool.size)
+    for region in job.spec.regions:
+        for place, pool in enumerate(region.pools):
+            key = PoolKey(region.name, pool.name)
+            if pool.fallback_after_seconds is not None:
+                # An earlier one may have added to it.
+                size = next(one for one in job.spec.regions if one.name == region.name).pools[place].size
+                job = with_more(job, key, size) if size else job
     return job
 
 

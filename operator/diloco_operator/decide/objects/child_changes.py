@@ -39,7 +39,7 @@ def desired(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> tuple[Pla
     default = default_image(job_now.deployment, job_now.options.trainer_image)
     images = choose_images(spec, default)
     remotes = job_now.clusters.remotes(job_now.external_endpoint.address)
-    where = {pool: job_now.clusters.regions[pool.region] for pool in job_now.set_names}
+    where = {pool: job_now.clusters.regions[pool.region] for pool in job_now.pools}
     sets = {pool: name for pool, name in job_now.set_names.items() if where[pool] in (HOME, *remotes)}
     units = names.with_units(spec, sets).keys()
     who = JobIdentity(job_now.name, job_now.manifest.metadata.namespace, sets, job_now.revoked, units)

@@ -17,7 +17,7 @@ from diloco_operator.decide.observed import Object
 from diloco_operator.manifests.documents import PASSED_TO_PODS
 from diloco_operator.manifests.placement.holds import without_gate
 from diloco_operator.manifests.syncer import credentials
-from diloco_operator.names import PoolKey, pools, syncers_pool
+from diloco_operator.names import PoolKey, pool_of, syncers_pool
 
 TEMPLATE: Final = "diloco.dev/template"
 """Annotation of a set or Deployment: digest of its template."""
@@ -44,7 +44,7 @@ def described(one: Object, spec: JobSpec, default: str | None) -> Object:
         return one
     its = one["metadata"]["labels"]
     if its[labels.COMPONENT] == labels.LEARNER:
-        inputs = _pool_inputs(spec, pools(spec)[PoolKey(its[labels.REGION], its[labels.POOL])])
+        inputs = _pool_inputs(spec, pool_of(spec, PoolKey(its[labels.REGION], its[labels.POOL])))
     else:
         inputs = _syncer_inputs(spec, default)
         one = _annotated(one, {} if default is None else {DEFAULT_IMAGE: default})
@@ -83,7 +83,7 @@ def _pull_secrets(spec: JobSpec) -> dict[str, Any]:
 
 
 def _syncer_inputs(spec: JobSpec, default: str | None) -> Any:
-    first = pools(spec)[syncers_pool(spec)]
+    first = pool_of(spec, syncers_pool(spec))
     resources = spec.syncer.resources
     patch = spec.syncer.pod_template
     # Only if there is one, so that the digest of jobs without it is the same as before the field existed.

@@ -10,7 +10,7 @@ from diloco_operator import labels
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.api_server.errors import ApiError
-from diloco_operator.api_server.kinds import Object
+from diloco_operator.api_server.kinds import CLAIM, JOB, Object
 from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.registry import RemoteClusters, claims_of, clusters_named
 from diloco_operator.clusters.state import ClusterSeen
@@ -64,7 +64,7 @@ class Places:
         if not cluster:
             return self._home(key, uid)
         seen = None if self.clusters is None else self.clusters.seen(key.namespace, cluster)
-        return self._other(key, uid, cluster) if seen is not None and seen.settled and seen.state.takes_writes else None
+        return self._other(key, uid, cluster) if seen is not None and seen.settled and seen.takes_writes else None
 
     def children(self, job: Object) -> Iterator[tuple[ChildKey, Object, bool]]:
         """Every object with the job's label, wherever it is, as last seen, and whether it is the job's."""
@@ -108,6 +108,22 @@ def is_owned(item: Object, uid: str) -> bool:
     """Whether the object is controlled by the job with this uid, at home."""
     owners = item["metadata"].get("ownerReferences") or ()
     return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)
+
+
+def kept_at_home(item: Object) -> Object | None:
+    """What is kept of an object at home that has the operator's label, which anybody may give to anything.
+
+    Nothing of one that no job controls, but for a claim that an earlier job retained: whether a name that a job needs
+    is taken is asked when it is needed. Of the others, what decisions read.
+    """
+    metadata = item["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    of_job = any(
+        one.get("controller") and (one["apiVersion"], one["kind"]) == (JOB.api_version, JOB.name) for one in owners
+    )
+    if not of_job and not (item["kind"] == CLAIM.name and labels.is_retained(metadata)):
+        return None
+    return {field: value for field, value in item.items() if field != "binaryData"}
 
 
 def _ignored(_: ApiError) -> None:

@@ -21,7 +21,7 @@ class Client:
         def close() -> None:
             self.closed = True
 
-        silent = SimpleNamespace(readline=asyncio.get_running_loop().create_future)
+        silent = SimpleNamespace(readany=asyncio.get_running_loop().create_future)
         return SimpleNamespace(status=200, content=silent, close=close)
 
 

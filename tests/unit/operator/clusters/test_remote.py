@@ -13,7 +13,7 @@ from diloco_operator.api_server.transport import Server, Transport
 from diloco_operator.clusters import remote
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets, StoredKubeconfig
 from diloco_operator.clusters.kubeconfig import parse
-from diloco_operator.clusters.session import Surroundings
+from diloco_operator.clusters.session import Holder, Surroundings
 from diloco_operator.shares import Room, Share
 from testbed.api_server.certificates import Authority
 from tests.support.kubeconfigs import kubeconfig, text
@@ -54,7 +54,8 @@ def test_stopped_while_a_secret_is_replaced_it_closes_every_connection(
 
     async def play() -> None:
         around = Surroundings(
-            "far", "a=b", lambda _: None, lambda: None, lambda: datetime.now(UTC), time.monotonic, float
+            *("far", "a=b", lambda _: None, lambda: None, lambda: datetime.now(UTC), time.monotonic, float),
+            Holder("diloco-home", "this", lambda: 1),
         )
         share = Share(Room(remote.MOST_BYTES), "ns", "far")
         held = cast("HomeSecrets", secrets)

@@ -55,6 +55,7 @@ class Far:
     tried: list[str] = field(default_factory=list)
     failed: list[ApiError] = field(default_factory=list)
     state: ClusterState = ClusterState.READY
+    held: bool = True
     hangs: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class Far:
 
     @property
     def seen(self) -> ClusterSeen:
-        return ClusterSeen(self.state)
+        return ClusterSeen(self.state, held=self.held)
 
     def _everything(self) -> list[tuple[ObjectKey, Object]]:
         found = []
@@ -126,6 +127,19 @@ def test_a_cluster_in_use_is_swept_and_again_now_and_then() -> None:
         assert far.names == {"b": "alive"}
 
     assert sweeping(home, scenario, far=far) == ["team/far", "team/far"]
+
+
+def test_nothing_is_swept_where_home_does_not_hold_its_lease() -> None:
+    far = Far({"a": "gone"}, held=False)
+
+    async def scenario(_: Clusters) -> None:
+        await asyncio.sleep(LATER)
+        assert far.names
+        far.held = True
+        await asyncio.sleep(SOON)
+        assert not far.names
+
+    assert sweeping(Home(), scenario, far=far) == ["team/far"]
 
 
 def test_a_cluster_that_comes_back_is_swept_soon() -> None:

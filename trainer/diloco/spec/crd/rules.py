@@ -15,6 +15,7 @@ from diloco.spec.checks import (
     LEAST_LENGTH,
     MAXIMUM_LEARNERS,
     MAXIMUM_PODS,
+    MAXIMUM_POOLS,
     MODEL_ENDING,
     OF_A_LOOP,
     OF_ONE_PROCESS,
@@ -84,6 +85,7 @@ def _size(pool: str) -> str:
 _POOL_DEFAULTS = {field.alias: field.default for field in Pool.model_fields.values()}
 _LEARNERS = _sum(_size("p"))
 _PODS = _sum(f"{_size('p')} * {_or_default('p', 'nodesPerLearner')}")
+_POOLS = "self.regions.map(r, r.pools.size()).sum()"
 _BATCH_SIZE = "(has(p.batchSize) && type(p.batchSize) == int ? int(p.batchSize) : self.training.batchSize)"
 _STEP_TOKENS = (
     f"self.regions.map(r, r.pools.map(p, {_size('p')} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
@@ -201,6 +203,12 @@ _SPEC = (
         "has(self.syncer.expose.port) || self.syncer.expose.type != 'External'",
         "is missing; with type External give the port of that address",
         "syncer.expose.port",
+    ),
+    Rule(
+        f"{_POOLS} <= {MAXIMUM_POOLS}",
+        f"have %s pools in all; use at most {MAXIMUM_POOLS}",
+        "regions",
+        (_POOLS,),
     ),
     Rule(
         f"{_LEARNERS} >= 1 && {_LEARNERS} <= {MAXIMUM_LEARNERS}",
