@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from diloco.learner.checkpoint import LearnerCheckpoint
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.model.fragments import read_fragment, write_fragment
 from support.trainer import Trained, note_step, steps_file
 
@@ -65,7 +66,7 @@ def train(trained: Trained, out: Path, checkpoint_seconds: float, looks: int) ->
     tokens = 0
     if (saved := trained.store.load()) is not None:
         trainer.load_state(saved.state)
-        write_fragment(module, whole, saved.residuals[0])
+        write_fragment(module, whole, saved.residuals[0].values)
         tokens = saved.state.tokens
     averaged = AveragedGradients(module)
     values = trainer.buffer(0)
@@ -82,7 +83,7 @@ def train(trained: Trained, out: Path, checkpoint_seconds: float, looks: int) ->
             if rank == 0 and now - written_at > checkpoint_seconds:
                 read_fragment(module, whole, values)
                 state = dataclasses.replace(trainer.state(), tokens=tokens)
-                trained.store.save(LearnerCheckpoint(state, {0: values}))
+                trained.store.save(LearnerCheckpoint(state, {0: Residual(0, values)}))
                 written_at = time.monotonic()
             if tokens * looks // budget == before * looks // budget:
                 continue

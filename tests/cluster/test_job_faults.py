@@ -5,6 +5,8 @@ no intervention after a fault. Steps come from the learners' metrics, membership
 Kubernetes.
 """
 
+from functools import partial
+
 import pytest
 
 from diloco.core.account.time_class import TimeClass
@@ -76,6 +78,10 @@ def trains_without(job: ClusterJob, witness: str, victim: str) -> SyncerStatus:
 
 def waited_seconds(account: SyncerStatus, learner: str) -> float:
     return of(account, learner).time_seconds.get(TimeClass.WAITING, 0.0)
+
+
+def began_after(epoch: int, account: SyncerStatus) -> bool:
+    return account.epoch > epoch
 
 
 def nothing_twice(account: SyncerStatus) -> None:
@@ -191,7 +197,7 @@ def test_a_killed_syncer_takes_back_behind_its_service_what_learners_hold(job: C
     for _ in range(KILLS):  # one may come just after a checkpoint, when nothing is to be taken back
         before = job.all_train(*BOTH)
         kill_container(job.syncer())
-        after = job.wait_for_account(lambda account, old=before.epoch: account.epoch > old, "the syncer serves again")
+        after = job.wait_for_account(partial(began_after, before.epoch), "the syncer serves again")
         if after.recovered is not None:
             assert after.recovered.lost == 0, after.recovered
             restored += after.recovered.restored

@@ -5,6 +5,7 @@ A certificate is for a pool. `SECURITY.md` has the figures, of jobs of twice as 
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,8 @@ def test_tokens_that_are_put_into_few_steps_weigh_no_more(*, reports_packed: boo
 )
 def test_pools_that_differ_eightfold_lose_nothing(pools: tuple[int, ...], speed: tuple[int, ...] | None) -> None:
     course = replace(HONEST, times=lambda learner: 8.0 if "/p0/" in learner else 1.0)
-    found = play(job(STEPS, *pools, **({} if speed is None else {"speed": speed})), None, course)
+    of_pools: dict[str, Any] = {} if speed is None else {"speed": speed}
+    found = play(job(STEPS, *pools, **of_pools), None, course)
     assert found.credited >= 0.99
     assert found.seconds <= 0.6 * honest(*pools).seconds
 

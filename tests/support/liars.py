@@ -5,7 +5,7 @@ A liar does not train. It answers every request at once, and it knows the rules:
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
@@ -27,7 +27,7 @@ from diloco.core.engine.events import (
 from diloco.core.engine.options import EngineOptions, pool_terms
 from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState
 from diloco.simulate.clock import VirtualClock
-from diloco.simulate.counted import counted_work, layout_of_sizes
+from diloco.simulate.counted import CountedTrainer, counted_work, layout_of_sizes
 from diloco.simulate.learner import Disk, SimulatedLearner
 from diloco.simulate.scenario import Profile
 from diloco.simulate.session import Environment, Identity
@@ -337,7 +337,7 @@ def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
     for learner in honest:
         trainer, encoder = syncer.work.new_trainer(learner), syncer.work.new_encoder({})
         if spec.training.batch_size == LARGEST_BATCH:  # it has found that a smaller one fits
-            trainer._batch_size, trainer._step = 4, replace(trainer._step, tokens=TOKENS_PER_STEP)
+            trainer = CountedTrainer(FRAGMENTS, 4, TOKENS_PER_STEP // 4)
         profile = Profile(STEP_SECONDS / course.times(learner))
         process = SimulatedLearner(environment, Identity(learner, learner, profile), trainer, encoder, Disk())
         processes.append(process)

@@ -52,11 +52,11 @@ def test_a_run_in_which_nothing_was_trained_does_not_block_the_next(tmp_path: Pa
 
 def test_a_run_is_in_use_while_it_is_claimed(tmp_path: Path) -> None:
     directory = begin(tmp_path, SMALL_MANIFEST, overwrite=False)
-    assert not directory.in_use
+    seen = [directory.in_use]
     claim = DirectoryClaim(directory)
-    assert directory.in_use
+    seen.append(directory.in_use)
     claim.release()
-    assert not directory.in_use
+    assert [*seen, directory.in_use] == [False, True, False]
 
 
 def test_a_run_is_resumed_with_a_manifest_that_fits(tmp_path: Path) -> None:

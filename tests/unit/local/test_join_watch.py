@@ -17,7 +17,7 @@ class Scene:
         self.watch = JoinWatch(self.told.append, lambda: self.now)
 
     def process(self, name: str, line: str) -> Any:
-        child = SimpleNamespace(last_line=lambda: child.line, line=line)
+        child: Any = SimpleNamespace(last_line=lambda: child.line, line=line)
         return SimpleNamespace(
             name=name, child=child, state=ProcessState.RUNNING, started_at=0.0, joined=False, proven=False
         )

@@ -85,7 +85,7 @@ def described(text: str = "", **changed: object) -> Callable[[Path], object]:
         (described("[" * 50_000), "its metadata is not diloco's"),
         (described(sequenceLength=-5), "its sequence length is -5, it must be above 0"),
     ],
-    ids=["missing", "pipe", "garbage", "foreign", "incomplete", "infinite", "nested", "a negative length"],
+    ids=["missing", "pipe", "garbage", "git-lfs", "foreign", "incomplete", "infinite", "nested", "a negative length"],
 )
 def test_a_file_that_is_none_of_ours_is_refused_in_one_line(
     tmp_path: Path, write: Callable[[Path], object], message: str

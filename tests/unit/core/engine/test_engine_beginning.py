@@ -1,11 +1,13 @@
 """When merging begins, and from when on it counts for the budget."""
 
+from typing import Any
+
 from diloco.core.engine.actions import AskFragment, Merge, Note, NoteKind
 from diloco.core.engine.events import LearnersPlanned, PoolMinimum
 from tests.support.engine_script import POOL, TOKENS_PER_STEP, Script, name, of, options
 
 
-def fresh(learners: int = 4, **changes: object) -> Script:
+def fresh(learners: int = 4, **changes: Any) -> Script:
     return Script(options(learners, **changes), begun=False)
 
 

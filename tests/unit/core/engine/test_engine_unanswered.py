@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diloco.core.engine.actions import Merge, Note
+from diloco.core.engine.actions import Merge, Note, NoteKind
 from diloco.core.engine.events import FragmentLate
 from tests.support.engine_script import Script, members, name, of, only, started, stepped
 
@@ -112,9 +112,9 @@ def test_a_round_waits_for_a_quorum_and_goes_on_without_one_that_is_silent() -> 
     assert script.view.quorum == 2
     notes = waits(script, 4.0)
     told = {note.kind: note for note in notes}
-    assert told["LearnerNotCounted"].learner == name(1)
-    assert "has sent no outer gradient for a round that waited for it" in told["LearnerNotCounted"].reason
-    assert told["QuorumFollows"].reason.endswith("only 1 learner(s) are left: these are the quorum")
+    assert told[NoteKind.LEARNER_NOT_COUNTED].learner == name(1)
+    assert "has sent no outer gradient for a round that waited for it" in told[NoteKind.LEARNER_NOT_COUNTED].reason
+    assert told[NoteKind.QUORUM_FOLLOWS].reason.endswith("only 1 learner(s) are left: these are the quorum")
     assert (script.view.quorum, script.view.quorum_wanted) == (1, 2)
     assert members(script.all(Merge)[-1:]) == [[name(0)]]
     assert "waited for it" in script.learner(1).unanswered_now

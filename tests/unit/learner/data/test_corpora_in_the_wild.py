@@ -105,6 +105,7 @@ def test_the_log_says_how_many_files_of_a_folder_are_read(tmp_path: Path, caplog
         ("a.jsonl.zst", compressed(b'{"text": "a"}' * 99, ".zst")[:-9], None, ""),
         ("a.jsonl.gz", compressed(b'{"text": "a"}' * 99, ".gz")[:-9], None, ""),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_file_that_is_not_what_it_seems_is_one_line(
     tmp_path: Path, name: str, content: bytes, column: str | None, told: str
@@ -123,6 +124,7 @@ def test_a_file_that_is_not_what_it_seems_is_one_line(
         (b"\x93NUMPY\x01\0", "is a NumPy array, not text; use text"),
         (b"\x0b\0\x06\x01", "is binary, not text; use text"),
     ],
+    ids=["git-lfs", "bz2", "numpy", "binary"],
 )
 def test_what_is_no_text_is_refused_as_text(tmp_path: Path, content: bytes, told: str) -> None:
     (tmp_path / "a.txt").write_bytes(content)

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from diloco.learner.data import digest
+from diloco.learner.data.corpus import open_text
 from diloco.learner.data.digest import digest_of
 from diloco.learner.data.mixture import Mixture
 from diloco.learner.data.opening import open_task
-from diloco.learner.data.text import ByteText, find_documents
+from diloco.learner.data.text import ByteText
 from diloco.learner.data.tokenfile import open_token_file, write_token_file
+from diloco.spec.training import TextData
 from tests.support.small_job import small_job
 
 
@@ -18,7 +20,7 @@ def corpus(folder: Path, **files: str) -> ByteText:
     folder.mkdir()
     for name, text in files.items():
         (folder / f"{name}.txt").write_text(text)
-    return ByteText(find_documents(folder, ("*.txt",), "data.text.path"))
+    return open_text(TextData(path=str(folder)))
 
 
 def test_copies_of_a_folder_have_one_digest(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from diloco.learner import checkpoint_writer
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data.opening import open_data
+from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
@@ -48,7 +49,7 @@ def most_on_disk(one: DiLoCoJob, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     trainer = InnerTrainer(one.spec, module, layout, open_data(one.spec, "east/a/0"), torch.device("cpu"))
     trainer.step(0.0)
     kept = one.spec.sync.keeps_residuals
-    residuals = {fragment.index: torch.zeros(fragment.numel) for fragment in layout.fragments if kept}
+    residuals = {fragment.index: Residual(0, torch.zeros(fragment.numel)) for fragment in layout.fragments if kept}
     sizes = []
     monkeypatch.setattr(os, "fsync", lambda _: sizes.append(sum(p.stat().st_size for p in folder.rglob("*"))))
     store = CheckpointStore(folder, CheckpointIdentity("small", "east/a/0", layout.digest, "AdamW"))

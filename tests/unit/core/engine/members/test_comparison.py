@@ -1,6 +1,7 @@
 """With which others a learner is compared, and what follows."""
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,8 @@ from diloco.core.engine.state import EngineState
 from tests.support.engine_script import options
 
 
-def compared(
-    terms: tuple[PoolTerms, ...] = (), unplanned: tuple[str, ...] = (), **seconds: float | None
-) -> EngineState:
-    """Learners ``POOL_INDEX`` that have reported steps of 100 tokens; None: no step yet."""
+def compared(terms: tuple[PoolTerms, ...] = (), unplanned: tuple[str, ...] = (), **seconds: Any) -> EngineState:
+    """Learners ``POOL_INDEX`` that have reported steps of so many seconds and 100 tokens; None: no step yet."""
     ids = [f"here/{name.replace('_', '/')}" for name in seconds]
     state = fresh(options(pools=tuple({one.rpartition("/")[0] for one in ids}), pool_terms=terms), epoch=1)
     state.learners = {one: LearnerRecord(one) for one in ids}
@@ -46,7 +45,7 @@ def test_beside_two_of_its_pool_a_learner_is_little_faster_than_these() -> None:
 
 @pytest.mark.parametrize("false", [1, 2, 3])
 def test_fewer_than_half_of_a_pool_cannot_lift_each_other(false: int) -> None:
-    seconds = {f"cpu_{index}": 0.001 if index < false else 1.0 for index in range(8)}
+    seconds: dict[str, Any] = {f"cpu_{index}": 0.001 if index < false else 1.0 for index in range(8)}
     most = BESIDE_FASTEST if false == 1 else BESIDE_MEDIAN
     assert fastest(compared(**seconds), "cpu/0") == pytest.approx(most)
 
@@ -73,7 +72,7 @@ def test_a_pool_alone_counts_as_twice_its_planned_share_at_most() -> None:
     state = compared(a_0=1.0, b_0=1.0, c_0=1.0, d_0=0.001)
     assert fastest(state, "d/0") == pytest.approx(3.0)
     assert fastest(state, "d/0") == 2 / 4 * (3 * 1.0 + 3.0)
-    many = {f"a_{index}": 1.0 for index in range(98)}
+    many: dict[str, Any] = {f"a_{index}": 1.0 for index in range(98)}
     state = compared(**many, b_0=0.001, c_0=0.001)
     for _ in range(9):  # each counts as part of what the other is compared with
         compare(state)
@@ -148,7 +147,8 @@ def test_batches_that_differ_are_compared_by_their_tokens() -> None:
 
 def test_the_work_of_a_look_does_not_grow_with_the_square_of_pools() -> None:
     def calls(pools: int) -> int:
-        state = compared(**{f"p{index}_0": 1.0 + index for index in range(pools)})
+        seconds: dict[str, Any] = {f"p{index}_0": 1.0 + index for index in range(pools)}
+        state = compared(**seconds)
         count = 0
 
         def note(_frame: object, what: str, _: object) -> None:
