@@ -62,7 +62,7 @@ def own_bytes() -> int:
     gc.collect()
     with warnings.catch_warnings(action="ignore"):  # of what torch keeps under an old name
         found = [one for one in gc.get_objects() if isinstance(one, Tensor) and not one.is_meta]
-    storages = [part(one).untyped_storage() for one in found]
+    storages = [part(one).untyped_storage() for one in found if part(one).layout == torch.strided]
     return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 
 

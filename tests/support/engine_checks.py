@@ -154,7 +154,11 @@ class CheckedEngine:
         assert all(0 <= one.lead_steps <= schedule.interval // 2 for one in view.learners), "a lead is too long"
         for fragment in self._open:
             self._check_wait(fragment)
-        present = {one.id: one.incarnation for one in view.learners if one.state in ("Loading", "Training", "Stalled")}
+        present = {
+            one.id: one.incarnation
+            for one in view.learners
+            if one.state in ("Loading", "Training", "Stalled", "Unplanned")
+        }
         assert present == self.sessions, "the engine counts sessions that there are not"
         silent = {one.id: one.last_heard_seconds for one in view.learners if one.id in self.sessions}
         expected = {one: self.now - self.heard_at[one] for one in silent}

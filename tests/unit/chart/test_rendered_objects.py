@@ -86,10 +86,12 @@ def test_the_test_is_the_script_that_is_checked_like_any_other(plain: Rendered) 
 
 
 def test_every_setting_of_the_operator_is_in_its_environment(render: Render) -> None:
-    environment = render(watchNamespaces=["b", "a", "b"], excludeNamespaces=["c"]).environment
+    secrets = {"image": {"pullSecrets": ["one", "two"]}}
+    environment = render(watchNamespaces=["b", "a", "b"], excludeNamespaces=["c"], trainer=secrets).environment
     assert environment == {
         "DILOCO_OPERATOR_NAMESPACE": {"fieldRef": {"fieldPath": "metadata.namespace"}},
         "DILOCO_TRAINER_IMAGE": "diloco-trainer:0.1.0",
+        "DILOCO_TRAINER_PULL_SECRETS": "one,two",
         "DILOCO_NAMESPACES": "b,a",
         "DILOCO_EXCLUDE_NAMESPACES": "c",
         "DILOCO_LEASE_NAME": "diloco-operator",

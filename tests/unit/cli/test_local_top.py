@@ -43,7 +43,7 @@ def test_a_syncer_whose_job_failed_ends_the_watching(capsys: pytest.CaptureFixtu
 def summary() -> dict[str, Any]:
     """Of a run with one learner, which is over."""
     tensors = [TensorSpec(name, (4,), embedding=False) for name in "ab"]
-    job, layout = parse_job(JOB), partition(tensors, 2)
+    job, layout = parse_job(JOB.replace("learners: 2", "learners: 1")), partition(tensors, 2)
     run = OneLearner(job, layout)
     run.train(12)
     journal = [

@@ -247,6 +247,7 @@ def test_a_restarted_syncer_and_its_replay_know_what_is_usual(tmp_path: Path) ->
     again.spoilt = frozenset(range(1, 100))
     again.spoilt_by = 8.0
     again.train(60)
+    again.end()
     report = replay(tmp_path)
     assert report.ok, report.problems
     assert report.epochs[1].merges == report.epochs[1].merges_redone > 20

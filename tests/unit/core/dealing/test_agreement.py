@@ -94,7 +94,7 @@ def test_who_waited_and_does_not_come_back_counts_no_more() -> None:
     assert job.join(C, RIGHT) == "waits"
 
 
-def test_a_learner_that_comes_back_with_other_data_does_not_object_to_itself() -> None:
+def test_a_learner_back_with_other_data_does_not_object_to_itself() -> None:
     job = Job(A, B, C)
     assert [job.join(A, WRONG), job.join(A, RIGHT)] == ["in", "in"]
     assert job.known == Known(RIGHT, A)

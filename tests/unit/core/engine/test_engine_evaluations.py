@@ -358,7 +358,7 @@ def test_an_evaluation_may_take_some_times_as_long_as_others_did() -> None:
     assert limit(script) == 600.0, "it is twice as slow, and may take twice as long as one that did not answer"
 
 
-def test_a_learner_silent_when_the_budget_is_merged_does_not_make_the_end_wait() -> None:
+def test_a_learner_silent_at_the_end_does_not_make_the_end_wait() -> None:
     script = started(2, fragments=1, lease_seconds=1000.0, startup_seconds=600.0, budget_tokens=200)
     script.wait(60.0)
     turn(script, 2)

@@ -190,7 +190,7 @@ def test_one_that_evaluates_need_not_answer() -> None:
     assert script.view.quorum == 2
 
 
-def test_for_those_at_their_bound_a_round_is_launched_although_others_never_reach_it() -> None:
+def test_for_those_at_their_bound_a_round_is_launched_without_others() -> None:
     script = started(2, quorum=2)
     script.step(0, 18)
     assert not script.all(Note, lambda note: note.kind == "RoundOpened")
@@ -199,7 +199,7 @@ def test_for_those_at_their_bound_a_round_is_launched_although_others_never_reac
     assert opened.reason == "syncer step 1, 1 learner(s) wait for it, and fewer than 2 have reached it"
 
 
-def test_a_quorum_at_its_bound_that_has_nothing_to_send_gives_the_turn_to_another_fragment() -> None:
+def test_a_quorum_at_its_bound_with_nothing_to_send_gives_its_turn_up() -> None:
     script = stepped(2)
     for _ in range(3):
         script.step(0)

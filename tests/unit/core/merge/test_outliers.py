@@ -68,7 +68,7 @@ def test_half_of_the_members_put_nobody_of_the_other_half_out(pairs: int, size: 
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 4])
-def test_without_a_past_half_of_the_members_clip_the_others_and_leave_none_out(pairs: int) -> None:
+def test_without_a_past_half_of_the_members_clip_the_others_only(pairs: int) -> None:
     sizes = {f"h{one}": 1.0 for one in range(pairs)} | {f"f{one}": 1 / 20 for one in range(pairs)}
     merges = Merges()
     assert [merges.together(**sizes) for _ in range(60)] == [[]] * 60
@@ -87,7 +87,7 @@ def test_two_of_four_that_are_huge_do_not_cover_each_other() -> None:
     assert left_out(member("a", 1, 1), member("b", 1, 1), member("c", 1e9, 1), member("d", 1, 1e9)) == ["c", "d"]
 
 
-def test_of_two_without_a_past_only_one_that_dwarfs_the_parameters_is_left_out() -> None:
+def test_of_two_without_a_past_one_that_dwarfs_the_parameters_is_out() -> None:
     small = member("a", 0.001, 0.001)
     assert left_out(small, member("b", 0.99 * LARGEST_RATIO, 1)) == []
     assert left_out(small, member("b", 1.01 * LARGEST_RATIO, 1)) == ["b"]

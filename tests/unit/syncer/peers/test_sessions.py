@@ -84,7 +84,7 @@ async def test_a_process_that_cannot_have_come_so_far_is_refused(peers: SyncerPe
 
 
 async def test_unplanned_learners_are_let_in_until_there_are_too_many(peers: SyncerPeers) -> None:
-    for index in (100, 101):
+    for index in (100, 101, 103):
         assert not (await peers.join(f"r/p/{index}")).over
     peers.admit("r/p/100")
     turned_away = await peers.join("r/p/102")
@@ -93,7 +93,7 @@ async def test_unplanned_learners_are_let_in_until_there_are_too_many(peers: Syn
 
 
 async def test_one_that_gives_up_before_it_is_admitted_makes_room(peers: SyncerPeers) -> None:
-    waiting = [await peers.join(f"r/p/{index}") for index in (100, 101)]
+    waiting = [await peers.join(f"r/p/{index}") for index in (100, 101, 103)]
     waiting[0].hang_up()
     await settle()
     assert not (await peers.join("r/p/102")).over

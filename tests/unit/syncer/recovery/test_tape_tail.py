@@ -90,7 +90,10 @@ def test_without_its_newest_merges_the_counts_are_lower_and_whole(tmp_path: Path
     assert taken["fragment_tokens"][2:] == end["fragment_tokens"][2:]
     shares = start.layout.shares
     merged = sum(share * tokens for share, tokens in zip(shares, taken["fragment_tokens"], strict=True))
-    assert sum(one["merged_tokens"] for one in taken["learners"].values()) == pytest.approx(merged)
+    # What was merged before the learners' speeds were compared counts for the job in part only.
+    withheld = sum(share * tokens for share, tokens in zip(shares, taken["withheld"], strict=True))
+    found = sum(one["merged_tokens"] for one in taken["learners"].values())
+    assert merged <= found <= merged + withheld + 200.0, (merged, withheld)
 
 
 def test_of_a_job_that_was_over_the_end_is_kept_only_with_all_merges(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_quarantine_needs_a_merge_that_convinces(broken: bool, merged: str, reme
     assert row(on_trial(), [0] * times, broken=broken, merged=merged)[-1] is remedy
 
 
-def test_more_than_half_of_the_planned_learners_may_meet_it_in_several_merges() -> None:
+def test_more_than_half_of_the_planned_may_meet_it_in_several_merges() -> None:
     standing, found = on_trial(), []
     for other in ("b", "c", "d", "b", "b", "b"):
         found += row(standing, [0], broken=False, merged=other)
