@@ -12,5 +12,5 @@ def test_without_the_operators_package_the_command_says_what_to_install(
     app.command("other")(lambda: None)
     needs_operator.add_cluster_commands(app, "Work with jobs")
     assert run_command(app, ["cluster", "check", "west.yaml", "--key", "x"]) == 2
-    told = "diloco: clusters need the operator's package: pip install 'decoupled-diloco[operator]'\n"
+    told = "diloco: clusters need the operator's package: run pip install '.[operator]' in a clone\n"
     assert capsys.readouterr().err == told

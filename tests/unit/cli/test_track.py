@@ -15,7 +15,7 @@ def test_a_missing_package_names_the_extra(
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     assert execute(["track", str(tmp_path), "--tensorboard", str(tmp_path / "boards")]) == 2
     told = capsys.readouterr().err
-    assert told == "diloco: --tensorboard: needs the package tensorboard; install decoupled-diloco[track]\n"
+    assert told == "diloco: --tensorboard: needs the package tensorboard; run pip install '.[track]' in a clone\n"
 
 
 def test_what_a_restarted_syncer_merges_again_replaces_what_was_there(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def needs_operator() -> None:
         NoOperatorError: it is not.
     """
     if find_spec("diloco_operator") is None:
-        raise NoOperatorError("clusters need the operator's package: pip install 'decoupled-diloco[operator]'")
+        raise NoOperatorError("clusters need the operator's package: run pip install '.[operator]' in a clone")
 
 
 def add_cluster_commands(app: typer.Typer, panel: str) -> None:
@@ -37,7 +37,7 @@ def add_cluster_commands(app: typer.Typer, panel: str) -> None:
 
 
 def _cluster() -> None:
-    """Prepare and check other clusters. Needs the operator's package: pip install 'decoupled-diloco[operator]'.
+    """Prepare and check other clusters. Needs the operator's package: run pip install '.[operator]' in a clone.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def _cluster() -> None:
 
 
 def _scale() -> None:
-    """Scale pools of a job in a cluster. Needs the operator's package: pip install 'decoupled-diloco[operator]'.
+    """Scale pools of a job in a cluster. Needs the operator's package: run pip install '.[operator]' in a clone.
 
     \b
     Examples:

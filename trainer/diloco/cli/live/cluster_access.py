@@ -173,7 +173,7 @@ def _new_configuration() -> "Configuration":
     try:
         from kubernetes.client import Configuration
     except ImportError:
-        raise ClusterError("clusters need the Kubernetes client: pip install 'decoupled-diloco[operator]'") from None
+        raise ClusterError("clusters need the Kubernetes client: run pip install '.[operator]' in a clone") from None
     configuration = Configuration()
     # A refused connection is reported at once, not after three attempts with a warning each.
     configuration.retries = False

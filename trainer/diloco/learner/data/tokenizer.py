@@ -74,7 +74,7 @@ class FolderTokenizer:
         try:
             import tokenizers  # noqa: PLC0415  # an optional package
         except ImportError as error:
-            raise DataError(f"{field}: needs the package tokenizers; install decoupled-diloco[data]") from error
+            raise DataError(f"{field}: needs the package tokenizers; run pip install '.[data]' in a clone") from error
         path = folder / "tokenizer.json"
         try:
             content = path.read_bytes()

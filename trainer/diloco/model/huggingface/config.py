@@ -23,7 +23,7 @@ def model_from_config(folder: Path, field: str) -> nn.Module:
     try:
         transformers: Any = importlib.import_module("transformers")  # optional, and takes a second to load
     except ImportError as error:
-        raise ModelError(f"{field}: needs the package transformers; install decoupled-diloco[hf]") from error
+        raise ModelError(f"{field}: needs the package transformers; run pip install '.[hf]' in a clone") from error
     transformers.utils.logging.set_verbosity_error()  # what is wrong, we say
     transformers.utils.logging.disable_progress_bar()
     if not (folder / "config.json").is_file():

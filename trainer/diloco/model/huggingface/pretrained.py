@@ -118,7 +118,7 @@ def _with_adapter(base: nn.Module, adapter: Adapter) -> nn.Module:
     try:
         import peft  # noqa: PLC0415  # an optional package
     except ImportError as error:
-        raise ModelError("model.adapter: needs the package peft; install decoupled-diloco[hf]") from error
+        raise ModelError("model.adapter: needs the package peft; run pip install '.[hf]' in a clone") from error
     names = [name for name, part in base.named_modules() if isinstance(getattr(part, "weight", None), nn.Parameter)]
     users = Counter(id(base.get_submodule(name).weight) for name in names)
     for target in adapter.targets:

@@ -65,7 +65,7 @@ class DocumentFiles:
         except DataError as error:
             raise DataError(f"{self.field}: {error}") from error
         except ImportError as error:
-            raise DataError(f"{self.field}: needs the package pyarrow; install decoupled-diloco[data]") from error
+            raise DataError(f"{self.field}: needs the package pyarrow; run pip install '.[data]' in a clone") from error
         except OSError as error:
             raise unreadable(f"{self.field}: {file.path}", error) from error
         except Exception as error:  # a damaged file may raise anything: show it to the user in one line
