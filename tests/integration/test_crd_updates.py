@@ -86,7 +86,7 @@ def _another(value: Any, schema: dict[str, Any]) -> Any:
         later = {"date-time": "2026-05-01T12:00:00Z"}
         return later.get(schema.get("format", ""), f"1{value}" if value[0].isdecimal() else f"x{value}")
     if isinstance(value, list):
-        return value[:-1] or [*value, *value]
+        return value[:-1] or [*value, *({**one, "name": "another"} if isinstance(one, dict) else one for one in value)]
     if "metadata" in schema.get("properties", {}):
         return {"spec": {"schedulerName": "another"}}
     # What else is a mapping without a type is free.

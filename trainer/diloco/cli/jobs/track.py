@@ -41,7 +41,8 @@ def track(
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise TrackError("--tensorboard: needs the package tensorboard; run pip install '.[track]' in a clone") from error
+        needed = "--tensorboard: needs the package tensorboard; run pip install '.[track]' in a clone"
+        raise TrackError(needed) from error
     reader, written, epoch = CurveReader(run.syncer / FILE), 0, 0
     with SummaryWriter(str(tensorboard)) as writer:
         while True:

@@ -254,7 +254,10 @@ def _lost(state: EngineState, learner: str, now: float, *, diverged: bool) -> li
             requests.missed(record, current)
         actions += unanswered.lost(state, record, now, waited_for=waited_for)
     for current in _ordered(state):
-        current.asked.pop(learner, None)
+        request = current.asked.pop(learner, None)
+        if request is not None and state.learners[learner].state == LearnerState.UNPLANNED:
+            # Its session goes on: if it is planned again, the next request must have another number.
+            state.asked_before.setdefault(current.fragment, {})[learner] = request
         current.declined.pop(learner, None)
         actions += quorum.check(state, current, now)
     return actions
