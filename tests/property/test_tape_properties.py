@@ -71,7 +71,7 @@ class Taped(Script):
     """A script whose events and actions go to a tape, which is tidied after every event."""
 
     def __init__(self, directory: Path, epoch: int, limits: TapeLimits) -> None:
-        super().__init__(OPTIONS, epoch=epoch)
+        super().__init__(OPTIONS, epoch=epoch, begun=False)
         self.told: list[Event] = []
         self._keeper = TapeKeeper(directory, limits)
         header = TapeHeader({}, "", epoch, "", record=False, engine={}, started_at=0.0, rules=RULES, tensors=())
