@@ -25,7 +25,7 @@ _COMPUTED: Final = (
     *(".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".position_ids"),
     *(".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"),
 )
-"""End the names of buffers that earlier versions of transformers saved, and that a model computes."""
+"""End the names of buffers that older transformers saved, and that a model computes."""
 
 
 def huggingface_model(model: HuggingFaceModel, adapter: Adapter | None) -> nn.Module:
