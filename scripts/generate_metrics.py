@@ -4,7 +4,6 @@ python scripts/generate_metrics.py            # write them
 python scripts/generate_metrics.py --check    # fail if they are not what the processes serve
 """
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from enum import Enum
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from generated import REPOSITORY, SourceError, cell, main
+from generated import REPOSITORY, between_marks, cell, main
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
@@ -28,7 +27,6 @@ from diloco_operator.metrics import Gauges, Metrics
 
 PAGE = REPOSITORY / "docs/reference/measurements.md"
 COMMAND = "make metrics"
-MARKED = re.compile(r"(<!-- metrics: begin[^\n]*-->\n).*(<!-- metrics: end -->\n)", re.DOTALL)
 REPORT = StepReport(1, step=1, tokens=1, step_seconds=1.0, loss=1.0, data_position=1)
 
 
@@ -106,13 +104,5 @@ def tables() -> str:
     return "\n".join([*lines, "", ""])
 
 
-def page() -> str:
-    """The page that is there, with the tables anew."""
-    old = PAGE.read_text(encoding="utf-8")
-    if MARKED.search(old) is None:
-        raise SourceError(f"{PAGE}: has no '<!-- metrics: begin -->' and end to write between")
-    return MARKED.sub(lambda found: f"{found[1]}{tables()}{found[2]}", old)
-
-
 if __name__ == "__main__":
-    sys.exit(main(lambda: {PAGE: page()}, COMMAND))
+    sys.exit(main(lambda: {PAGE: between_marks(PAGE, "metrics", tables())}, COMMAND))

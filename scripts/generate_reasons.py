@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from generated import REPOSITORY, SourceError, cell, main
+from generated import REPOSITORY, between_marks, cell, main
 
 from diloco_operator.decide.guide import Guide
 from diloco_operator.decide.guide.of_causes import CAUSES
@@ -18,7 +18,6 @@ from diloco_operator.decide.reasons import CONDITION_MEANINGS, Reason
 PAGE = REPOSITORY / "docs/how-to/operations.md"
 COMMAND = "make reasons"
 PROCEDURE = re.compile(r"'([A-Z]\w* [^']+)'(?: below)?")
-MARKED = re.compile(r"(<!-- reasons: begin[^\n]*-->\n).*(<!-- reasons: end -->\n)", re.DOTALL)
 
 
 def tables() -> str:
@@ -49,13 +48,5 @@ def _link(named: re.Match[str]) -> str:
     return f"[{named[1]}](#{named[1].lower().replace(' ', '-')})"
 
 
-def page() -> str:
-    """The page that is there, with the tables anew."""
-    old = PAGE.read_text(encoding="utf-8")
-    if MARKED.search(old) is None:
-        raise SourceError(f"{PAGE}: has no '<!-- reasons: begin -->' and end to write between")
-    return MARKED.sub(lambda found: f"{found[1]}{tables()}{found[2]}", old)
-
-
 if __name__ == "__main__":
-    sys.exit(main(lambda: {PAGE: page()}, COMMAND))
+    sys.exit(main(lambda: {PAGE: between_marks(PAGE, "reasons", tables())}, COMMAND))

@@ -1,5 +1,6 @@
 """What every script has in common that writes files from what the code says, or checks that they are up to date."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +37,19 @@ def main(make: Callable[[], Mapping[Path, str]], command: str) -> int:
     for place in stale:
         print(f"{place.relative_to(REPOSITORY)} is not what it is made from: run `{command}`", file=sys.stderr)
     return 1 if stale else 0
+
+
+def between_marks(page: Path, word: str, text: str) -> str:
+    """A page's text, with ``text`` between ``<!-- word: begin -->`` and its end.
+
+    Raises:
+        SourceError: the page has no such marks.
+    """
+    marked = re.compile(rf"(<!-- {word}: begin[^\n]*-->\n).*(<!-- {word}: end -->\n)", re.DOTALL)
+    old = page.read_text(encoding="utf-8")
+    if marked.search(old) is None:
+        raise SourceError(f"{page}: has no '<!-- {word}: begin -->' and end to write between")
+    return marked.sub(lambda found: f"{found[1]}{text}{found[2]}", old)
 
 
 def cell(text: str) -> str:

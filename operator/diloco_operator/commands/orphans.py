@@ -10,7 +10,7 @@ from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.names.object_names import checked_name
 from diloco.spec.words import shortlist
-from diloco_operator.commands.shared import Access, CommandError, Context, Kubeconfig, access, run
+from diloco_operator.commands.shared import Access, CommandError, Context, Kubeconfig, Namespace, access, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def orphans(
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
-    ] = None,
+    namespace: Namespace = None,
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look in all namespaces.")] = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,

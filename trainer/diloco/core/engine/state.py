@@ -193,6 +193,10 @@ class EngineState:
         """Whether a learner has made so many steps without receiving some fragment that it must wait for it."""
         return self.staleness(record) >= self.options.max_staleness_steps
 
+    def waits_at_bound(self, record: LearnerRecord) -> bool:
+        """Whether a learner that trains makes no step before a fragment is merged."""
+        return record.state == LearnerState.TRAINING and self.at_bound(record)
+
     def staleness(self, record: LearnerRecord) -> int:
         """Inner steps that a learner has made since it received the fragment that it received first."""
         return record.step - min(record.received_steps, default=record.step)

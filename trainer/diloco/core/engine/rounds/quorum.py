@@ -11,7 +11,6 @@ from diloco.core.engine.actions import Action, CancelTimer, Note, NoteKind, SetT
 from diloco.core.engine.records import LearnerRecord, Round
 from diloco.core.engine.rounds import requests, round_end, unanswered
 from diloco.core.engine.state import EngineState
-from diloco.spec.status.engine import LearnerState
 
 
 def check(state: EngineState, current: Round, now: float) -> list[Action]:
@@ -35,7 +34,7 @@ def check(state: EngineState, current: Round, now: float) -> list[Action]:
 def _waiting(state: EngineState, current: Round) -> int:
     """How many of those that had nothing to send wait at their staleness bound."""
     declined = (state.learners[name] for name in current.declined)
-    return sum(one.state == LearnerState.TRAINING and state.at_bound(one) for one in declined)
+    return sum(map(state.waits_at_bound, declined))
 
 
 def _give_up(state: EngineState, current: Round, now: float) -> list[Action]:

@@ -54,7 +54,7 @@ def launch_for_those_that_wait(state: EngineState, now: float) -> list[Action]:
         return []
     if any(current.launched_at is not None for current in state.rounds.values()) or not _may_launch(state, now):
         return []
-    waiting = sum(one.state == LearnerState.TRAINING and state.at_bound(one) for one in state.roster.working.values())
+    waiting = sum(map(state.waits_at_bound, state.roster.working.values()))
     if not waiting:
         return []
     return _launch(state, now, f"{waiting} learner(s) wait for it, and fewer than {state.quorum} have reached it")
