@@ -10,7 +10,8 @@ import pytest
 from diloco.model import load_model
 from diloco.runtime.files import write_atomically
 from diloco.runtime.process.exits import EXIT_OK, EXIT_UNEXPECTED
-from diloco.wire.errors import RefusedError
+from diloco.spec.status.engine import LearnerState
+from diloco.wire.errors import RefusedError, UnavailableError
 from diloco.wire.messages import Finished, Refused, StepReport, Welcome
 from testbed.kind.waiting import wait_until
 from tests.support.learner_process import LearnerProcess, make_job
@@ -33,10 +34,13 @@ def test_a_pool_is_scaled_while_the_job_runs(tmp_path: Path) -> None:
     with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one, learner(job, syncer, 2) as early:
         one.begin().train(lambda this: len(this.merged) >= 2)
         # Its process started before the file changed.
-        early.begin().train(lambda this: len(this.merged) >= 1, one)
+        early.begin().train(lambda this: this.steps >= 4, one)
+        assert syncer.status().learners[2].state == LearnerState.UNPLANNED
+        assert not early.merged
         SmallJob(tmp_path, tokens=10_000_000, learners=4)
         syncer.wait_for("LearnersPlanned")
         assert ids(syncer) == [f"here/cpu/{index}" for index in range(4)]
+        early.train(lambda this: len(this.merged) >= 1, one)
         SmallJob(tmp_path, tokens=10_000_000, learners=1)
         syncer.wait_for("LearnersPlanned", times=2)
         assert ids(syncer) == ["here/cpu/0", "here/cpu/2"]
@@ -53,16 +57,16 @@ def test_a_pool_is_scaled_while_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_a_budget_is_raised_while_the_job_trains_and_after_its_end(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=10_000_000)
+    job = SmallJob(tmp_path, tokens=10_000_000, learners=1)
     with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:
         one.begin().train(lambda this: len(this.merged) >= 2)
-        job = SmallJob(tmp_path, tokens=20_000_000)
+        job = SmallJob(tmp_path, tokens=20_000_000, learners=1)
         syncer.wait_for("BudgetChanged")
         assert syncer.status().budget_tokens == 20_000_000
         one.train(lambda this: this.budget == 20_000_000)
-        SmallJob(tmp_path, tokens=1_000)
+        SmallJob(tmp_path, tokens=1_000, learners=1)
         one.train(lambda this: this.finished is not None)
-        job = SmallJob(tmp_path, tokens=5_000)
+        job = SmallJob(tmp_path, tokens=5_000, learners=1)
         assert syncer.exit_code() == EXIT_OK
     with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:
         assert (syncer.status().phase, syncer.status().budget_tokens) == ("Waiting", 5_000)
@@ -111,7 +115,8 @@ def test_a_region_is_added_and_another_one_removed_while_the_job_runs(tmp_path: 
         ScriptedLearner(syncer.address, job, "there/gpu/0") as added,
     ):
         one.begin().train(lambda this: len(this.merged) >= 2)
-        assert isinstance(early.join(), Refused)
+        with pytest.raises(UnavailableError, match="cannot admit 'there/gpu/0': it is not in the manifest"):
+            early.join()
         job.path.write_text(f"{text}regions: [{there}, {here}")
         syncer.wait_for("LearnersPlanned")
         added.begin()
@@ -128,10 +133,8 @@ def test_a_region_is_added_and_another_one_removed_while_the_job_runs(tmp_path: 
         syncer.wait_for("LearnersPlanned", times=2)
         assert one.over.wait(WAIT_SECONDS), "it is put out"
         added.train(lambda _: ids(syncer) == ["there/gpu/0"])
-        with learner(job, syncer) as again:
-            answer = again.join()
-            assert isinstance(answer, Refused)
-            assert answer.refusal == "UnknownLearner"
+        with learner(job, syncer) as again, pytest.raises(UnavailableError, match="not in the manifest"):
+            again.join()
         assert syncer.terminate() == EXIT_OK
     replayed(tmp_path / "s")
 
@@ -159,7 +162,7 @@ def test_it_restarts_with_another_number_of_learners(tmp_path: Path) -> None:
 
 
 def test_the_status_says_exported_once_the_model_exists_and_after_restart(tmp_path: Path) -> None:
-    job = SmallJob(tmp_path, tokens=5_000)
+    job = SmallJob(tmp_path, tokens=5_000, learners=1)
     path = tmp_path / "s" / "model.safetensors"
     path.parent.mkdir()
     # Left by an end of the job that a crash has undone.

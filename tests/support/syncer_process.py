@@ -34,7 +34,7 @@ spec:
   training: {{tokens: {tokens}, sequenceLength: 16, batchSize: 4, checkpointEverySteps: {checkpoint_steps}}}
   sync:
     {{fragments: 4, interval: 4, quorum: {quorum}, compression: None, downlink: {downlink}, anchor: {anchor},
-      leaseSeconds: {lease_seconds}}}
+      leaseSeconds: {lease_seconds}, startupSeconds: {startup_seconds}}}
   syncer: {{checkpointEverySeconds: {checkpoint_every}, tape: {{maxSize: {tape}}}, backup: {backup}}}
   initFrom: {init_from}
   regions: [{{name: here, pools: [{{name: cpu, learners: {learners}, nodesPerLearner: {nodes}}}]}}]
@@ -52,6 +52,7 @@ _DEFAULTS: dict[str, Any] = {
     "checkpoint_steps": 1000,
     "nodes": 1,
     "lease_seconds": 30,
+    "startup_seconds": 600,
     "backup": "null",
     "init_from": "null",
 }

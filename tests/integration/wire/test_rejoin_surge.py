@@ -52,7 +52,9 @@ class Returning(ScriptedLearner):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> SmallJob:
     learners = RETURNING + 2
-    return SmallJob(tmp_path_factory.mktemp("surge"), preset="nano", tokens=10**9, learners=learners, lease_seconds=60)
+    # Two of these train before the others come.
+    changes = {"learners": learners, "lease_seconds": 60, "startup_seconds": 1}
+    return SmallJob(tmp_path_factory.mktemp("surge"), preset="nano", tokens=10**9, **changes)
 
 
 @pytest.fixture

@@ -247,6 +247,7 @@ class _Epoch:
             done = replace(done, merges=done.merges + 1, merges_redone=done.merges_redone + redone)
         elif isinstance(entry.event, Proved):
             self._merges.prove(entry, entry.event)
+        tokens = self._engine.fragment_tokens
         try:
             actions = self._engine.step(entry.event, entry.now)
         except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
@@ -262,6 +263,7 @@ class _Epoch:
         self._done = replace(done, events=done.events + 1, decisions=done.decisions + len(actions), over=over)
         if isinstance(entry.event, Merged):
             self._digests[entry.event.fragment] = entry.event.digest
+        if isinstance(entry.event, Merged) or self._engine.fragment_tokens != tokens:
             self._compare()
         return True
 
