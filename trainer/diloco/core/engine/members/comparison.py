@@ -16,6 +16,7 @@ two.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from math import fsum
 
 from diloco.core.engine.events import PoolTerms
 from diloco.core.engine.state import EngineState
@@ -30,6 +31,8 @@ AS_GIVEN = 2.0
 """Times what the given speeds make of the median of other pools."""
 OF_ITS_SHARE = 2.0
 """Times the pool's planned share of all work."""
+LEAST_MERGED = 0.5
+"""As little of the others' work is taken as merged, in what is twice that share: before many merges none is."""
 
 Rates = tuple[float, float, float]
 """Steps a second, tokens a second, tokens a step."""
@@ -106,6 +109,13 @@ class _Pools:
         self._ascending = [sorted(kind) for kind in zip(*self._rates.values(), strict=True)]
         self._all_work = sum(self._work.values())
         self._done = self._work_of(self._rates)
+        self._tokens = dict.fromkeys(state.pools, (0.0, 0.0))
+        """Of each pool: those that count, and of these the merged ones."""
+        for name in state.planned:
+            record = state.learners[name]
+            counted, merged = self._tokens[record.pool]
+            self._tokens[record.pool] = counted + record.credit.tokens, merged + record.merged_tokens
+        self._all_tokens = tuple(fsum(kind) for kind in zip(*self._tokens.values(), strict=True))
 
     def _work_of(self, pools: Collection[str]) -> Rates:
         """Planned work of pools that are measured, and as many times their steps and their tokens."""
@@ -152,8 +162,14 @@ class _Pools:
             share = OF_ITS_SHARE * (self._all_work - own) / (self._all_work - OF_ITS_SHARE * own)
             mine = (0.0, 0.0, 0.0) if rates is None else self._work_of((pool,))
             known, all_steps, all_tokens = (whole - part for whole, part in zip(self._done, mine, strict=True))
+            share *= self._merged_by_others(pool)
             steps, tokens = min(steps, share * all_steps / known), min(tokens, share * all_tokens / known)
         return steps * speed / terms.batch, tokens * speed, per_step * terms.batch
+
+    def _merged_by_others(self, pool: str) -> float:
+        """The share of the other pools' tokens that is merged: one that is always in time may not gain by that."""
+        counted, merged = (whole - own for whole, own in zip(self._all_tokens, self._tokens[pool], strict=True))
+        return min(1.0, max(LEAST_MERGED, merged / counted)) if counted > 0 else 1.0
 
 
 def _upper_median(ascending: Sequence[float], own: float | None = None) -> float:
