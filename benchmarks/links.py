@@ -8,9 +8,7 @@ run, nothing is trained. All of them are of equal length. Run it with
 A share is merged tokens over trained tokens, and it is held against the share over an ideal link: no latency, no limit.
 """
 
-import multiprocessing
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +17,7 @@ from diloco.simulate.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from support.job import manifest
+from support.processes import workers
 from support.report import Ratio, command, write_report
 
 FRAGMENTS = INTERVAL = 24
@@ -126,7 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     learners, steps = ((4,), 120) if arguments.quick else ((4, 8), STEPS)
     todo = cases(learners, steps)
-    with ProcessPoolExecutor(arguments.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with workers(arguments.workers) as pool:
         everything = list(dict.fromkeys([*todo, *(case.ideal for case in todo)]))
         results = dict(zip(everything, pool.map(run, everything), strict=True))
     tables: dict[str, list[dict[str, Any]]] = {}

@@ -1,22 +1,23 @@
 """The jobs that benchmarks train, and the processes that do it."""
 
 import json
-import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diloco.core.engine.events import StepReported
 from diloco.local.status_poll import StatusError, fetch_status
 from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, Torn
 from diloco.tape.segments import find_tapes
+from support.processes import started, workers
+
+if TYPE_CHECKING:
+    import subprocess
 
 DILOCO: Final = (sys.executable, "-m", "diloco.cli.entry")
 _TICK_SECONDS: Final = 0.1
@@ -47,7 +48,7 @@ def manifest(
 
 def alone(function: Callable[..., T], *arguments: object) -> T:
     """What a function returns in a process of its own, of which nothing is left for the next one."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    with workers(1) as process:
         return process.submit(function, *arguments).result()
 
 
@@ -66,7 +67,7 @@ def running(folder: Path, job: dict[str, Any], *flags: str) -> Iterator["subproc
     """`diloco run` with one thread a process, whose output is in ``folder / "out"``."""
     (folder / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
     command = [*DILOCO, "run", str(folder / "job.yaml"), "--output", str(folder / "out"), "--no-view"]
-    with subprocess.Popen([*command, "--threads", "1", *flags], stdout=sys.stderr) as run:
+    with started([*command, "--threads", "1", *flags], stdout=sys.stderr) as run:
         try:
             yield run
         finally:

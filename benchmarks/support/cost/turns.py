@@ -5,7 +5,6 @@ be, counts in all of them. A pause is shorter than what any of them takes for a 
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -23,6 +22,7 @@ from diloco.spec.status.syncer import SyncerStatus
 from support.cost.exchange import CODECS, FRAGMENTS, LEARNERS, job, trainer_of
 from support.goodput.groups import FaultTolerant
 from support.job import await_steps, cpu_seconds, python_path, running
+from support.processes import SPAWN, process
 
 TURN_SECONDS: Final = 2.0
 _WARM_UP_STEPS: Final = len(LEARNERS) * (FRAGMENTS + 2)
@@ -118,22 +118,21 @@ def _ours(folder: Path, codecs: str, link: str) -> Iterator[tuple[Side, Callable
 
 @contextmanager
 def _alone() -> Iterator[Side]:
-    spawn = multiprocessing.get_context("spawn")
-    counts = [spawn.Value("q") for _ in LEARNERS]
-    processes = [spawn.Process(target=_train_alone, args=one) for one in zip(LEARNERS, counts, strict=True)]
+    counts = [SPAWN.Value("q") for _ in LEARNERS]
+    trainers = [process(_train_alone, *one) for one in zip(LEARNERS, counts, strict=True)]
     try:
-        for process in processes:
-            process.start()
+        for trainer in trainers:
+            trainer.start()
         side = Side(
-            {process.pid: "unsynchronized" for process in processes if process.pid is not None},
+            {trainer.pid: "unsynchronized" for trainer in trainers if trainer.pid is not None},
             lambda: sum(count.value for count in counts),
         )
         while side.steps() < _WARM_UP_STEPS:
             time.sleep(0.5)
         yield side
     finally:
-        for process in processes:
-            process.kill()
+        for trainer in trainers:
+            trainer.kill()
 
 
 def _train_alone(learner: str, steps: Any) -> None:

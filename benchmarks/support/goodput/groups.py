@@ -19,6 +19,7 @@ import psutil
 import torch.distributed as dist
 
 from diloco.local.launch import free_ports
+from support.processes import started
 
 RANK = ("-m", "support.rank")
 REPLICA = ("-m", "support.goodput.torchft_replica")
@@ -146,7 +147,7 @@ class FaultTolerant(Group):
 
 def _started(command: Sequence[str | Path], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as file:
-        return subprocess.Popen(command, stdout=file, stderr=file)
+        return started(command, stdout=file, stderr=file)
 
 
 def torchft_python(folder: Path) -> Path:

@@ -1,9 +1,9 @@
 """A network of namespaces whose links have a rate and a delay in their packets, for benchmarks of slow and far links.
 
 Each region has a namespace, joined to the namespace of a hub by a TUN device at either end. A process of its own, this
-file run as a script, carries the packets: it lets them through at the link's rate, from a queue that drops what does
-not fit, and delivers each after the link's delay. So TCP meets the link as it would meet a real one, which a relay of
-bytes on loopback cannot do. It needs root, network namespaces and /dev/net/tun, and no traffic control of the kernel.
+module run, carries the packets: it lets them through at the link's rate, from a queue that drops what does not fit, and
+delivers each after the link's delay. So TCP meets the link as it would meet a real one, which a relay of bytes on
+loopback cannot do. It needs root, network namespaces and /dev/net/tun, and no traffic control of the kernel.
 
 Packets are larger than Ethernet's, so that Python can carry 1 Gbit/s: about two thousand a second.
 """
@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
+
+from support.processes import started
 
 _CLONE_NEWNET: Final = 0x40000000  # sched.h
 _TUNSETIFF: Final = 0x400454CA  # linux/if_tun.h
@@ -173,8 +175,8 @@ class Network:
         return namespace
 
     def _carry(self, hub: int, far: int, shape: LinkShape) -> None:
-        words = [sys.executable, __file__, str(hub), str(far), json.dumps(asdict(shape))]
-        self._carriers.append(subprocess.Popen(words, pass_fds=(hub, far)))
+        words = [sys.executable, "-m", __name__, str(hub), str(far), json.dumps(asdict(shape))]
+        self._carriers.append(started(words, pass_fds=(hub, far), cwd=Path(__file__).parents[2]))
         os.close(hub)
         os.close(far)
 

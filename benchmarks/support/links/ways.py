@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import multiprocessing
 import socket
 import ssl
 import time
@@ -20,6 +19,7 @@ from diloco.wire.messages import Alive, Join, PullRequest, PushHeader
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.tls import ClientTls, ServerTls
 from support.links.peers import DONE, ORDER, PULL, PUSH, Far, fill, receive, send, serve
+from support.processes import SPAWN, process
 from testbed.repeating import repeating
 
 JOB, LEARNER = "benchmark", "region/pool/0"
@@ -147,16 +147,15 @@ def connected(call: Callable[[], T]) -> T:
 @contextlib.contextmanager
 def started(far: Far) -> Iterator[tuple[int, Connection]]:
     """A process that serves in this thread's network namespace: its port, and the way to it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(far, theirs), daemon=True)
-    process.start()
+    ours, theirs = SPAWN.Pipe()
+    server = process(serve, far, theirs)
+    server.start()
     theirs.close()
     try:
         yield ours.recv(), ours
     finally:
-        process.kill()
-        process.join()
+        server.kill()
+        server.join()
 
 
 def certificates(folder: Path) -> tuple[ServerTls, ClientTls]:

@@ -3,23 +3,20 @@
 Which runs are wanted and how their results are used is decided elsewhere.
 """
 
-import ctypes
 import math
-import multiprocessing
-import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from support.processes import workers as pool_of
 from support.quality.runs import Setting, fingerprint, run, setting_of
 from support.quality.variants import VARIANTS, WORKLOADS
 from support.report import append_entry, read_entries
 
 Result = dict[str, Any]
-_PR_SET_PDEATHSIG = 1
 Due = Callable[[dict[Setting, Result]], Sequence[Setting]]
 """The settings that are to be run, most important first, given what has a result."""
 
@@ -31,9 +28,7 @@ class Runner:
         """Compute the fingerprints of ``variants``, which will be requested, and of those in the cache."""
         self._cache = cache
         self._workers = workers
-        # Spawned, not forked: torch's thread pool does not survive a fork. A worker that started keeps its code.
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(workers, context, initializer=_end_with_parent)
+        self._pool = pool_of(workers)
         kept = list(self._read())
         names = sorted({*variants, *(setting.variant for setting, _, _ in kept)})
         self.fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
@@ -78,11 +73,6 @@ class Runner:
             setting = setting_of(entry["setting"])
             if setting.variant in VARIANTS and setting.workload in WORKLOADS:
                 yield setting, entry["key"], entry["result"]
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent ends in any way: runs take minutes, and their results would be lost."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def name_of(setting: Setting) -> str:

@@ -6,7 +6,6 @@ product's own syncer and learners; data-parallel training is `support/rank.py`.
 
 import contextlib
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from diloco.local.journal import Entry
 from diloco.local.report.history_builder import HistoryBuilder
@@ -24,6 +23,10 @@ from diloco.spec import load_job
 from diloco.spec.status.engine import Phase
 from support.job import manifest, python_path, tapes
 from support.links.delay_line import HUB, LinkShape, Moved, Network
+from support.processes import started
+
+if TYPE_CHECKING:
+    import subprocess
 
 REGIONS: Final = ("r0", "r1", "r2", "r3")
 """One learner in each."""
@@ -185,7 +188,7 @@ class _Processes:
         with self._joined.inside(region), (self._folder / f"{name}.log").open("wb") as log:
             settings = [f"{key}={value}" for key, value in {"OMP_NUM_THREADS": "1", **environment}.items()]
             command = ["/usr/bin/env", *settings, sys.executable, *words]
-            self._started[name] = subprocess.Popen(command, stdout=log, stderr=log)
+            self._started[name] = started(command, stdout=log, stderr=log)
 
     def await_all(self, look: Callable[[], None] = lambda: None) -> None:
         """Wait until every process has ended, or one has failed; ``look`` is called now and then."""
