@@ -46,6 +46,7 @@ def test_one_certificate_does_not_take_the_job(
     assert found.seconds >= lasts * honest(*pools).seconds
     assert found.weight <= weight
     assert found.credited >= 0.99, "the others lose nothing"
+    assert sum(found.merged.values()) == pytest.approx(found.merged_tokens)
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,8 @@ class Ended:
     seconds: float
     merged: dict[str, float]
     """By learner: its tokens that count as merged."""
+    merged_tokens: float
+    """Of the job."""
     weights: dict[str, float]
     """By learner: its share of all weights."""
     trained: dict[str, int]
@@ -362,6 +364,7 @@ def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
     return Ended(
         clock.now,
         {name: one.merged_tokens for name, one in known.items()},
+        syncer.state.merged_tokens,
         {name: weight / total for name, weight in syncer.weights.items()},
         {one.id: one.tokens for one in trained},
         min((one.credit.tokens / one.tokens for one in trained), default=1.0),

@@ -10,6 +10,7 @@ An elastic pool counts with its minimum. All of this outlasts a restart of the s
 """
 
 from math import fsum
+from operator import mul
 
 from diloco.core.engine.actions import Action, Note, NoteKind
 from diloco.core.engine.members import comparison
@@ -51,4 +52,7 @@ def _count_withheld(state: EngineState, now: float) -> tuple[int, int]:
     counts = [min(tokens, int(possible)) for tokens in withheld]
     for fragment, tokens in enumerate(counts):
         state.count_tokens(fragment, tokens)
+    merged = fsum(map(mul, state.options.shares, withheld))
+    for record in state.learners.values():
+        record.merged_tokens *= state.merged_tokens / merged if merged else 1.0
     return sum(withheld), sum(counts)
