@@ -120,10 +120,12 @@ def made(cluster: Cluster, namespace: str) -> Callable[[str, int, int], ClusterJ
     kept, lost = on(next(node for node in cluster.nodes if node != cluster.workers[0])), on(cluster.workers[0])
 
     def make(name: str, witnesses: int, tokens: int) -> ClusterJob:
-        regions = (
-            region("east", pool("steady", witnesses, speed=0.1 if witnesses else 1.0, **kept)),
-            region("west", pool("spot", speed=0.1 if witnesses else SLOW, **lost)),
-        )
+        steady = pool("steady", witnesses, speed=0.1 if witnesses else 1.0, **kept)
+        spot = pool("spot", speed=0.1 if witnesses else SLOW, **lost)
+        if not witnesses:
+            # Otherwise a witness counts as at most four times as fast as the victim.
+            steady["speed"], spot["speed"] = 1.0, SLOW
+        regions = region("east", steady), region("west", spot)
         body = manifest(name, *regions, tokens=tokens, failurePolicy={"lostPods": {"afterSeconds": 10}})
         body["spec"]["syncer"] |= kept
         return apply(cluster, namespace, body)

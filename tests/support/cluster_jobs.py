@@ -65,6 +65,8 @@ def manifest(name: str, *regions: dict[str, Any], tokens: int = ENDLESS, **spec:
             "fragments": 4,
             "interval": 8,
             "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
+            # Merging begins then, whatever share of the learners has come.
+            "startupSeconds": 120,
             # No learner pauses while the syncer is away, however long that takes.
             "maxStalenessSteps": 1_000_000,
         },

@@ -223,7 +223,9 @@ def _begins(state: EngineState, record: LearnerRecord, now: float) -> list[Actio
     record.clock = state.options.schedule.due(state.launched)
     state.becomes(record, LearnerState.TRAINING)
     if state.phase == Phase.WAITING:
-        waits = "" if state.begun else "; merging begins once half of the planned learners have made a step"
+        begins = "merging begins once half of the planned learners have made a step"
+        seconds = f"{state.options.startup_seconds:g} s after the first joined (sync.startupSeconds)"
+        waits = "" if state.begun else f"; {begins}, or {seconds}"
         state.phase, state.phase_reason = Phase.TRAINING, f"{record.id} trains{waits}"
     trains = Note(NoteKind.LEARNER_TRAINS, f"loaded the model, its clock starts at {record.clock}", record.id)
     return [trains, *rounds.learner_ready(state, record, now)]
