@@ -24,7 +24,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     causes += cluster_causes(job_now.clusters, job_now.spec.learner_ids, trains)
     volume = volume_causes(job_now.claim, looked.events)
     causes += [*volume, *loss_causes(job_now.volume)]
-    syncer = syncer_pod_causes(job_now.deployment, looked, job_now.now)
+    syncer = syncer_pod_causes(job_now.deployment, job_now.syncer_pods, looked, job_now.now)
     # The claim's own event says more than that of the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     pods = job_now.pods_by_set or {}

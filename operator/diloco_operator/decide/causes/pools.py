@@ -13,7 +13,15 @@ from datetime import datetime
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause, gravest_first, gravity, joined
 from diloco_operator.decide.causes.claims import with_claims
-from diloco_operator.decide.causes.pods import PodProblem, is_on_silent_node, is_ready, pod_problem, running_since
+from diloco_operator.decide.causes.pods import (
+    PodProblem,
+    evicted_by,
+    is_on_silent_node,
+    is_ready,
+    node_of,
+    pod_problem,
+    running_since,
+)
 from diloco_operator.decide.objects.workloads import PoolWorkload, component, index_of, rollout_waits
 from diloco_operator.decide.observed import ChildKey, Object, PodList, PodObserved
 from diloco_operator.decide.reasons import Reason
@@ -178,10 +186,10 @@ def _counted(workload: PoolWorkload) -> str:
     return f"{{count}}{whole} of {workload.pool}{fewest}"
 
 
-def syncer_pod_causes(deployment: Object | None, looked: PodList, now: datetime) -> list[Cause]:
-    """The causes that keep the syncer's pod from running."""
-    own = [observed for observed in looked.pods if component(observed.pod) == labels.SYNCER]
+def syncer_pod_causes(deployment: Object | None, own: list[PodObserved], looked: PodList, now: datetime) -> list[Cause]:
+    """The causes that keep the syncer's pod from running; ``own``: its pods."""
     problems = [problem for observed in own if (problem := pod_problem(observed, now)) is not None]
+    problems += [PodProblem(Reason.EVICTED, why) for one in own if (why := evicted_by(one.pod))]
     causes = [replace(cause, message=cause.message + _outranked(own, looked)) for cause in _grouped(problems, "syncer")]
     # The Deployment reports on its own that its ReplicaSet may not create pods.
     conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
@@ -233,8 +241,7 @@ def _missing(pod: Object, learner: str, known: Spared, now: datetime) -> PodProb
     if ready and pod["metadata"].get("deletionTimestamp"):
         return None  # it has left
     if is_on_silent_node(pod):
-        node = pod.get("spec", {}).get("nodeName") or "its node"
-        return PodProblem(Reason.LEARNERS_MISSING, f"{node} does not respond", node_silent=True)
+        return PodProblem(Reason.LEARNERS_MISSING, f"{node_of(pod)} does not respond", node_silent=True)
     # Kubernetes takes a pod for ready for a while after its node is gone.
     return PodProblem(Reason.LEARNERS_MISSING, _CUT_OFF if was_joined else "", node_silent=ready)
 
