@@ -244,6 +244,8 @@ class Observed:
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
     """Why the API server has refused to apply objects, by their keys, if a retry cannot help (400, 403, 409, 422). It
     need not survive a restart of the operator, because the same request gets the same answer."""
+    reverted: Mapping[ChildKey, str] = field(default_factory=dict)
+    """How something keeps changing objects that the operator therefore repairs only now and then, and who it is."""
     pods_forbidden: frozenset[str] = frozenset()
     """Clusters whose API server has refused to delete a pod; the empty name is home."""
     clusters: Mapping[str, ClusterSeen] = field(default_factory=dict)

@@ -49,10 +49,16 @@ def readmission_causes(job_now: JobNow) -> list[Cause]:
 
 
 def blocking_causes(observed: Observed) -> list[Cause]:
-    """A cause for each object that the API server rejects."""
+    """A cause for each object that the API server rejects, or that something keeps changing."""
     return [
-        Cause(Reason.APPLY_REFUSED, f"the API server rejected {key}: {one_line(text)}")
-        for key, text in observed.refused.items()
+        *(
+            Cause(Reason.APPLY_REFUSED, f"the API server rejected {key}: {one_line(text)}")
+            for key, text in observed.refused.items()
+        ),
+        *(
+            Cause(Reason.OBJECT_REVERTED, f"something keeps changing {key}: {one_line(text)}")
+            for key, text in observed.reverted.items()
+        ),
     ]
 
 

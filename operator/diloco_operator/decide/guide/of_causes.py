@@ -195,6 +195,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "deletes the pod by force; the syncer turns its process away if it still runs.",
             "Nothing: a new pod takes its place on another node. See 'A node is lost' below.",
         ),
+        Reason.OBJECT_REVERTED: warning(
+            "Something keeps changing one of the job's objects, a pool's replicas for example. The message says which "
+            "field and, if the API server knows it, who. The operator repairs the object only once a minute.",
+            "Remove the webhook's rule, the autoscaler or the second operator (a Lease keeps operators apart only "
+            "within one namespace).",
+        ),
         Reason.EVICTED: warning(
             "A pod was evicted from its node: disk or memory pressure, or preemption by a pod of higher priority.",
             "Nothing: it restarts elsewhere. If it happens often, raise the requests to what the pod uses, or set a "

@@ -65,12 +65,6 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "`failurePolicy.minimumLearners` learners are left.",
             "Read the logs of the learners that were given up, mend the cause, then apply a new job.",
         ),
-        Reason.OBJECT_REVERTED: warning(
-            "Something keeps reverting one of the job's objects. The message names the object and, if the API server "
-            "knows it, who changes which field. The operator repairs the object only once a minute.",
-            "Remove the webhook's rule, the autoscaler or the second operator (a Lease keeps operators apart only "
-            "within one namespace).",
-        ),
         Reason.CHILDREN_LEFT: warning(
             "The job was deleted, another cluster did not answer for ten minutes, and objects are left there, perhaps "
             "with learners that run. Or the annotation `diloco.dev/give-up-place` gives up what a job has there.",

@@ -76,6 +76,7 @@ class Observer:
             syncer=await self._ask_syncer(job, children, memory),
             applied=dict(memory.applied),
             refused=memory.still_failing | memory.refused,
+            reverted=memory.still_reverted,
             pods_forbidden=memory.pods_forbidden,
             clusters=self.places.seen(job),
         )
