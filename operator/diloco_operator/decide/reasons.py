@@ -75,6 +75,7 @@ class Reason(StrEnum):
     LEARNERS_MISSING = "LearnersMissing"
     READMISSION_IGNORED = "ReadmissionIgnored"
     ROLLOUT_WAITING = "RolloutWaiting"
+    KUBECONFIG_DELETED = "KubeconfigDeleted"
     CREDENTIALS_EXPIRING = "CredentialsExpiring"
     BACKUP_FAILING = "BackupFailing"
     TAPE_FAILING = "TapeFailing"

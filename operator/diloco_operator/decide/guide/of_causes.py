@@ -271,6 +271,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "updated: a StatefulSet updates one pod at a time, the last first.",
             "Fix that pod, or run `kubectl delete pod` on those that wait: each comes back with the new template.",
         ),
+        Reason.KUBECONFIG_DELETED: warning(
+            "Someone has deleted the Secret with a region's kubeconfig. The finalizer `diloco.dev/in-use` keeps it, "
+            "and the operator uses it, until no job names it.",
+            "To keep the region, remove the Secret's finalizers and make it again (`diloco cluster kubeconfig`). To "
+            "take the cluster away, remove the region, or the Secret's label `diloco.dev/cluster`.",
+        ),
         Reason.CREDENTIALS_EXPIRING: warning(
             "The token or client certificate in a region's kubeconfig runs out soon, and the operator cannot renew "
             "it: it renews no certificate, and a token only if its ServiceAccount may create tokens for itself.",
