@@ -43,8 +43,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.APPLY_REFUSED: warning(
             "The API server rejected one of the job's objects: an invalid quantity, a quota, an admission policy, a "
             "permission that the operator lacks.",
-            "Fix what the message says; a claim that does not exist yet takes another `syncer.storage.size`. The operator "
-            "retries every 30 s, and at once when the job changes.",
+            "Fix what the message says; a claim that does not exist yet takes another `syncer.storage.size`. The "
+            "operator retries every 30 s, and at once when the job changes.",
         ),
         Reason.VOLUME_LOST: warning(
             "The claim that held the training, or the volume behind it, is gone, or another claim has its name. The "
