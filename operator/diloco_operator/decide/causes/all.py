@@ -5,7 +5,7 @@ from diloco_operator.decide.causes.bad_nodes import bad_node_causes
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.clusters import cluster_causes
 from diloco_operator.decide.causes.pools import Spared, learner_causes, syncer_pod_causes
-from diloco_operator.decide.causes.syncer import cut_off, present, reported_causes, training
+from diloco_operator.decide.causes.syncer import cut_off, present, reported_causes, storage_causes, training
 from diloco_operator.decide.causes.volume import loss_causes, volume_causes
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import set_of
@@ -38,8 +38,14 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
 
 
 def stopping_causes(job_now: JobNow) -> list[Cause]:
-    """The causes for a job that should be stopped, but for lost pods: a volume that is gone, clusters."""
-    return [*blocking_causes(job_now.observed), *loss_causes(job_now.volume), *cluster_causes(job_now.clusters)]
+    """The causes for a job that should be stopped, but for lost pods: its storage, clusters."""
+    storage = [] if job_now.told is None else storage_causes(job_now.told)
+    return [
+        *blocking_causes(job_now.observed),
+        *loss_causes(job_now.volume),
+        *storage,
+        *cluster_causes(job_now.clusters),
+    ]
 
 
 def readmission_causes(job_now: JobNow) -> list[Cause]:

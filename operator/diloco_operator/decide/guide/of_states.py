@@ -41,8 +41,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "If this lasts more than five minutes, see 'A node is lost' below.",
         ),
         Reason.SUSPENDED: normal(
-            "No pod is left. The checkpoint is on the syncer's volume.",
-            "Resume with `suspend: false`.",
+            "No pod is left.",
+            "Resume with `suspend: false`: the job goes on from its last checkpoint.",
         ),
         Reason.RESUMED: normal(
             "The job was suspended and continues from its checkpoint.",
@@ -57,8 +57,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.DEADLINE_EXCEEDED: warning(
             "`activeDeadlineSeconds` have passed since the job was started or last resumed.",
-            "The last checkpoint is on the syncer's volume. A failed job is not started again: apply a new one with a "
-            "longer deadline.",
+            "A failed job is not started again: apply a new one with a longer deadline. The last checkpoint, if there "
+            "is one, is on the syncer's volume.",
         ),
         Reason.TRAINING_FAILED: warning(
             "The syncer ended the training. The message gives its reason: usually fewer than "

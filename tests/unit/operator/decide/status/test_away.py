@@ -110,6 +110,39 @@ def test_the_deadline_counts_while_the_syncer_is_away() -> None:
     assert w.status["reason"] == "DeadlineExceeded"
 
 
+def test_a_full_disk_is_told_until_the_syncer_says_otherwise() -> None:
+    w = training_world()
+    w.syncer.checkpoint_problem = "no space left on device"
+    w.run(10)
+    assert degraded(w)[1] == "CheckpointFailing"
+    told = "the syncer cannot write checkpoints: no space left on device (when the syncer last answered)"
+    w.change(syncer={"resources": {"requests": {"cpu": "1"}}})
+    w.run(10)
+    assert w.condition("Ready")["reason"] == "WaitingForSyncer"
+    assert degraded(w) == ("True", "CheckpointFailing", told)
+    w.change(suspend=True)
+    w.run(120)
+    assert w.condition("Suspended")["message"] == ""
+    assert degraded(w) == ("True", "CheckpointFailing", told)
+    assert "no longer degraded" not in str(w.events)
+    w.syncer.checkpoint_problem = ""
+    w.change(suspend=False)
+    w.run(60)
+    assert degraded(w)[0] == "False"
+
+
+def test_of_learners_that_were_reported_a_replaced_syncer_gives_no_all_clear() -> None:
+    w = training_world()
+    w.syncer.stalled = {"us-east/new/0"}
+    w.run(10)
+    w.change(syncer={"resources": {"requests": {"cpu": "1"}}})
+    w.run(10)
+    assert degraded(w)[1] == "LearnersStalled"
+    w.change(suspend=True)
+    w.run(120)
+    assert degraded(w)[0] == "False", "no learner runs"
+
+
 def test_a_drained_syncer_is_told_as_evicted_and_not_as_changed() -> None:
     w = training_world()
     (name,) = w.pods_of("syncer")
