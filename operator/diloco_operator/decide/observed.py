@@ -72,6 +72,8 @@ class PodList:
     claims: Mapping[ChildKey, tuple[str, ...]] = field(default_factory=dict)
     """Access modes of the claims that pods which are being deleted mount, the syncer's and the users'. One that is
     missing could not be read."""
+    egress: Mapping[str, tuple[Object, ...]] = field(default_factory=dict)
+    """The NetworkPolicies that are about egress, by cluster, where a learner runs and has not joined."""
 
 
 class LearnerReport(BaseModel):

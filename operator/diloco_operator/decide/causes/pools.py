@@ -13,6 +13,7 @@ from datetime import datetime
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause, gravest_first, gravity, joined
 from diloco_operator.decide.causes.claims import with_claims
+from diloco_operator.decide.causes.egress import restricted
 from diloco_operator.decide.causes.pods import (
     PodProblem,
     evicted_by,
@@ -162,7 +163,7 @@ def _problems(
     for observed in own:
         learner = _learner(workload, observed.pod)
         problem = with_claims(pod_problem(observed, now), observed, looked.events)
-        problem = problem or _missing(observed.pod, learner, known, now)
+        problem = problem or _missing(observed, learner, looked, known, now)
         if problem is not None and learner not in spared:
             found.setdefault(learner, []).append(_named(workload, observed.pod, problem))
     return [min(problems, key=_first) for problems in found.values()]
@@ -230,8 +231,8 @@ def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
         yield Cause(reason, ": ".join(filter(None, (words, where, detail))))
 
 
-def _missing(pod: Object, learner: str, known: Spared, now: datetime) -> PodProblem | None:
-    since = running_since(pod)
+def _missing(observed: PodObserved, learner: str, looked: PodList, known: Spared, now: datetime) -> PodProblem | None:
+    pod, since = observed.pod, running_since(observed.pod)
     if known.present is None or learner in known.present or since is None:
         return None
     runs_seconds, ready = (now - since).total_seconds(), is_ready(pod)
@@ -243,7 +244,8 @@ def _missing(pod: Object, learner: str, known: Spared, now: datetime) -> PodProb
     if is_on_silent_node(pod):
         return PodProblem(Reason.LEARNERS_MISSING, f"{node_of(pod)} does not respond", node_silent=True)
     # Kubernetes takes a pod for ready for a while after its node is gone.
-    return PodProblem(Reason.LEARNERS_MISSING, _CUT_OFF if was_joined else "", node_silent=ready)
+    why = _CUT_OFF if was_joined else restricted(pod, looked.egress.get(observed.cluster, ()))
+    return PodProblem(Reason.LEARNERS_MISSING, why, node_silent=ready)
 
 
 def _forbidden(workload: PoolWorkload, events: Mapping[ChildKey, tuple[Object, ...]]) -> Iterator[Cause]:

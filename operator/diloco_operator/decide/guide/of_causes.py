@@ -256,9 +256,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.LEARNERS_MISSING: warning(
             "Learner pods run but are not joined to the syncer: they are loading, cannot connect, or are no longer "
             "heard because their link is cut, their node is gone or their process hangs.",
-            "`kubectl logs POD`. Check whether a NetworkPolicy or a service mesh blocks port 29400 of JOB-syncer; for "
-            "a region in another cluster, see [why a learner cannot "
-            "connect](multi-cluster.md#why-a-learner-cannot-connect).",
+            "`kubectl logs POD`. Check whether a NetworkPolicy or a service mesh blocks port 29400 of JOB-syncer, or "
+            "DNS ([what learners need](maintenance.md#namespaces-with-rules)); for a region in another cluster, see "
+            "[why a learner cannot connect](multi-cluster.md#why-a-learner-cannot-connect).",
         ),
         Reason.READMISSION_IGNORED: warning(
             "The annotation `diloco.dev/readmit` names something that is no learner of the job, or, in an event, a "

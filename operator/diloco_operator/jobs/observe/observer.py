@@ -139,6 +139,7 @@ class Observer:
             tuple(pod for look in found for pod in look.pods),
             {key: events for look in found for key, events in look.events.items()},
             {key: modes for look in found for key, modes in look.claims.items()},
+            {cluster: policies for look in found for cluster, policies in look.egress.items()},
         )
         memory.looked_at, memory.looked_at_versions = self.clock(), versions
         return memory.looked
