@@ -7,7 +7,7 @@ before it filters them, so one list of all warnings is cheaper than one list for
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from diloco_operator import labels
 from diloco_operator.api_server.api import Selection
@@ -99,7 +99,7 @@ def _volume(volume: Object) -> Object:
     return _only(volume, ("name", "persistentVolumeClaim")) | ({"ephemeral": {}} if "ephemeral" in volume else {})
 
 
-def _only(given: Object, fields: Iterable[str]) -> Object:
+def _only(given: Mapping[str, Any], fields: Iterable[str]) -> Object:
     return {field: given[field] for field in fields if field in given}
 
 
