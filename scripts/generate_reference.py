@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from generated import REPOSITORY, cell, main
 
 from diloco.spec.base import PUBLISHED_TYPE
-from diloco.spec.crd.immutability import MUTABLE, MUTABLE_SUSPENDED
+from diloco.spec.crd.immutability import MUTABLE, MUTABLE_SUSPENDED, MUTABLE_UNMADE
 from diloco.spec.reading.translate import job_schema
 from diloco.spec.status.job import JobStatus
 from diloco.spec.words import Schema, SchemaReader, listed
@@ -34,7 +34,10 @@ settings, which the operator makes (`InvalidSpec`). Once the job exists, regions
 {"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE))}
 These can be changed while the job is suspended, together with suspending it, or with resuming it:
 
-{"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE_SUSPENDED))}"""
+{"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE_SUSPENDED))}
+And these until the syncer's claim exists, for example because a quota does not allow its size:
+
+{"".join(f"- `{field}`{chr(10)}" for field in sorted(MUTABLE_UNMADE))}"""
 
 STATUS = """
 ## The status

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -54,9 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(arguments: Arguments) -> None:
     connection = await connect(Path(arguments.kubeconfig) if arguments.kubeconfig else None, arguments.context)
-    # Unique for each start, so that a process that takes over is not mistaken for its predecessor.
-    identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    await operate(arguments.options, connection, identity, _fence)
+    await operate(arguments.options, connection, identity(os.environ, os.getpid()), _fence)
+
+
+def identity(environment: Mapping[str, str], process: int) -> str:
+    """The name of this process, by which it holds the Lease.
+
+    It is unique for each start, so that a process that takes over is not mistaken for its predecessor. Only the first
+    process of a container is its pod's: the one before it has ended, and so it need not wait for the Lease to expire.
+    """
+    pod = environment.get("POD_UID") if process == 1 else None
+    return f"{socket.gethostname()}_{pod or secrets.token_hex(4)}"
 
 
 def _fence(reason: str) -> NoReturn:

@@ -7,6 +7,7 @@ once their kind exists (kopf looks for it only once).
 import asyncio
 import logging
 import random
+import secrets
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -273,7 +274,8 @@ class Operator:
             clock=time.monotonic,
             now=_now,
             operator=self._name,
-            identity=self.lease.identity,
+            # A restored copy of this cluster may have the very same pod.
+            identity=f"{self.lease.identity}_{secrets.token_hex(4)}",
         )
 
     @property
@@ -323,7 +325,7 @@ async def operate(
     Args:
         options: the operator's settings.
         connection: the API server.
-        identity: of this process, never used by another one.
+        identity: of this process, never used by another one that runs.
         fence: called with a reason when the lease is lost; ends the process at once.
 
     Raises:

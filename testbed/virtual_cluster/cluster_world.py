@@ -126,7 +126,7 @@ class MemoryApi:
                 for uid, events in self.home.pods.events.items()
                 for event in events
             ]
-        if selection.kind.name == "PersistentVolumeClaim":
+        if selection.kind.name in ("PersistentVolumeClaim", "NetworkPolicy"):
             return copied(list(self.home.of_kind(selection.kind.name).values()))
         wanted = dict(pair.split("=") for pair in selection.labels.split(","))
         pods = (pod for pod in self.home.pods.pods.values() if wanted.items() <= pod["metadata"]["labels"].items())

@@ -118,6 +118,8 @@ class Cluster(Namespace):
     unlisted: frozenset[str] = frozenset()
     same_as: str = ""
     settled: bool = True
+    deleted: bool = False
+    """The Secret with its kubeconfig is being deleted."""
     expiring: Expiring | None = None
     place: str = ""
     """Server and namespace; empty: by its name."""
@@ -136,6 +138,7 @@ class Cluster(Namespace):
             self.place or f"https://{self.name}.example:6443/theirs",
             expiring=self.expiring,
             same_as=self.same_as,
+            deleted=self.deleted,
             settled=self.settled,
             unlisted=self.unlisted,
         )

@@ -14,6 +14,7 @@ from typing import Any
 from diloco_operator import labels, names
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.objects.drift import applied_as
+from diloco_operator.decide.objects.workloads import syncer_ready
 from diloco_operator.decide.observed import (
     Applied,
     ChildKey,
@@ -285,9 +286,10 @@ class World:
             assert not set(self.pods.pods) - self.pods.stuck, "it is reported as suspended, and has pods"
 
     def _answer(self) -> SyncerStatusView | SyncerAway | None:
-        if ("Deployment", names.syncer(self.name)) not in self.home.objects:
+        deployment = self.home.objects.get(("Deployment", names.syncer(self.name)))
+        if deployment is None:
             return None
-        if not self.home.ready_syncer(self.name):
+        if not syncer_ready(deployment):
             return SyncerAway("its pod is not ready")
         if self.unreachable:
             return SyncerAway(self.unreachable)

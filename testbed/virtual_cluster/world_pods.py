@@ -20,6 +20,8 @@ STARTING_SECONDS = 5.0
 ENDING_SECONDS = 20.0
 
 
+SILENT = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+"""The conditions of a pod whose node does not respond."""
 GATED: Object = {
     "phase": "Pending",
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}],
@@ -91,9 +93,9 @@ class Pods:
             )
             self.events[item["metadata"]["uid"]] = [self._event("FailedCreate", text)]
         own, revision = self._of(item), _revision_of(item)
-        ready = sum(is_ready(pod) for pod in own)
         # A Deployment does not count pods that are on their way out; a StatefulSet does.
         kept = [pod for pod in own if item["kind"] == "StatefulSet" or "deletionTimestamp" not in pod["metadata"]]
+        ready = sum(is_ready(pod) for pod in kept)
         updated = sum(_revision(pod) == revision and "deletionTimestamp" not in pod["metadata"] for pod in kept)
         rolls = item["spec"].get("updateStrategy", {}).get("type") != "OnDelete"
         complete = rolls and updated == ready == item["spec"]["replicas"]
@@ -159,7 +161,7 @@ class Pods:
     def _leaves(self, name: str, due: str) -> None:
         if name in self.stuck:
             # The node lifecycle controller's doing.
-            self.pods[name]["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+            self.pods[name]["status"] = {"phase": "Running", "conditions": SILENT}
         elif stamp(self.now) >= due:
             del self.pods[name]
 

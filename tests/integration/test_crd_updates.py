@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diloco.spec.crd.definition import job_schema
-from diloco.spec.crd.immutability import MESSAGE, MUTABLE, MUTABLE_SUSPENDED
+from diloco.spec.crd.immutability import LISTED, MESSAGE, MUTABLE, MUTABLE_SUSPENDED, MUTABLE_UNMADE
 from diloco.spec.crd.schema import at
 from testbed.api_server.server import ApiServer
 from tests.support.job_manifests import EVERY_FIELD, OWN_CODE, TOKEN_FILE, changed
@@ -51,18 +51,18 @@ def _named(path: Path) -> str:
     """What an error about another value names: the field, or the outermost block around it that may not change."""
     for end in range(2, len(path)):
         inside = (f"{_pattern(path[:end])}.", f"{_pattern(path[:end])}[]")
-        if not any(one.startswith(inside) for one in MUTABLE | MUTABLE_SUSPENDED):
+        if not any(one.startswith(inside) for one in LISTED):
             return _text(path[:end])
     return _text(path)
 
 
 def _may_change(path: Path) -> bool:
     """A region or pool of another name is another one, in the place of the first."""
-    return _pattern(path) in MUTABLE or (path[-1] == "name" and isinstance(path[-2], int))
+    return _pattern(path) in MUTABLE | MUTABLE_UNMADE or (path[-1] == "name" and isinstance(path[-2], int))
 
 
 def _is_free(path: Path) -> bool:
-    whole = _pattern(path) in MUTABLE | MUTABLE_SUSPENDED or path[-1:] == ("podTemplate",)
+    whole = _pattern(path) in LISTED or path[-1:] == ("podTemplate",)
     return bool(path) and (whole or "properties" not in _schema(path))
 
 
@@ -138,7 +138,7 @@ def _identified(fields: list[tuple[str, Path]]) -> list[Any]:
 
 
 def test_every_mutable_field_is_tried() -> None:
-    assert {_pattern(path) for _, path in FIELDS} >= MUTABLE | MUTABLE_SUSPENDED
+    assert {_pattern(path) for _, path in FIELDS} >= LISTED
 
 
 @pytest.mark.parametrize(("name", "path"), _identified(FIELDS))
@@ -167,7 +167,7 @@ def test_an_optional_field_cannot_be_removed_unless_listed_as_mutable(
         assert status == 422
         assert f"{_text(path)}: Invalid value: is missing" in answer
         return
-    if _pattern(path) in MUTABLE:
+    if _pattern(path) in MUTABLE | MUTABLE_UNMADE:
         # Without learners, which are 1 by default, other fields of the pool name learners that it lacks.
         assert status == 200 or (path[-1] == "learners" and "once the job exists" not in answer), answer
         return
@@ -213,6 +213,21 @@ def test_a_suspended_job_keeps_what_its_training_depends_on(
 def _assert_says_to_suspend(answer: str, path: Path) -> None:
     assert "cannot be changed while the job runs; suspend it" in answer
     assert str(path[-1]) in answer
+
+
+def test_what_the_claim_is_made_of_can_be_changed_until_there_is_one(job_server: ApiServer) -> None:
+    status, job = job_server.request("POST", JOBS, changed({"metadata.name": "unmade"}))
+    assert status == 201, job
+    storage = {"size": "1Gi", "className": "slow", "accessMode": "ReadWriteOncePod"}
+    status, answer = _put(job_server, _with(job, ("spec", "syncer", "storage"), storage))
+    assert status == 200, answer
+    job_server.set_status(f"{JOBS}/unmade", {"syncer": {"claimUid": "uid"}})
+    job = job_server.request("GET", f"{JOBS}/unmade")[1]
+    for field, value in storage.items():
+        status, answer = _put(job_server, _with(job, ("spec", "syncer", "storage", field), value))
+        assert status == 422, field
+        assert f'"spec.syncer.storage.{field}"' in answer
+    job_server.request("DELETE", f"{JOBS}/unmade")
 
 
 @pytest.mark.parametrize(

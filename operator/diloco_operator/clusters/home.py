@@ -10,12 +10,10 @@ from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import NotFoundError
 from diloco_operator.api_server.kinds import NAMESPACE, SECRET, Object
 from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, Kubeconfig, KubeconfigError, parse
-from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, cluster_name
+from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, IN_USE, cluster_name
 from diloco_operator.clusters.tokens import TokenClaims
 from diloco_operator.objects import labels_of, uid_of
 
-IN_USE: Final = "diloco.dev/in-use"
-"""Finalizer of a Secret that jobs name: until none does, what they have in its cluster can be deleted with it."""
 RENEWED: Final = ".renewed"
 """Appended to a kubeconfig's key in its Secret: the key of its renewed token, whose value is ``DIGEST TOKEN``."""
 
@@ -56,6 +54,8 @@ class StoredKubeconfig:
     digest: str
     """Of the kubeconfig's text: what a renewed token belongs to."""
     secret_uid: str
+    deleted: bool = False
+    """The Secret stays only because it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,10 @@ class HomeSecrets:
         if of == digest and claims is not None and later is not None and claims.precedes(later):
             config = replace(config, token=token)
         # One that is being deleted takes no finalizer any more.
-        if "deletionTimestamp" not in secret["metadata"]:
+        deleted = "deletionTimestamp" in secret["metadata"]
+        if not deleted:
             await self._finalize(secret, [IN_USE])
-        return StoredKubeconfig(config, digest, uid_of(secret))
+        return StoredKubeconfig(config, digest, uid_of(secret), deleted)
 
     async def release(self, secret: Object) -> None:
         """Let a Secret be deleted.

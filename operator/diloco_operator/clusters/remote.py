@@ -67,6 +67,8 @@ class RemoteCluster:
     """Of the kubeconfig as it is now, or was while it could be used; None: there was none."""
     unusable: str = ""
     """Why the kubeconfig is not used; empty: it is, or has not been read yet."""
+    deleted: bool = False
+    """The Secret stays only because it is used."""
     _runs: bool = False
     """The session has not ended."""
     _before: ClusterSeen | None = None
@@ -84,7 +86,7 @@ class RemoteCluster:
         seen = self._answered
         if self.unusable:
             return ClusterSeen(ClusterState.KUBECONFIG_UNUSABLE, self.unusable, seen.seen_at, seen.namespace)
-        return seen
+        return replace(seen, deleted=True) if self.deleted else seen
 
     @property
     def _answered(self) -> ClusterSeen:
@@ -180,8 +182,8 @@ class RemoteCluster:
                 _log.warning("cluster %s: %s; retrying", self.key, error)
                 await asyncio.sleep(max(backoff.seconds(failures), error.retry_after_seconds))
             else:
-                if self.unusable:
-                    self.unusable = ""
+                if self.unusable or self.deleted != stored.deleted:
+                    self.unusable, self.deleted = "", stored.deleted
                     self.around.reported()
                 return stored
 

@@ -69,6 +69,8 @@ class ClusterSeen:
     """Server and namespace: two clusters with the same ones are the same place. Empty: as above."""
     expiring: Expiring | None = None
     """None: the credentials do not run out, or the operator renews them."""
+    deleted: bool = False
+    """The Secret with its kubeconfig is being deleted, and is used until it is gone."""
     settled: bool = True
     """False: the first requests are still under way, so that the state says nothing yet."""
     same_as: str = ""
@@ -89,6 +91,8 @@ class ClusterSeen:
 
 CLUSTER_LABEL: Final = "diloco.dev/cluster"
 """The label of Secrets whose kubeconfig jobs of their namespace may use. Its value does not matter."""
+IN_USE: Final = "diloco.dev/in-use"
+"""Finalizer of a Secret that jobs name: until none does, what they have in its cluster can be deleted with it."""
 DEFAULT_KEY: Final = "kubeconfig"
 """The key of a Secret that holds the kubeconfig, unless the manifest names another one."""
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from diloco.spec.status.job import FormerCluster, RegionStatus
-from diloco_operator.clusters.state import DEFAULT_KEY, ClusterSeen, ClusterState, Credential, cluster_name
+from diloco_operator.clusters.state import DEFAULT_KEY, IN_USE, ClusterSeen, ClusterState, Credential, cluster_name
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line
@@ -207,7 +207,11 @@ class Clusters:
         return ClusterProblem(Reason.CLUSTER_MOVED, text)
 
     def credentials_problem(self, cluster: str) -> ClusterProblem | None:
-        """Credentials that run out soon, and that the operator does not renew."""
+        """Credentials that are gone soon: of a Secret that is being deleted, or that run out and are not renewed."""
+        if cluster in self.seen and self.seen[cluster].deleted:
+            secret = cluster.partition("/")[0]
+            text = f"Secret {secret} is deleted, and kept by its finalizer {IN_USE} and used while a job names it"
+            return ClusterProblem(Reason.KUBECONFIG_DELETED, text)
         expiring = self.seen[cluster].expiring if cluster in self.seen else None
         if expiring is None:
             return None

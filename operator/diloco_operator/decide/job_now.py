@@ -15,7 +15,7 @@ from diloco.spec.checks import MAXIMUM_LEARNERS
 from diloco.spec.names.learner_orders import FAILED_FILE, READMITTED_FILE
 from diloco.spec.placement import Pool
 from diloco.spec.status.job import JobStatus, PoolStatus, UnplacedLearner
-from diloco_operator import names
+from diloco_operator import labels, names
 from diloco_operator.decide.causes.syncer import cut_off
 from diloco_operator.decide.causes.volume import START_ANEW, Volume
 from diloco_operator.decide.clusters import FINALIZER, GIVE_UP_PLACE, HOME, Clusters, said_regions, with_same_places
@@ -36,6 +36,7 @@ from diloco_operator.decide.objects.endpoint import Endpoint, endpoint
 from diloco_operator.decide.objects.workloads import (
     STATEFUL_SET,
     PoolWorkload,
+    component,
     is_bound,
     pool_workloads,
     replicas,
@@ -44,7 +45,7 @@ from diloco_operator.decide.objects.workloads import (
     syncer_deployment,
     syncer_ready,
 )
-from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
+from diloco_operator.decide.observed import ChildKey, Object, Observed, PodObserved, SyncerStatusView
 from diloco_operator.manifests.placement.holds import creates_gated, is_held_back
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.objects import mapping
@@ -185,6 +186,12 @@ class JobNow:
     def deployment(self) -> Object | None:
         """The syncer's Deployment."""
         return syncer_deployment(self.name, self.observed.children)
+
+    @property
+    def syncer_pods(self) -> list[PodObserved]:
+        """Those of the syncer, which is at home; empty where the pods were not listed."""
+        pods = () if self.observed.looked is None else self.observed.looked.pods
+        return [one for one in pods if one.cluster == HOME and component(one.pod) == labels.SYNCER]
 
     @property
     def claim(self) -> Object | None:

@@ -72,6 +72,8 @@ class PodList:
     claims: Mapping[ChildKey, tuple[str, ...]] = field(default_factory=dict)
     """Access modes of the claims that pods which are being deleted mount, the syncer's and the users'. One that is
     missing could not be read."""
+    egress: Mapping[str, tuple[Object, ...]] = field(default_factory=dict)
+    """The NetworkPolicies that are about egress, by cluster, where a learner runs and has not joined."""
 
 
 class LearnerReport(BaseModel):
@@ -244,6 +246,8 @@ class Observed:
     refused: Mapping[ChildKey, str] = field(default_factory=dict)
     """Why the API server has refused to apply objects, by their keys, if a retry cannot help (400, 403, 409, 422). It
     need not survive a restart of the operator, because the same request gets the same answer."""
+    reverted: Mapping[ChildKey, str] = field(default_factory=dict)
+    """How something keeps changing objects that the operator therefore repairs only now and then, and who it is."""
     pods_forbidden: frozenset[str] = frozenset()
     """Clusters whose API server has refused to delete a pod; the empty name is home."""
     clusters: Mapping[str, ClusterSeen] = field(default_factory=dict)

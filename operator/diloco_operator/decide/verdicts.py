@@ -6,10 +6,14 @@ from diloco.spec.status.job import JobStatus
 from diloco.spec.words import listed
 from diloco_operator.decide.causes.cause import Cause, as_grave, gravest_first, joined
 from diloco_operator.decide.causes.pools import FOUND_BY_LOOKING
-from diloco_operator.decide.ending.ending import End
+from diloco_operator.decide.causes.syncer import OF_STORAGE, REPORTED
+from diloco_operator.decide.ending.ending import End, recorded_end
 from diloco_operator.decide.job_now import JobNow
+from diloco_operator.decide.observed import SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.conditions import AS_EXPECTED, Verdict, Verdicts, taken_over
+
+_UNHEARD = " (when the syncer last answered)"
 
 
 def over(before: JobStatus, end: End) -> Verdicts:
@@ -66,12 +70,18 @@ def refused(cause: Cause, others: list[Cause], suspended: Verdict) -> Verdicts:
 
 
 def degraded(job_now: JobNow, causes: list[Cause]) -> Verdict:
-    """The Degraded verdict. While pods cannot be listed, the earlier verdict is kept."""
+    """The Degraded verdict. What only pods, or the syncer, can show is kept while they cannot be asked."""
     causes = gravest_first(causes)
     earlier = taken_over(job_now.before, "Degraded", AS_EXPECTED)
     stands = job_now.observed.look_failed and earlier.status == "True" and earlier.reason in FOUND_BY_LOOKING
     if stands and (not causes or as_grave(earlier.reason, causes[0].reason)):
         return earlier
+    asked = isinstance(job_now.observed.syncer, SyncerStatusView)
+    lasting = OF_STORAGE if job_now.suspend or recorded_end(job_now.before) else REPORTED
+    graver = causes and as_grave(causes[0].reason, earlier.reason)
+    if earlier.status == "True" and earlier.reason in lasting and not (asked or graver):
+        first = earlier.message.partition("; ")[0].removesuffix(_UNHEARD)
+        causes = [Cause(earlier.reason, f"{first}{_UNHEARD}"), *causes]
     return Verdict("True", causes[0].reason, joined(causes)) if causes else AS_EXPECTED
 
 

@@ -22,14 +22,14 @@ from diloco_operator.api_server.errors import (
 )
 from diloco_operator.api_server.kinds import POD, Object, child_kind
 from diloco_operator.api_server.watches import watched_version
-from diloco_operator.decide.objects.drift import applied_as, overwriting
+from diloco_operator.decide.objects.drift import applied_as, difference, overwriting
 from diloco_operator.decide.objects.templates import replaces_pods
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.conditions import event
 from diloco_operator.jobs.jobs import JobKey
-from diloco_operator.jobs.observe.memory import PAUSE_SECONDS, Memory
+from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.places import JobsCluster, Places
 from diloco_operator.manifests.placement.holds import left_over
 
@@ -48,8 +48,6 @@ class ChildWrites:
     failure: ApiError | None = None
     """The first failure at home that may be temporary: the reconcile is retried after its status is written. One
     elsewhere is retried when that cluster is back, and with the next reconcile."""
-    reverted: tuple[JobEvent, ...] = ()
-    """What to tell of objects that something keeps reverting."""
     rolled_out: list[str] = field(default_factory=list)
     """Objects whose running pods are replaced now, because their template was changed."""
     _unknown: set[ChildKey] = field(default_factory=set)
@@ -152,14 +150,13 @@ class ChildWrites:
     @property
     def events(self) -> tuple[JobEvent, ...]:
         """What to tell of objects that were applied."""
-        if not self.rolled_out:
-            return self.reverted
         text = f"{shortlist(self.rolled_out)}: pods are replaced, because their template was changed"
-        return (*self.reverted, event(Reason.ROLLOUT_STARTED, text))
+        return (event(Reason.ROLLOUT_STARTED, text),) if self.rolled_out else ()
 
     @property
-    def _told(self) -> tuple[int, int]:
-        return len(self.memory.refused), len(self.memory.still_failing)
+    def _told(self) -> tuple[int, int, tuple[str, ...]]:
+        memory = self.memory
+        return len(memory.refused), len(memory.still_failing), tuple(memory.still_reverted.values())
 
     def _open(self, child: ChildKey) -> JobsCluster | None:
         """The place of a child; None: nothing is written there now."""
@@ -213,18 +210,21 @@ class ChildWrites:
         _log.info("%s: %s scaled to %d", self.job, child, scaling.replicas)
 
     async def _apply(self, child: ChildKey, body: Object, place: JobsCluster) -> None:
-        before = place.known(child)
+        before, contested = place.known(child), self.memory.is_contested(child, body)
+        who = await self._reverter(place, child, body) if contested else ""
         made = await self._put(place, child, body)
         if before is not None and replaces_pods(before, made):
             self.rolled_out.append(str(child))
         _keep(place, child, made)
         self.memory.was_applied(child, applied_as(body, made))
+        self.memory.reverted.pop(child, None)
+        if contested:
+            self.memory.reverted[child] = f"{difference(body, made, before)}; {who}"
+            _log.warning("%s: something keeps changing %s: %s", self.job, child, self.memory.reverted[child])
         _log.info("%s: %s applied", self.job, child)
 
     async def _put(self, place: JobsCluster, child: ChildKey, body: Object) -> Object:
         kind = child_kind(child.kind)
-        if self.memory.is_contested(child, body):
-            await self._tell_of_revert(place, child, body)
         try:
             applied = await place.api.apply(kind, body)
             return await place.api.overwrite(kind, overwriting(body, applied)) if left_over(body, applied) else applied
@@ -235,16 +235,13 @@ class ChildWrites:
             # Applying keeps the fields that others have set, and these may conflict with ours.
             return await place.api.overwrite(kind, overwriting(body, live))
 
-    async def _tell_of_revert(self, place: JobsCluster, child: ChildKey, body: Object) -> None:
-        """Record that something keeps reverting an object. The API server names it, unless it is an operator too."""
-        who = "the API server names nobody, so it may be another operator or a webhook"
+    async def _reverter(self, place: JobsCluster, child: ChildKey, body: Object) -> str:
+        """Who keeps reverting an object, as the API server names it; it records nobody for a scale of 0."""
         try:
             await place.api.apply(child_kind(child.kind), body, force=False)
         except ConflictError as error:
-            who = error.message
-        text = f"something keeps reverting {child}, which is now repaired once in {PAUSE_SECONDS:.0f} s: {who}"
-        _log.warning("%s: %s", self.job, text)
-        self.reverted = (*self.reverted, event(Reason.OBJECT_REVERTED, text))
+            return error.message
+        return "the API server names nobody: an autoscaler, kubectl scale, a webhook or another operator"
 
     async def _is_foreign(self, child: ChildKey, *, ask: bool = False) -> bool:
         """Whether another owner's object has that name. Sends a request if it is not in the cache, or with ``ask``."""

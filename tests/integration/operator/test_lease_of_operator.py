@@ -38,6 +38,14 @@ async def test_the_second_knows_the_holder_and_acquires_at_once_on_its_release(
     assert transitions.stdout == "1"
 
 
+async def test_who_starts_again_under_its_name_waits_for_nothing(api: Api, namespace: str) -> None:
+    first, again = lease_of(api, namespace, "first"), lease_of(api, namespace, "first")
+    await first.acquire()
+    async with asyncio.timeout(LONG.duration_seconds / 2):
+        await again.acquire()
+    assert again.held
+
+
 async def test_a_lease_that_is_renewed_is_never_taken_and_one_that_is_not_is(api: Api, namespace: str) -> None:
     first, second = lease_of(api, namespace, "first", SHORT), lease_of(api, namespace, "second", SHORT)
     await first.acquire()

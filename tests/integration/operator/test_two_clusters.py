@@ -5,8 +5,7 @@ from typing import Any
 
 from diloco.runtime.process.exits import EXIT_OK
 from diloco_operator.api_server.kinds import CONFIG_MAP, EVENT, REMOTE_CHILDREN, SECRET, STATEFUL_SET
-from diloco_operator.clusters.home import IN_USE
-from diloco_operator.clusters.state import CLUSTER_LABEL
+from diloco_operator.clusters.state import CLUSTER_LABEL, IN_USE
 from diloco_operator.decide.clusters import FINALIZER
 from testbed.api_server.server import ApiServer
 from testbed.kind.waiting import wait_until
@@ -113,6 +112,7 @@ def test_a_deleted_kubeconfig_is_used_until_no_job_names_it(cluster: Cluster, fa
     with start():
         is_made(cluster, far)
         cluster.kubectl("delete", "secret", "far", "--wait=false")
+        wait_until(lambda: cluster.condition("one", "Degraded").get("reason") == "KubeconfigDeleted", "it is told")
         far.server.request("DELETE", CONFIG_MAP.path(far.namespace, "one-job"))
         wait_until(lambda: kinds_there(far) == ELSEWHERE, "it is made anew")
         assert kept_for(cluster) == [IN_USE]

@@ -89,6 +89,7 @@ def test_every_setting_of_the_operator_is_in_its_environment(render: Render) -> 
     secrets = {"image": {"pullSecrets": ["one", "two"]}}
     environment = render(watchNamespaces=["b", "a", "b"], excludeNamespaces=["c"], trainer=secrets).environment
     assert environment == {
+        "POD_UID": {"fieldRef": {"fieldPath": "metadata.uid"}},
         "DILOCO_OPERATOR_NAMESPACE": {"fieldRef": {"fieldPath": "metadata.namespace"}},
         "DILOCO_TRAINER_IMAGE": "diloco-trainer:0.1.0",
         "DILOCO_TRAINER_PULL_SECRETS": "one,two",
@@ -104,7 +105,7 @@ def test_every_setting_of_the_operator_is_in_its_environment(render: Render) -> 
     }
     # The operator itself finds these.
     names = {field.name for field in fields(OperatorOptions)} - {"home_id", "assigns_users"}
-    assert environment.keys() == {f"DILOCO_{name.upper()}" for name in names}
+    assert environment.keys() == {"POD_UID"} | {f"DILOCO_{name.upper()}" for name in names}
 
 
 def test_without_values_there_are_no_namespaces_and_no_image_of_jobs(plain: Rendered, render: Render) -> None:

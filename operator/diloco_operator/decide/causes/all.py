@@ -5,7 +5,7 @@ from diloco_operator.decide.causes.bad_nodes import bad_node_causes
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.clusters import cluster_causes
 from diloco_operator.decide.causes.pools import Spared, learner_causes, syncer_pod_causes
-from diloco_operator.decide.causes.syncer import cut_off, present, reported_causes, training
+from diloco_operator.decide.causes.syncer import cut_off, present, reported_causes, storage_causes, training
 from diloco_operator.decide.causes.volume import loss_causes, volume_causes
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import set_of
@@ -24,7 +24,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     causes += cluster_causes(job_now.clusters, job_now.spec.learner_ids, trains)
     volume = volume_causes(job_now.claim, looked.events)
     causes += [*volume, *loss_causes(job_now.volume)]
-    syncer = syncer_pod_causes(job_now.deployment, looked, job_now.now)
+    syncer = syncer_pod_causes(job_now.deployment, job_now.syncer_pods, looked, job_now.now)
     # The claim's own event says more than that of the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     pods = job_now.pods_by_set or {}
@@ -38,8 +38,14 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
 
 
 def stopping_causes(job_now: JobNow) -> list[Cause]:
-    """The causes for a job that should be stopped, but for lost pods: a volume that is gone, clusters."""
-    return [*blocking_causes(job_now.observed), *loss_causes(job_now.volume), *cluster_causes(job_now.clusters)]
+    """The causes for a job that should be stopped, but for lost pods: its storage, clusters."""
+    storage = [] if job_now.told is None else storage_causes(job_now.told)
+    return [
+        *blocking_causes(job_now.observed),
+        *loss_causes(job_now.volume),
+        *storage,
+        *cluster_causes(job_now.clusters),
+    ]
 
 
 def readmission_causes(job_now: JobNow) -> list[Cause]:
@@ -49,10 +55,16 @@ def readmission_causes(job_now: JobNow) -> list[Cause]:
 
 
 def blocking_causes(observed: Observed) -> list[Cause]:
-    """A cause for each object that the API server rejects."""
+    """A cause for each object that the API server rejects, or that something keeps changing."""
     return [
-        Cause(Reason.APPLY_REFUSED, f"the API server rejected {key}: {one_line(text)}")
-        for key, text in observed.refused.items()
+        *(
+            Cause(Reason.APPLY_REFUSED, f"the API server rejected {key}: {one_line(text)}")
+            for key, text in observed.refused.items()
+        ),
+        *(
+            Cause(Reason.OBJECT_REVERTED, f"something keeps changing {key}: {one_line(text)}")
+            for key, text in observed.reverted.items()
+        ),
     ]
 
 

@@ -40,6 +40,8 @@ _EXIT_JOB_OVER = (EXIT_OK, EXIT_JOB_FAILED)
 """The job is over. The syncer reports that too, and its report is decisive."""
 _AFTER_CAUSE = re.compile(r" (?:preemption:|no new claims to deallocate,)")
 """What the scheduler adds to why no node fits: whether preemption would help. It repeats the nodes."""
+_OF_PLUGIN = re.compile(r'running (?:\w+ plugin )?"(?P<plugin>\w+)"(?: \w+ plugin)?: ')
+"""What the scheduler says before why one of its plugins has failed."""
 _PULLING = re.compile(r'^(?:rpc error: code = \w+ desc = |failed to [a-z ]+ "[^"]*": )+')
 """The steps of a pull, each of which names the image again: the cause comes last, and must not be cut off."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: (ErrImagePull|ImagePullBackOff))?:? ?')
@@ -103,9 +105,28 @@ def is_crash(ended: Object) -> bool:
 def is_on_silent_node(pod: Object) -> bool:
     """Whether its node does not respond.
 
-    Kubelet sets both conditions alike. The node lifecycle controller sets only Ready, once kubelet is not heard of.
+    Kubelet sets both conditions alike, but for a readiness gate, which it gives as the reason. The node lifecycle
+    controller sets only Ready, once kubelet is not heard of, and gives none.
     """
-    return _condition(pod, "Ready").get("status") == "False" and _holds(pod, "ContainersReady")
+    ready = _condition(pod, "Ready")
+    return ready.get("status") == "False" and not ready.get("reason") and _holds(pod, "ContainersReady")
+
+
+def node_of(pod: Object) -> str:
+    """The name of its node, or what stands for it."""
+    return str((pod.get("spec") or {}).get("nodeName") or "its node")
+
+
+def evicted_by(pod: Object) -> str:
+    """What has evicted a pod that is ending, and from where: a drain, preemption, a taint; empty: nothing has.
+
+    On a node that does not respond it cannot end, whatever has evicted it.
+    """
+    told = _condition(pod, "DisruptionTarget")
+    leaves = pod["metadata"].get("deletionTimestamp") and told.get("status") == "True"
+    if not leaves or is_on_silent_node(pod):
+        return ""
+    return f"{one_line(str(told.get('message') or told.get('reason')))} ({node_of(pod)})"
 
 
 def is_lost(pod: Object, now: datetime, after_seconds: float) -> bool:
@@ -141,8 +162,11 @@ def _unscheduled(status: Object) -> PodProblem | None:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             if condition.get("reason") == _GATED:
                 return None  # the controller that set the gate (a queue) removes it when it is the pod's turn
-            detail = one_line(_AFTER_CAUSE.split(str(condition.get("message", "")))[0])
-            volume = "persistentvolumeclaim" in detail.lower()
+            message = _AFTER_CAUSE.split(str(condition.get("message", "")))[0]
+            plugin = _OF_PLUGIN.match(message)
+            detail = one_line(message if plugin is None else message[plugin.end() :])
+            binding = plugin is not None and plugin["plugin"] == "VolumeBinding"
+            volume = binding or "persistentvolumeclaim" in detail.lower()
             return PodProblem(Reason.VOLUME_PENDING if volume else Reason.UNSCHEDULABLE, detail.removesuffix("."))
     return None
 

@@ -13,7 +13,16 @@ from datetime import datetime
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause, gravest_first, gravity, joined
 from diloco_operator.decide.causes.claims import with_claims
-from diloco_operator.decide.causes.pods import PodProblem, is_on_silent_node, is_ready, pod_problem, running_since
+from diloco_operator.decide.causes.egress import restricted
+from diloco_operator.decide.causes.pods import (
+    PodProblem,
+    evicted_by,
+    is_on_silent_node,
+    is_ready,
+    node_of,
+    pod_problem,
+    running_since,
+)
 from diloco_operator.decide.objects.workloads import PoolWorkload, component, index_of, rollout_waits
 from diloco_operator.decide.observed import ChildKey, Object, PodList, PodObserved
 from diloco_operator.decide.reasons import Reason
@@ -154,7 +163,7 @@ def _problems(
     for observed in own:
         learner = _learner(workload, observed.pod)
         problem = with_claims(pod_problem(observed, now), observed, looked.events)
-        problem = problem or _missing(observed.pod, learner, known, now)
+        problem = problem or _missing(observed, learner, looked, known, now)
         if problem is not None and learner not in spared:
             found.setdefault(learner, []).append(_named(workload, observed.pod, problem))
     return [min(problems, key=_first) for problems in found.values()]
@@ -178,10 +187,10 @@ def _counted(workload: PoolWorkload) -> str:
     return f"{{count}}{whole} of {workload.pool}{fewest}"
 
 
-def syncer_pod_causes(deployment: Object | None, looked: PodList, now: datetime) -> list[Cause]:
-    """The causes that keep the syncer's pod from running."""
-    own = [observed for observed in looked.pods if component(observed.pod) == labels.SYNCER]
+def syncer_pod_causes(deployment: Object | None, own: list[PodObserved], looked: PodList, now: datetime) -> list[Cause]:
+    """The causes that keep the syncer's pod from running; ``own``: its pods."""
     problems = [problem for observed in own if (problem := pod_problem(observed, now)) is not None]
+    problems += [PodProblem(Reason.EVICTED, why) for one in own if (why := evicted_by(one.pod))]
     causes = [replace(cause, message=cause.message + _outranked(own, looked)) for cause in _grouped(problems, "syncer")]
     # The Deployment reports on its own that its ReplicaSet may not create pods.
     conditions = ((deployment or {}).get("status") or {}).get("conditions") or ()
@@ -222,8 +231,8 @@ def _grouped(problems: list[PodProblem], who: str) -> Iterator[Cause]:
         yield Cause(reason, ": ".join(filter(None, (words, where, detail))))
 
 
-def _missing(pod: Object, learner: str, known: Spared, now: datetime) -> PodProblem | None:
-    since = running_since(pod)
+def _missing(observed: PodObserved, learner: str, looked: PodList, known: Spared, now: datetime) -> PodProblem | None:
+    pod, since = observed.pod, running_since(observed.pod)
     if known.present is None or learner in known.present or since is None:
         return None
     runs_seconds, ready = (now - since).total_seconds(), is_ready(pod)
@@ -233,10 +242,10 @@ def _missing(pod: Object, learner: str, known: Spared, now: datetime) -> PodProb
     if ready and pod["metadata"].get("deletionTimestamp"):
         return None  # it has left
     if is_on_silent_node(pod):
-        node = pod.get("spec", {}).get("nodeName") or "its node"
-        return PodProblem(Reason.LEARNERS_MISSING, f"{node} does not respond", node_silent=True)
+        return PodProblem(Reason.LEARNERS_MISSING, f"{node_of(pod)} does not respond", node_silent=True)
     # Kubernetes takes a pod for ready for a while after its node is gone.
-    return PodProblem(Reason.LEARNERS_MISSING, _CUT_OFF if was_joined else "", node_silent=ready)
+    why = _CUT_OFF if was_joined else restricted(pod, looked.egress.get(observed.cluster, ()))
+    return PodProblem(Reason.LEARNERS_MISSING, why, node_silent=ready)
 
 
 def _forbidden(workload: PoolWorkload, events: Mapping[ChildKey, tuple[Object, ...]]) -> Iterator[Cause]:

@@ -17,8 +17,32 @@ _MOST_LEFT_OUT = 3
 """Most reasons for learners being left out or in quarantine."""
 CUT_OFF_SECONDS = 15.0
 """A learner without a session that was heard since then may be on its way back (ours)."""
+OF_STORAGE = frozenset({Reason.CHECKPOINT_FAILING, Reason.TAPE_FAILING, Reason.BACKUP_FAILING})
+"""Reasons for problems that a syncer reports, and that last whether or not it runs."""
+REPORTED = OF_STORAGE | {
+    Reason.LEARNERS_GIVEN_UP,
+    Reason.LEARNERS_DIVERGING,
+    Reason.QUORUM_LOWERED,
+    Reason.LEARNERS_NOT_ANSWERING,
+    Reason.LEARNERS_TOO_FAST,
+    Reason.LEARNERS_DISAGREEING,
+    Reason.LEARNERS_STALLED,
+    Reason.LEARNERS_MISSING,
+    Reason.SCHEDULE_MISFIT,
+}
+"""Reasons that only the syncer's report shows: until it answers again, whether they apply is not known."""
 NO_MISFITS = frozenset({"Fits", "StepTimeUnknown"})
 """Kinds that the syncer reports while nothing is known to be wrong with settings and links."""
+
+
+def storage_causes(view: SyncerStatusView) -> list[Cause]:
+    """What the syncer cannot write, to its volume or to where its backups go."""
+    problems = {
+        Reason.CHECKPOINT_FAILING: ("the syncer cannot write checkpoints", view.checkpoint.problem),
+        Reason.TAPE_FAILING: ("the tape is incomplete", view.tape_problem),
+        Reason.BACKUP_FAILING: ("the syncer cannot upload backups", "" if view.backup is None else view.backup.problem),
+    }
+    return [Cause(reason, f"{what}: {one_line(why)}") for reason, (what, why) in problems.items() if why]
 
 
 def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSpec) -> list[Cause]:
@@ -29,18 +53,7 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSp
         wanted: Ids of the learners that the manifest asks for; others no longer matter.
         sync: Settings of the manifest.
     """
-    causes = []
-    if view.checkpoint.problem:
-        causes.append(
-            Cause(
-                Reason.CHECKPOINT_FAILING, f"the syncer cannot write checkpoints: {one_line(view.checkpoint.problem)}"
-            )
-        )
-    if view.tape_problem:
-        causes.append(Cause(Reason.TAPE_FAILING, f"the tape is incomplete: {one_line(view.tape_problem)}"))
-    if view.backup is not None and view.backup.problem:
-        text = f"the syncer cannot upload backups: {one_line(view.backup.problem)}"
-        causes.append(Cause(Reason.BACKUP_FAILING, text))
+    causes = storage_causes(view)
     reports = [report for report in view.learners if report.id in wanted]
     out = sorted(report.id for report in reports if report.state == LearnerState.GIVEN_UP)
     if out:

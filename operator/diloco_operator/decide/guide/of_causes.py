@@ -43,7 +43,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.APPLY_REFUSED: warning(
             "The API server rejected one of the job's objects: an invalid quantity, a quota, an admission policy, a "
             "permission that the operator lacks.",
-            "Fix what the message says. The operator retries every 30 s, and at once when the job changes.",
+            "Fix what the message says; a claim that does not exist yet takes another `syncer.storage.size`. The "
+            "operator retries every 30 s, and at once when the job changes.",
         ),
         Reason.VOLUME_LOST: warning(
             "The claim that held the training, or the volume behind it, is gone, or another claim has its name. The "
@@ -195,6 +196,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "deletes the pod by force; the syncer turns its process away if it still runs.",
             "Nothing: a new pod takes its place on another node. See 'A node is lost' below.",
         ),
+        Reason.OBJECT_REVERTED: warning(
+            "Something keeps changing one of the job's objects, a pool's replicas for example. The message says which "
+            "field and, if the API server knows it, who. The operator repairs the object only once a minute.",
+            "Remove the webhook's rule, the autoscaler or the second operator (a Lease keeps operators apart only "
+            "within one namespace).",
+        ),
         Reason.EVICTED: warning(
             "A pod was evicted from its node: disk or memory pressure, or preemption by a pod of higher priority.",
             "Nothing: it restarts elsewhere. If it happens often, raise the requests to what the pod uses, or set a "
@@ -249,9 +256,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.LEARNERS_MISSING: warning(
             "Learner pods run but are not joined to the syncer: they are loading, cannot connect, or are no longer "
             "heard because their link is cut, their node is gone or their process hangs.",
-            "`kubectl logs POD`. Check whether a NetworkPolicy or a service mesh blocks port 29400 of JOB-syncer; for "
-            "a region in another cluster, see [why a learner cannot "
-            "connect](multi-cluster.md#why-a-learner-cannot-connect).",
+            "`kubectl logs POD`. Check whether a NetworkPolicy or a service mesh blocks port 29400 of JOB-syncer, or "
+            "DNS ([what learners need](maintenance.md#namespaces-with-rules)); for a region in another cluster, see "
+            "[why a learner cannot connect](multi-cluster.md#why-a-learner-cannot-connect).",
         ),
         Reason.READMISSION_IGNORED: warning(
             "The annotation `diloco.dev/readmit` names something that is no learner of the job, or, in an event, a "
@@ -264,6 +271,12 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "`resources` of a pool were changed, and one of its pods is not ready and keeps the others from being "
             "updated: a StatefulSet updates one pod at a time, the last first.",
             "Fix that pod, or run `kubectl delete pod` on those that wait: each comes back with the new template.",
+        ),
+        Reason.KUBECONFIG_DELETED: warning(
+            "Someone has deleted the Secret with a region's kubeconfig. The finalizer `diloco.dev/in-use` keeps it, "
+            "and the operator uses it, until no job names it.",
+            "To keep the region, remove the Secret's finalizers and make it again (`diloco cluster kubeconfig`). To "
+            "take the cluster away, remove the region, or the Secret's label `diloco.dev/cluster`.",
         ),
         Reason.CREDENTIALS_EXPIRING: warning(
             "The token or client certificate in a region's kubeconfig runs out soon, and the operator cannot renew "

@@ -41,8 +41,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "If this lasts more than five minutes, see 'A node is lost' below.",
         ),
         Reason.SUSPENDED: normal(
-            "No pod is left. The checkpoint is on the syncer's volume.",
-            "Resume with `suspend: false`.",
+            "No pod is left.",
+            "Resume with `suspend: false`: the job goes on from its last checkpoint.",
         ),
         Reason.RESUMED: normal(
             "The job was suspended and continues from its checkpoint.",
@@ -57,19 +57,13 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.DEADLINE_EXCEEDED: warning(
             "`activeDeadlineSeconds` have passed since the job was started or last resumed.",
-            "The last checkpoint is on the syncer's volume. A failed job is not started again: apply a new one with a "
-            "longer deadline.",
+            "A failed job is not started again: apply a new one with a longer deadline. The last checkpoint, if there "
+            "is one, is on the syncer's volume.",
         ),
         Reason.TRAINING_FAILED: warning(
             "The syncer ended the training. The message gives its reason: usually fewer than "
             "`failurePolicy.minimumLearners` learners are left.",
             "Read the logs of the learners that were given up, mend the cause, then apply a new job.",
-        ),
-        Reason.OBJECT_REVERTED: warning(
-            "Something keeps reverting one of the job's objects. The message names the object and, if the API server "
-            "knows it, who changes which field. The operator repairs the object only once a minute.",
-            "Remove the webhook's rule, the autoscaler or the second operator (a Lease keeps operators apart only "
-            "within one namespace).",
         ),
         Reason.CHILDREN_LEFT: warning(
             "The job was deleted, another cluster did not answer for ten minutes, and objects are left there, perhaps "

@@ -12,18 +12,15 @@ from typing import Final, NamedTuple
 
 from diloco.spec.status.engine import LearnerState
 from diloco.spec.words import shortlist
-from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.claims import claims_of
-from diloco_operator.decide.causes.pods import seconds_until_lost
-from diloco_operator.decide.clusters import HOME
+from diloco_operator.decide.causes.pods import is_on_silent_node, seconds_until_lost
 from diloco_operator.decide.guide import GUIDE
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.objects.workloads import (
     CLAIM,
     STATEFUL_SET,
     PoolWorkload,
-    component,
     is_settled,
     pods_counted,
 )
@@ -69,7 +66,9 @@ def lost_pods(job_now: JobNow, *, stopping: bool) -> Finding:
     due = [(seconds_until_lost(one.pod, job_now.now, after_seconds), one) for one in _listed_pods(job_now)]
     lost = [one for seconds, one in due if seconds <= 0]
     again = min((seconds for seconds, _ in due if seconds > 0), default=float("inf"))
-    released, syncer_causes = _syncers(job_now, lost)
+    # Nothing but a person moves the syncer from such a node, so nothing is waited for before that is said.
+    gone = [one for one in job_now.syncer_pods if one in lost or is_on_silent_node(one.pod)]
+    released, syncer_causes = _syncers(job_now, gone)
     found = list(_learners(job_now, lost, stopping=stopping))
     doomed = [*released, *(one.deletion for one in found if not one.why)]
     return Finding(
@@ -183,7 +182,7 @@ def _sessions(job_now: JobNow, *, stopping: bool) -> _Sessions:
 def _no_syncer(job_now: JobNow) -> bool:
     """Whether no pod of the syncer exists, and none is being created."""
     wanted = 0 if job_now.deployment is None else pods_counted(job_now.deployment)
-    return job_now.observed.looked is not None and not wanted and not any(map(_is_syncers, _listed_pods(job_now)))
+    return job_now.observed.looked is not None and not wanted and not job_now.syncer_pods
 
 
 def _mounted(job_now: JobNow, observed: PodObserved) -> _Why | None:
@@ -233,13 +232,13 @@ def _learner_causes(found: Iterable[_Lost], *, stopping: bool) -> Iterator[Cause
             yield Cause(Reason.NODE_LOST, f"{told}; the operator {'removes' if stopping else 'replaces'} {pod}")
 
 
-def _syncers(job_now: JobNow, lost: Iterable[PodObserved]) -> tuple[list[PodDeletion], list[Cause]]:
-    """The syncer's lost pods that a person has released, and what to do about the others."""
+def _syncers(job_now: JobNow, gone: Iterable[PodObserved]) -> tuple[list[PodDeletion], list[Cause]]:
+    """The syncer's pods on lost nodes that a person has released, and what to do about the others."""
     released, causes, stopped = [], [], job_now.annotation(SYNCER_STOPPED)
-    for observed in filter(_is_syncers, lost):
+    for observed in gone:
         name, uid, node = str(observed.pod["metadata"].get("name", "")), uid_of(observed.pod), _node(observed.pod)
         why = _undeletable(job_now, observed)
-        if stopped == uid and why is None:
+        if stopped == uid and why is None and observed.pod["metadata"].get("deletionTimestamp"):
             deletion = PodDeletion(ChildKey(POD, name), uid, Reason.SYNCER_POD_RELEASED, "the syncer", node)
             released.append(deletion)
             continue
@@ -250,16 +249,11 @@ def _syncers(job_now: JobNow, lost: Iterable[PodObserved]) -> tuple[list[PodDele
         )
         if stopped == uid and why is not None:
             text += f"; the annotation has no effect: {why.text}"
-        elif stopped:
+        elif stopped not in ("", uid):
             told = one_line(stopped, _LONGEST_TOLD)
             text += f"; that annotation is {told} at present, which is not the uid of this pod"
         causes.append(Cause(Reason.SYNCER_NODE_LOST, text))
     return released, causes
-
-
-def _is_syncers(observed: PodObserved) -> bool:
-    """Whether it is the syncer's, which is at home."""
-    return observed.cluster == HOME and component(observed.pod) == labels.SYNCER
 
 
 def _controls(workload: PoolWorkload, pod: Object) -> bool:

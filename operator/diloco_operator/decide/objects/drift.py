@@ -7,9 +7,12 @@ API server made of that. Once too often changes nothing, so a new process applie
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from diloco_operator.decide.observed import Applied, Object
+
+_LONGEST_VALUE: Final = 40
 
 
 def applied_as(desired: Object, made: Object) -> Applied:
@@ -20,6 +23,26 @@ def applied_as(desired: Object, made: Object) -> Applied:
 def is_due(desired: Object, live: Object, last: Applied | None) -> bool:
     """Whether an object that exists has to be applied; ``last``: None if this process has not applied it yet."""
     return last != applied_as(desired, live)
+
+
+def difference(desired: Object, made: Object, live: Object | None) -> str:
+    """How ``live``, an object that was changed, differs from what was ``made`` of it again: the first field."""
+    if live is None:
+        return "it was deleted"
+    fields = _differences(_ours(desired, made), _ours(desired, live))
+    path, ours, theirs = next(fields, ("a field", None, None))
+    shown = [json.dumps(value) for value in (theirs, ours)]
+    if ours == theirs or desired["kind"] == "Secret" or max(map(len, shown)) > _LONGEST_VALUE:
+        return f"{path} was changed"
+    return f"{path} is {shown[0]} instead of {shown[1]}"
+
+
+def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted(ours.keys() | theirs.keys()):
+            yield from _differences(ours.get(key), theirs.get(key), f"{path}.{key}")
+    elif ours != theirs:
+        yield path, ours, theirs
 
 
 def digest(value: Any) -> str:

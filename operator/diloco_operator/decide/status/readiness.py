@@ -5,6 +5,7 @@ Pure. The condition Degraded says what is wrong with pods.
 
 from diloco.spec.status.engine import Phase
 from diloco_operator.decide.causes.cause import Cause
+from diloco_operator.decide.causes.pods import evicted_by, is_on_silent_node, node_of
 from diloco_operator.decide.causes.syncer import lowered_quorum, training
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.objects.workloads import is_settled, rolls_out, syncer_ready
@@ -57,10 +58,15 @@ def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, l
     if not answered and not has_had_a_syncer(job_now.before):
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
         return waiting, waiting, []
-    if not ready and rolls_out(job_now.deployment):
-        waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is replaced: its template was changed")
+    pods = [one.pod for one in job_now.syncer_pods]
+    silent = next((node_of(pod) for pod in pods if is_on_silent_node(pod)), "")
+    evicted = next(filter(None, map(evicted_by, pods)), "")
+    if not ready and not silent and (evicted or rolls_out(job_now.deployment)):
+        how = f"was evicted: {evicted}" if evicted else "is replaced"
+        waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, f"the syncer's pod {how}")
         return waiting, waiting, []
-    cause = away.reason if ready and away is not None else "its pod is not ready"
+    cause = f"its node {silent} does not respond" if silent else "its pod is not ready"
+    cause = away.reason if ready and away is not None else cause
     found = Verdict("Unknown" if ready else "False", Reason.SYNCER_UNREACHABLE, f"the syncer does not answer: {cause}")
     verdict = dated(job_now.before, "Ready", found, job_now.now)
     return verdict, verdict, [Cause(Reason.SYNCER_UNREACHABLE, verdict.message)]

@@ -60,6 +60,8 @@ class Memory:
     foreign: frozenset[ChildKey] = frozenset()
     pods_forbidden: frozenset[str] = frozenset()
     """Clusters that have refused to delete a pod, since `refused_at`."""
+    reverted: dict[ChildKey, str] = field(default_factory=dict)
+    """How something keeps reverting objects, and who it is."""
     _repairs: dict[ChildKey, _Repairs] = field(default_factory=dict)
 
     def gone(self, pod_uid: str) -> None:
@@ -75,7 +77,7 @@ class Memory:
 
     def is_contested(self, child: ChildKey, body: Object) -> bool:
         """Whether something has reverted this object as often as it is repaired without a pause."""
-        return self._times(child, digest(body)) == AT_ONCE - 1
+        return self._times(child, digest(body)) >= AT_ONCE - 1
 
     def is_too_soon(self, child: ChildKey, body: Object) -> bool:
         """Whether the next repair of this object has to wait."""
@@ -95,6 +97,12 @@ class Memory:
     def still_failing(self) -> dict[ChildKey, str]:
         """Writes that have failed so often that they are reported."""
         return {child: why for child, (times, why) in self.failing.items() if times >= FAILURES_TOLD}
+
+    @property
+    def still_reverted(self) -> dict[ChildKey, str]:
+        """As `reverted`, of those that are still being repaired: each repair lasts for a moment only."""
+        lately = self.clock() - 2 * PAUSE_SECONDS
+        return {child: why for child, why in self.reverted.items() if self._repairs[child].at > lately}
 
     def _times(self, child: ChildKey, wanted: str) -> int:
         """How often this object was applied, without a quiet time in between."""

@@ -76,6 +76,7 @@ class Observer:
             syncer=await self._ask_syncer(job, children, memory),
             applied=dict(memory.applied),
             refused=memory.still_failing | memory.refused,
+            reverted=memory.still_reverted,
             pods_forbidden=memory.pods_forbidden,
             clusters=self.places.seen(job),
         )
@@ -138,6 +139,7 @@ class Observer:
             tuple(pod for look in found for pod in look.pods),
             {key: events for look in found for key, events in look.events.items()},
             {key: modes for look in found for key, modes in look.claims.items()},
+            {cluster: policies for look in found for cluster, policies in look.egress.items()},
         )
         memory.looked_at, memory.looked_at_versions = self.clock(), versions
         return memory.looked

@@ -7,18 +7,19 @@ before it filters them, so one list of all warnings is cheaper than one list for
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from diloco_operator import labels
 from diloco_operator.api_server.api import Selection
 from diloco_operator.api_server.cache import without_managed_fields
 from diloco_operator.api_server.errors import ForbiddenError
-from diloco_operator.api_server.kinds import CLAIM, CORE_EVENT, POD, Object
+from diloco_operator.api_server.kinds import CLAIM, CORE_EVENT, NETWORK_POLICY, POD, Object
 from diloco_operator.decide.causes.claims import claims_of
+from diloco_operator.decide.causes.pods import is_ready, running_since
 from diloco_operator.decide.observed import ChildKey, PodList, PodObserved
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.places import JobsCluster
-from diloco_operator.objects import uid_of
+from diloco_operator.objects import items_of, mapping, uid_of
 
 _log = logging.getLogger(__name__)
 MOST_EVENT_PAGES: Final = 10
@@ -52,7 +53,28 @@ async def look_closer(place: JobsCluster, job: JobKey, uid: str, children: Mappi
         pods=tuple(PodObserved(pod, tuple(by_uid.get(uid_of(pod), ())), place.cluster) for pod in pods),
         events=of_claims | of_children,
         claims=await _claims(place, pods),
+        egress={place.cluster: await _egress(place)} if any(map(_waits, pods)) else {},
     )
+
+
+def _waits(pod: Object) -> bool:
+    """Whether its containers run, and it is not ready, as a learner is that has not joined."""
+    return running_since(pod) is not None and not is_ready(pod)
+
+
+async def _egress(place: JobsCluster) -> tuple[Object, ...]:
+    """The NetworkPolicies that restrict what pods may connect to; of very many, the first page."""
+    try:
+        async for page in place.api.pages(Selection(NETWORK_POLICY, place.namespace)):
+            found = [(one, mapping(one.get("spec"))) for one in page.get("items") or ()]
+            return tuple(
+                {"metadata": _only(one["metadata"], ("name",)), "spec": _only(spec, ("podSelector",))}
+                for one, spec in found
+                if "Egress" in items_of(spec.get("policyTypes"))
+            )
+    except ForbiddenError as error:
+        _log.info("%s; whether they keep learners from the syncer is not told", error)
+    return ()
 
 
 def slim_pod(pod: Object) -> Object:
@@ -77,7 +99,7 @@ def _volume(volume: Object) -> Object:
     return _only(volume, ("name", "persistentVolumeClaim")) | ({"ephemeral": {}} if "ephemeral" in volume else {})
 
 
-def _only(given: Object, fields: Iterable[str]) -> Object:
+def _only(given: Mapping[str, Any], fields: Iterable[str]) -> Object:
     return {field: given[field] for field in fields if field in given}
 
 

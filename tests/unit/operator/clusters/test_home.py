@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from diloco_operator.api_server.kinds import SECRET, Kind, Object
-from diloco_operator.clusters.home import IN_USE, ClusterKey, HomeSecrets
+from diloco_operator.clusters.home import ClusterKey, HomeSecrets
 from diloco_operator.clusters.kubeconfig import KubeconfigError
+from diloco_operator.clusters.state import IN_USE
 from testbed.api_server.certificates import Authority
 from tests.support.kubeconfigs import account_token, kubeconfig, text
 
@@ -87,7 +88,7 @@ def test_a_secret_that_is_used_is_kept_until_it_is_released(authority: Path) -> 
     asyncio.run(secrets.release(home.secret))
     assert home.finalizers == ["example.com/other"]
     home.secret["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    asyncio.run(secrets.kubeconfig(KEY))
+    assert asyncio.run(secrets.kubeconfig(KEY)).deleted
     assert home.finalizers == ["example.com/other"], "an API server refuses another one now"
 
 

@@ -197,6 +197,16 @@ def test_credentials_not_renewed_are_reported_in_their_last_quarter(
         assert "since" not in w.region("far"), "the cluster works"
 
 
+def test_a_kubeconfig_that_is_deleted_and_used_on_is_told() -> None:
+    w = training()
+    w.others[FAR].deleted = True
+    w.run(10)
+    told = w.condition("Degraded")
+    assert (told["reason"], w.region("far")["reason"]) == ("KubeconfigDeleted", "KubeconfigDeleted")
+    assert "is deleted, and kept by its finalizer diloco.dev/in-use and used while a job names it" in told["message"]
+    assert w.condition("Ready")["status"] == "True"
+
+
 def test_of_three_secrets_for_one_place_the_first_is_used() -> None:
     names = ("a", "b", "c")
     same = {"a": "b", "b": "a", "c": "a"}

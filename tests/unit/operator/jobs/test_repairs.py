@@ -3,7 +3,7 @@
 from typing import Any
 
 from testbed.virtual_cluster.cluster_world import ClusterWorld
-from tests.unit.operator.jobs.training_cluster import training
+from tests.unit.operator.jobs.training_cluster import OLD, training
 
 POLICY = ("NetworkPolicy", "demo-syncer")
 NEW_SYNCER: dict[str, Any] = {"ingress": [{}]}
@@ -40,14 +40,29 @@ def test_what_somebody_keeps_reverting_is_named_and_repaired_once_a_minute() -> 
         w.reconcile()
         assert is_repaired(w)
     (told,) = reverted_events(w)
-    assert "NetworkPolicy demo-syncer" in told
+    assert "NetworkPolicy demo-syncer: .spec.ingress was changed" in told
     assert 'conflict with "kubectl-edit"' in told
+    assert (w.condition("Degraded")["reason"], w.condition("Degraded")["message"]) == ("ObjectReverted", told)
     revert(w)
     w.run(50)
     assert not is_repaired(w)
     w.run(20)
     assert is_repaired(w)
     assert len(reverted_events(w)) == 1
+    assert w.condition("Degraded")["reason"] == "ObjectReverted", "it may last"
+    w.run(130)
+    assert w.condition("Degraded")["status"] == "False"
+
+
+def test_a_pool_that_is_kept_at_zero_is_told_with_both_values() -> None:
+    w = training()
+    for _ in range(4):
+        pool = w.home.objects["StatefulSet", OLD]
+        w.home.put({**pool, "spec": {**pool["spec"], "replicas": 0}})
+        w.reconcile()
+    told = "something keeps changing StatefulSet demo--us-west-old: .spec.replicas is 0 instead of 3; the API server"
+    assert w.condition("Degraded")["reason"] == "ObjectReverted"
+    assert told in w.condition("Degraded")["message"]
 
 
 def test_a_change_of_the_manifest_is_never_delayed() -> None:

@@ -83,7 +83,7 @@ def job_schema() -> Schema:
     }
     for path, rules in RULES.items():
         add_rules(at(schema, path), [rule.as_object() for rule in rules])
-    add_immutability(properties["spec"])
+    add_immutability(schema)
     return schema
 
 

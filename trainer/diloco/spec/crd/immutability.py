@@ -1,8 +1,9 @@
 """CEL transition rules that make fields of an existing job immutable: all fields except those listed here.
 
 A field that is added to the models is immutable until it is listed in ``MUTABLE``, or in ``MUTABLE_SUSPENDED``, which
-has what the operator can change while no pod runs. A block in which nothing may change has one rule. Regions and pools
-can be added and removed; the API server compares those of one name. But a rule on a pool cannot see whether the job is
+has what the operator can change while no pod runs, or in ``MUTABLE_UNMADE``, which has what the claim is made of. A
+block in which nothing may change has one rule. Regions and pools can be added and removed; the API server compares
+those of one name. But a rule on a pool cannot see whether the job is
 suspended, and to find each pool's earlier self in a rule on the spec would cost more than a rule may. So those fields
 have two rules that compare lists: on a region, of the pools that stay, if it does not keep all; on the spec, of all
 regions that stay, if they keep all pools.
@@ -56,17 +57,27 @@ MUTABLE_SUSPENDED = frozenset(
 )
 """Fields that can be changed while the job is suspended, or in the update that suspends or resumes it."""
 
+MUTABLE_UNMADE = frozenset(f"spec.syncer.storage.{name}" for name in ("size", "className", "accessMode"))
+"""Fields that can be changed until the syncer's claim exists: a quota may not allow the one that is asked for."""
+
+LISTED = MUTABLE | MUTABLE_SUSPENDED | MUTABLE_UNMADE
 MESSAGE = "cannot be changed once the job exists; a job of another name may have another value"
 WHILE_RUNNING = "cannot be changed while the job runs; suspend it (spec.suspend: true), then change it"
 TOGETHER = "of a pool cannot be changed in the update that adds, removes or reorders pools; make two"
 _OF_POOL = "spec.regions[].pools[]."
+_UID = "self.status.syncer.claimUid"
+_NO_CLAIM = f"!has(self.status) || !has(self.status.syncer) || !has({_UID}) || {_UID} == ''"
 _POOLS = "{0}.pools.filter(p, p.name in {1}.pools.map(q, q.name)).map(p, {2})"
 """What ``{2}`` is of the pools of ``{0}`` that are in ``{1}`` too."""
 
 
-def add_immutability(spec: Schema) -> None:
-    """Add the rules to ``spec``, the structural schema of a job's spec."""
+def add_immutability(job: Schema) -> None:
+    """Add the rules to the structural schema of a job."""
+    spec = at(job, "spec")
     _keep_fields(spec, "spec")
+    for field in sorted(MUTABLE_UNMADE):
+        rule = f"{_NO_CLAIM} || {_same(field)}"
+        add_rules(job, [{"rule": rule, "message": MESSAGE, "fieldPath": f".{field}"}])
     for place in sorted(MUTABLE_SUSPENDED):
         name, of_pool = place.removeprefix(_OF_POOL), place.startswith(_OF_POOL)
         if of_pool:
@@ -93,9 +104,9 @@ def _keep_fields(node: Schema, path: str, key: str = "") -> None:
     """
     for name, field, always in fields(node):
         place = f"{path}.{name}"
-        if name == key or place in MUTABLE | MUTABLE_SUSPENDED:
+        if name == key or place in LISTED:
             continue
-        if not any(one.startswith((f"{place}.", f"{place}[]")) for one in MUTABLE | MUTABLE_SUSPENDED):
+        if not any(one.startswith((f"{place}.", f"{place}[]")) for one in LISTED):
             if always:
                 add_rules(field, [{"rule": "self == oldSelf", "message": MESSAGE}])
             else:

@@ -30,6 +30,14 @@ POD_TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
         "VolumePending",
         'waiting for a volume: 0/1 nodes are available: persistentvolumeclaim "corpus" not found',
     ),
+    "a volume that is not bound in time": (
+        unschedulable('running PreBind plugin "VolumeBinding": binding volumes: context deadline exceeded'),
+        *("VolumePending", f"{TWO} waiting for a volume: binding volumes: context deadline exceeded"),
+    ),
+    "another plugin of the scheduler": (
+        unschedulable('running "DynamicResources" filter plugin: allocate claim: no driver'),
+        *("Unschedulable", f"{TWO} unschedulable: allocate claim: no driver"),
+    ),
     "an image that is being tried": (waiting("ErrImagePull", "not found", image=IMAGE), "ImagePullFailed", NO_IMAGE),
     "the same image while it is not": (
         waiting("ImagePullBackOff", f"{BACK_OFF}: ErrImagePull: not found", image=IMAGE),

@@ -11,6 +11,7 @@ import pytest
 from diloco_operator.decide.ending.stopping import policy_of
 from diloco_operator.decide.learners.lost_pods import MOST_AT_ONCE, SYNCER_STOPPED
 from testbed.virtual_cluster.operator_world import World
+from testbed.virtual_cluster.world_pods import SILENT, running
 from tests.unit.operator.decide.training_world import OLD, degraded, lose, training_world
 
 VICTIM = f"{OLD}1"
@@ -226,6 +227,35 @@ def test_the_syncers_pod_stays_until_a_person_names_it(suspend: bool) -> None:
     assert w.status["phase"] == ("Suspended" if suspend else "Training")
     w.run(60)
     assert degraded(w)[0] == "False"
+
+
+def test_the_syncers_silent_node_is_named_before_its_pod_is_to_end() -> None:
+    w = training_world()
+    (name,) = w.pods_of("syncer")
+    uid = w.pods.pods[name]["metadata"]["uid"]
+    w.pods.troubles[name] = running(w.now) | {"conditions": SILENT}
+    w.run(10)
+    status, reason, message = degraded(w)
+    assert (status, reason) == ("True", "SyncerNodeLost")
+    assert f"node-1 does not respond, so the syncer's pod {name} stays" in message
+    why = "the syncer does not answer: its node node-1 does not respond"
+    assert w.condition("Ready")["message"].startswith(why)
+    w.job["metadata"]["annotations"] = {SYNCER_STOPPED: uid}
+    w.run(10)
+    assert name in w.pods.pods, "Kubernetes has not given it up"
+    assert "annotation has no effect" not in degraded(w)[2]
+    lose(w, name)
+    w.run(10)
+    assert [deletion.uid for deletion in w.forced] == [uid]
+
+
+def test_a_readiness_gate_that_is_not_met_is_no_silent_node() -> None:
+    w = training_world()
+    (name,) = w.pods_of("syncer")
+    conditions = [SILENT[0] | {"reason": "ReadinessGatesNotReady"}, SILENT[1]]
+    w.pods.troubles[name] = running(w.now) | {"conditions": conditions}
+    w.run(10)
+    assert degraded(w)[1] == "SyncerUnreachable"
 
 
 @pytest.mark.parametrize(

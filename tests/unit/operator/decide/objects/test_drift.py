@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.decide.objects.drift import applied_as, is_due, overwriting
+from diloco_operator.decide.objects.drift import applied_as, difference, is_due, overwriting
 
 DESIRED: dict[str, Any] = {
     "apiVersion": "apps/v1",
@@ -100,3 +100,19 @@ def test_overwriting_is_for_the_very_object_that_was_seen() -> None:
     live = copy.deepcopy(DESIRED) | {"metadata": {"name": "x", "uid": "7", "ownerReferences": [{"uid": "job"}]}}
     assert overwriting(DESIRED, live)["metadata"]["uid"] == "7"
     assert "ownerReferences" not in overwriting(DESIRED, live)["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "live", "told"),
+    [
+        ("StatefulSet", {"replicas": 0, "a": 1}, ".spec.replicas is 0 instead of 3"),
+        ("StatefulSet", {"a": 1}, ".spec.replicas is null instead of 3"),
+        ("StatefulSet", {"replicas": 3, "a": "x" * 99}, ".spec.a was changed"),
+        ("Secret", {"replicas": 0, "a": 1}, ".spec.replicas was changed"),
+        ("StatefulSet", {"replicas": 3, "a": 1}, "a field was changed"),
+        ("StatefulSet", None, "it was deleted"),
+    ],
+)
+def test_what_was_changed_is_named_with_both_values(kind: str, live: dict[str, Any] | None, told: str) -> None:
+    made = {"kind": kind, "metadata": {"name": "x"}, "spec": {"replicas": 3, "a": 1}}
+    assert difference(made, made, None if live is None else {**made, "spec": live}) == told

@@ -1,6 +1,6 @@
 from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import stamp, unschedulable
-from tests.unit.operator.decide.training_world import training_world
+from tests.unit.operator.decide.training_world import degraded, training_world
 
 
 def test_an_unreachable_syncer_makes_ready_unknown_and_keeps_the_progress() -> None:
@@ -108,6 +108,54 @@ def test_the_deadline_counts_while_the_syncer_is_away() -> None:
     w.unreachable = "no answer within 3 s"
     w.run(60)
     assert w.status["reason"] == "DeadlineExceeded"
+
+
+def test_a_full_disk_is_told_until_the_syncer_says_otherwise() -> None:
+    w = training_world()
+    w.syncer.checkpoint_problem = "no space left on device"
+    w.run(10)
+    assert degraded(w)[1] == "CheckpointFailing"
+    told = "the syncer cannot write checkpoints: no space left on device (when the syncer last answered)"
+    w.change(syncer={"resources": {"requests": {"cpu": "1"}}})
+    w.run(10)
+    assert w.condition("Ready")["reason"] == "WaitingForSyncer"
+    assert degraded(w) == ("True", "CheckpointFailing", told)
+    w.change(suspend=True)
+    w.run(120)
+    assert w.condition("Suspended")["message"] == ""
+    assert degraded(w) == ("True", "CheckpointFailing", told)
+    assert "no longer degraded" not in str(w.events)
+    w.syncer.checkpoint_problem = ""
+    w.change(suspend=False)
+    w.run(60)
+    assert degraded(w)[0] == "False"
+
+
+def test_of_learners_that_were_reported_a_replaced_syncer_gives_no_all_clear() -> None:
+    w = training_world()
+    w.syncer.stalled = {"us-east/new/0"}
+    w.run(10)
+    w.change(syncer={"resources": {"requests": {"cpu": "1"}}})
+    w.run(10)
+    assert degraded(w)[1] == "LearnersStalled"
+    w.change(suspend=True)
+    w.run(120)
+    assert degraded(w)[0] == "False", "no learner runs"
+
+
+def test_a_drained_syncer_is_told_as_evicted_and_not_as_changed() -> None:
+    w = training_world()
+    (name,) = w.pods_of("syncer")
+    why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    w.pods.pods[name]["status"]["conditions"].append({"type": "DisruptionTarget", "status": "True", **why})
+    w.pods.delete(name)
+    w.run(5)
+    assert degraded(w) == ("True", "Evicted", "syncer evicted: Eviction API: evicting (node-1)")
+    told = "the syncer's pod was evicted: Eviction API: evicting (node-1)"
+    assert (w.condition("Ready")["reason"], w.condition("Ready")["message"]) == ("WaitingForSyncer", told)
+    w.run(60)
+    assert w.condition("Ready")["status"] == "True"
+    assert degraded(w)[0] == "False"
 
 
 def test_a_syncer_that_is_replaced_as_the_user_wanted_is_no_warning() -> None:
