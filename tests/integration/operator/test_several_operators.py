@@ -1,11 +1,25 @@
 """Operators that come after each other or run beside each other, against a real API server."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from diloco.runtime.process.exits import EXIT_LEASE_LOST, EXIT_OK
 from testbed.kind.waiting import wait_until
 from testbed.operator_process import OperatorProcess
-from tests.support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
+from tests.support.operator_scene import CHILDREN_OF_TWO_POOLS, Cluster, Start, at_rest, manifest, reconciles_again
+
+LATER = """
+import sys
+from diloco_operator.main import main
+from diloco_operator.manifests import common
+common.JOB_ARGUMENTS += ("--later",)
+common.OUR_MOUNTS[common.JOB_VOLUME] = "/etc/later"
+sys.exit(main())
+"""
+"""An operator of a later version, whose templates have one more argument and another path."""
+MEMORY = {"limits": {"memory": "2Gi"}}
 
 
 def test_a_second_operator_stands_by_and_takes_over_without_changes(cluster: Cluster, start: Start) -> None:
@@ -27,6 +41,48 @@ def test_a_second_operator_stands_by_and_takes_over_without_changes(cluster: Clu
             reconciles_again(second)
             assert second.writes == writes
             assert cluster.versions() == versions
+
+
+def containers(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """Of the syncer and of each pool."""
+    items = {name: one.get("spec", {}) for name, one in cluster.children().items()}
+    return {name: one["template"]["spec"]["containers"][0] for name, one in items.items() if "template" in one}
+
+
+def test_a_later_operator_gives_the_old_image_more_memory_and_no_new_argument(
+    cluster: Cluster, start: Start, tmp_path: Path
+) -> None:
+    with start() as first:
+        at_rest(cluster, first)
+        assert first.stop() == EXIT_OK
+    before = containers(cluster)
+    flags = (f"--{one}={cluster.namespace}" for one in ("operator-namespace", "namespaces"))
+    kubeconfig, log = cluster.server.kubeconfig, tmp_path / "later.log"
+    with OperatorProcess(kubeconfig, log, *flags, "--poll-seconds=0.5", program=("-c", LATER)) as later:
+        wait_until(lambda: later.works, "it works")
+        reconciles_again(later)
+        assert containers(cluster) == before
+        changed = manifest("two", syncer={"resources": MEMORY})
+        changed["spec"]["regions"][0]["pools"][0]["resources"] = MEMORY
+        cluster.apply(changed)
+        names = {name for name in before if "syncer" in name or "us-east" in name}
+
+        def with_memory() -> set[str]:
+            return {name for name, one in containers(cluster).items() if one["resources"].get("limits")}
+
+        wait_until(lambda: with_memory() == names, "they have the memory")
+        after = containers(cluster)
+        assert {name for name in after if after[name] != before[name]} == names
+        for old, new in ((before[name], after[name]) for name in names):
+            assert {key for key in new if new[key] != old[key]} == {"resources", "volumeMounts"}
+            assert [mount for mount in old["volumeMounts"] if mount not in new["volumeMounts"]] == []
+        reconciles_again(later)
+        versions = cluster.versions()
+        reconciles_again(later)
+        assert cluster.versions() == versions
+        cluster.apply(manifest("another"))
+        cluster.settled("another", 2 * CHILDREN_OF_TWO_POOLS)
+        assert all("--later" in one["args"] for name, one in containers(cluster).items() if "another" in name)
 
 
 def test_an_operator_that_stands_by_ends_when_it_is_asked_to(start: Start) -> None:
