@@ -5,10 +5,19 @@ from typing import Any
 
 import pytest
 
+from diloco import __version__
 from diloco.runtime.process.exits import EXIT_LEASE_LOST, EXIT_OK
 from testbed.kind.waiting import wait_until
 from testbed.operator_process import OperatorProcess
-from tests.support.operator_scene import CHILDREN_OF_TWO_POOLS, Cluster, Start, at_rest, manifest, reconciles_again
+from tests.support.operator_scene import (
+    CHILDREN_OF_TWO_POOLS,
+    EVERYTHING,
+    Cluster,
+    Start,
+    at_rest,
+    manifest,
+    reconciles_again,
+)
 
 LATER = """
 import sys
@@ -123,6 +132,22 @@ def test_one_of_two_operators_acts_in_a_namespace_the_other_says_who(
         assert cluster.versions() == versions
         assert lease in waiting.log
         assert waiting.works
+
+
+def test_an_operator_that_is_uninstalled_frees_its_namespaces(cluster: Cluster, start: Start, other: str) -> None:
+    user = f"operator-of-{cluster.namespace}"
+    with start(cluster.grant(user, EVERYTHING), f"--binding={user}"):
+        cluster.has_job("two")
+        assert cluster.status("two")["operator"] == f"{cluster.namespace}/diloco-operator {__version__}"
+        owner = cluster.kubectl("get", "lease", "diloco-jobs", "--output=jsonpath={.metadata.ownerReferences[*].uid}")
+        assert owner == cluster.kubectl("get", "rolebinding", user, "--output=jsonpath={.metadata.uid}")
+        with start(None, other) as second:
+            wait_until(lambda: "not acting in" in second.get("/readyz")[1], "the second stands back")
+            cluster.kubectl("delete", "rolebinding", user)
+            # No controller collects garbage here.
+            cluster.kubectl("delete", "lease", "diloco-jobs")
+            next_one = f"{cluster.namespace}-other/diloco-operator {__version__}"
+            wait_until(lambda: cluster.status("two")["operator"] == next_one, "the second acts, and says so")
 
 
 def test_a_namespace_that_an_operator_excludes_is_left_to_another(cluster: Cluster, start: Start, other: str) -> None:
