@@ -58,7 +58,7 @@ def containers(cluster: Cluster) -> dict[str, dict[str, Any]]:
     return {name: one["template"]["spec"]["containers"][0] for name, one in items.items() if "template" in one}
 
 
-def test_a_later_operator_gives_the_old_image_more_memory_and_no_new_argument(
+def test_a_later_operator_gives_an_old_image_memory_and_no_new_argument(
     cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:
     with start() as first:
