@@ -63,14 +63,10 @@ _OBJECT: Final = {
 }
 _QUANTITIES: Final = _Map(numbers=True)
 _CONTAINER: Final = {
-    "name": str,
-    "image": str,
+    **dict.fromkeys(("name", "image"), str),
     "resources": {"limits": _QUANTITIES, "requests": _QUANTITIES},
-    "env": [{}],
-    "volumeMounts": [{}],
-    "startupProbe": {},
-    "readinessProbe": {},
-    "livenessProbe": {},
+    **{key: [{}] for key in ("env", "volumeMounts")},
+    **{key: {} for key in ("startupProbe", "readinessProbe", "livenessProbe")},
 }
 _STATE: Final = {
     "waiting": {"reason": str, "message": str},

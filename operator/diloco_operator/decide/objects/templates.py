@@ -1,4 +1,4 @@
-"""What a template keeps when the operator has another version, which restarts no pods and breaks no image.
+"""What a template keeps when the operator's version changes: that restarts no pod, and asks nothing new of its image.
 
 Every StatefulSet and Deployment carries two digests: of its template, and of the user's settings that go into the
 template. If only the first differs, the operator has changed and the job has not. The live template then stays until no
@@ -29,7 +29,7 @@ TEMPLATE: Final = "diloco.dev/template"
 INPUTS: Final = "diloco.dev/inputs"
 """The same: digest of the user's settings that go into it. Its computation must never change, or pods restart."""
 ASKED: Final = "diloco.dev/asked-of-image"
-"""The same: digest of what an image has to understand."""
+"""The same: digest of what it asks of its image."""
 DEFAULT_IMAGE: Final = "diloco.dev/default-image"
 """Annotation of the syncer's Deployment: the trainer image of pods for which the manifest names none."""
 _OF_IMAGE: Final = frozenset({"command", "args", "ports", "lifecycle"})
