@@ -76,6 +76,9 @@ class Lease:
     """Called after each attempt to acquire it that did not."""
     gate: Callable[[], Awaitable[None]] | None = None
     """Awaited before each attempt and each renewal; None: they are made at once."""
+    owners: Callable[[], Awaitable[list[Object]]] | None = None
+    """What the object is deleted with, asked when it is created: a change needs the right to delete it, where the API
+    server checks that. None: nothing."""
     acquired: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once this process holds it."""
     outdated: bool = False
@@ -202,6 +205,8 @@ class Lease:
         if create:
             self._live = {}
         body = self._body()
+        if create and self.owners is not None:
+            body["metadata"]["ownerReferences"] = await self.owners()
         # Counted from before the request, because when others first saw it is not known.
         asked_at = self.clocks.monotonic()
         write = self.api.create if create else self.api.replace

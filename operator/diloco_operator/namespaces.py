@@ -1,7 +1,8 @@
 """Where this operator acts: of several operators that watch a namespace, only the holder of the Lease there.
 
 The holder is an operator, not a process of it: within an operator, its own Lease decides which process works. So a new
-process acts at once, and these Leases are renewed seldom. They are taken when a namespace has its first job.
+process acts at once, and these Leases are renewed seldom. They are taken when a namespace has its first job. Who takes
+an operator's rights away, as by uninstalling it, also frees its namespaces: the binding of its rights owns the Leases.
 """
 
 import asyncio
@@ -12,8 +13,10 @@ from functools import partial
 from typing import Final
 
 from diloco_operator.api_server.api import Api
-from diloco_operator.api_server.errors import REFUSED, NamespaceGoingError
+from diloco_operator.api_server.errors import REFUSED, ForbiddenError, NamespaceGoingError, NotFoundError
+from diloco_operator.api_server.kinds import ROLE_BINDING, Kind, Object
 from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
+from diloco_operator.objects import uid_of
 from diloco_operator.options import JOBS_LEASE
 
 _log = logging.getLogger(__name__)
@@ -31,6 +34,8 @@ class Namespaces:
     clocks: Clocks
     changed: Callable[[str], None]
     """Called with a namespace in which this operator acts from now on, or of whose Lease something else is known."""
+    binding: tuple[Kind, str] | None = None
+    """The binding of this operator's rights, in each namespace or in none. None: not known."""
     _leases: dict[str, Lease] = field(default_factory=dict)
     _told: dict[str, str] = field(default_factory=dict)
     """By namespace: why its Lease was refused when that was last told."""
@@ -47,7 +52,7 @@ class Namespaces:
         lease = self._leases.get(namespace)
         if lease is None:
             lease = Lease(self.api, namespace, JOBS_LEASE, self.operator, self.clocks, TIMES)
-            lease.told = partial(self._tell, lease)
+            lease.told, lease.owners = partial(self._tell, lease), partial(self._owners, namespace)
             self._leases[namespace] = lease
             self._renewals[namespace] = self._group.create_task(self._hold(lease))
         # In a namespace that is being deleted no Lease can be made, but jobs wait for their finalizer to be removed.
@@ -83,6 +88,17 @@ class Namespaces:
         if self._told.get(lease.namespace, "") != refused:
             self._told[lease.namespace] = refused
             self.changed(lease.namespace)
+
+    async def _owners(self, namespace: str) -> list[Object]:
+        if self.binding is None:
+            return []
+        kind, name = self.binding
+        try:
+            found = await self.api.get(kind, namespace if kind is ROLE_BINDING else None, name)
+        except (NotFoundError, ForbiddenError) as error:
+            _log.warning("lease %s/%s stays when this operator is uninstalled: %s", namespace, JOBS_LEASE, error)
+            return []
+        return [{"apiVersion": kind.api_version, "kind": kind.name, "name": name, "uid": uid_of(found)}]
 
     async def _hold(self, lease: Lease) -> None:
         while True:

@@ -62,6 +62,12 @@ class OperatorOptions:
         "SECONDS",
     )
     lease_name: str = _setting(DEFAULT_LEASE, "name of the Lease whose holder works", "NAME")
+    binding: str = _setting(
+        "",
+        "binding of the operator's rights, in each of --namespaces or of the whole cluster: Leases of namespaces are "
+        "deleted with it",
+        "NAME",
+    )
     health_address: str = _setting("[::]:8080", "where /healthz, /readyz and /metrics are served", "HOST:PORT")
     log_json: bool = _setting(default=False, text="log one JSON object per line")
     verbose: bool = _setting(default=False, text="also log what kopf and the API client do")
@@ -70,6 +76,11 @@ class OperatorOptions:
     other clusters."""
     assigns_users: bool = False
     """No setting: whether home's platform chooses user and groups of pods."""
+
+    @property
+    def name(self) -> str:
+        """What tells this operator from others, for all of its processes."""
+        return f"{self.operator_namespace}/{self.lease_name}"
 
     def __post_init__(self) -> None:
         """Check the settings.

@@ -24,7 +24,7 @@ from diloco_operator.api_server.api import Api, Selection
 from diloco_operator.api_server.cache import Cache, GroupKey
 from diloco_operator.api_server.connection import Connection
 from diloco_operator.api_server.errors import ApiError
-from diloco_operator.api_server.kinds import CHILDREN, JOB, Object
+from diloco_operator.api_server.kinds import CHILDREN, CLUSTER_ROLE_BINDING, JOB, ROLE_BINDING, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.home import home_id
@@ -114,11 +114,14 @@ class Operator:
         self.job_watch = JobWatch(
             self.api, self.jobs, self.options.namespaces, self.options.exclude_namespaces, self.job_changed
         )
+        kind = ROLE_BINDING if self.options.namespaces else CLUSTER_ROLE_BINDING
+        binding = (kind, self.options.binding) if self.options.binding else None
         self.namespaces = Namespaces(
             self.api,
-            self._name,
+            self.options.name,
             Clocks(_now, time.monotonic),
             self._namespace_changed,
+            binding,
         )
         self.clusters = RemoteClusters(self._home_side())
         self.controller = Controller(
@@ -273,7 +276,7 @@ class Operator:
             hooks=RequestHooks(partial(self.metrics.answered, "other"), self.lease.check),
             clock=time.monotonic,
             now=_now,
-            operator=self._name,
+            operator=self.options.name,
             # A restored copy of this cluster may have the very same pod.
             identity=f"{self.lease.identity}_{secrets.token_hex(4)}",
         )
@@ -281,11 +284,6 @@ class Operator:
     @property
     def _all_watches(self) -> tuple[Watch, ...]:
         return (*self.watches, *self.job_watch.watches)
-
-    @property
-    def _name(self) -> str:
-        """Of this operator, for all of its processes."""
-        return f"{self.options.operator_namespace}/{self.options.lease_name}"
 
     def _decide(self, job: Object, observed: Observed, now: datetime) -> Plan:
         return reconcile(job, observed, now, self._options_now(), RandomCertificateMaker())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from diloco_operator.options import JOBS_LEASE
 from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
 from testbed.kind.chart import Release
@@ -128,6 +129,8 @@ def test_jobs_train_without_an_operator_and_a_new_one_takes_them_over(
     ended = apply_idle(job.cluster, job.namespace, manifest("ended"))
     charts.uninstall(bed, operator.release)
     wait_until(lambda: not operator.all_pods(), "no operator is left")
+    lease = ("get", "lease", JOBS_LEASE, "--namespace", job.namespace, "--ignore-not-found")
+    wait_until(lambda: not job.cluster.kubectl(*lease), "its Lease is deleted with its rights")
     assert "Established" in job.cluster.kubectl("get", CRD, "--output", "jsonpath={.status.conditions[*].type}")
     status = job.status()
     assert status.progress is not None

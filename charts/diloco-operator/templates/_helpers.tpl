@@ -72,6 +72,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
+# Its owner, whose uid it has: this binding. So it goes with these rights.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [{{ if .Values.watchNamespaces }}rolebindings{{ else }}clusterrolebindings{{ end }}]
+  resourceNames: [{{ include "diloco-operator.clusterName" . }}]
+  verbs: [get]
 # What a job is made of, below. get: whether a name is taken by an object of someone else, which is then left alone.
 # list, watch: what became of what was applied. create, patch: server-side apply needs patch always, and create where
 # there is nothing yet. delete: what a job no longer consists of; with the job itself all goes by its owner references.

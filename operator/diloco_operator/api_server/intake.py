@@ -62,7 +62,12 @@ _OBJECT: Final = {
     },
 }
 _QUANTITIES: Final = _Map(numbers=True)
-_CONTAINER: Final = {"name": str, "image": str, "resources": {"limits": _QUANTITIES, "requests": _QUANTITIES}}
+_CONTAINER: Final = {
+    **dict.fromkeys(("name", "image"), str),
+    "resources": {"limits": _QUANTITIES, "requests": _QUANTITIES},
+    **{key: [{}] for key in ("env", "volumeMounts")},
+    **{key: {} for key in ("startupProbe", "readinessProbe", "livenessProbe")},
+}
 _STATE: Final = {
     "waiting": {"reason": str, "message": str},
     "running": {"startedAt": str},
@@ -96,6 +101,7 @@ _BY_KIND: Final[Mapping[str, Any]] = {
                 "spec": {
                     "containers": [_CONTAINER],
                     "initContainers": [_CONTAINER],
+                    "volumes": [{}],
                     "affinity": _AFFINITY,
                     "topologySpreadConstraints": [{}],
                 },

@@ -56,6 +56,8 @@ REVIEW: Final = Kind("SelfSubjectAccessReview", "selfsubjectaccessreviews", "aut
 """Not in a namespace: everyone may ask about what is allowed to oneself."""
 NAMESPACE: Final = Kind("Namespace", "namespaces", "", "v1")
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io", "v1")
+ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io", "v1")
+CLUSTER_ROLE_BINDING: Final = Kind("ClusterRoleBinding", "clusterrolebindings", "rbac.authorization.k8s.io", "v1")
 
 CHILDREN: Final = (
     STATEFUL_SET,

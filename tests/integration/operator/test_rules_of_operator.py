@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from diloco_operator import labels
-from diloco_operator.api_server.kinds import CHILDREN, JOB, STATEFUL_SET, Kind
+from diloco_operator.api_server.kinds import CHILDREN, JOB, LEASE, STATEFUL_SET, Kind
+from diloco_operator.options import JOBS_LEASE
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 from testbed.kind import tools
 from testbed.kind.cache import Cache
@@ -73,6 +74,8 @@ class Rule(NamedTuple):
         )
 
 
+BINDING = Rule(RBAC, "clusterrolebindings", "get")
+"""By name, in the whole cluster: what owns the Leases of namespaces."""
 LOST_PODS = Rule("", "pods", "delete")
 """Needed only for a pod on a lost node: `test_without_the_right_the_cause_is_told_until_it_is_granted`."""
 
@@ -186,8 +189,8 @@ def deletable(rules: Rules) -> list[Kind]:
 
 def test_every_rule_about_single_objects_is_needed(server: Server, rules: Rules, tmp_path: Path) -> None:
     user, whole, own = "worker", server.namespace("nothing-withheld"), server.namespace("system")
-    withheld = {server.namespace(rule.namespace): rule for rule in sorted(rules.objects - {LOST_PODS})}
-    server.grant(user, rules.kinds)
+    withheld = {server.namespace(rule.namespace): rule for rule in sorted(rules.objects - {LOST_PODS, BINDING})}
+    server.grant(user, rules.kinds | {BINDING})
     server.grant(user, rules.lease, own)
     server.grant(user, rules.home, SYSTEM)
     server.grant(user, rules.objects, whole)
@@ -200,7 +203,7 @@ def test_every_rule_about_single_objects_is_needed(server: Server, rules: Rules,
 
     log = tmp_path / "operator.log"
     kubeconfig = server.server.kubeconfig_for(user)
-    flags = (f"--operator-namespace={own}", "--namespaces=", "--remote-deletion-seconds=1")
+    flags = (f"--operator-namespace={own}", "--namespaces=", f"--binding={user}", "--remote-deletion-seconds=1")
     with OperatorProcess(kubeconfig, log, *flags) as operator:
 
         def refused() -> dict[str, str]:
@@ -215,6 +218,8 @@ def test_every_rule_about_single_objects_is_needed(server: Server, rules: Rules,
         wait_until(lambda: ttl in refused(), "that the job is deleted is refused")
         wait_until(lambda: not server.has(JOB, whole, "one"), "where nothing is withheld it is deleted")
         assert not [kind.name for kind in deletable(rules) if server.has(kind, whole, EXTRA)]
+        lease = server.server.request("GET", LEASE.path(whole, JOBS_LEASE))[1]["metadata"]
+        assert [(one["kind"], one["name"]) for one in lease["ownerReferences"]] == [("ClusterRoleBinding", user)]
         assert {name: line for name, line in refused().items() if withheld[name].refusal not in line} == {}
 
 

@@ -6,6 +6,8 @@ That each rule is needed, and that they are enough, is seen at a real API server
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from diloco_operator.api_server import kinds
 from diloco_operator.api_server.kinds import Kind
 from diloco_operator.clusters.rules import RULES
@@ -53,7 +55,9 @@ def test_named_namespaces_get_the_same_rights_in_roles_not_a_cluster_role(plain:
     assert rendered.of_kind("ClusterRole") == rendered.of_kind("ClusterRoleBinding") == []
     roles = [one for one in rendered.of_kind("Role") if one["metadata"]["namespace"] != NAMESPACE]
     found = {one["metadata"]["namespace"]: rights(one["rules"]) for one in roles}
-    assert found == dict.fromkeys("ab", rights(operators_role(plain)["rules"]))
+    same = rights(operators_role(plain)["rules"])
+    same[of_kind(kinds.ROLE_BINDING)] = same.pop(of_kind(kinds.CLUSTER_ROLE_BINDING))
+    assert found == dict.fromkeys("ab", same)
     bound = {one["metadata"]["namespace"] for one in rendered.of_kind("RoleBinding")}
     assert bound == {"a", "b", NAMESPACE}
 
@@ -80,6 +84,20 @@ def test_of_leases_elsewhere_only_that_of_the_jobs_is_written(plain: Rendered) -
         (["get", "update"], [JOBS_LEASE]),
         (["create"], None),
     ]
+
+
+@pytest.mark.parametrize(("namespaces", "kind"), [((), "ClusterRoleBinding"), (("a", "b"), "RoleBinding")])
+def test_the_operator_may_read_the_binding_of_its_rights(
+    render: Render, namespaces: tuple[str, ...], kind: str
+) -> None:
+    rendered = render(watchNamespaces=list(namespaces))
+    name = rendered.environment["DILOCO_BINDING"]
+    where = [one["metadata"].get("namespace") for one in rendered.of_kind(kind) if one["metadata"]["name"] == name]
+    assert where == list(namespaces or (None,))
+    roles = [one for one in rendered.of_kind(kind.removesuffix("Binding")) if one["metadata"]["name"] == name]
+    group = {"apiGroups": ["rbac.authorization.k8s.io"], "resources": [f"{kind.lower()}s"]}
+    assert all({**group, "resourceNames": [name], "verbs": ["get"]} in one["rules"] for one in roles)
+    assert len(roles) == len(where)
 
 
 def test_namespace_roles_extend_to_jobs_and_never_to_writing_a_status(plain: Rendered) -> None:

@@ -96,6 +96,7 @@ def test_every_setting_of_the_operator_is_in_its_environment(render: Render) -> 
         "DILOCO_NAMESPACES": "b,a",
         "DILOCO_EXCLUDE_NAMESPACES": "c",
         "DILOCO_LEASE_NAME": "diloco-operator",
+        "DILOCO_BINDING": "diloco-system-diloco-diloco-operator",
         "DILOCO_HEALTH_ADDRESS": "[::]:8080",
         "DILOCO_LOG_JSON": "true",
         "DILOCO_VERBOSE": "false",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diloco_operator.api_server.errors import Call, UnansweredError, of_status
-from diloco_operator.api_server.kinds import Kind, Object
+from diloco_operator.api_server.kinds import CLUSTER_ROLE_BINDING, LEASE, ROLE_BINDING, Kind, Object
 from diloco_operator.lease import Clocks
 from diloco_operator.namespaces import TIMES, Namespaces
 from tests.support.virtual_time import VirtualTimeLoop
@@ -18,15 +18,18 @@ HELD = "not acting in team: lease team/diloco-jobs is held by {}"
 
 
 class LeaseServer:
-    """Stands for the API server: the Lease of one namespace."""
+    """Stands for the API server: the Lease of one namespace, and bindings by namespace and name."""
 
     def __init__(self) -> None:
         self.lease: Object | None = None
         self.refusal: Exception | None = None
         self.writes = 0
+        self.bindings: dict[tuple[Kind, str | None, str], str] = {}
 
-    async def get(self, kind: Kind, namespace: str, name: str, **_: object) -> Object:
-        if self.lease is None:
+    async def get(self, kind: Kind, namespace: str | None, name: str, **_: object) -> Object:
+        if uid := self.bindings.get((kind, namespace, name)):
+            return {"metadata": {"uid": uid}}
+        if kind is not LEASE or self.lease is None:
             raise of_status(Call("get", kind.resource, namespace, name), 404, {"message": "not found"})
         return self.lease
 
@@ -60,11 +63,13 @@ def server() -> LeaseServer:
 
 
 @asynccontextmanager
-async def operator(server: LeaseServer, name: str, taken: list[str] | None = None) -> AsyncIterator[Namespaces]:
+async def operator(
+    server: LeaseServer, name: str, taken: list[str] | None = None, binding: tuple[Kind, str] | None = None
+) -> AsyncIterator[Namespaces]:
     """A process of this operator that has asked whether it acts in the namespace."""
     clocks = Clocks(lambda: datetime(2026, 1, 1, tzinfo=UTC), asyncio.get_running_loop().time)
     api: Any = server
-    made = Namespaces(api, name, clocks, ([] if taken is None else taken).append)
+    made = Namespaces(api, name, clocks, ([] if taken is None else taken).append, binding)
     work = asyncio.create_task(made.run())
     await asyncio.sleep(0)
     assert not made.acts_in("team")
@@ -124,6 +129,35 @@ async def test_who_acted_in_a_namespace_ends_its_jobs_while_it_is_deleted(server
         server.refusal = of_status(Call("create", "leases"), 403, {"message": "going", "details": details})
         await asyncio.sleep(LONG)
         assert (first.acts_in("team"), second.acts_in("team")) == (True, False)
+
+
+@pytest.mark.parametrize(("kind", "where"), [(ROLE_BINDING, "team"), (CLUSTER_ROLE_BINDING, None)])
+async def test_a_lease_goes_with_the_rights_of_the_operator_that_made_it(
+    server: LeaseServer, kind: Kind, where: str | None
+) -> None:
+    def owners() -> list[tuple[str, str]]:
+        live = {} if server.lease is None else server.lease["metadata"]
+        return [(one["kind"], one["uid"]) for one in live["ownerReferences"]]
+
+    server.bindings = {(kind, where, "rights"): "first"}
+    async with operator(server, "home/first", binding=(kind, "rights")) as first:
+        assert owners() == [(kind.name, "first")]
+        server.bindings, server.lease = {(kind, where, "rights"): "made anew"}, None
+        await asyncio.sleep(2 * RENEWAL)
+        assert first.acts_in("team")
+        assert owners() == [(kind.name, "made anew")]
+    async with operator(server, "other/second", binding=(kind, "others")) as second:
+        await asyncio.sleep(LONG)
+        assert second.acts_in("team")
+        assert owners() == [(kind.name, "made anew")], "to change it may need more rights"
+
+
+async def test_a_lease_is_taken_where_the_binding_of_the_rights_is_not_known(
+    server: LeaseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with operator(server, "home/first", binding=(CLUSTER_ROLE_BINDING, "rights")) as first:
+        assert first.acts_in("team")
+    assert "lease team/diloco-jobs stays when this operator is uninstalled: " in caplog.text
 
 
 async def test_a_lease_that_may_not_be_made_is_a_problem_and_nothing_is_done(server: LeaseServer) -> None:

@@ -141,7 +141,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "A container exited with code 2: its manifest, data, a file or an address is wrong. The message quotes "
             "its last line. Kubernetes restarts it, with growing pauses.",
             "Fix what the message names: mount the data, correct a ConfigMap. A pool's image, `env` and `podTemplate` "
-            "can be changed while the job is suspended.",
+            "can be changed while the job is suspended. `No such option`: the image is older than the operator; name "
+            "one of the operator's version.",
         ),
         Reason.REFUSED: warning(
             "The syncer refused a learner (exit code 3): its certificate is for another job, another pod has its id, "

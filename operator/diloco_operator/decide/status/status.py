@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from diloco import __version__
 from diloco.spec.status.job import (
     ExportedModel,
     JobStatus,
@@ -54,6 +55,7 @@ def with_status(
         "observed_generation": job_now.generation,
         "phase": phase_of(before, verdicts, job_now.now),
         "reason": reason_of(verdicts),
+        "operator": f"{job_now.options.name} {__version__}",
         "conditions": conditions(before, verdicts, job_now.generation, job_now.now),
         "learners": _learners(job_now, regions, known=trains is not None, running=running),
         "regions": regions,

@@ -241,6 +241,8 @@ class JobStatus(StatusModel):
     """Summary of the conditions for display; programs read the conditions."""
     reason: str = ""
     """Reason of the condition behind ``phase``."""
+    operator: str | None = None
+    """The operator that acts: its namespace, its Lease there, and its version."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), MapBy("type")] = ()
     """One of each type."""
     progress: Progress | None = None
