@@ -13,6 +13,7 @@ from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.conditions import Verdict, dated, has_had_a_syncer
 from diloco_operator.decide.status.progress import STUCK_AFTER_SECONDS, stuck
+from diloco_operator.decide.status.text import one_line
 
 
 def readiness(job_now: JobNow, *, moving: bool) -> tuple[Verdict, Verdict, list[Cause]]:
@@ -41,7 +42,8 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
     if number >= quorum:
         ready = Verdict("True", Reason.TRAINING, counted)
         if moving or not stuck(job_now.before, job_now.now):
-            return ready, Verdict("True", Reason.TRAINING, "merges advance")
+            merges = "merges advance" if view.syncer_step else f"no merge yet: {one_line(view.phase_reason)}"
+            return ready, Verdict("True", Reason.TRAINING, merges)
         text = f"{counted}, but nothing was merged for {STUCK_AFTER_SECONDS / 60:.0f} minutes"
         return ready, Verdict("False", Reason.NO_PROGRESS, text)
     if number == 0 and job_now.before.phase != "Training":

@@ -94,6 +94,17 @@ def test_a_job_that_stands_still_writes_nothing_until_it_is_no_progress() -> Non
     assert w.condition("Progressing")["status"] == "True"
 
 
+def test_a_job_without_a_merge_says_what_merging_waits_for() -> None:
+    w = world(tokens=10_000_000)
+    w.syncer.frozen, w.syncer.merged = True, 0
+    w.run(60)
+    progressing = w.condition("Progressing")
+    assert (progressing["status"], progressing["message"]) == ("True", "no merge yet: a learner has joined")
+    w.syncer.frozen = False
+    w.run(60)
+    assert w.condition("Progressing")["message"] == "merges advance"
+
+
 def test_a_syncer_back_after_a_long_absence_is_not_reported_as_no_progress() -> None:
     w = world(60, tokens=10_000_000)
     w.unreachable = "no answer within 3 s"
