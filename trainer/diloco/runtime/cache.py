@@ -8,7 +8,16 @@ VARIABLE: Final = "DILOCO_CACHE"
 
 
 def cache_folder(otherwise: Path | None = None) -> Path:
-    """The folder that ``DILOCO_CACHE`` names; without it ``otherwise``, or one in the home directory."""
+    """The folder that ``DILOCO_CACHE`` names, or ``otherwise``, or one in the home directory.
+
+    A user that has none, as an arbitrary one in a container, gets one in the working directory.
+    """
     if named := os.environ.get(VARIABLE):
         return Path(named)
-    return otherwise or Path(os.path.expanduser("~/.cache/diloco"))  # noqa: PTH111  # which raises without a home
+    if otherwise is not None:
+        return otherwise
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path.cwd()
+    return home / ".cache" / "diloco"

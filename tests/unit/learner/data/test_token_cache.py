@@ -242,6 +242,9 @@ def test_the_cache_is_in_the_home_directory_by_default(monkeypatch: pytest.Monke
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/.cache/diloco")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 12345)  # in no list of users
+    assert cache_folder() == Path.cwd() / ".cache" / "diloco"
 
 
 @pytest.mark.parametrize(
