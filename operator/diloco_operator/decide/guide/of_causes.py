@@ -203,7 +203,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "within one namespace).",
         ),
         Reason.EVICTED: warning(
-            "A pod was evicted from its node: disk or memory pressure, or preemption by a pod of higher priority.",
+            "A pod was evicted from its node: disk or memory pressure, preemption by a pod of higher priority, or, of "
+            "the syncer, a drain.",
             "Nothing: it restarts elsewhere. If it happens often, raise the requests to what the pod uses, or set a "
             "`priorityClassName`.",
         ),
