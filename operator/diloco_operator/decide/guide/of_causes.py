@@ -198,7 +198,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.OBJECT_REVERTED: warning(
             "Something keeps changing one of the job's objects, a pool's replicas for example. The message says which "
-            "field and, if the API server knows it, who. The operator repairs the object only once a minute.",
+            "field and, if the API server knows it, who. The operator repairs the object only once a minute; "
+            "too many replicas it takes back at once.",
             "Remove the webhook's rule, the autoscaler or the second operator (a Lease keeps operators apart only "
             "within one namespace).",
         ),
