@@ -50,6 +50,8 @@ class ChildWrites:
     elsewhere is retried when that cluster is back, and with the next reconcile."""
     rolled_out: list[str] = field(default_factory=list)
     """Objects whose running pods are replaced now, because their template was changed."""
+    _scaled: dict[ChildKey, Object | None] = field(default_factory=dict)
+    """Sets as they were before they were scaled down."""
     _unknown: set[ChildKey] = field(default_factory=set)
     """Objects of which it could not be found out whose they are."""
     _over: set[str] = field(default_factory=set)
@@ -206,6 +208,7 @@ class ChildWrites:
             live = await place.api.overwrite(kind, patch)
         except NotFoundError:
             return  # gone, and its pods with it
+        self._scaled[child] = place.known(child)
         _keep(place, child, live)
         _log.info("%s: %s scaled to %d", self.job, child, scaling.replicas)
 
@@ -219,7 +222,8 @@ class ChildWrites:
         self.memory.was_applied(child, applied_as(body, made))
         self.memory.reverted.pop(child, None)
         if contested:
-            self.memory.reverted[child] = f"{difference(body, made, before)}; {who}"
+            what = difference(body, made, self._scaled.get(child, before))
+            self.memory.reverted[child] = f"{what}; {who}"
             _log.warning("%s: something keeps changing %s: %s", self.job, child, self.memory.reverted[child])
         _log.info("%s: %s applied", self.job, child)
 

@@ -13,8 +13,11 @@ def replicas(cluster: Cluster) -> int:
     return found
 
 
-@pytest.mark.parametrize(("scaled", "who"), [(0, "an autoscaler, kubectl scale"), (1, 'conflict with "kubectl"')])
-def test_what_keeps_scaling_a_pool_down_is_a_cause_with_field_and_values(
+@pytest.mark.parametrize(
+    ("scaled", "who"),
+    [(0, "an autoscaler, kubectl scale"), (1, 'conflict with "kubectl"'), (9, "an autoscaler, kubectl scale")],
+)
+def test_what_keeps_scaling_a_pool_is_a_cause_with_field_and_values(
     cluster: Cluster, start: Start, scaled: int, who: str
 ) -> None:
     with start():

@@ -199,12 +199,14 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.OBJECT_REVERTED: warning(
             "Something keeps changing one of the job's objects, a pool's replicas for example. The message says which "
-            "field and, if the API server knows it, who. The operator repairs the object only once a minute.",
+            "field and, if the API server knows it, who. The operator repairs the object only once a minute; "
+            "too many replicas it takes back at once.",
             "Remove the webhook's rule, the autoscaler or the second operator (a Lease keeps operators apart only "
             "within one namespace).",
         ),
         Reason.EVICTED: warning(
-            "A pod was evicted from its node: disk or memory pressure, or preemption by a pod of higher priority.",
+            "A pod was evicted from its node: disk or memory pressure, preemption by a pod of higher priority, or, of "
+            "the syncer, a drain.",
             "Nothing: it restarts elsewhere. If it happens often, raise the requests to what the pod uses, or set a "
             "`priorityClassName`.",
         ),

@@ -65,6 +65,30 @@ def test_a_pool_that_is_kept_at_zero_is_told_with_both_values() -> None:
     assert told in w.condition("Degraded")["message"]
 
 
+def test_a_pool_that_is_scaled_up_again_and_again_is_told() -> None:
+    w = training()
+    for _ in range(4):
+        pool = w.home.objects["StatefulSet", OLD]
+        w.home.put({**pool, "spec": {**pool["spec"], "replicas": 9}})
+        w.reconcile()
+        assert w.home.objects["StatefulSet", OLD]["spec"]["replicas"] == 3
+    (told,) = reverted_events(w)
+    assert (
+        "StatefulSet demo--us-west-old: .spec.replicas is 9 instead of 3; the API server names nobody: an autoscaler"
+        in told
+    )
+    w.run(130)
+    assert w.condition("Degraded")["status"] == "False"
+
+
+def test_a_job_that_is_suspended_often_is_changed_by_its_user() -> None:
+    w = training()
+    for suspend in (True, False) * 5:
+        w.change(suspend=suspend)
+        w.run(40)
+    assert reverted_events(w) == []
+
+
 def test_a_change_of_the_manifest_is_never_delayed() -> None:
     w = training()
     for _ in range(4):

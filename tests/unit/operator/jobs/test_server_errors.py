@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 
+from diloco_operator.api_server.errors import ApiError, Call, of_status
 from testbed.virtual_cluster.cluster_world import ClusterWorld, of_server
 from tests.unit.operator.jobs.training_cluster import training
 
@@ -74,3 +77,20 @@ def test_a_write_that_failed_and_is_wanted_no_longer_is_not_told_any_more() -> N
     w.change_pool(resources=None)
     w.run(30)
     assert w.condition("Degraded")["status"] == "False"
+
+
+def test_a_claim_that_a_quota_does_not_allow_is_made_with_another_size() -> None:
+    def quota(_: str, kind: str, name: str, body: dict[str, Any]) -> ApiError | None:
+        if kind != "PersistentVolumeClaim" or body["spec"]["resources"]["requests"]["storage"] == "1Gi":
+            return None
+        return of_status(Call("patch", kind, "team", name), 403, {"message": "exceeded quota: requests.storage"})
+
+    w = ClusterWorld()
+    w.api.failing = quota
+    w.run(30)
+    assert w.condition("Degraded")["reason"] == "ApplyRefused"
+    assert not w.status()["syncer"].get("claimUid")
+    w.change(syncer={"storage": {"size": "1Gi"}})
+    w.run(60)
+    assert w.condition("Degraded")["status"] == "False"
+    assert w.status()["syncer"]["claimUid"]

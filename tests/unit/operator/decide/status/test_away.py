@@ -131,7 +131,7 @@ def test_a_full_disk_is_told_until_the_syncer_says_otherwise() -> None:
     assert degraded(w)[0] == "False"
 
 
-def test_of_learners_that_were_reported_a_replaced_syncer_gives_no_all_clear() -> None:
+def test_a_replaced_syncer_gives_no_all_clear_of_its_learners() -> None:
     w = training_world()
     w.syncer.stalled = {"us-east/new/0"}
     w.run(10)
