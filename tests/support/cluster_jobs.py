@@ -66,7 +66,7 @@ def manifest(name: str, *regions: dict[str, Any], tokens: int = ENDLESS, **spec:
             "interval": 8,
             "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
             # Merging begins then, whatever share of the learners has come.
-            "startupSeconds": 120,
+            "startupSeconds": 60,
             # No learner pauses while the syncer is away, however long that takes.
             "maxStalenessSteps": 1_000_000,
         },
