@@ -39,6 +39,7 @@ OPTIONS = OperatorOptions(operator_namespace="diloco-system", trainer_image="reg
 TICK_SECONDS = 5.0
 _CLAIM = "PersistentVolumeClaim"
 _MOST_PASSES = 6
+_PASSES_BETWEEN_CHECKS = 5
 
 
 def job_object(name: str = "demo", *, tokens: int = 60_000, **spec: Any) -> Object:
@@ -91,6 +92,7 @@ class World:
         """The namespaces of other clusters, by the name of the cluster."""
         self.syncer = WorldSyncer(self.name, self.job["spec"]["training"]["tokens"])
         self._refused: set[ChildKey] = set()
+        self._passes = 0
         self._applied: dict[ChildKey, Applied] = {}
 
     @property
@@ -188,9 +190,11 @@ class World:
         observed, job = self.observed(), copied(self.job)
         if needs_pods(job, observed, self.now, self.options):
             observed = self.observed(looked=True)
-        before = copy.deepcopy((job, observed))  # which keeps NaN equal to itself
+        # Not every time: the copy takes a third of what a pass does. It keeps NaN equal to itself.
+        before = None if self._passes % _PASSES_BETWEEN_CHECKS else copy.deepcopy((job, observed))
+        self._passes += 1
         plan = reconcile(job, observed, self.now, self.options, RandomCertificateMaker())
-        assert (job, observed) == before, "what was observed is not the operator's to change"
+        assert before in (None, (job, observed)), "what was observed is not the operator's to change"
         assert plan.status is not None or not plan.events or "deletionTimestamp" in job["metadata"]
         return plan
 
