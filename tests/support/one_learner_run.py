@@ -29,7 +29,8 @@ from tests.support.small_manifest import SMALL_MANIFEST
 START = 1_700_000_000.0
 LEARNER = "east/a/0"
 JOB = (
-    SMALL_MANIFEST.replace("interval: 4", "interval: 2")
+    # Its only learner is one of two that are planned.
+    SMALL_MANIFEST.replace("interval: 4", "interval: 2, startupSeconds: 1")
     .replace("fragments: 4", "fragments: 2")
     .replace("tokens: 1000, sequenceLength: 16", "tokens: 60, evaluation: {everyTokens: 60}, sequenceLength: 5")
 )

@@ -85,5 +85,5 @@ def test_without_the_kubernetes_client_the_error_tells_how_to_install_it(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes.client", None)  # as where it is not installed: importing it fails
-    with pytest.raises(ClusterError, match=r"pip install 'decoupled-diloco\[operator\]'$"):
+    with pytest.raises(ClusterError, match=r"pip install '\.\[operator\]' in a clone$"):
         connect(kubeconfig, None, {})

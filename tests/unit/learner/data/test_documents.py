@@ -187,9 +187,11 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, tokenizer: Path, monk
     made = FolderTokenizer(tokenizer, "tokenizer")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(DataError, match=r"needs the package pyarrow; install decoupled-diloco\[data\]"):
+    with pytest.raises(DataError, match=r"needs the package pyarrow; run pip install '\.\[data\]' in a clone"):
         make_token_file(DocumentsData(path=str(path)), tmp_path / "out", made)
-    with pytest.raises(DataError, match=r"^tokenizer: needs the package tokenizers; install decoupled-diloco\[data\]"):
+    with pytest.raises(
+        DataError, match=r"^tokenizer: needs the package tokenizers; run pip install '\.\[data\]' in a clone"
+    ):
         FolderTokenizer(tokenizer, "tokenizer")
 
 
