@@ -13,7 +13,7 @@ from typing import Final
 from diloco.spec.base import HOST_NAME
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
-from diloco_operator.decide.causes.pods import is_crash, is_ready, running_since
+from diloco_operator.decide.causes.pods import is_crash, is_ready, node_of, running_since
 from diloco_operator.decide.objects.workloads import PoolWorkload
 from diloco_operator.decide.observed import Object
 from diloco_operator.decide.reasons import Reason
@@ -70,7 +70,7 @@ def _crashing(pods: Mapping[int, Object], now: datetime) -> Iterator[tuple[str, 
 
 def _node_of(pod: Object) -> str:
     """The pod's node; empty: it has none, or what is there is no node's name."""
-    name = str((pod.get("spec") or {}).get("nodeName") or "")
+    name = node_of(pod)
     return name if len(name) <= _LONGEST_NODE_NAME and _NODE_NAME.fullmatch(name) else ""
 
 

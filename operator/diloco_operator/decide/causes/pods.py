@@ -113,8 +113,8 @@ def is_on_silent_node(pod: Object) -> bool:
 
 
 def node_of(pod: Object) -> str:
-    """The name of its node, or what stands for it."""
-    return str((pod.get("spec") or {}).get("nodeName") or "its node")
+    """The name of its node; empty: it has none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def evicted_by(pod: Object) -> str:
@@ -126,7 +126,7 @@ def evicted_by(pod: Object) -> str:
     leaves = pod["metadata"].get("deletionTimestamp") and told.get("status") == "True"
     if not leaves or is_on_silent_node(pod):
         return ""
-    return f"{one_line(str(told.get('message') or told.get('reason')))} ({node_of(pod)})"
+    return f"{one_line(str(told.get('message') or told.get('reason')))} ({node_of(pod) or 'its node'})"
 
 
 def is_lost(pod: Object, now: datetime, after_seconds: float) -> bool:

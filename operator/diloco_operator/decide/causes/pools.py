@@ -242,7 +242,7 @@ def _missing(observed: PodObserved, learner: str, looked: PodList, known: Spared
     if ready and pod["metadata"].get("deletionTimestamp"):
         return None  # it has left
     if is_on_silent_node(pod):
-        return PodProblem(Reason.LEARNERS_MISSING, f"{node_of(pod)} does not respond", node_silent=True)
+        return PodProblem(Reason.LEARNERS_MISSING, f"{node_of(pod) or 'its node'} does not respond", node_silent=True)
     # Kubernetes takes a pod for ready for a while after its node is gone.
     why = _CUT_OFF if was_joined else restricted(pod, looked.egress.get(observed.cluster, ()))
     return PodProblem(Reason.LEARNERS_MISSING, why, node_silent=ready)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from diloco_operator.decide.causes.pods import is_lost, is_ready
+from diloco_operator.decide.causes.pods import is_lost, is_ready, node_of
 from diloco_operator.decide.objects.workloads import (
     PoolWorkload,
     index_of,
@@ -174,7 +174,7 @@ def _of(
             str(pods[index]["metadata"]["uid"]),
             reason,
             workload.name_of(index),
-            str((pods[index].get("spec") or {}).get("nodeName") or ""),
+            node_of(pods[index]),
             by_force=False,
         )
         for index in indices[:MOST_AT_ONCE]

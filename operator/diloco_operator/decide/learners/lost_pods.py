@@ -14,7 +14,7 @@ from diloco.spec.status.engine import LearnerState
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.claims import claims_of
-from diloco_operator.decide.causes.pods import is_on_silent_node, seconds_until_lost
+from diloco_operator.decide.causes.pods import is_on_silent_node, node_of, seconds_until_lost
 from diloco_operator.decide.guide import GUIDE
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.objects.workloads import (
@@ -153,7 +153,7 @@ def _learners(job_now: JobNow, lost: Iterable[PodObserved], *, stopping: bool) -
         if not job_now.clusters.writable(child):
             continue
         learner, whose = workload.learner_of(int(match[2])), workload.name_of(int(match[2]))
-        deletion = PodDeletion(child, uid_of(observed.pod), Reason.LOST_POD_DELETED, whose, _node(observed.pod))
+        deletion = PodDeletion(child, uid_of(observed.pod), Reason.LOST_POD_DELETED, whose, node_of(observed.pod))
         yield _Lost(workload, learner, deletion, _kept(job_now, observed, learner, sessions))
 
 
@@ -236,7 +236,7 @@ def _syncers(job_now: JobNow, gone: Iterable[PodObserved]) -> tuple[list[PodDele
     """The syncer's pods on lost nodes that a person has released, and what to do about the others."""
     released, causes, stopped = [], [], job_now.annotation(SYNCER_STOPPED)
     for observed in gone:
-        name, uid, node = str(observed.pod["metadata"].get("name", "")), uid_of(observed.pod), _node(observed.pod)
+        name, uid, node = str(observed.pod["metadata"].get("name", "")), uid_of(observed.pod), node_of(observed.pod)
         why = _undeletable(job_now, observed)
         if stopped == uid and why is None and observed.pod["metadata"].get("deletionTimestamp"):
             deletion = PodDeletion(ChildKey(POD, name), uid, Reason.SYNCER_POD_RELEASED, "the syncer", node)
@@ -263,7 +263,3 @@ def _controls(workload: PoolWorkload, pod: Object) -> bool:
     if workload.live is not None and owner.get("uid") == workload.live["metadata"].get("uid"):
         return True
     return (owner.get("kind"), owner.get("name")) == (STATEFUL_SET, workload.key.name)
-
-
-def _node(pod: Object) -> str:
-    return str((pod.get("spec") or {}).get("nodeName") or "")

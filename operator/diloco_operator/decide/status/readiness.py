@@ -61,14 +61,16 @@ def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, l
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
         return waiting, waiting, []
     pods = [one.pod for one in job_now.syncer_pods]
-    silent = next((node_of(pod) for pod in pods if is_on_silent_node(pod)), "")
+    silent = next((node_of(pod) or "its node" for pod in pods if is_on_silent_node(pod)), "")
     evicted = next(filter(None, map(evicted_by, pods)), "")
     if not ready and not silent and (evicted or rolls_out(job_now.deployment)):
         how = f"was evicted: {evicted}" if evicted else "is replaced"
         waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, f"the syncer's pod {how}")
         return waiting, waiting, []
-    cause = f"its node {silent} does not respond" if silent else "its pod is not ready"
-    cause = away.reason if ready and away is not None else cause
+    if ready and away is not None:
+        cause = away.reason
+    else:
+        cause = f"its node {silent} does not respond" if silent else "its pod is not ready"
     found = Verdict("Unknown" if ready else "False", Reason.SYNCER_UNREACHABLE, f"the syncer does not answer: {cause}")
     verdict = dated(job_now.before, "Ready", found, job_now.now)
     return verdict, verdict, [Cause(Reason.SYNCER_UNREACHABLE, verdict.message)]

@@ -13,6 +13,11 @@ def revert(world: ClusterWorld) -> None:
     world.home.put({**world.home.objects[POLICY], "spec": NEW_SYNCER})
 
 
+def scale(world: ClusterWorld, replicas: int) -> None:
+    pool = world.home.objects["StatefulSet", OLD]
+    world.home.put({**pool, "spec": {**pool["spec"], "replicas": replicas}})
+
+
 def is_repaired(world: ClusterWorld) -> bool:
     return bool(world.home.objects[POLICY]["spec"] != NEW_SYNCER)
 
@@ -57,8 +62,7 @@ def test_what_somebody_keeps_reverting_is_named_and_repaired_once_a_minute() -> 
 def test_a_pool_that_is_kept_at_zero_is_told_with_both_values() -> None:
     w = training()
     for _ in range(4):
-        pool = w.home.objects["StatefulSet", OLD]
-        w.home.put({**pool, "spec": {**pool["spec"], "replicas": 0}})
+        scale(w, 0)
         w.reconcile()
     told = "something keeps changing StatefulSet demo--us-west-old: .spec.replicas is 0 instead of 3; the API server"
     assert w.condition("Degraded")["reason"] == "ObjectReverted"
@@ -68,8 +72,7 @@ def test_a_pool_that_is_kept_at_zero_is_told_with_both_values() -> None:
 def test_a_pool_that_is_scaled_up_again_and_again_is_told() -> None:
     w = training()
     for _ in range(4):
-        pool = w.home.objects["StatefulSet", OLD]
-        w.home.put({**pool, "spec": {**pool["spec"], "replicas": 9}})
+        scale(w, 9)
         w.reconcile()
         assert w.home.objects["StatefulSet", OLD]["spec"]["replicas"] == 3
     (told,) = reverted_events(w)

@@ -3,10 +3,9 @@
 A field that is added to the models is immutable until it is listed in ``MUTABLE``, or in ``MUTABLE_SUSPENDED``, which
 has what the operator can change while no pod runs, or in ``MUTABLE_UNMADE``, which has what the claim is made of. A
 block in which nothing may change has one rule. Regions and pools can be added and removed; the API server compares
-those of one name. But a rule on a pool cannot see whether the job is
-suspended, and to find each pool's earlier self in a rule on the spec would cost more than a rule may. So those fields
-have two rules that compare lists: on a region, of the pools that stay, if it does not keep all; on the spec, of all
-regions that stay, if they keep all pools.
+those of one name. But a rule on a pool cannot see whether the job is suspended, and to find each pool's earlier self in
+a rule on the spec would cost more than a rule may. So those fields have two rules that compare lists: on a region, of
+the pools that stay, if it does not keep all; on the spec, of all regions that stay, if they keep all pools.
 """
 
 from diloco.spec.base import MAP_KEYS

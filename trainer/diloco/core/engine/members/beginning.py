@@ -52,7 +52,7 @@ def _count_withheld(state: EngineState, now: float) -> tuple[int, int]:
     counts = [min(tokens, int(possible)) for tokens in withheld]
     for fragment, tokens in enumerate(counts):
         state.count_tokens(fragment, tokens)
-    merged = fsum(map(mul, state.options.shares, withheld))
-    for record in state.learners.values():
-        record.merged_tokens *= state.merged_tokens / merged if merged else 1.0
+    if merged := fsum(map(mul, state.options.shares, withheld)):
+        for record in state.learners.values():
+            record.merged_tokens *= state.merged_tokens / merged
     return sum(withheld), sum(counts)
