@@ -204,11 +204,12 @@ class ChildWrites:
         child, kind = scaling.child, child_kind(scaling.child.kind)
         metadata = {"namespace": place.namespace, "name": child.name, "uid": scaling.uid}
         patch = {"metadata": metadata, "spec": {"replicas": scaling.replicas}}
+        before = place.known(child)  # the watch may report this write before it is answered
         try:
             live = await place.api.overwrite(kind, patch)
         except NotFoundError:
             return  # gone, and its pods with it
-        self._scaled[child] = place.known(child)
+        self._scaled[child] = before
         _keep(place, child, live)
         _log.info("%s: %s scaled to %d", self.job, child, scaling.replicas)
 

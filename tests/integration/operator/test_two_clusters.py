@@ -109,6 +109,8 @@ def test_an_operator_that_is_killed_in_a_deletion_goes_on_with_it(cluster: Clust
 
 
 def test_a_deleted_kubeconfig_is_used_until_no_job_names_it(cluster: Cluster, far: Far, start: Start) -> None:
+    # A missing right would be told before it.
+    far.allow(lost_pods=True)
     with start():
         is_made(cluster, far)
         cluster.kubectl("delete", "secret", "far", "--wait=false")

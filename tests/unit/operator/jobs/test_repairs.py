@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import pytest
+
+from diloco_operator.api_server.kinds import Kind, Object
 from testbed.virtual_cluster.cluster_world import ClusterWorld
+from testbed.virtual_cluster.world_pods import copied
 from tests.unit.operator.jobs.training_cluster import OLD, training
 
 POLICY = ("NetworkPolicy", "demo-syncer")
@@ -69,8 +73,20 @@ def test_a_pool_that_is_kept_at_zero_is_told_with_both_values() -> None:
     assert told in w.condition("Degraded")["message"]
 
 
-def test_a_pool_that_is_scaled_up_again_and_again_is_told() -> None:
+@pytest.mark.parametrize("watched_first", [False, True])
+def test_a_pool_that_is_scaled_up_again_and_again_is_told(
+    watched_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = training()
+    overwrite = w.api.overwrite
+
+    async def reported_before_it_is_answered(kind: Kind, patch: Object) -> Object:
+        made = await overwrite(kind, patch)
+        w.cache.seen(kind.name, copied(made))
+        return made
+
+    if watched_first:
+        monkeypatch.setattr(w.api, "overwrite", reported_before_it_is_answered)
     for _ in range(4):
         scale(w, 9)
         w.reconcile()
