@@ -74,9 +74,7 @@ def test_a_pool_that_is_kept_at_zero_is_told_with_both_values() -> None:
 
 
 @pytest.mark.parametrize("watched_first", [False, True])
-def test_a_pool_that_is_scaled_up_again_and_again_is_told(
-    watched_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_is_scaled_up_again_and_again_is_told(watched_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     w = training()
     overwrite = w.api.overwrite
 
