@@ -9,12 +9,14 @@ PROTO := proto/diloco/wire/v1/sync.proto
 # Real clusters for tests: what is missing for them is built, once, into the user's cache folder.
 KIND := $(BIN)/python -m testbed.kind
 
-# Where tests write down what they skipped, and what passed only when it was run again; testbed/kind/steps.py shows them.
-# And what took longest is shown.
-LISTS := --skipped-to build/skipped.txt --rerun-to build/rerun.txt --durations 40 --durations-min 2
+# Where tests write down what they skipped, what took far longer than it did, and what passed only when it was run again;
+# testbed/kind/steps.py shows them. RECORD=1 writes anew how long tests take, into tests/durations.json.
+LISTS := --skipped-to build/skipped.txt --slow-to build/slow.txt --rerun-to build/rerun.txt $(if $(RECORD),--record-durations) \
+  --durations 40 --durations-min 2
 
 # Tests with processes and clusters depend on how a busy machine times them. One that fails runs once more; that it then
-# passed is listed last, as a defect to find. A test that calculates fails at once.
+# passed is listed last, as a defect to find; a second time it fails (tests/reruns.json). A test that calculates fails
+# at once.
 RERUNS := --reruns 1
 
 # The example, run through failures: a process killed with SIGKILL, a region's link taken away.
@@ -26,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-all test-units test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes test-core test-clusters test-across-faults test-across-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -41,32 +43,41 @@ demo: $(STAMP) ## Train a small model with four learners in two regions, through
 report-png: $(STAMP) ## Take docs/report.png from the demo's report; needs Chromium (Debian: chromium)
 	$(BIN)/python scripts/report_png.py demo-output/report.html docs/report.png
 
-check: lint ## Lint, then unit and property tests: what to run between two edits; some ten minutes
-	$(UNITS)
+check: lint ## Lint, then unit and property tests without the slow ones: what to run between two edits
+	$(UNITS) $(QUICK)
 
-test: $(STAMP) ## What a change needs: lint, tests with processes, the core of those on clusters (KEEP_CLUSTERS=1 keeps them)
-	@$(KIND) --clusters 2 run lint programs test-processes clusters test-core+test-units
+test: $(STAMP) ## What a change needs: lint, unit and property tests, the core of those with processes and an API server
+	@$(KIND) --clusters 0 run lint programs test-core+test-quick
+
+test-e2e: $(STAMP) ## Every test on real clusters: the chart, the documented commands, faults (KEEP_CLUSTERS=1 keeps the clusters)
+	@$(KIND) --clusters 2 --small 1 run clusters test-clusters
 
 test-all: $(STAMP) ## Lint, then every test; lists last what was skipped
 	@$(KIND) --clusters 2 --small 1 run lint programs test-processes clusters test-clusters+test-units
 
 # A worker that is done takes tests of the other: the longest come last.
 UNITS := $(BIN)/pytest -n 2 --dist worksteal tests/unit tests/property
+# Without what calculates for long and shows little that others do not; fewer examples of each property.
+QUICK := -m "not slow" --hypothesis-profile quick
 
 test-units: $(STAMP)
 	$(UNITS) $(LISTS)
 
+test-quick: $(STAMP)
+	$(UNITS) $(QUICK) $(LISTS)
+
 # Four workers on two cores: these tests wait half their time.
+PROCESSES := $(BIN)/pytest -n 4 $(RERUNS) --dist loadfile --no-loadscope-reorder tests/integration tests/hostile
+
 test-processes: $(STAMP)
-	$(BIN)/pytest -n 4 $(RERUNS) --dist loadfile --no-loadscope-reorder tests/integration tests/hostile $(LISTS)
+	$(PROCESSES) $(LISTS)
+
+test-core: $(STAMP)
+	$(PROCESSES) -m core $(LISTS)
 
 # One worker for each cluster; then tests that need several clusters.
 CLUSTERS := $(BIN)/pytest -n 2 $(RERUNS) --dist loadfile --no-loadscope-reorder tests/cluster --ignore tests/cluster/across
 ACROSS := $(BIN)/pytest -n 0 $(RERUNS) tests/cluster/across
-
-test-core: $(STAMP)
-	$(CLUSTERS) -m core $(LISTS)
-	$(ACROSS) -m core $(LISTS)
 
 # Two groups of tests across clusters, each with a home of its own.
 test-clusters: $(STAMP)

@@ -1,4 +1,4 @@
-"""Rules for every test: the same examples each time, no process left behind, and lists of what was skipped or rerun."""
+"""Rules for every test: the same examples each time, no process left behind, lists of what went wrong."""
 
 import asyncio
 import inspect
@@ -6,9 +6,7 @@ import logging
 import os
 import signal
 import uuid
-from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,9 +15,11 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from testbed import fork_server
+from tests.support import lists
 
 # Deterministic: a failure here fails everywhere. No deadline: the machine may be busy.
 settings.register_profile("repository", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("repository"), max_examples=20)
 settings.load_profile("repository")
 # Hypothesis also tries constants of the modules that happen to be loaded, which depend on what this worker ran before.
 providers._get_local_constants = lambda: providers._local_constants
@@ -35,12 +35,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _MARK = "DILOCO_TEST_SESSION"
 _REAPING_SECONDS = 10.0
 _TIME_LIMIT = pytest.StashKey[Any]()
-_TITLES = {"skipped": "Skipped", "rerun": "Failed once, and passed when run again"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--skipped-to", type=Path, metavar="FILE", help="append what was skipped, and why, to FILE")
-    parser.addoption("--rerun-to", type=Path, metavar="FILE", help="append what passed only when run again to FILE")
+    lists.add_options(parser)
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
@@ -67,63 +65,48 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if what passed only when it was run again had done so before.
+
+    The first time it is listed alone, as a defect to find: one such test in a thousand would keep each change to
+    anything else from being judged.
+    """
+    reporter = _reporter(session.config)
+    if reporter is not None and session.exitstatus == pytest.ExitCode.OK and lists.known_again(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show why a test had to be run again, as for one that fails; with ``--durations`` the slowest files too."""
     if terminalreporter.config.getoption("durations"):
-        seconds: dict[str, float] = defaultdict(float)
-        for report in (one for reports in terminalreporter.stats.values() for one in reports):
-            if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
         terminalreporter.section("slowest files", "=")
-        for file in sorted(seconds, key=seconds.__getitem__, reverse=True)[:20]:
-            terminalreporter.write_line(f"{seconds[file]:8.1f}s {file}")
+        for seconds, file in lists.slowest_files(terminalreporter):
+            terminalreporter.write_line(f"{seconds:8.1f}s {file}")
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"run again: {report.nodeid}", "_")
         terminalreporter.write_line(report.longreprtext)
         for title, text in report.sections:
             terminalreporter.section(title, "-")
             terminalreporter.write_line(text)
+    for test in lists.known_again(terminalreporter):
+        terminalreporter.write_line(
+            f"FAILED {test}: passed only when run again, as {lists.KNOWN_RERUNS.name} knows it did"
+        )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """List what was skipped, and what passed only when it was run again, after everything else, where it is seen.
-
-    What passed only when run again (``--reruns``) is a defect too, of the test or of what it tests. It does not fail
-    the session: one such test in a thousand would keep each change to anything else from being judged.
-    """
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(config, "workerinput"):
-        return
-    reports = reporter.stats
-    lists = {
-        "skipped": [_skip_line(report) for report in reports.get("skipped", [])],
-        "rerun": [_rerun_line(report) for report in _passed_when_run_again(reporter)],
-    }
-    for name, lines in lists.items():
-        if not lines:
-            continue
-        reporter.write_line(f"{_TITLES[name]} ({len(lines)}):\n" + "\n".join(lines))
-        path = config.getoption(f"{name}_to")
-        if path is not None:
-            with path.open("a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
+    reporter = _reporter(config)
+    if reporter is not None:
+        lists.tell(reporter, config)
 
 
-def _passed_when_run_again(reporter: pytest.TerminalReporter) -> list[pytest.TestReport]:
-    """The reports of their first runs."""
-    passed = {report.nodeid for report in reporter.stats.get("passed", [])}
-    return [report for report in reporter.stats.get("rerun", []) if report.nodeid in passed]
-
-
-def _skip_line(report: pytest.TestReport | pytest.CollectReport) -> str:
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return f"  {report.nodeid}: {reason.removeprefix('Skipped: ')}"
-
-
-def _rerun_line(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    cause = str(report.longrepr) if crash is None else f"{Path(crash.path).name}:{crash.lineno}: {crash.message}"
-    return f"  {report.nodeid} ({report.when}): {cause.strip().splitlines()[0]}"
+def _reporter(config: pytest.Config) -> pytest.TerminalReporter | None:
+    """None: this process is a worker of another one, which reports."""
+    if hasattr(config, "workerinput"):
+        return None
+    found: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+    return found
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,7 @@ from testbed.kind.waiting import wait_until
 
 DEFINITION = Path(__file__).resolve().parents[2] / "crds" / "dilocojobs.diloco.dev.yaml"
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
+ASSETS = "KUBEBUILDER_ASSETS"
 
 _STARTING_SECONDS = 120.0
 """On an idle machine a kube-apiserver is ready in 5 s."""
@@ -50,8 +51,9 @@ class ApiServerError(RuntimeError):
 
 
 def _found(name: str) -> str | None:
-    folders = (str(go_programs.folder(Cache.of_user())), os.environ.get("PATH", ""))
-    return shutil.which(name, path=os.pathsep.join(folders))
+    # The first is where envtest's tools say that the programs are which they have downloaded.
+    folders = (os.environ.get(ASSETS, ""), str(go_programs.folder(Cache.of_user())), os.environ.get("PATH", ""))
+    return shutil.which(name, path=os.pathsep.join(folder for folder in folders if folder))
 
 
 def why_there_is_none() -> str | None:
@@ -60,7 +62,7 @@ def why_there_is_none() -> str | None:
     if not missing:
         return None
     built = "among the programs built for clusters (testbed/kind)"
-    return f"no API server here: {', '.join(missing)} found neither {built} nor on $PATH"
+    return f"no API server here: {', '.join(missing)} found neither in ${ASSETS}, {built}, nor on $PATH"
 
 
 @contextmanager

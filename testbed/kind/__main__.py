@@ -2,6 +2,7 @@
 
 python -m testbed.kind up                    # a cluster with the project's images; it stays
 python -m testbed.kind down                  # all that was brought up here; --name NAME: that one
+python -m testbed.kind set-up programs       # builds what tests without a cluster want
 python -m testbed.kind set-up NAME=1 ...     # builds all; then makes clusters, paused
 python -m testbed.kind run STEP ...          # steps of `make test`; KEEP_CLUSTERS=1 leaves its cluster up
 python -m testbed.kind --clusters 2 run clusters test-clusters    # a cluster for each of two workers
@@ -55,6 +56,8 @@ def _do(options: argparse.Namespace) -> int:
             large = {clusters.numbered(name, index): options.workers for index in range(options.clusters)}
             small = {clusters.numbered(name, options.clusters + index): 0 for index in range(options.small)}
             return steps.run(options.arguments, large | small)
+        case "set-up" if options.arguments == ["programs"]:
+            bed.programs()
         case "set-up":
             bed.build()
             for argument in options.arguments:

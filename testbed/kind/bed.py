@@ -5,6 +5,7 @@ import sys
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from testbed.api_server.server import why_there_is_none
 from testbed.kind import clusters, engine, go_programs, guard, node_image, project_images, tools
 from testbed.kind.cache import Cache
 from testbed.kind.clusters import Cluster
@@ -61,14 +62,15 @@ def up(name: str = clusters.DEFAULT_NAME, *, workers: int = 1, kept: bool = Fals
 
 
 def programs() -> None:
-    """Build what tests without a cluster want and skip without: helm, and an API server.
+    """Build what tests without a cluster want and skip without, if it is not there: helm, and an API server.
 
     Raises:
         Unavailable: One of them cannot be built or found.
     """
     cache = Cache.of_user()
     tools.helm(cache)
-    go_programs.build(cache, go_programs.API_SERVER)
+    if why_there_is_none() is not None:
+        go_programs.build(cache, go_programs.API_SERVER)
 
 
 def build() -> None:

@@ -24,7 +24,11 @@ from testbed.kind import bed, clusters
 from testbed.kind.cache import Cache
 from testbed.kind.commands import Unavailable
 
-LISTS = {"Failed once, and passed when run again": Path("build/rerun.txt"), "Skipped": Path("build/skipped.txt")}
+LISTS = {
+    "Took three times as long as recorded, or longer": Path("build/slow.txt"),
+    "Failed once, and passed when run again": Path("build/rerun.txt"),
+    "Skipped": Path("build/skipped.txt"),
+}
 """Where tests write down what is told at the end; the Makefile names the same files."""
 
 _ENDING_SECONDS = 30.0
@@ -49,15 +53,16 @@ def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
         at_the_end.callback(_end, names, minutes)
         for name in names:
             at_the_end.enter_context(cache.using(name))
-        set_up = at_the_end.enter_context(_set_up())
+        set_up = at_the_end.enter_context(_set_up(*([] if names else ["programs"])))
         env: dict[str, str] = {}
         for step in steps:
             with _timed(step, minutes):
                 match step:
                     case "programs":
                         _await_programs()
-                        wanted = (f"{name}={workers}" for name, workers in names.items())
-                        set_up = at_the_end.enter_context(_set_up(*wanted))
+                        if names:
+                            wanted = (f"{name}={workers}" for name, workers in names.items())
+                            set_up = at_the_end.enter_context(_set_up(*wanted))
                     case "clusters":
                         set_up.wait()
                         env |= _await_clusters(names)
@@ -188,7 +193,7 @@ def _timed(step: str, minutes: list[tuple[str, float]]) -> Iterator[None]:
 
 
 def _tell(minutes: Sequence[tuple[str, float]]) -> None:
-    """What each step took, what failed once, and, last, what was skipped."""
+    """What each step took, what took far too long or failed once, and, last, what was skipped."""
     rows = [*minutes, ("all", sum(duration for _, duration in minutes))]
     width = max(len(step) for step, _ in rows)
     sys.stdout.write("".join(["Minutes:\n", *(f"  {step:{width}} {duration:5.1f}\n" for step, duration in rows)]))

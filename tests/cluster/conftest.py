@@ -1,16 +1,15 @@
 """Fixtures for tests on real clusters: the cluster, a namespace for each test, the chart, and diagnostics of failures.
 
-Clusters are brought up before pytest starts (`make test`, `make kind-up`), not by it: the first time takes minutes, and
+Clusters are brought up before pytest starts (`make test-e2e`, `make kind-up`), not by it: the first time takes minutes, and
 a test has a time limit. Tests are skipped where none is up, with the reason. With ``pytest -n``, each worker has a
 cluster to itself: tests take the operator away and lose nodes, which no test beside them would survive. Those in
 `across` need all of the clusters, and run after the others.
 
-`make test` runs the tests with the mark `core`, on two clusters::
+The two folders of `across` run side by side, with a third cluster::
 
-    pytest -n 2 --dist loadfile --no-loadscope-reorder -m core tests/cluster --ignore tests/cluster/across
-    pytest -n 0 -m core tests/cluster/across
-
-`make test-all` leaves ``-m core`` out, and runs the two folders of `across` side by side, with a third cluster.
+    pytest -n 2 --dist loadfile --no-loadscope-reorder tests/cluster --ignore tests/cluster/across
+    pytest -n 0 tests/cluster/across/faults
+    pytest -n 0 tests/cluster/across/owners
 """
 
 import os

@@ -10,7 +10,7 @@ from tests.cluster.cluster_shell import ClusterShell
 from tests.support.cluster_jobs import apply, identities, manifest, of, pool, region
 from tests.support.cluster_nodes import BOTH, VICTIM, WITNESS
 
-pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(900)]
 
 WEST = region("west", pool("spot"))
 

@@ -16,7 +16,6 @@ from tests.support.documented_commands import commands_of_notes
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.core
 def test_the_notes_of_an_installation_work_and_its_test_passes(
     bed: Bed, chart: Release, shell: ClusterShell, namespace: str
 ) -> None:

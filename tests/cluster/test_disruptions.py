@@ -72,7 +72,6 @@ def moves(job: ClusterJob, before: Before, left: str) -> None:
     assert bystanders(job, WITNESS) == before.others
 
 
-@pytest.mark.core
 def test_a_drain_ends_and_its_learner_moves_without_a_failure(
     job: ClusterJob, cluster: Cluster, left: str, before: Before
 ) -> None:
@@ -141,7 +140,6 @@ def millicores(quantity: str) -> int:
     return int(quantity.removesuffix("m")) if quantity.endswith("m") else round(float(quantity) * MILLI)
 
 
-@pytest.mark.core
 def test_a_deleted_node_costs_its_learner_no_failure(
     job: ClusterJob, cluster: Cluster, left: str, before: Before
 ) -> None:

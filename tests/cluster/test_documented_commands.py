@@ -16,7 +16,7 @@ from tests.cluster.cluster_shell import ClusterShell, checkout, of_namespace
 from tests.support.cluster_jobs import ClusterJob
 from tests.support.documented_commands import READMES, blocks, statements_to_run
 
-pytestmark = [pytest.mark.core, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 OPERATOR = "diloco-system"
 """The operator's namespace in the documentation."""

@@ -17,7 +17,7 @@ from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, identities, manifest, pool, region
 from tests.support.cluster_operator import CHILDREN
 
-pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
 REGION = region("here", pool("a"))
 

@@ -113,14 +113,12 @@ def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
     assert of(after, learner).restarts == of(before, learner).restarts
 
 
-@pytest.mark.core
 def test_an_automatic_batch_is_found_in_the_memory_of_the_container(job: ClusterJob) -> None:
     lines = job.log(job.pod_name(VICTIM))
     (told,) = [line for line in lines if line.startswith("batchSize Auto: 4 of at most 4 sequences; they need 0.")]
     assert told.endswith("of 2 GiB")
 
 
-@pytest.mark.core
 def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
     status = job.wait_for(
         lambda status: (
@@ -144,7 +142,6 @@ def test_a_job_that_trains_says_so(job: ClusterJob) -> None:
     assert (row["PHASE"], row["READY"], row["LEARNERS"]) == ("Training", "True", "2/2")
 
 
-@pytest.mark.core
 def test_a_deleted_learner_pod_comes_back_to_its_place_and_nobody_waits(job: ClusterJob) -> None:
     before, others, pod = job.all_train(*BOTH), bystanders(job, WITNESS), job.pod(VICTIM)
     job.kubectl("delete", "pod", pod.name, "--wait=false")
@@ -157,7 +154,6 @@ def test_a_deleted_learner_pod_comes_back_to_its_place_and_nobody_waits(job: Clu
     assert [line.endswith("data position 0") for line in begun] == [False], begun
 
 
-@pytest.mark.core
 def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: ClusterJob) -> None:
     # Long enough for a checkpoint of its own.
     job.goes_on(VICTIM, job.steps(VICTIM) + 2 * CHECKPOINT_STEPS)
@@ -172,7 +168,6 @@ def test_a_killed_container_starts_again_in_its_pod_and_nobody_waits(job: Cluste
     assert any("continues from its own checkpoint" in line for line in job.log(again.name))
 
 
-@pytest.mark.core
 def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: ClusterJob) -> None:
     before, learners = job.all_train(*BOTH), identities(map(job.pod, BOTH))
     job.kubectl("delete", "pod", job.syncer().name)
@@ -191,7 +186,6 @@ def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: Clus
     job.wait_for(lambda status: status.syncer is not None and status.syncer.epoch == after.epoch, "the status has it")
 
 
-@pytest.mark.core
 def test_a_killed_syncer_takes_back_behind_its_service_what_learners_hold(job: ClusterJob) -> None:
     restored = 0
     for _ in range(KILLS):  # one may come just after a checkpoint, when nothing is to be taken back
@@ -207,7 +201,6 @@ def test_a_killed_syncer_takes_back_behind_its_service_what_learners_hold(job: C
     job.all_train(*BOTH)
 
 
-@pytest.mark.core
 def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJob) -> None:
     before = job.all_train(*BOTH)
     job.patch(suspend=True)
@@ -232,7 +225,6 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJ
     assert condition(job.status(), "Suspended").reason == "Resumed"
 
 
-@pytest.mark.core
 def test_a_pool_grows_and_shrinks_while_the_others_train_on(job: ClusterJob) -> None:
     before, others = job.all_train(*BOTH), bystanders(job, *BOTH)
     job.set_pool(*SPOT, learners=2)
@@ -274,7 +266,6 @@ def test_a_learner_left_out_by_index_frees_its_node_and_nobody_waits(job: Cluste
     wait_until(lambda: len(job.pods()) == 3, "the newcomer goes")
 
 
-@pytest.mark.core
 def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(
     job: ClusterJob, cluster: Cluster, nodes: Nodes
 ) -> None:
@@ -297,7 +288,6 @@ def test_a_lost_node_costs_its_learners_and_counts_nothing_twice(
     job.recovers()
 
 
-@pytest.mark.core
 def test_a_job_that_passes_its_deadline_fails_and_has_no_pods_left(job: ClusterJob) -> None:
     job.patch(activeDeadlineSeconds=1)
     job.kubectl_wait("condition=Failed")

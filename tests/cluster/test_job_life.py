@@ -16,7 +16,7 @@ from testbed.kind.project_images import Images
 from testbed.kind.waiting import wait_until
 from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, manifest, pool, region
 
-pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
 BUDGET = 100_000
 """Enough for the operator to see it train, however fast the machine is."""

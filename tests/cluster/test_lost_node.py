@@ -55,7 +55,6 @@ def job(shared_job: ClusterJob, nodes: Nodes) -> ClusterJob:
     return shared_job
 
 
-@pytest.mark.core
 def test_a_lost_learner_is_replaced_elsewhere_and_its_old_process_fenced(
     job: ClusterJob, nodes: Nodes, cluster: Cluster, chart: Release
 ) -> None:

@@ -51,7 +51,6 @@ def untouched(job: ClusterJob) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.core
 def test_a_killed_operator_comes_back_to_its_jobs_and_to_newer_ones(
     cluster: Cluster, namespace: str, operator: ClusterOperator
 ) -> None:

@@ -15,7 +15,7 @@ from tests.cluster.pod_connections import Connection, connections_in
 from tests.support.cluster_jobs import ClusterJob, apply, identities, manifest, of, pool, region
 from tests.support.network_policies import allows, selects
 
-pytestmark = [pytest.mark.core, pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
 SYNC, HTTP = 29400, 8080
 POOLS = region("here", pool("a"), pool("b"))

@@ -41,7 +41,6 @@ def job(cluster: Cluster, namespace: str) -> ClusterJob:
     return apply(cluster, namespace, manifest("units", region("here", *both)))
 
 
-@pytest.mark.core
 def test_pods_of_one_learner_train_as_one(job: ClusterJob) -> None:
     account = job.merges(PAIR, UNIT, since=job.all_train(PAIR, UNIT))
     assert {one.id for one in account.learners} == {PAIR, UNIT}
@@ -51,7 +50,6 @@ def test_pods_of_one_learner_train_as_one(job: ClusterJob) -> None:
     assert job.pod(LAST_POD).ready
 
 
-@pytest.mark.core
 def test_a_lost_pod_of_a_learner_brings_it_back_as_one(job: ClusterJob) -> None:
     before, others, kept = job.all_train(PAIR, UNIT), bystanders(job, PAIR), job.pod(FIRST_POD)
     job.kill_pods(LAST_POD)
@@ -87,7 +85,6 @@ def test_whole_learners_come_and_go_and_a_new_operator_restarts_none(
     assert of(after, UNIT).incarnation == of(before, UNIT).incarnation
 
 
-@pytest.mark.core
 def test_a_job_of_such_learners_completes(job: ClusterJob) -> None:
     job.patch(training={"tokens": round(job.account().merged_tokens) + 1_000})
     job.kubectl_wait("condition=Complete")

@@ -46,6 +46,7 @@ KNOWN_ONLY_TO_DILOCO = {
 }
 
 
+@pytest.mark.core
 def test_what_diloco_refuses_the_api_server_refuses_and_names_the_field(job_server: ApiServer) -> None:
     wrong = []
     for bad in CASES:

@@ -19,7 +19,7 @@ from tests.support.learner_process import LearnerProcess
 from tests.support.local_run import GENTLE, SYNC, WAIT_SECONDS, LocalRun, of, untouched, write_job
 from tests.support.raw_wire import RawClient, ending
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.core, pytest.mark.processes, pytest.mark.timeout(600)]
 
 VICTIM, WITNESS, THIRD = "east/fast/0", "west/old/0", "west/old/1"
 

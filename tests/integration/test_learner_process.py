@@ -174,6 +174,7 @@ def test_it_pauses_at_the_staleness_bound_and_resumes_by_itself(tmp_path: Path) 
         assert learner.wait() == 0
 
 
+@pytest.mark.core
 def test_sigterm_hands_in_the_requested_fragments_and_a_restart_resumes(tmp_path: Path) -> None:
     syncer = ScriptedSyncer(make_job(tmp_path))
     with RunningServer(syncer) as server:

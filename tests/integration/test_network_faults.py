@@ -84,6 +84,7 @@ def healed(scene: Scene) -> Iterator[None]:
     scene.link.heal()
 
 
+@pytest.mark.core
 def test_a_link_that_resets_its_connections_is_used_again(scene: Scene) -> None:
     before = scene.both_train()
     scene.link.reset()
@@ -91,6 +92,7 @@ def test_a_link_that_resets_its_connections_is_used_again(scene: Scene) -> None:
     scene.recovers(before)
 
 
+@pytest.mark.core
 def test_a_link_that_falls_silent_costs_only_its_learner(scene: Scene) -> None:
     before = scene.both_train()
     scene.link.silence(Way.UP, Way.DOWN)

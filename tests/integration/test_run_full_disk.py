@@ -8,7 +8,7 @@ from diloco.runtime.process.exits import EXIT_INTERRUPTED
 from tests.support.local_run import GENTLE, LocalRun, of, write_job
 from tests.support.machine_limits import Filler, small_disk
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.core, pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 def test_a_run_whose_disk_is_full_trains_on_and_catches_up_on_files(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support.local_run import LEARNERS, PROGRAM, WAIT_SECONDS, LocalRun, w
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 
+@pytest.mark.core
 def test_a_run_goes_through_failures_to_a_model_and_a_report(tmp_path: Path) -> None:
     faults = (
         *("--chaos", "kill:west/old/0@step=60", "--chaos", "cut:east@step=200,seconds=4"),
@@ -84,6 +85,7 @@ def _curve(boards: Path, name: str) -> list[float]:
     return [point.value for point in read.Scalars(name)]
 
 
+@pytest.mark.core
 def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
     job = write_job(tmp_path, 40_000)
     with LocalRun(job, "--slow", "west=0.5") as run:

@@ -28,7 +28,7 @@ def newest_checkpoints(run: LocalRun) -> list[dict[str, Any]]:
 
 @pytest.mark.processes
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("loop", ["plain", "with_trainer", "with_lightning"])
+@pytest.mark.parametrize("loop", [pytest.param("plain", marks=pytest.mark.core), "with_trainer", "with_lightning"])
 def test_a_loop_goes_on_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{EXAMPLE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.chdir(tmp_path)

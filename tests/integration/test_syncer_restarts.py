@@ -34,6 +34,7 @@ def test_killed_it_resumes_from_its_checkpoint_and_both_epochs_replay(tmp_path: 
     assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
 
 
+@pytest.mark.core
 def test_on_sigterm_it_checkpoints_so_that_nothing_is_lost(tmp_path: Path) -> None:
     job = SmallJob(tmp_path, checkpoint_every=3600)
     with serving(job, tmp_path / "s") as syncer, learner(job, syncer) as one:

@@ -61,6 +61,7 @@ def ranks_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.core
 def test_a_unit_is_restarted_as_one_and_the_others_train_on(tmp_path: Path) -> None:
     pools = [{"name": "p", "learners": 1, "processesPerNode": RANKS}]
     regions = [{"name": name, "pools": pools} for name in ("east", "west")]

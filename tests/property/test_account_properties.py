@@ -11,6 +11,7 @@ from diloco.core.account.time_class import TimeClass
 from diloco.core.account.time_spent import TimeSpent
 from tests.support.engine_moves import LEARNERS, Move, moves, play
 from tests.support.engine_script import Script, started
+from tests.support.examples import examples
 
 SECONDS = st.one_of(st.floats(0, 20), st.sampled_from([0.0, 1e308, math.inf, math.nan, -1.0]))
 MOVES = moves("old", "make", "fail", "applied", "plan", size=100, spent=st.builds(TimeSpent, *[SECONDS] * 8))
@@ -31,14 +32,14 @@ def check(script: Script) -> None:
 
 
 @given(MOVES, st.integers(1, LEARNERS))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_classes_add_up_after_every_event(chosen: list[Move], quorum: int) -> None:
     script = started(LEARNERS, quorum=quorum, shares=SHARES, max_restarts=5)
     play(script, chosen, check)
 
 
 @given(MOVES, MOVES)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_they_add_up_across_restarts_of_the_syncer(before: list[Move], after: list[Move]) -> None:
     script = started(LEARNERS, shares=SHARES)
     play(script, before, check)
@@ -54,7 +55,7 @@ def test_they_add_up_across_restarts_of_the_syncer(before: list[Move], after: li
 
 
 @given(MOVES)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_what_learners_claim_of_their_time_decides_nothing(chosen: list[Move]) -> None:
     courses = []
     for claims in (True, False):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from diloco.core.merge.codec import CODECS, SMALLEST_STEP, Codec, ScaledCodec
 from diloco.core.merge.feedback import encode_with_feedback
+from tests.support.examples import examples
 
 F32_SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
 
@@ -87,7 +88,7 @@ def test_what_is_sent_and_what_is_kept_is_what_was_given_to_the_bit(codec: Codec
 
 
 @given(codecs, st.integers(1, 200), st.integers(0, 1000), st.integers(1, 40))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 def test_over_a_life_nothing_is_lost_but_the_last_residual(codec: Codec, numel: int, seed: int, rounds: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     given_sum, sent_sum = torch.zeros(numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from diloco.core.merge.codec import Codec, codec_named
 from diloco.core.merge.downlink import Update, apply_update, encode_update
+from tests.support.examples import examples
 
 by_codec = pytest.mark.parametrize("codec", [codec_named("BF16"), codec_named("Int8")], ids=lambda codec: codec.name)
 
@@ -53,7 +54,7 @@ def test_everybody_holds_the_same_bits_and_each_merge_is_there_or_waits(
 
 @by_codec
 @given(trajectory=trajectories(), numbers=st.integers(0, 2**32))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=examples(15))
 def test_what_waits_stays_below_what_one_encoding_can_lose(
     codec: Codec, trajectory: tuple[torch.Tensor, list[torch.Tensor]], numbers: int
 ) -> None:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from diloco.core.engine.events import LearnersPlanned, PoolMinimum
 from tests.support.engine_script import POOL, Script, name, options
+from tests.support.examples import examples
 
 LEARNERS = 5
 MOVES = st.lists(
@@ -43,7 +44,7 @@ def check(script: Script, planned: int, minimum: int, joined: set[str]) -> None:
 
 
 @given(MOVES, st.integers(0, LEARNERS), st.sampled_from([None, 2]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_absences_count_up_to_the_minimum_and_no_further(
     moves: list[Move], minimum: int, max_restarts: int | None
 ) -> None:

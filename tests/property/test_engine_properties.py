@@ -13,6 +13,7 @@ from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import LeftOut
 from tests.support.engine_moves import FRAGMENTS, KINDS, LEARNERS, Move, moves, play
 from tests.support.engine_script import Script, name, started
+from tests.support.examples import examples
 
 
 def drain(script: Script, bad: str = "") -> None:
@@ -59,7 +60,7 @@ def test_after_a_long_game_the_job_goes_on(seed: int, quorum: int) -> None:
 
 
 @given(moves(), st.integers(1, LEARNERS), st.integers(0, LEARNERS - 1))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_with_a_learner_that_always_diverges_the_others_merge_on(chosen: list[Move], quorum: int, bad: int) -> None:
     script = started(LEARNERS, quorum=quorum, quarantine_seconds=1000.0)
     play(script, chosen)

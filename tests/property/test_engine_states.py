@@ -31,6 +31,7 @@ from diloco.core.engine.options import EngineOptions
 from tests.support.engine_checks import LONGEST_STEP_SECONDS, TOKENS_PER_STEP, Process, key_of
 from tests.support.engine_script import name, options
 from tests.support.engine_world import World
+from tests.support.examples import examples
 
 EXAMPLES = int(os.environ.get("ENGINE_STATES", "0"))
 LEARNERS = 3
@@ -255,7 +256,7 @@ def states_of(kind: str) -> type[EngineStates]:
 @pytest.mark.parametrize("kind", OPTION_SETS)
 def test_any_interleaving_keeps_the_invariants(kind: str) -> None:
     play = settings(
-        max_examples=EXAMPLES or 60,
+        max_examples=EXAMPLES or examples(60),
         stateful_step_count=400 if EXAMPLES else 50,
         suppress_health_check=list(HealthCheck),
     )

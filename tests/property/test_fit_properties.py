@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from diloco.plan.fit.fit import FitKind, fit
 from diloco.plan.fit.remedies import remedies
 from diloco.plan.fit.situation import Exchange, LearnerGroup, Link, Situation
+from tests.support.examples import examples
 
 rates = st.one_of(st.just(math.inf), st.floats(1e2, 1e9))
 step_times = st.floats(0.01, 10.0)
@@ -57,7 +58,7 @@ def test_shares_are_between_0_and_1_and_those_not_carried_have_none(world: Situa
 
 
 @given(situations())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 def test_every_remedy_makes_it_fit(world: Situation) -> None:
     for remedy in remedies(world):
         assert remedy.fit.fits

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.liars import Ended, Lies, job, play
 
 STEPS = 200
@@ -44,7 +45,7 @@ def played(said: Lies | None, *pools: int, quorum: int = 1) -> Ended:
 @example(Lies(times=25.0, pushes="bound", step_seconds=0.0))
 @example(Lies(times=25.0, bursts=20))
 @example(Lies(times=1000.0, step_seconds=0.0, rejoins_every_seconds=7.0, another_process=True))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_one_that_says_anything_gains_and_costs_little(said: Lies) -> None:
     found, truth, without = played(said, 4), played(Lies(), 4), played(None, 4)
     assert found.weight <= 2 * 0.25

@@ -17,10 +17,11 @@ from diloco.spec.names.learner_ids import pool_of
 from tests.support.engine_liars import Liar, liars
 from tests.support.engine_script import POOL, name, options
 from tests.support.engine_world import World
+from tests.support.examples import examples
 
 PARTS = 8
 """Of a second, in which liars may do something each time."""
-EXAMPLES = int(os.environ.get("LIVENESS", "25"))
+EXAMPLES = int(os.environ.get("LIVENESS", examples(25)))
 SHAPES = [
     {"fragments": 4, "interval": 4},
     {"fragments": 4, "interval": 8, "overlap": 1},

@@ -14,6 +14,7 @@ from diloco.core.engine.events import Event
 from diloco.core.engine.roster import Roster
 from tests.support.engine_moves import LEARNERS, Move, moves, play
 from tests.support.engine_script import Script, options, started
+from tests.support.examples import examples
 
 
 class Doubled(Script):
@@ -36,7 +37,7 @@ class Doubled(Script):
 
 
 @given(moves(), st.integers(1, LEARNERS), st.integers(1, 40))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_it_goes_on_as_the_one_that_it_was_taken_from(chosen: list[Move], quorum: int, every: int) -> None:
     script = Doubled(quorum, every)
     script.start(*range(LEARNERS))
@@ -46,7 +47,7 @@ def test_it_goes_on_as_the_one_that_it_was_taken_from(chosen: list[Move], quorum
 
 
 @given(moves())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_snapshot_restores_to_the_same_snapshot(chosen: list[Move]) -> None:
     script = started(LEARNERS)
     play(script, chosen)

@@ -20,6 +20,7 @@ from diloco.tape.segments import find_tapes, segment_number
 from diloco.tape.writer import TapeWriter
 from tests.support.engine_moves import LEARNERS, Move, moves, play
 from tests.support.engine_script import Script, options
+from tests.support.examples import examples
 
 OPTIONS = options(LEARNERS)
 
@@ -108,7 +109,7 @@ def run(directory: Path, epoch: int, limits: TapeLimits, chosen: list[Move], dis
     st.integers(1, 20_000),
     st.none() | st.integers(20_000, 60_000),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_is_left_replays_to_the_same(
     processes: list[tuple[list[Move], int]], segment_bytes: int, kept_bytes: int | None
 ) -> None:

@@ -1,5 +1,7 @@
 """What a failing API server, or the deletion of a namespace, does to the whole operator."""
 
+import pytest
+
 from diloco.runtime.process.exits import EXIT_LEASE_LOST
 from testbed.api_server.fault_proxy import FaultProxy
 from testbed.kind.waiting import wait_until
@@ -32,6 +34,7 @@ def test_faults_of_the_server_are_survived(cluster: Cluster, start: Start, proxy
         assert "reconcile failed" not in operator.log
 
 
+@pytest.mark.core
 def test_an_outage_of_the_api_server_changes_nothing_and_work_resumes(cluster: Cluster, start: Start) -> None:
     with start() as first:
         versions = at_rest(cluster, first)
@@ -63,6 +66,7 @@ def test_in_a_namespace_that_is_being_deleted_nothing_is_made_anew(cluster: Clus
         assert "refused" not in cluster.condition("two", "Degraded").get("message", "")
 
 
+@pytest.mark.core
 def test_pod_settings_that_are_refused_are_reported_and_suspend_works(cluster: Cluster, start: Start) -> None:
     body = manifest("typo", {"here": {"a": 2}})
     with start() as operator:

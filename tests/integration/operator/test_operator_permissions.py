@@ -1,10 +1,13 @@
 """The operator's permissions, by RBAC of a real API server."""
 
+import pytest
+
 from testbed.api_server.server import ApiServer
 from testbed.kind.waiting import wait_until
 from tests.support.operator_scene import EVERYTHING, Cluster, Start, manifest, reconciles_again
 
 
+@pytest.mark.core
 def test_a_missing_permission_is_named_in_a_condition_until_it_is_granted(cluster: Cluster, start: Start) -> None:
     user = f"operator-of-{cluster.namespace}"
     # Everything but to patch StatefulSets.

@@ -14,6 +14,7 @@ from testbed.kind.waiting import wait_until
 from tests.support.operator_scene import Cluster, Start, at_rest, manifest, reconciles_again
 
 
+@pytest.mark.core
 def test_a_job_gets_children_a_status_and_an_event_but_no_finalizer(cluster: Cluster, start: Start) -> None:
     with start() as operator:
         cluster.has_job("two")
@@ -102,6 +103,7 @@ def is_as(cluster: Cluster, name: str, before: dict[str, Any]) -> bool:
     return found is not None and wanted(found) == before
 
 
+@pytest.mark.core
 def test_edited_or_deleted_children_are_restored_and_others_fields_kept(cluster: Cluster, start: Start) -> None:
     with start():
         cluster.has_job("two")
@@ -147,6 +149,7 @@ def test_an_object_of_somebody_else_is_never_overwritten(cluster: Cluster, start
         cluster.settled("two")
 
 
+@pytest.mark.core
 def test_a_mistake_of_whoever_starts_it_is_one_line_and_exit_code_2(start: Start, tmp_path: Path) -> None:
     for kubeconfig, flag, named in (
         (tmp_path / "absent.kubeconfig", "--log-json", "absent.kubeconfig"),

@@ -31,6 +31,7 @@ sys.exit(main())
 MEMORY = {"limits": {"memory": "2Gi"}}
 
 
+@pytest.mark.core
 def test_a_second_operator_stands_by_and_takes_over_without_changes(cluster: Cluster, start: Start) -> None:
     with start() as first:
         versions = at_rest(cluster, first)

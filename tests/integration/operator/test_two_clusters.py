@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from diloco.runtime.process.exits import EXIT_OK
 from diloco_operator.api_server.kinds import CONFIG_MAP, EVENT, REMOTE_CHILDREN, SECRET, STATEFUL_SET
 from diloco_operator.clusters.state import CLUSTER_LABEL, IN_USE
@@ -53,6 +55,7 @@ def is_made(cluster: Cluster, far: Far, job: str = "one") -> None:
     wait_until(lambda: kinds_there(far) == ELSEWHERE, "its objects are in the other cluster")
 
 
+@pytest.mark.core
 def test_a_job_has_its_objects_in_both_clusters_until_it_is_deleted(cluster: Cluster, far: Far, start: Start) -> None:
     with start() as operator:
         is_made(cluster, far)
@@ -91,6 +94,7 @@ def test_a_job_is_deleted_without_a_cluster_that_hangs_in_bounded_time(
         assert told["type"] == "Warning"
 
 
+@pytest.mark.core
 def test_an_operator_that_is_killed_in_a_deletion_goes_on_with_it(cluster: Cluster, far: Far, start: Start) -> None:
     with start() as first:
         is_made(cluster, far)

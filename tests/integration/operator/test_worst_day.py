@@ -68,6 +68,7 @@ def server() -> Iterator[ApiServer]:
         yield made
 
 
+@pytest.mark.core
 def test_a_tenants_worst_day_is_no_other_tenants(server: ApiServer, tmp_path: Path) -> None:
     tenant, without_leases, victim = (Cluster(server, "tenant"), Cluster(server, "quota"), Victim(server))
     with operating(server, tmp_path / "first.log") as operator:

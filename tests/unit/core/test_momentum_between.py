@@ -11,6 +11,7 @@ from diloco.core.merge.outer_optimizer import momentum_between, nesterov_step
 from diloco.core.sizes import BLOCK
 from diloco.spec.outer_choice import DILOCO
 from diloco.spec.sync import OuterOptimizer
+from tests.support.examples import examples
 
 
 def steps(
@@ -37,7 +38,7 @@ OPTIMIZERS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(OPTIMIZERS, st.integers(1, 12), st.integers(0, 10**6))
 def test_steps_with_equal_gradients_are_solved_too(optimizer: OuterOptimizer, count: int, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)

@@ -1,9 +1,15 @@
-"""What `make test` prints last: what was skipped, and what passed only when it was run again."""
+"""What `make test` prints last: what was skipped, took far too long, or passed only when it was run again."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
+
+from tests.support import lists
 
 REPOSITORY = Path(__file__).parents[3]
 CONFTEST = REPOSITORY / "tests" / "conftest.py"
@@ -39,6 +45,61 @@ def test_that_hangs_when_run_again():
     assert again
     time.sleep(60)
 """
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with the committed lists, both empty."""
+    for name, content in {"DURATIONS": {}, "KNOWN_RERUNS": []}.items():
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(content))
+        monkeypatch.setattr(lists, name, path)
+    return tmp_path
+
+
+class Reporter:
+    """Stands for pytest's: what tests took, and those that passed only when run again."""
+
+    def __init__(self, seconds: dict[str, float], rerun: tuple[str, ...] = ()) -> None:
+        passed = [Report(test, taken) for test, taken in seconds.items()]
+        self.stats = {"passed": passed, "rerun": [Report(test, 1.0) for test in rerun]}
+
+
+@dataclass
+class Report:
+    nodeid: str
+    duration: float
+    when: str = "call"
+    longrepr: str = "AssertionError"
+
+
+def told(reporter: Reporter) -> dict[str, list[str]]:
+    return lists.lists(reporter)  # type: ignore[arg-type] # what is read of it
+
+
+@pytest.mark.usefixtures("files")
+def test_what_takes_three_times_its_recorded_time_is_listed() -> None:
+    def of(*seconds: float) -> dict[str, float]:
+        return {f"tests/conftest.py::{name}": taken for name, taken in zip("abcd", seconds, strict=True)}
+
+    lists.record({"tests/deleted.py::a": 50.0})
+    lists.record(of(50.0, 80.0, 30.0, 2.0))
+    assert list(lists.recorded().values()) == [50.0, 80.0, 30.0]
+    # The machine is busy, or slower.
+    assert told(Reporter(of(100.0, 180.0, 60.0, 64.0)))["slow"] == []
+    (line,) = told(Reporter(of(50.0, 260.0, 30.0, 2.0)))["slow"]
+    assert line.startswith("  tests/conftest.py::b: 260 s, 80 s recorded")
+
+
+def test_what_passed_only_when_run_again_fails_the_second_time(files: Path) -> None:
+    reporter = Reporter({"a": 1.0, "b": 1.0}, rerun=("a", "b"))
+    assert [line.strip() for line in told(reporter)["rerun"]] == [
+        "a (call): AssertionError",
+        "b (call): AssertionError",
+    ]
+    assert lists.known_again(reporter) == []  # type: ignore[arg-type]
+    (files / "KNOWN_RERUNS.json").write_text(json.dumps([{"test": "b", "date": "2026-01-31", "known": "a busy link"}]))
+    assert lists.known_again(reporter) == ["b"]  # type: ignore[arg-type]
 
 
 def run_in(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":

@@ -51,7 +51,7 @@ def test_steps_run_in_order_and_what_was_skipped_is_told_last(
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
         *("Minutes:", "first", "programs", "clusters", "second", "ending", "all"),
-        *("Failed", "Skipped:", "some"),
+        *("Took", "Failed", "Skipped:", "some"),
     ]
 
 

@@ -10,7 +10,6 @@ pytestmark = pytest.mark.timeout(600)
 ACCOUNT = "diloco-home"
 
 
-@pytest.mark.core
 def test_an_account_that_is_deleted_is_told_until_there_is_a_new_secret(pair: Pair) -> None:
     pods, there = pair.pods(), ("--namespace", pair.west.namespace)
     pair.west.cluster.kubectl("delete", "serviceaccount", ACCOUNT, *there)

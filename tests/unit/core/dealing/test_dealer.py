@@ -12,6 +12,7 @@ from diloco.core.dealing.pieces import Piece
 from diloco.learner.mailboxes.hand import Hand
 from diloco.spec.status.syncer import EpochStatus
 from tests.support.dealing_world import AHEAD, KEEP, SEQUENCES, World
+from tests.support.examples import examples
 
 ALL_MERGED = EpochStatus(first=0, last=0, dealt=SEQUENCES, merged=SEQUENCES, lost=0, waiting=0)
 
@@ -33,7 +34,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(OFTEN), st.sampled_from("abcd"), st.i
 
 
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_no_sequence_is_merged_twice_and_what_never_is_is_told(steps: list[tuple[str, str, int]]) -> None:
     world = World()
     for name in "ab":

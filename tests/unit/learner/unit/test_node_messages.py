@@ -7,11 +7,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diloco.learner.unit.node_messages import LONGEST_BYTES, Hello, Kind, NodeMessageError, Said, decoded, encoded
+from tests.support.examples import examples
 
 HELLO = Hello("a/b/0", 1, "uid", "pod-1")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @example("\U0010ffff" * 600, Kind.ENDED, 0)
 @example("\0" * 600, Kind.ENDED, 0)
 @example("\ud800\n\x1b", Kind.ENDED, 0)
@@ -31,7 +32,7 @@ def test_a_hello_comes_back_as_it_was() -> None:
     assert decoded(Hello, encoded(HELLO)) == HELLO
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.binary(max_size=60)
     | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps).map(str.encode)

@@ -14,6 +14,7 @@ from diloco_operator import labels
 from diloco_operator.clusters.state import ClusterState
 from testbed.virtual_cluster.clusters_world import FAR, FARTHER, ClustersWorld, clusters_job
 from testbed.virtual_cluster.world_pods import Object
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,7 @@ def at_home(w: ClustersWorld) -> dict[str, Any]:
     return {"objects": specs, "pods": {name: pod["metadata"]["uid"] for name, pod in w.pods.pods.items()}}
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.lists(st.one_of(to_clusters, times), min_size=1, max_size=12))
 def test_home_and_learners_are_the_same_whatever_becomes_of_others(life: list[tuple[str, Any]]) -> None:
     w = ClustersWorld(job=clusters_job(tokens=10**12), other_jobs=frozenset({OTHER_JOB}))
@@ -131,7 +132,7 @@ def test_home_and_learners_are_the_same_whatever_becomes_of_others(life: list[tu
         assert w.status["learners"]["summary"] == "4/4"
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.lists(st.one_of(to_clusters, times, to_jobs), min_size=1, max_size=12), st.sampled_from([20.0, 700.0]))
 def test_once_all_is_back_a_deleted_job_has_left_and_taken_nothing(
     life: list[tuple[str, Any]], away_seconds: float
@@ -154,7 +155,7 @@ def test_once_all_is_back_a_deleted_job_has_left_and_taken_nothing(
     assert left == []
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.lists(st.one_of(to_clusters, times, to_jobs), min_size=1, max_size=12))
 def test_once_all_is_back_the_job_is_as_it_should_be(life: list[tuple[str, Any]]) -> None:
     w = ClustersWorld(job=clusters_job(tokens=10**12), other_jobs=frozenset({OTHER_JOB}))

@@ -18,6 +18,7 @@ from diloco_operator.jobs.observe.pods import slim_pod
 from diloco_operator.signing import RandomCertificateMaker
 from testbed.virtual_cluster.clusters_world import FAR, ClustersWorld
 from testbed.virtual_cluster.world_pods import crashed
+from tests.support.examples import examples
 
 NAMESPACE = "theirs"
 KINDS = {kind.name: kind for kind in REMOTE_CHILDREN}
@@ -85,7 +86,7 @@ def stored(item: Object) -> Object:
     return {**item, "metadata": {**item["metadata"], "namespace": NAMESPACE, "resourceVersion": "7"}}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_an_object_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -> None:
     w = data.draw(st.sampled_from([training, refused]))()
@@ -99,7 +100,7 @@ def test_an_object_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -
         other.objects[key] = item
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_a_pod_or_event_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -> None:
     w = data.draw(st.sampled_from([training, refused]))()

@@ -13,6 +13,7 @@ from diloco_operator.decide.learners.unplaced import LONGEST_PAUSE
 from diloco_operator.decide.plan import Plan
 from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import Object, crashed, unschedulable, waiting
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,7 @@ def _spoil(w: World, *, unreadable: bool) -> None:
     w.change(**({"sharding": {"ways": 4}} if unreadable else {}))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(lives, st.booleans(), st.integers(1, 2))
 def test_any_history_settles_and_reconciling_twice_gives_an_empty_plan(
     life: list[tuple[str, object]], elastic: bool, nodes: int

@@ -22,6 +22,7 @@ from diloco_operator.decide.reconcile import reconcile
 from diloco_operator.signing import RandomCertificateMaker
 from testbed.virtual_cluster.operator_world import World
 from testbed.virtual_cluster.world_pods import Object, stamp
+from tests.support.examples import examples
 from tests.unit.operator.decide.training_world import training_world
 
 LEARNERS = {
@@ -97,7 +98,7 @@ scenes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(scenes)
 def test_only_pods_that_may_go_are_deleted(scene: dict[str, Any]) -> None:
     learners, syncer_ends, states, claims = (scene[name] for name in ("learners", "syncer ends", "states", "claims"))
@@ -144,7 +145,7 @@ def test_only_pods_that_may_go_are_deleted(scene: dict[str, Any]) -> None:
         assert not deleted
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sets(st.sampled_from(sorted(LEARNERS))), st.sampled_from(["runs", "is suspended", "is over"]), st.booleans())
 def test_every_absent_learners_pod_is_deleted_once(lost: set[str], life: str, readable: bool) -> None:
     w = trained()
