@@ -1,7 +1,7 @@
 """Fixtures for tests on real clusters: the cluster, a namespace for each test, the chart, and diagnostics of failures.
 
-Clusters are brought up before pytest starts (`make test-e2e`, `make kind-up`), not by it: the first time takes minutes, and
-a test has a time limit. Tests are skipped where none is up, with the reason. With ``pytest -n``, each worker has a
+Clusters are brought up before pytest starts (`make test-e2e`, `make kind-up`), not by it: the first time takes minutes,
+and a test has a time limit. Tests are skipped where none is up, with the reason. With ``pytest -n``, each worker has a
 cluster to itself: tests take the operator away and lose nodes, which no test beside them would survive. Those in
 `across` need all of the clusters, and run after the others.
 

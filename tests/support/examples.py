@@ -7,4 +7,5 @@ _USUAL = 100
 
 def examples(number: int) -> int:
     """This many with hypothesis' usual profile of 100; as large a part of them as another profile has of 100."""
-    return max(1, number * settings.default.max_examples // _USUAL)
+    profile = settings.get_profile(settings.get_current_profile_name())
+    return max(1, number * profile.max_examples // _USUAL)

@@ -50,9 +50,9 @@ def test_that_hangs_when_run_again():
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with the committed lists, both empty."""
-    for name, content in {"DURATIONS": {}, "KNOWN_RERUNS": []}.items():
+    for name, empty in {"DURATIONS": "{}", "KNOWN_RERUNS": "[]"}.items():
         path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(content))
+        path.write_text(empty)
         monkeypatch.setattr(lists, name, path)
     return tmp_path
 
