@@ -78,7 +78,7 @@ def test_workers_of_a_framework_live(tmp_path: Path, loop: str) -> None:
 def test_processes_of_a_data_source_live(tmp_path: Path) -> None:
     manifest = write_job(
         tmp_path,
-        tokens=12_800,
+        tokens=3200,
         pools={"here/cpu": 2},
         model={"builtin": {"preset": "pico", "vocabularySize": 257}},
         data={"entrypoint": f"{CODE}:open_forked"},
