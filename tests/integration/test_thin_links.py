@@ -41,19 +41,19 @@ def merged_share(told: dict[str, Any]) -> float:
 def test_two_learners_behind_a_link_that_the_syncer_shares_are_both_merged(tmp_path: Path) -> None:
     # At a fifth of the machine's speed both together use most of the syncer's link.
     flags = ("--slow", "*=0.2", "--emulate-link", "*=2Mbit/s", "--emulate-link", "syncer=3Mbit/s")
-    told = run(tmp_path, 120_000, *flags)
+    told = run(tmp_path, 80_000, *flags)
     assert merged_share(told["near/p/0"]) > 0.5
     assert merged_share(told["other/p/0"]) > 0.5
 
 
 def test_a_learner_five_times_slower_is_merged(tmp_path: Path) -> None:
-    told = run(tmp_path, 120_000, "--slow", "near=0.5", "--slow", "other=0.1")
+    told = run(tmp_path, 80_000, "--slow", "near=0.5", "--slow", "other=0.1")
     assert merged_share(told["other/p/0"]) > 0.4
 
 
 def test_a_link_cut_during_an_awaited_transfer_delays_only_its_learner(tmp_path: Path) -> None:
     flags = ("--slow", "*=0.2", "--emulate-link", "other=1Mbit/s,160ms", "--chaos", "cut:other@step=60,seconds=6")
-    told = run(tmp_path, 220_000, *flags)
+    told = run(tmp_path, 150_000, *flags)
     assert merged_share(told["near/p/0"]) > 0.6
     assert told["other/p/0"]["time_shares"]["merged"] > 0
     explained = fork_server.run([*PROGRAM, "replay", str(tmp_path / "out"), "--explain"]).stdout

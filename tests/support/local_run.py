@@ -34,7 +34,8 @@ OUTER = {"learningRate": 1.0, "momentum": 0.0}
 GENTLE_SPEED = "0.2"
 GENTLE = "--slow", f"*={GENTLE_SPEED}"
 """Of a run that goes on while a test looks at it: its learners leave most of the machine to other tests."""
-SYNC = {"fragments": 6, "interval": 6, "outerOptimizer": OUTER, "leaseSeconds": 3}
+SYNC = {"fragments": 6, "interval": 12, "outerOptimizer": OUTER, "leaseSeconds": 3}
+"""Steps of this model take 20 ms: with an interval of 6 three of four would be overwritten, and make tests longer."""
 
 
 def write_job(folder: Path, tokens: int = ENDLESS, pools: Mapping[str, int] = POOLS, **spec: Any) -> Path:
