@@ -78,11 +78,11 @@ def test_workers_of_a_framework_live(tmp_path: Path, loop: str) -> None:
 def test_processes_of_a_data_source_live(tmp_path: Path) -> None:
     manifest = write_job(
         tmp_path,
-        tokens=3200,
+        tokens=2560,
         pools={"here/cpu": 2},
         model={"builtin": {"preset": "pico", "vocabularySize": 257}},
         data={"entrypoint": f"{CODE}:open_forked"},
-        sync={"fragments": 2, "interval": 2},
+        sync={"fragments": 2, "interval": 8},
     )
     with LocalRun(manifest) as run:
         done = run.ended()

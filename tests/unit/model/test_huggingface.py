@@ -190,7 +190,9 @@ def test_a_missing_package_names_the_extra(
 ) -> None:
     job = job_of(write_model(tmp_path), adapter={"targets": ["q_proj"]})
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ModelError, match=rf"^{field}: needs the package {package}; install decoupled-diloco\[hf\]$"):
+    with pytest.raises(
+        ModelError, match=rf"^{field}: needs the package {package}; run pip install '\.\[hf\]' in a clone$"
+    ):
         build_model(job)
 
 
