@@ -1,5 +1,6 @@
 """What several of these tests begin with: a real API server without a cluster around it, a syncer that serves."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,17 +9,16 @@ from typing import Any
 import pytest
 
 from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
+from tests.support.lists import file_of, recorded
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
-
-_LONGEST = (
-    *("test_tutorial.py", "test_thin_links.py", "test_run_local.py", "test_run_outlasts.py", "test_planned_bytes.py"),
-    *("test_downlink_faults.py", "test_soak_under_chaos.py", "test_healing.py", "test_run_full_disk.py"),
-)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files: a worker that is given one last works on while the other has nothing left."""
-    items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
+    seconds = Counter[str]()
+    for test, taken in recorded().items():
+        seconds[file_of(test)] += taken
+    items.sort(key=lambda item: -seconds[file_of(item.nodeid)])
 
 
 _servers: dict[str, ApiServer] = {}

@@ -76,7 +76,7 @@ def slowest_files(reporter: pytest.TerminalReporter) -> list[tuple[float, str]]:
     seconds: dict[str, float] = defaultdict(float)
     for report in (one for reports in reporter.stats.values() for one in reports):
         if isinstance(report, pytest.TestReport):
-            seconds[report.nodeid.partition("::")[0]] += report.duration
+            seconds[file_of(report.nodeid)] += report.duration
     return sorted(((taken, file) for file, taken in seconds.items()), reverse=True)[:20]
 
 
@@ -88,23 +88,33 @@ def recorded() -> dict[str, float]:
 
 def record(seconds: Mapping[str, float]) -> None:
     """Write what these tests took; the others stay as they are recorded, if they still exist."""
-    kept = {test: taken for test, taken in recorded().items() if test not in seconds and _file_of(test).exists()}
+    there = {test: taken for test, taken in recorded().items() if (FOLDER.parent / file_of(test)).exists()}
+    kept = {test: taken for test, taken in there.items() if test not in seconds}
     new = {test: round(taken, 1) for test, taken in seconds.items() if taken >= RECORDED_SECONDS}
     DURATIONS.write_text(json.dumps(kept | new, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _file_of(test: str) -> Path:
-    return FOLDER.parent / test.partition("::")[0]
+def file_of(test: str) -> str:
+    """The path of a test's file in the repository."""
+    return test.partition("::")[0]
 
 
 def _slow(seconds: Mapping[str, float], before: Mapping[str, float]) -> Iterator[str]:
+    recorded_folders = {_folder_of(test) for test in before}
     ratios = [taken / before[test] for test, taken in seconds.items() if test in before]
     slower = max(1.0, median(ratios)) if ratios else 1.0
     for test, taken in sorted(seconds.items()):
+        if _folder_of(test) not in recorded_folders:
+            continue
         usual = slower * before.get(test, RECORDED_SECONDS)
         if taken > _TOO_LONG * usual and taken - usual > _LEAST_SECONDS_MORE:
             was = f"{before[test]:.0f} s recorded" if test in before else "not recorded"
             yield f"  {test}: {taken:.0f} s, {was}; this machine takes {slower:.1f} times as long"
+
+
+def _folder_of(test: str) -> str:
+    """As ``tests/unit``: what is recorded in one go."""
+    return "/".join(test.split("/")[:2])
 
 
 def _passed_when_run_again(reporter: pytest.TerminalReporter) -> list[pytest.TestReport]:

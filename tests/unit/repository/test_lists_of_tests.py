@@ -80,15 +80,16 @@ def told(reporter: Reporter) -> dict[str, list[str]]:
 @pytest.mark.usefixtures("files")
 def test_what_takes_three_times_its_recorded_time_is_listed() -> None:
     def of(*seconds: float) -> dict[str, float]:
-        return {f"tests/conftest.py::{name}": taken for name, taken in zip("abcd", seconds, strict=True)}
+        return {f"tests/unit/conftest.py::{name}": taken for name, taken in zip("abcd", seconds, strict=True)}
 
     lists.record({"tests/deleted.py::a": 50.0})
     lists.record(of(50.0, 80.0, 30.0, 2.0))
     assert list(lists.recorded().values()) == [50.0, 80.0, 30.0]
+    assert told(Reporter({"tests/cluster/test_a.py::a": 100.0}))["slow"] == [], "no test beside it was recorded"
     # The machine is busy, or slower.
     assert told(Reporter(of(100.0, 180.0, 60.0, 64.0)))["slow"] == []
     (line,) = told(Reporter(of(50.0, 260.0, 30.0, 2.0)))["slow"]
-    assert line.startswith("  tests/conftest.py::b: 260 s, 80 s recorded")
+    assert line.startswith("  tests/unit/conftest.py::b: 260 s, 80 s recorded")
 
 
 def test_what_passed_only_when_run_again_fails_the_second_time(files: Path) -> None:

@@ -123,6 +123,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", GOOD.values(), ids=GOOD)
 def test_what_fits_merges_as_much_as_is_said_and_keeps_the_schedule(world: World) -> None:
     found, run = world.fit(), seen(world)
@@ -134,6 +135,7 @@ def test_what_fits_merges_as_much_as_is_said_and_keeps_the_schedule(world: World
     assert run.pace == pytest.approx(1, abs=0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "kind"), BAD.values(), ids=BAD)
 def test_what_does_not_fit_loses_members_or_the_schedule(world: World, kind: FitKind) -> None:
     found, run = world.fit(), seen(world)

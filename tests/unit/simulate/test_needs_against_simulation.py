@@ -13,6 +13,7 @@ THIN = {"two on thin links": 0.03, "thin, with encoded updates": 0.1}
 """Queues on links that are nearly full make less of the work count than the closed form says, so there are more."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOOD)
 def test_rounds_until_the_budget_are_those_of_the_engine(name: str) -> None:
     world: World = GOOD[name]

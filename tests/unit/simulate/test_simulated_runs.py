@@ -72,6 +72,7 @@ def test_the_same_run_is_the_same_to_the_bit(run: Run, downlink: str) -> None:
     assert same_bits(one, other)
 
 
+@pytest.mark.slow
 def test_a_link_too_thin_for_whole_fragments_carries_updates(run: Run) -> None:
     thin = Scenario(default=Profile(link=Link(0.01, 4e4)))
     whole, updates = run(thin, compression="Int8"), run(thin, compression="Int8", downlink="Int8")
@@ -81,6 +82,7 @@ def test_a_link_too_thin_for_whole_fragments_carries_updates(run: Run) -> None:
     assert merged[1] / trained[1] > merged[0] / trained[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -101,10 +103,12 @@ def test_no_honest_learner_is_left_out(run: Run, scenario: Scenario) -> None:
     )
 
 
+@pytest.mark.slow
 def test_another_seed_of_the_scenario_is_another_course(run: Run) -> None:
     assert run(Scenario(seed=0)).view != run(Scenario(seed=1)).view
 
 
+@pytest.mark.slow
 def test_lock_step_waits_for_the_slowest_and_decoupled_training_does_not(run: Run) -> None:
     slow = Scenario({THIRD: Profile(step_seconds=1.5)}, deadline_seconds=500.0)
     lock_step, decoupled = run(slow, quorum=LEARNERS, maxStalenessSteps=8), run(slow)
@@ -142,6 +146,7 @@ def test_a_cut_link_costs_no_restart_and_no_steps(run: Run) -> None:
     assert cut.merged_tokens < other.merged_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sync",
     [
@@ -161,6 +166,7 @@ def test_every_choice_of_the_algorithm_trains_through_faults(run: Run, sync: dic
     assert all(torch.isfinite(values).all() for values in outcome.parameters)
 
 
+@pytest.mark.slow
 def test_muon_trains_through_faults_to_the_same_bits_and_lower_than_adamw(run: Run) -> None:
     faults = Scenario(faults=(Kill(FIRST, 15.2, restart_after_seconds=2.0), Cut(SECOND, 11.0, seconds=4.0)))
     muon = ADAMW | {"type": "Muon", "muon": {"learningRate": 0.02}}
@@ -171,6 +177,7 @@ def test_muon_trains_through_faults_to_the_same_bits_and_lower_than_adamw(run: R
     assert learner(one, FIRST).restarts == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"errorFeedback": False}, {"downlink": "Int8"}], ids=str)
 def test_a_choice_changes_the_course_of_a_run(run: Run, change: dict[str, Any]) -> None:
     assert not same_bits(run(compression="Int4"), run(compression="Int4", **change))

@@ -48,6 +48,7 @@ def test_two_processes_train_as_one(two: Unit, text: Path, parallelism: str) -> 
     check_alike(two, job_of(text), parallelism)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -70,6 +71,7 @@ def test_what_a_job_may_have_trains_alike(two: Unit, text: Path, changes: dict[s
     check_alike(two, job_of(text, **changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["recomputed", "by_columns"])
 def test_a_users_own_parallelism_trains_as_one_process(two: Unit, text: Path, function: str) -> None:
     check_alike(two, job_of(text, **parallel(function)))
