@@ -1,6 +1,6 @@
 """What several of these tests begin with: a real API server without a cluster around it, a syncer that serves."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files: a worker that is given one last works on while the other has nothing left."""
-    seconds = Counter[str]()
+    seconds: dict[str, float] = defaultdict(float)
     for test, taken in recorded().items():
         seconds[file_of(test)] += taken
     items.sort(key=lambda item: -seconds[file_of(item.nodeid)])

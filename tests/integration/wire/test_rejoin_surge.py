@@ -36,7 +36,8 @@ class Returning(ScriptedLearner):
     def returns(self, over: threading.Event) -> None:
         """Get the model and say so."""
         while not over.is_set():
-            with contextlib.suppress(UnavailableError, DeadlineError):
+            # It says nothing while it loads, so on a busy machine its lease may end before it has all.
+            with contextlib.suppress(UnavailableError, DeadlineError, RefusedError):
                 self.begin()
                 return
 
