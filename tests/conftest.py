@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from testbed import fork_server
@@ -19,7 +19,9 @@ from tests.support import lists
 
 # Deterministic: a failure here fails everywhere. No deadline: the machine may be busy.
 settings.register_profile("repository", derandomize=True, database=None, deadline=None, print_blob=True)
-settings.register_profile("quick", settings.get_profile("repository"), max_examples=20)
+# Of so few examples, that a filter rejects many says little.
+_QUICK: Any = {"max_examples": 20, "suppress_health_check": [HealthCheck.filter_too_much]}
+settings.register_profile("quick", settings.get_profile("repository"), **_QUICK)
 settings.load_profile("repository")
 # Hypothesis also tries constants of the modules that happen to be loaded, which depend on what this worker ran before.
 providers._get_local_constants = lambda: providers._local_constants
