@@ -1,6 +1,5 @@
 """What several of these tests begin with: a real API server without a cluster around it, a syncer that serves."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,15 +8,13 @@ from typing import Any
 import pytest
 
 from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
-from tests.support.lists import file_of, recorded
+from tests.support.lists import by_file, file_of, recorded
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files: a worker that is given one last works on while the other has nothing left."""
-    seconds: dict[str, float] = defaultdict(float)
-    for test, taken in recorded().items():
-        seconds[file_of(test)] += taken
+    seconds = by_file(recorded().items())
     items.sort(key=lambda item: -seconds[file_of(item.nodeid)])
 
 

@@ -43,7 +43,6 @@ def bound(codec: Codec, values: Tensor) -> Tensor:
 
 
 @given(codecs, values_of)
-@settings(deadline=None)
 def test_errors_stay_within_the_codecs_bound(codec: Codec, values: Tensor) -> None:
     payload = codec.encode(values)
     assert payload.numel() == codec.payload_bytes(values.numel())
@@ -64,7 +63,6 @@ def nearest(codec: ScaledCodec, values: Tensor) -> Tensor:
 
 
 @given(st.sampled_from([codec for codec in CODECS if isinstance(codec, ScaledCodec)]), values_of)
-@settings(deadline=None)
 def test_codes_are_the_nearest_multiples_of_the_groups_step_to_the_bit(codec: ScaledCodec, values: Tensor) -> None:
     expected = nearest(codec, values)
     assert torch.equal(decoded(codec, codec.encode(values), len(values)).view(torch.int32), expected.view(torch.int32))
@@ -73,14 +71,12 @@ def test_codes_are_the_nearest_multiples_of_the_groups_step_to_the_bit(codec: Sc
 
 
 @given(st.sampled_from([codec for codec in CODECS if not isinstance(codec, ScaledCodec)]), values_of)
-@settings(deadline=None)
 def test_encoding_what_was_decoded_without_scales_loses_no_more(codec: Codec, values: Tensor) -> None:
     once = decoded(codec, codec.encode(values), values.numel())
     assert torch.equal(decoded(codec, codec.encode(once), values.numel()), once)
 
 
 @given(codecs, values_of, st.floats(-1.0, 1.0, width=32))
-@settings(deadline=None)
 def test_what_is_sent_and_what_is_kept_is_what_was_given_to_the_bit(codec: Codec, values: Tensor, share: float) -> None:
     residual = values.flip(0) * share
     payload, lost = encode_with_feedback(codec, values, residual)

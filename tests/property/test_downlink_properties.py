@@ -30,7 +30,6 @@ def trajectories(draw: st.DrawFn) -> tuple[torch.Tensor, list[torch.Tensor]]:
 
 @by_codec
 @given(trajectory=trajectories())
-@settings(deadline=None)
 def test_everybody_holds_the_same_bits_and_each_merge_is_there_or_waits(
     codec: Codec, trajectory: tuple[torch.Tensor, list[torch.Tensor]]
 ) -> None:

@@ -42,7 +42,6 @@ def situations(draw: st.DrawFn) -> Situation:
 
 
 @given(situations())
-@settings(deadline=None)
 def test_shares_are_between_0_and_1_and_those_not_carried_have_none(world: Situation) -> None:
     found = fit(world)
     for group in found.groups:
@@ -66,7 +65,6 @@ def test_every_remedy_makes_it_fit(world: Situation) -> None:
 
 
 @given(situations(), st.floats(1.0, 100.0))
-@settings(deadline=None)
 def test_faster_links_are_never_used_more(world: Situation, times: float) -> None:
     def faster(link: Link) -> Link:
         up, down = times * link.up_bytes_per_second, times * link.down_bytes_per_second

@@ -1,6 +1,6 @@
 """Whatever learners do, the gathering ends, and with every version that somebody honest holds."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diloco.syncer.recovery.gathering import MOST_OF_ONE, MOST_UNDER_WAY, Gathering, Order
@@ -15,7 +15,6 @@ def held(versions: list[int]) -> dict[int, int]:
     return dict(enumerate(versions))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=FRAGMENTS, max_size=FRAGMENTS), LIARS, HONEST, st.randoms())
 def test_every_version_that_an_honest_learner_holds_is_found(
     newest: list[int], liars: dict[str, list[int]], honest: dict[str, list[int]], random: object

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diloco.core.merge.codec import CODECS
@@ -32,7 +32,6 @@ def random_deltas(numel: int, learners: int, seed: int) -> dict[str, torch.Tenso
 @given(
     st.integers(2, 6), st.permutations(range(6)), st.sampled_from(METHODS), st.sampled_from(NAMES), st.integers(0, 99)
 )
-@settings(deadline=None)
 def test_the_order_of_members_changes_no_bit(
     learners: int, order: list[int], method: MergeName, codec: str, seed: int
 ) -> None:

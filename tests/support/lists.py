@@ -7,7 +7,7 @@ and a test that waits for something that comes minutes late is named.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -73,11 +73,17 @@ def seconds_of(reporter: pytest.TerminalReporter) -> dict[str, float]:
 
 def slowest_files(reporter: pytest.TerminalReporter) -> list[tuple[float, str]]:
     """Seconds of all tests of a file, of those that took longest."""
-    seconds: dict[str, float] = defaultdict(float)
-    for report in (one for reports in reporter.stats.values() for one in reports):
-        if isinstance(report, pytest.TestReport):
-            seconds[file_of(report.nodeid)] += report.duration
+    reports = (one for reports in reporter.stats.values() for one in reports if isinstance(one, pytest.TestReport))
+    seconds = by_file((one.nodeid, one.duration) for one in reports)
     return sorted(((taken, file) for file, taken in seconds.items()), reverse=True)[:20]
+
+
+def by_file(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The sum for each file, of seconds by test; 0 for any other file."""
+    found: dict[str, float] = defaultdict(float)
+    for test, taken in seconds:
+        found[file_of(test)] += taken
+    return found
 
 
 def recorded() -> dict[str, float]:
