@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from testbed.kind.tools import Tools
 DEFAULT_NAME = os.environ.get("DILOCO_KIND_CLUSTER", "diloco-test")
 _READY_SECONDS = 300.0
 _LOST_SECONDS = 60.0
+_MADE_WITHIN = timedelta(minutes=2)
+"""A container is started for the first time."""
 _REGISTRIES = """\
 [plugins."io.containerd.grpc.v1.cri".registry]
   config_path = "/etc/containerd/certs.d"
@@ -163,7 +166,9 @@ def delete(cache: Cache, found: Tools, name: str) -> None:
 
 
 def _answering(cache: Cache, name: str, node_image: str) -> Cluster | None:
-    """The cluster, or None if it is lost: its nodes were stopped. One that is only slow gets time."""
+    """The cluster, or None if it is lost: its nodes were stopped, with the engine. One that is only slow gets time."""
+    if _restarted(name):
+        return None
     end = time.monotonic() + _LOST_SECONDS
     while True:
         try:
@@ -172,6 +177,19 @@ def _answering(cache: Cache, name: str, node_image: str) -> Cluster | None:
             if time.monotonic() > end:
                 return None
             time.sleep(1)
+
+
+def started_again(made: str, started: str) -> bool:
+    """Whether a container runs again that was stopped, by the engine's times. Pure.
+
+    A node then may have another address, and its routes to pods are gone.
+    """
+    return datetime.fromisoformat(started) - datetime.fromisoformat(made) > _MADE_WITHIN
+
+
+def _restarted(name: str) -> bool:
+    times = run("docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *_containers(name)).splitlines()
+    return any(started_again(*each.split()) for each in times)
 
 
 def _containers(name: str, *filters: str) -> list[str]:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import BinaryIO
 
-from testbed.kind import bed, clusters
+from testbed.kind import bed
 from testbed.kind.cache import Cache
 from testbed.kind.commands import Unavailable
 
@@ -89,15 +89,10 @@ def _await_programs() -> None:
 
 
 def _await_clusters(names: Mapping[str, int]) -> dict[str, str]:
-    """Clusters that have the checkout's images, or the variable that tells tests why there are none.
-
-    Those of a single node are paused again: tests bring them up that take several clusters, after all others.
-    """
+    """Clusters that have the checkout's images, or the variable that tells tests why there are none."""
     try:
         for name, workers in names.items():
             bed.up(name, workers=workers).images()
-            if not workers:
-                clusters.pause(name)
     except Unavailable as why:
         sys.stderr.write(f"kind: no clusters: {why}\n")
         return {bed.UNAVAILABLE: str(why)}

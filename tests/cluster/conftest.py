@@ -1,15 +1,11 @@
 """Fixtures for tests on real clusters: the cluster, a namespace for each test, the chart, and diagnostics of failures.
 
 Clusters are brought up before pytest starts (`make test-e2e`, `make kind-up`), not by it: the first time takes minutes,
-and a test has a time limit. Tests are skipped where none is up, with the reason. With ``pytest -n``, each worker has a
-cluster to itself: tests take the operator away and lose nodes, which no test beside them would survive. Those in
-`across` need all of the clusters, and run after the others.
+and a test has a time limit. Tests are skipped where none is up, with the reason.
 
-The two folders of `across` run side by side, with a third cluster::
-
-    pytest -n 2 --dist loadfile --no-loadscope-reorder tests/cluster --ignore tests/cluster/across
-    pytest -n 0 tests/cluster/across/faults
-    pytest -n 0 tests/cluster/across/owners
+Those in `alone` take nodes or the operator away, which no test beside them would survive: with ``pytest -n``, each
+worker has a cluster to itself, from the first on. Those in `shared` change only their own jobs: all workers have the
+third cluster. `across` needs several clusters (its `conftest.py`). Without ``-n``, one cluster does for the first two.
 """
 
 import os
@@ -31,32 +27,21 @@ from tests.cluster.cluster_shell import ClusterShell, of_namespace
 from tests.support.cluster_jobs import new_namespace
 from tests.support.cluster_nodes import Nodes, nodes_without_operator
 from tests.support.cluster_operator import ClusterOperator
+from tests.support.lists import longest_first
 
 OPERATOR = Release("diloco-operator", "diloco-system")
-LONGEST_FIRST = (
-    "test_operations_in_faults.py",
-    "test_lost_node.py",
-    "test_units.py",
-    "test_job_faults.py",
-    "test_documented_commands.py",
-    "test_placement.py",
-    "test_conditions.py",
-    "test_disruptions.py",
-    "test_operator_life.py",
-    "test_learner_storage.py",
-    "test_upgrade.py",
-    "test_elastic_pools.py",
-    "test_security.py",
-)
-"""So that both workers end together."""
+SHARED = 3
+"""Which of the test bed's clusters several workers have together."""
+LONGEST_WAIT_SECONDS = 20
+"""That a job which is deleted or stopped waits for a cluster that does not answer. The default is 600."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/cluster/" in item.nodeid:
             item.add_marker(pytest.mark.cluster)
-    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    # There, some begin what others wait for.
+    longest_first(items, but="tests/cluster/across/")
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +72,13 @@ def images(bed: Bed, cluster: Cluster) -> Images:
     """The checkout's two images, which the cluster's nodes have."""
     assert cluster is bed.cluster
     return bed.images()
+
+
+def install_for_several(bed: Bed, images: Images) -> None:
+    """Install the operator as the tests of `shared` and `across` want it, if it is not there."""
+    values = {"operator": {"remoteDeletionSeconds": LONGEST_WAIT_SECONDS}}
+    with bed.cache.lock(f"chart-{bed.cluster.name}"):
+        charts.install(bed, images, OPERATOR, values)
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from testbed.api_server.server import ApiServer, api_server, job_api_server, why_there_is_none
-from tests.support.lists import by_file, file_of, recorded
+from tests.support.lists import longest_first
 from tests.support.syncer_process import Serve, SmallJob, SyncerProcess
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files: a worker that is given one last works on while the other has nothing left."""
-    seconds = by_file(recorded().items())
-    items.sort(key=lambda item: -seconds[file_of(item.nodeid)])
+    longest_first(items)
 
 
 _servers: dict[str, ApiServer] = {}

@@ -49,7 +49,7 @@ def nothing_died(run: LocalRun, starts: int = 1) -> None:
 def test_workers_live_and_no_batch_is_twice_or_lost_over_a_kill(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    with LocalRun(job(tmp_path, "train", 800, notes=str(notes)), "--chaos", "kill:*@step=20") as run:
+    with LocalRun(job(tmp_path, "train", 480, notes=str(notes)), "--chaos", "kill:*@step=20") as run:
         done = run.ended()
     assert done.returncode == 0, done.stderr
     nothing_died(run, starts=2)
@@ -67,7 +67,7 @@ def test_workers_live_and_no_batch_is_twice_or_lost_over_a_kill(tmp_path: Path) 
 @pytest.mark.usefixtures("frameworks_loaded_once")
 @pytest.mark.parametrize("loop", ["train_by_trainer", "train_by_lightning"])
 def test_workers_of_a_framework_live(tmp_path: Path, loop: str) -> None:
-    with LocalRun(job(tmp_path, loop, 400)) as run:
+    with LocalRun(job(tmp_path, loop, 240)) as run:
         done = run.ended()
     assert done.returncode == 0, done.stderr
     nothing_died(run)
@@ -78,7 +78,7 @@ def test_workers_of_a_framework_live(tmp_path: Path, loop: str) -> None:
 def test_processes_of_a_data_source_live(tmp_path: Path) -> None:
     manifest = write_job(
         tmp_path,
-        tokens=2560,
+        tokens=1280,
         pools={"here/cpu": 2},
         model={"builtin": {"preset": "pico", "vocabularySize": 257}},
         data={"entrypoint": f"{CODE}:open_forked"},

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 WITHIN = 0.02
 HEADERS = 0.001
 """Headers of parts, of the whole."""
-TOKENS = 80_000
+TOKENS = 48_000
 PACE = {"interval": 24, "overlap": 2, "quorum": 2, "outerOptimizer": OUTER, "leaseSeconds": 60}
 SYNC = PACE | {"compression": "Int4", "downlink": "Int8"}
 

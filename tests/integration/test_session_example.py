@@ -34,7 +34,7 @@ def test_a_loop_goes_on_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     job = tmp_path / "job.yaml"
     manifest = (EXAMPLE / "job.yaml").read_text(encoding="utf-8").replace("plain:train", f"{loop}:train")
-    job.write_text(manifest.replace("16_000", "6_000"))
+    job.write_text(manifest.replace("16_000", "4_000"))
     with LocalRun(job, "--chaos", "kill:*@step=20") as run:
         done = run.ended()
     assert done.returncode == 0, done.stderr

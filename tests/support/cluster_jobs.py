@@ -38,8 +38,8 @@ BUSY_REASONS = ("ScheduleMisfit",)
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
 
 
-def pool(name: str, learners: int = 1, *, speed: float = 0.1, **fields: Any) -> dict[str, Any]:
-    """A pool whose learners take a core to start, which tests wait for, and a tenth of one once they train.
+def pool(name: str, learners: int = 1, *, speed: float = 0.05, **fields: Any) -> dict[str, Any]:
+    """A pool whose learners take a core to start, which tests wait for, and a twentieth of one once they train.
 
     They train for as long as a test waits, beside other tests, whose pods need the machine to start.
     """
@@ -52,10 +52,13 @@ def region(name: str, *pools: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "pools": list(pools)}
 
 
-def manifest(name: str, *regions: dict[str, Any], tokens: int = ENDLESS, **spec: Any) -> dict[str, Any]:
+def manifest(
+    name: str, *regions: dict[str, Any], tokens: int = ENDLESS, interval: int = 4, **spec: Any
+) -> dict[str, Any]:
     """A job that trains a tiny model on the text that the trainer image has: its Python's standard library.
 
-    Without ``regions`` it has one learner, ``here/cpu/0``.
+    Without ``regions`` it has one learner, ``here/cpu/0``. The interval suits learners of the usual speed: it is three
+    seconds of theirs.
     """
     whole: dict[str, Any] = {
         "model": {"builtin": {"preset": "pico"}},
@@ -63,7 +66,7 @@ def manifest(name: str, *regions: dict[str, Any], tokens: int = ENDLESS, **spec:
         "training": {"tokens": tokens, "sequenceLength": 32, "batchSize": 4, "checkpointEverySteps": CHECKPOINT_STEPS},
         "sync": {
             "fragments": 4,
-            "interval": 8,
+            "interval": interval,
             "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
             # Merging begins then, whatever share of the learners has come.
             "startupSeconds": 60,

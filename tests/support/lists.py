@@ -5,6 +5,7 @@ slower than recorded this machine is now: the median over all tests that were re
 and a test that waits for something that comes minutes late is named.
 """
 
+import fcntl
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,6 +87,15 @@ def by_file(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
     return found
 
 
+def longest_first(items: list[pytest.Item], but: str = "-") -> None:
+    """Begin with the longest files: a worker that is given one last works on while the others have nothing left.
+
+    Those of the folder ``but`` stay as they are, after the others.
+    """
+    seconds = by_file(recorded().items())
+    items.sort(key=lambda item: 0.0 if item.nodeid.startswith(but) else -seconds[file_of(item.nodeid)])
+
+
 def recorded() -> dict[str, float]:
     """Seconds by test."""
     found: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
@@ -94,10 +104,15 @@ def recorded() -> dict[str, float]:
 
 def record(seconds: Mapping[str, float]) -> None:
     """Write what these tests took; the others stay as they are recorded, if they still exist."""
-    there = {test: taken for test, taken in recorded().items() if (FOLDER.parent / file_of(test)).exists()}
-    kept = {test: taken for test, taken in there.items() if test not in seconds}
-    new = {test: round(taken, 1) for test, taken in seconds.items() if taken >= RECORDED_SECONDS}
-    DURATIONS.write_text(json.dumps(kept | new, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    with DURATIONS.open("r+", encoding="utf-8") as file:
+        # Groups of tests that run side by side end at about the same time.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        there = {test: taken for test, taken in json.load(file).items() if (FOLDER.parent / file_of(test)).exists()}
+        kept = {test: taken for test, taken in there.items() if test not in seconds}
+        new = {test: round(taken, 1) for test, taken in seconds.items() if taken >= RECORDED_SECONDS}
+        file.seek(0)
+        file.write(json.dumps(kept | new, indent=1, sort_keys=True) + "\n")
+        file.truncate()
 
 
 def file_of(test: str) -> str:

@@ -1,9 +1,9 @@
 """Fixtures for tests on several real clusters: home, with the operator, and others that lack it.
 
-They run after the tests that have one cluster each, in two groups, each in a process of its own and with a home of its
-own. `faults` stops and pauses the third cluster, so nothing else uses that; where it cuts a link of the
-second one, it names the ports. `owners` changes only what it has made itself, and the way from its home to another API
-server.
+Each folder is a group that runs in a process of its own, with a home of its own. `owners` changes only what it has made
+itself, and the way from its home to another API server: it runs beside the tests of `alone` and `shared`. `faults` and
+`example` run side by side after all others: `faults` stops and pauses the fourth cluster, and where it cuts a link of
+the second one, it names the ports; `example` installs the operator as its README says.
 """
 
 from collections.abc import Iterator
@@ -17,46 +17,46 @@ from testbed.kind.bed import Bed
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import Images
-from tests.cluster.conftest import OPERATOR, numbered_bed
+from tests.cluster.conftest import OPERATOR, SHARED, install_for_several, numbered_bed
 from tests.support.across import Far, far_of
 from tests.support.cluster_operator import ClusterOperator
 
-LONGEST_WAIT_SECONDS = 20
-"""That a job which is deleted or stopped waits for a cluster that does not answer. The default is 600."""
 HERE = Path(__file__).parent
-HOMES = {"faults": 1, "owners": 2}
-"""Of each group, which of the test bed's clusters is home."""
+SMALL = 4
+"""The cluster of a single node."""
+CLUSTERS = {"faults": (1, 2), "owners": (SHARED, SMALL), "example": (SHARED, 1)}
+"""Of each group, which of the test bed's clusters are home and west."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each group its home: with a parameter, so that one process can run both, one after the other."""
-    if "home_number" in metafunc.fixturenames:
+    if "numbers" in metafunc.fixturenames:
         group = Path(str(metafunc.module.__file__)).relative_to(HERE).parts[0]
-        metafunc.parametrize("home_number", [HOMES[group]], ids=[group], indirect=True, scope="session")
+        metafunc.parametrize("numbers", [CLUSTERS[group]], ids=[group], indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def home_number(request: pytest.FixtureRequest) -> int:
-    """Which of the test bed's clusters is home."""
-    return int(request.param)
+def numbers(request: pytest.FixtureRequest) -> tuple[int, int]:
+    """Which of the test bed's clusters are home and west."""
+    home, west = request.param
+    return home, west
 
 
 @pytest.fixture(scope="session")
-def bed(home_number: int) -> Bed:
-    return numbered_bed(home_number)
+def bed(numbers: tuple[int, int]) -> Bed:
+    return numbered_bed(numbers[0])
 
 
 @pytest.fixture(scope="session")
-def west_cluster(bed: Bed, home_number: int) -> Iterator[Cluster]:
-    """The other one of the first two."""
-    yield from another(bed, 3 - home_number)
+def west_cluster(bed: Bed, numbers: tuple[int, int]) -> Iterator[Cluster]:
+    yield from another(bed, numbers[1])
 
 
 @pytest.fixture(scope="session")
 def operator(bed: Bed, cluster: Cluster, images: Images) -> Iterator[ClusterOperator]:
     """The operator at home, which waits less long for clusters that are away than it does by default."""
     assert cluster is bed.cluster
-    install_operator(bed, images)
+    install_for_several(bed, images)
     yield ClusterOperator(bed.cluster, OPERATOR)
     charts.uninstall(bed, OPERATOR)
 
@@ -71,11 +71,6 @@ def west(cluster: Cluster, operator: ClusterOperator, west_cluster: Cluster, nam
     """A prepared namespace of the second cluster, and its Secret in the namespace at home."""
     assert operator.cluster is cluster
     yield from far_of(cluster, namespace, west_cluster, "west")
-
-
-def install_operator(bed: Bed, images: Images) -> None:
-    """Install it as these tests need it."""
-    charts.install(bed, images, OPERATOR, {"operator": {"remoteDeletionSeconds": LONGEST_WAIT_SECONDS}})
 
 
 def another(bed: Bed, number: int) -> Iterator[Cluster]:

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
-from tests.cluster.across.conftest import another
+from tests.cluster.across.conftest import SMALL, another
 from tests.support.across import LEARNERS, World, far_of, has_reason, reachable, region
 from tests.support.cluster_jobs import apply, new_namespace
 from tests.support.cluster_operator import ClusterOperator
@@ -14,8 +14,8 @@ from tests.support.cluster_operator import ClusterOperator
 
 @pytest.fixture(scope="session")
 def north_cluster(bed: Bed) -> Iterator[Cluster]:
-    """The third one: of a single node, and of this group alone."""
-    yield from another(bed, 3)
+    """Of a single node, and of this group alone."""
+    yield from another(bed, SMALL)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, manifest, 
 
 pytestmark = [pytest.mark.usefixtures("chart"), pytest.mark.timeout(600)]
 
-BUDGET = 100_000
+BUDGET = 60_000
 """Enough for the operator to see it train, however fast the machine is."""
 STATE = Path("/state")
 
@@ -26,8 +26,8 @@ STATE = Path("/state")
 @pytest.fixture(scope="module")
 def job(cluster: Cluster, namespace: str) -> ClusterJob:
     """A job of two regions that was applied after the operator was installed, and is complete."""
-    regions = region("us-east", pool("new", speed=1)), region("us-west", pool("old", speed=1))
-    wanted = manifest("life", *regions, tokens=BUDGET)
+    regions = region("us-east", pool("new", speed=0.5)), region("us-west", pool("old", speed=0.5))
+    wanted = manifest("life", *regions, tokens=BUDGET, interval=8)
     # Merged only if both have contributed.
     wanted["spec"]["sync"]["quorum"] = 2
     applied = apply(cluster, namespace, wanted)
