@@ -181,38 +181,43 @@ def test_a_member_that_reports_25_times_its_steps_weighs_as_one(tmp_path: Path) 
     assert max(one.counted_share for one in others) == 1.0
 
 
-class Flatterer(ScriptedLearner):
-    """A member that reports an impossibly low loss of the global model."""
+class Judge(ScriptedLearner):
+    """Whoever is asked first to evaluate the final model flatters it; another one holds its answer back until it may."""
 
-    def evaluation_loss(self) -> float:
-        return 1e-6
-
-
-class Waits(ScriptedLearner):
-    """An honest member that holds back its evaluation of the final model until the test releases it."""
-
+    liars: list[str]
+    """Their names, which all of them share."""
     may_speak: threading.Event
 
     def obey(self, message: SyncerMessage) -> None:
         if isinstance(message, EvaluationWanted) and message.final:
-            assert self.may_speak.wait(WAIT_SECONDS)
+            self.liars.extend(() if self.liars else (self.learner,))
+            assert self.lies or self.may_speak.wait(WAIT_SECONDS)
         super().obey(message)
+
+    @property
+    def lies(self) -> bool:
+        return self.learner in self.liars
+
+    def evaluation_loss(self) -> float:
+        return 1e-6 if self.lies else super().evaluation_loss()
 
 
 def test_a_made_up_evaluation_is_doubted_and_the_job_does_not_end_on_it(tmp_path: Path) -> None:
     with syncer_of(tmp_path, quorum=2) as target:
-        honest = Waits(target.address, target.job, "here/cpu/0")
-        honest.may_speak = threading.Event()
-        honest.step_seconds = 5.0
-        liar = Flatterer(target.address, target.job, "here/cpu/1")  # the fastest, so it is asked first
-        with training(honest, liar):
+        members = [Judge(target.address, target.job, f"here/cpu/{index}") for index in (0, 1)]
+        liars: list[str] = []
+        may_speak = threading.Event()
+        for member in members:
+            member.liars, member.may_speak = liars, may_speak
+        with training(*members):
             wait_until(lambda: any(one.final for one in target.syncer.status().evaluations))
             status = target.syncer.status()
             assert status.phase == "Evaluating"
             assert status.evaluations[-1].doubted
             assert (status.evaluations[-1].loss, status.evaluations[-1].final) == (1e-6, True)
             assert status.eval_loss is None or status.eval_loss > 1e-6
-            honest.may_speak.set()
+            (honest,) = (member for member in members if not member.lies)
+            may_speak.set()
             wait_until(lambda: honest.finished is not None)
         status = target.syncer.status()
         assert status.phase == "Complete"

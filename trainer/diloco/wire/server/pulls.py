@@ -128,16 +128,15 @@ class PullParts:
         part = opened.message(0) if opened.grid.count == 1 else None
         if part is not None and opened.limit is not None:
             await opened.limit.down(len(part))
+        self._terms.control(asked.learner, Way.DOWN, header)
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await context.write(header)
                 if part is not None:
+                    opened.traffic.moved(0, len(part))
                     await context.write(part)
         except TimeoutError:
             raise DeadlineError(f"the learner read nothing for {self._stall_seconds:g} s") from None
-        self._terms.control(asked.learner, Way.DOWN, header)
-        if part is not None:
-            opened.traffic.moved(0, len(part))
 
     async def _open(self, asked: PullRequest, peer: Peer) -> _Opened:
         header, payload = await self._handler.open_pull(asked, peer)
@@ -194,8 +193,9 @@ class PullParts:
                     call.stall.reschedule(None)
                     await opened.limit.down(len(message))
                     call.stall.reschedule(loop.time() + self._stall_seconds)
-                await call.context.write(message)
+                # Before it is written: a learner that has it may end the call in the middle of that.
                 opened.traffic.moved(part, len(message))
+                await call.context.write(message)
                 call.stall.reschedule(loop.time() + self._stall_seconds)
                 continue
             changed.clear()

@@ -89,7 +89,7 @@ class Parts:
         self._passed = passed
 
     def moved(self, part: int, size_bytes: int) -> None:
-        """Count a part that was sent or received."""
+        """Count a part that is handed to a connection or was received."""
         self._traffic.count(self._learner, self._way, Kind.AGAIN if self._passed[part] else Kind.BULK, size_bytes)
         self._passed[part] = 1
 
