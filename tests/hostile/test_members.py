@@ -182,7 +182,7 @@ def test_a_member_that_reports_25_times_its_steps_weighs_as_one(tmp_path: Path) 
 
 
 class Judge(ScriptedLearner):
-    """Whoever is asked first to evaluate the final model flatters it; another one holds its answer back until it may."""
+    """Whoever is asked first to evaluate the final model flatters it; another one holds its answer back."""
 
     liars: list[str]
     """Their names, which all of them share."""
