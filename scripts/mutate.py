@@ -48,6 +48,7 @@ TARGETS = {
     "trainer/diloco/core": ("tests/unit/core", "tests/property"),
     "trainer/diloco/syncer": ("tests/unit/syncer",),
     "trainer/diloco/learner": ("tests/unit/learner",),
+    "operator/diloco_operator/decide": ("tests/unit/operator/decide",),
 }
 """What is changed, and which tests must see it."""
 
@@ -250,8 +251,8 @@ def outcomes_of(file: str, todo: Sequence[Mutant], tests: Sequence[str], until: 
 
 
 def _load_what_does_not_import(file: str) -> None:
-    graph = grimp.build_graph("diloco", cache_dir=None)
-    changed = file.removeprefix("trainer/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    graph = grimp.build_graph("diloco", "diloco_operator", cache_dir=None)
+    changed = file.partition("/")[2].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     for module in sorted(graph.modules - _importing(graph, changed)):
         if not module.endswith(".__main__"):
             importlib.import_module(module)

@@ -22,7 +22,9 @@ from diloco.spec.status.syncer import SyncerStatus
 from testbed.fork_server import Popen
 
 WAIT_SECONDS = 480.0
-"""For anything to happen at all: reached only where something is broken, however busy the machine is."""
+"""For a run to end: reached only where something is broken, however busy the machine is."""
+BUSY = 20.0
+"""Times as long as alone that anything may take beside other tests."""
 
 PROGRAM = (sys.executable, "-m", "diloco.cli.entry")
 ENDLESS = 10**9
@@ -34,8 +36,10 @@ OUTER = {"learningRate": 1.0, "momentum": 0.0}
 GENTLE_SPEED = "0.2"
 GENTLE = "--slow", f"*={GENTLE_SPEED}"
 """Of a run that goes on while a test looks at it: its learners leave most of the machine to other tests."""
-SYNC = {"fragments": 6, "interval": 12, "outerOptimizer": OUTER, "leaseSeconds": 3}
+SYNC: dict[str, Any] = {"fragments": 6, "interval": 12, "outerOptimizer": OUTER, "leaseSeconds": 3}
 """Steps of this model take 20 ms: with an interval of 6 three of four would be overwritten, and make tests longer."""
+RECOVERY_SECONDS = BUSY * (SYNC["leaseSeconds"] + 2.0 + 5 * 0.1)
+"""Of whatever is awaited in a run: a lease runs out, a process starts and joins, and makes five gentle steps."""
 
 
 def write_job(folder: Path, tokens: int = ENDLESS, pools: Mapping[str, int] = POOLS, **spec: Any) -> Path:
@@ -129,10 +133,10 @@ class LocalRun:
     # Waiting.
 
     def wait_until(self, true: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + RECOVERY_SECONDS
         while not true():
             assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, f"not within {RECOVERY_SECONDS:.0f} s"
             time.sleep(0.1)
 
     def wait_for(self, what: Callable[[SyncerStatus], object]) -> SyncerStatus:
