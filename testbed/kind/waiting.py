@@ -7,8 +7,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 WAIT_SECONDS = 300.0
-"""For anything to happen: six times what the slowest recovery takes alone, that of a lost node. It is told after 16 s and
-given up after 10 s more; a pod starts elsewhere and trains in 20 s. Reached only where something is broken."""
+"""For anything to happen: six times what the slowest recovery takes alone, that of a lost node. It is told after 16 s
+and given up after 10 s more; a pod starts elsewhere and trains in 20 s. Reached only where something is broken."""
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 1.0
 _PART_OF_THE_WAIT = 0.05
