@@ -1,13 +1,11 @@
 """What people do with jobs while a fault lasts: upgrade the operator, suspend, resume, finish and delete.
 
-Each fault takes the learners of one node away and keeps them away until it is undone at the end of the test. Three jobs
-have a learner there.
+Each fault takes the learners of one node away and keeps them away until it is undone at the end of the test.
 """
 
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 
 import pytest
 
@@ -52,65 +50,47 @@ BUDGET = 60_000
 SLOW = 0.02
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Three jobs, all of whose learners train. Each has its syncer on the node that stays."""
-
-    cluster: Cluster
-    node: str
-    """Where the victims are; nothing else that matters is there."""
-    kept: ClusterJob
-    """Suspended and resumed. It has both learners."""
-    finishing: ClusterJob
-    """It has the victim only, until the witness is to finish it."""
-    deleted: ClusterJob
-    """It has the victim only."""
-
-    @property
-    def jobs(self) -> tuple[ClusterJob, ...]:
-        return self.kept, self.finishing, self.deleted
-
-
-Fault = Callable[[Scene], AbstractContextManager[None]]
+Fault = Callable[[Cluster, str, tuple[ClusterJob, ...]], AbstractContextManager[None]]
+"""Takes learners of these jobs away, those of a node; of the first job until it is undone."""
 
 
 @contextmanager
-def node_lost(scene: Scene) -> Iterator[None]:
+def node_lost(cluster: Cluster, node: str, jobs: tuple[ClusterJob, ...]) -> Iterator[None]:
     """The node does not answer. The operator replaces the pods, which find no other node."""
-    before = {pod.uid for job in scene.jobs for pod in job.pods()}
-    with lost_node(scene.cluster, scene.node):
-        each_victim(scene, lambda pod: pod.leaving, "is to go")
-        for job in scene.jobs:
+    before = {pod.uid for job in jobs for pod in job.pods()}
+    with lost_node(cluster, node):
+        each_victim(jobs, lambda pod: pod.leaving, "is to go")
+        for job in jobs:
             shorten_grace(job, job.pod_name(VICTIM))
-        each_victim(scene, lambda pod: pod.uid not in before, "is replaced")
+        each_victim(jobs, lambda pod: pod.uid not in before, "is replaced")
         yield
 
 
 @contextmanager
-def no_place_left(scene: Scene) -> Iterator[None]:
+def no_place_left(cluster: Cluster, node: str, jobs: tuple[ClusterJob, ...]) -> Iterator[None]:
     """A taint evicts the pods, and no other node will do: they wait, as after a drain, a preemption or a scale-down."""
-    with tainted(scene.cluster, scene.node):
-        each_victim(scene, lambda pod: not pod.node, "waits for a node")
+    with tainted(cluster, node):
+        each_victim(jobs, lambda pod: not pod.node, "waits for a node")
         yield
 
 
 @contextmanager
-def out_of_memory(scene: Scene) -> Iterator[None]:
+def out_of_memory(_cluster: Cluster, _node: str, jobs: tuple[ClusterJob, ...]) -> Iterator[None]:
     """The containers are killed at their limit again and again."""
     enough = pool("spot")["resources"]
-    for job in scene.jobs:
+    for job in jobs:
         job.set_pool(*SPOT, resources={**enough, "limits": {**enough["limits"], "memory": "64Mi"}})
     try:
-        for job in scene.jobs:
+        for job in jobs:
             job.becomes("Degraded", "OutOfMemory")
         yield
     finally:
-        scene.kept.set_pool(*SPOT, resources=enough)
+        jobs[0].set_pool(*SPOT, resources=enough)
 
 
-def each_victim(scene: Scene, true: Callable[[PodSeen], bool], words: str) -> None:
+def each_victim(jobs: tuple[ClusterJob, ...], true: Callable[[PodSeen], bool], words: str) -> None:
     """Wait until it is true of each job's victim."""
-    for job in scene.jobs:
+    for job in jobs:
         job.wait_for_pod(VICTIM, true, words)
 
 
@@ -142,20 +122,9 @@ def kept(made: Callable[[str, int, int], ClusterJob]) -> ClusterJob:
     return made("kept", 1, ENDLESS)
 
 
-@pytest.fixture
-def scene(
-    cluster: Cluster, operator: ClusterOperator, kept: ClusterJob, made: Callable[[str, int, int], ClusterJob]
-) -> Iterator[Scene]:
-    """Two new jobs for each fault, as they are over after it."""
-    words = secrets.token_hex(2)
-    nodes = nodes_without_operator(cluster, operator.release.namespace)
-    finishing, deleted = made(f"finishing-{words}", 0, BUDGET), made(f"deleted-{words}", 0, ENDLESS)
-    kept.all_train(*BOTH)
-    for job in (finishing, deleted):
-        job.all_train(VICTIM)
-    yield Scene(cluster, nodes.lost, kept, finishing, deleted)
-    for job in (finishing, deleted):
-        job.kubectl("delete", "dilocojob", job.name, "--ignore-not-found", "--wait=false")
+def node_of_victims(operator: ClusterOperator) -> str:
+    """Nothing else that matters is there."""
+    return nodes_without_operator(operator.cluster, operator.release.namespace).lost
 
 
 def upgraded(bed: Bed, images: Images, operator: ClusterOperator, job: ClusterJob) -> None:
@@ -195,22 +164,50 @@ def has_finished(job: ClusterJob) -> None:
     wait_until(lambda: not job.pods(), "its pods go")
 
 
-@pytest.mark.parametrize("fault", [node_lost, no_place_left, out_of_memory])
-def test_jobs_do_what_is_asked_of_them_in_a_fault_that_lasts(
-    fault: Fault, scene: Scene, bed: Bed, images: Images, operator: ClusterOperator
+def test_jobs_do_what_is_asked_of_them_while_a_node_is_lost(
+    bed: Bed,
+    images: Images,
+    operator: ClusterOperator,
+    kept: ClusterJob,
+    made: Callable[[str, int, int], ClusterJob],
 ) -> None:
-    kept = scene.kept
+    node = node_of_victims(operator)
+    words = secrets.token_hex(2)  # it may be run again
+    finishing, deleted = made(f"finishing-{words}", 0, BUDGET), made(f"deleted-{words}", 0, ENDLESS)
     before = kept.all_train(*BOTH)
-    with fault(scene):
+    for job in (finishing, deleted):
+        job.all_train(VICTIM)
+    with node_lost(bed.cluster, node, (kept, finishing, deleted)):
         # Its learner starts while the others are dealt with.
-        scene.finishing.set_pool(*STEADY, learners=1)
+        finishing.set_pool(*STEADY, learners=1)
         upgraded(bed, images, operator, kept)
-        scene.deleted.delete()
-        during = suspended_and_resumed(kept)
-        has_finished(scene.finishing)
-        told = kept.wait_for(lambda status: is_degraded(status) and holds(status, "Ready"), "it trains and is degraded")
-        assert VICTIM.rpartition("/")[0] in condition(told, "Degraded").message
-        assert of(during, VICTIM).state != "Training"
+        deleted.delete()
+        goes_through(kept)
+        has_finished(finishing)
+    goes_on_as_before(kept, before)
+
+
+@pytest.mark.parametrize("fault", [no_place_left, out_of_memory])
+def test_a_job_is_suspended_and_resumed_in_a_fault_that_lasts(
+    fault: Fault, operator: ClusterOperator, kept: ClusterJob
+) -> None:
+    node = node_of_victims(operator)
+    before = kept.all_train(*BOTH)
+    with fault(operator.cluster, node, (kept,)):
+        goes_through(kept)
+    goes_on_as_before(kept, before)
+
+
+def goes_through(kept: ClusterJob) -> None:
+    """Check that it is suspended and resumed, trains without the victim, and says so."""
+    during = suspended_and_resumed(kept)
+    told = kept.wait_for(lambda status: is_degraded(status) and holds(status, "Ready"), "it trains and is degraded")
+    assert VICTIM.rpartition("/")[0] in condition(told, "Degraded").message
+    assert of(during, VICTIM).state != "Training"
+
+
+def goes_on_as_before(kept: ClusterJob, before: SyncerStatus) -> None:
+    """Check that the victim is back once the fault is undone, and that nothing is wrong any more."""
     after = kept.all_train(*BOTH)
     assert of(after, VICTIM).steps >= of(before, VICTIM).steps
     assert of(after, VICTIM).incarnation > of(before, VICTIM).incarnation
