@@ -29,6 +29,7 @@ _REGISTRIES = """\
 [plugins."io.containerd.grpc.v1.cri".registry]
   config_path = "/etc/containerd/certs.d"
 """
+_PATCHES = "/kind/patches"
 _STATISTICS = """\
 [plugins."io.containerd.cri.v1.runtime"]
   stats_collect_period = "10m"
@@ -215,7 +216,7 @@ def _create(cache: Cache, found: Tools, image: NodeImage, name: str, workers: in
     kubeconfig = cache.kubeconfig(name)
     kubeconfig.unlink(missing_ok=True)
     command = ("create", "cluster", "--name", name, "--kubeconfig", kubeconfig, "--config", "-")
-    config = yaml.safe_dump(configuration(image, identity, workers))
+    config = yaml.safe_dump(configuration(image, identity, workers, kubeadm_patches(cache.folder("patches"))))
     # kind knows no other way to be given a network.
     run(found.kind, *command, stdin=config, env={"KIND_EXPERIMENTAL_DOCKER_NETWORK": docker_network.ensure()})
     cluster = Cluster(name, kubeconfig, tools.kubectl(cache, image.name))
@@ -232,9 +233,19 @@ def _create(cache: Cache, found: Tools, image: NodeImage, name: str, workers: in
     return cluster
 
 
-def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, Any]:
-    """What kind is to make (kind.x-k8s.io/v1alpha4). Pure."""
+def kubeadm_patches(folder: Path) -> Path:
+    """What the control plane's pods are asked each second is asked each 20 s: nobody reads the answer."""
+    for name in ("kube-apiserver", "kube-scheduler", "etcd"):
+        seldom = {"name": name, "readinessProbe": {"periodSeconds": 20}}
+        (folder / f"{name}+strategic.yaml").write_text(yaml.safe_dump({"spec": {"containers": [seldom]}}), "utf-8")
+    return folder
+
+
+def configuration(image: NodeImage, identity: str, workers: int, patches: Path) -> dict[str, Any]:
+    """What kind is to make (kind.x-k8s.io/v1alpha4); ``patches``: the folder of kubeadm's. Pure."""
     node = {"image": image.name, "labels": {guard.IDENTITY_LABEL: identity}}
+    first = {"extraMounts": [{"hostPath": str(patches), "containerPath": _PATCHES, "readOnly": True}]}
+    patched = {"kind": "InitConfiguration", "patches": {"directory": _PATCHES}}
     kubelet = {
         "kind": "KubeletConfiguration",
         # Newer kubelets refuse cgroup v1 unless told not to; under v2 it says nothing.
@@ -261,8 +272,8 @@ def configuration(image: NodeImage, identity: str, workers: int) -> dict[str, An
         # Tests push to a registry of their own, which nodes find by files there. And containerd 2.3 asks each container
         # for its use of the CPU once a second, which nobody reads: a third of an idle cluster's work.
         "containerdConfigPatches": [_REGISTRIES, _STATISTICS],
-        "kubeadmConfigPatches": [yaml.safe_dump(patch) for patch in (kubelet, control_plane)],
-        "nodes": [{"role": "control-plane", **node}, *({"role": "worker", **node} for _ in range(workers))],
+        "kubeadmConfigPatches": [yaml.safe_dump(patch) for patch in (kubelet, control_plane, patched)],
+        "nodes": [{"role": "control-plane", **first, **node}, *({"role": "worker", **node} for _ in range(workers))],
     }
     if not image.brings_network:
         cluster["networking"] = {"disableDefaultCNI": True}
