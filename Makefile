@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes test-core test-clusters test-alone test-shared test-owners test-faults test-example soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes test-core test-clusters test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -50,10 +50,10 @@ test: $(STAMP) ## What a change needs: lint, unit and property tests, the core o
 	@$(KIND) --clusters 0 run lint programs test-core+test-quick
 
 test-e2e: $(STAMP) ## Every test on real clusters: the chart, the documented commands, faults (KEEP_CLUSTERS=1 keeps the clusters)
-	@$(KIND) --clusters 3 --small 1 run clusters test-clusters
+	@$(KIND) --clusters 2 --small 1 run clusters test-clusters
 
 test-all: $(STAMP) ## Lint, then every test; lists last what was skipped
-	@$(KIND) --clusters 3 --small 1 run lint programs test-processes clusters test-clusters+test-units
+	@$(KIND) --clusters 2 --small 1 run lint programs test-processes clusters test-clusters+test-units
 
 # A worker that is done takes tests of the other: the longest come last.
 UNITS := $(BIN)/pytest -n 2 --dist worksteal tests/unit tests/property
@@ -75,21 +75,18 @@ test-processes: $(STAMP)
 test-core: $(STAMP)
 	$(PROCESSES) -m core $(LISTS)
 
-# Tests that take nodes or the operator away: one worker for each of the first two clusters. Beside them, those that do
-# not, in the third, and those of jobs over the third and the fourth. Then those that stop whole clusters.
+# Tests that take nodes or the operator away: one worker for each of the first two clusters. Beside them, in the third,
+# those that do not. Then those of jobs over several clusters.
 ON_CLUSTERS := $(BIN)/pytest $(RERUNS) $(LISTS)
 
 test-clusters: $(STAMP)
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-alone test-shared test-owners
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-faults test-example
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-alone test-shared
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-faults test-owners
 
-test-alone: $(STAMP)
-	$(ON_CLUSTERS) -n 2 --dist loadfile --no-loadscope-reorder tests/cluster/alone
+test-alone test-shared: $(STAMP)
+	$(ON_CLUSTERS) -n 2 --dist loadfile --no-loadscope-reorder tests/cluster/$(@:test-%=%)
 
-test-shared: $(STAMP)
-	$(ON_CLUSTERS) -n 2 --dist loadfile --no-loadscope-reorder tests/cluster/shared
-
-test-owners test-faults test-example: $(STAMP)
+test-faults test-owners: $(STAMP)
 	$(ON_CLUSTERS) -n 0 tests/cluster/across/$(@:test-%=%)
 
 soak: $(STAMP) ## Twenty minutes of random chaos on a run, then ten minutes of attacks on a syncer

@@ -5,7 +5,8 @@ and a test has a time limit. Tests are skipped where none is up, with the reason
 
 Those in `alone` take nodes or the operator away, which no test beside them would survive: with ``pytest -n``, each
 worker has a cluster to itself, from the first on. Those in `shared` change only their own jobs: all workers have the
-third cluster. `across` needs several clusters (its `conftest.py`). Without ``-n``, one cluster does for the first two.
+third cluster, which is of a single node. `across` needs several clusters (its `conftest.py`). Without ``-n``, one
+cluster does for the first two.
 """
 
 import os
@@ -32,8 +33,6 @@ from tests.support.lists import longest_first
 OPERATOR = Release("diloco-operator", "diloco-system")
 SHARED = 3
 """Which of the test bed's clusters several workers have together."""
-LONGEST_WAIT_SECONDS = 20
-"""That a job which is deleted or stopped waits for a cluster that does not answer. The default is 600."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,13 +71,6 @@ def images(bed: Bed, cluster: Cluster) -> Images:
     """The checkout's two images, which the cluster's nodes have."""
     assert cluster is bed.cluster
     return bed.images()
-
-
-def install_for_several(bed: Bed, images: Images) -> None:
-    """Install the operator as the tests of `shared` and `across` want it, if it is not there."""
-    values = {"operator": {"remoteDeletionSeconds": LONGEST_WAIT_SECONDS}}
-    with bed.cache.lock(f"chart-{bed.cluster.name}"):
-        charts.install(bed, images, OPERATOR, values)
 
 
 @pytest.fixture(scope="session")

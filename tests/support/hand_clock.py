@@ -17,7 +17,7 @@ class HandClock:
 
 
 def clock_of(module: str, monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    """The clock of a module of the learner from now on."""
+    """The clock of a module of the learner from now on; its thread computes all the time."""
     clock = HandClock()
-    monkeypatch.setattr(f"diloco.learner.{module}.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(f"diloco.learner.{module}.time", SimpleNamespace(monotonic=clock, thread_time=clock))
     return clock

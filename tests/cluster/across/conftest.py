@@ -1,9 +1,8 @@
 """Fixtures for tests on several real clusters: home, with the operator, and others that lack it.
 
-Each folder is a group that runs in a process of its own, with a home of its own. `owners` changes only what it has made
-itself, and the way from its home to another API server: it runs beside the tests of `alone` and `shared`. `faults` and
-`example` run side by side after all others: `faults` stops and pauses the fourth cluster, and where it cuts a link of
-the second one, it names the ports; `example` installs the operator as its README says.
+They run after all others, in two groups, each in a process of its own and with a home of its own. `faults` stops and
+pauses the third cluster, so nothing else uses that; where it cuts a link of the second one, it names the ports.
+`owners` changes only what it has made itself, and the way from its home to another API server.
 """
 
 from collections.abc import Iterator
@@ -17,14 +16,14 @@ from testbed.kind.bed import Bed
 from testbed.kind.chart import Release
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import Images
-from tests.cluster.conftest import OPERATOR, SHARED, install_for_several, numbered_bed
+from tests.cluster.conftest import OPERATOR, numbered_bed
 from tests.support.across import Far, far_of
 from tests.support.cluster_operator import ClusterOperator
 
 HERE = Path(__file__).parent
-SMALL = 4
-"""The cluster of a single node."""
-CLUSTERS = {"faults": (1, 2), "owners": (SHARED, SMALL), "example": (SHARED, 1)}
+LONGEST_WAIT_SECONDS = 20
+"""That a job which is deleted or stopped waits for a cluster that does not answer. The default is 600."""
+CLUSTERS = {"faults": (1, 2), "owners": (2, 1)}
 """Of each group, which of the test bed's clusters are home and west."""
 
 
@@ -56,7 +55,7 @@ def west_cluster(bed: Bed, numbers: tuple[int, int]) -> Iterator[Cluster]:
 def operator(bed: Bed, cluster: Cluster, images: Images) -> Iterator[ClusterOperator]:
     """The operator at home, which waits less long for clusters that are away than it does by default."""
     assert cluster is bed.cluster
-    install_for_several(bed, images)
+    install_operator(bed, images)
     yield ClusterOperator(bed.cluster, OPERATOR)
     charts.uninstall(bed, OPERATOR)
 
@@ -71,6 +70,11 @@ def west(cluster: Cluster, operator: ClusterOperator, west_cluster: Cluster, nam
     """A prepared namespace of the second cluster, and its Secret in the namespace at home."""
     assert operator.cluster is cluster
     yield from far_of(cluster, namespace, west_cluster, "west")
+
+
+def install_operator(bed: Bed, images: Images) -> None:
+    """Install it as these tests need it."""
+    charts.install(bed, images, OPERATOR, {"operator": {"remoteDeletionSeconds": LONGEST_WAIT_SECONDS}})
 
 
 def another(bed: Bed, number: int) -> Iterator[Cluster]:

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
+from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
 from testbed.kind.chart import Release
 from testbed.kind.project_images import Images
-from tests.cluster.conftest import OPERATOR, SHARED, install_for_several, numbered_bed
+from tests.cluster.conftest import OPERATOR, SHARED, numbered_bed
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +23,6 @@ def bed() -> Bed:
 @pytest.fixture(scope="session")
 def chart(bed: Bed, images: Images) -> Release:
     """The operator, installed once for all workers. It stays, as none of them knows whether it is the last."""
-    install_for_several(bed, images)
+    with bed.cache.lock(f"chart-{bed.cluster.name}"):
+        charts.install(bed, images, OPERATOR)
     return OPERATOR

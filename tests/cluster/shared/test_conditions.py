@@ -64,7 +64,7 @@ def recovers(job: ClusterJob) -> None:
 
 @contextmanager
 def labelled(cluster: Cluster, key: str) -> Iterator[None]:
-    node = cluster.workers[0]
+    node = cluster.nodes[-1]
     cluster.kubectl("label", "node", node, f"{key}=yes")
     try:
         yield

@@ -93,7 +93,7 @@ def test_a_job_of_such_learners_completes(job: ClusterJob) -> None:
 
 
 def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namespace: str) -> None:
-    worker = cluster.workers[0]
+    worker = cluster.nodes[-1]
     wanted = manifest(
         "partly", region("here", pool("cpu"), pool("unit", nodesPerLearner=2, resources=ONE_SEAT, **COPIES))
     )

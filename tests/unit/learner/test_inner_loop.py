@@ -109,6 +109,19 @@ def test_what_holds_up_one_step_of_acted_out_hardware_is_not_stretched(clock: Ha
     assert bench.wakeup.waits == [6.0, 12.0]  # not 60
 
 
+def test_on_a_cpu_what_others_compute_meanwhile_is_not_stretched(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = LoopBench(clock, speed=0.25, on_cpu=True)
+    # Before the first step, after each, and before the next, as the thread's CPU time goes.
+    computed = iter([5.0, 7.0, 7.5, 9.5, 10.0, 12.0, 12.5, 12.5, 13.0])
+    monkeypatch.setattr("diloco.learner.inner_loop.time.thread_time", lambda: next(computed))
+    bench.wakeup.events = [lambda: bench.passes(6.0), lambda: bench.passes(6.0)]
+    bench.run((2.0, False), (8.0, False), (2.0, False), (0.0, False))
+    assert bench.wakeup.waits == [6.0, 6.0]
+    assert [call[1].step_seconds for call in bench.said.of("step")] == [2.0, 14.0, 8.0, 0.0]  # type: ignore[attr-defined]
+
+
 def test_a_first_step_that_spans_a_freeze_is_not_stretched(clock: HandClock) -> None:
     bench = LoopBench(clock, speed=0.2)
     bench.run((81.78, False), (0.0, False))

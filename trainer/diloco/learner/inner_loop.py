@@ -41,6 +41,8 @@ class LoopSettings:
     staleness_bound_steps: int
     checkpoint_every_steps: int
     speed: float = 1.0
+    on_cpu: bool = False
+    """Whether the loop's thread computes the steps."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class InnerLoop:
         """The latest step and its duration, until it is reported."""
         self._recent_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._usual_seconds = 0.0
+        self._computed_seconds = 0.0
+        """By this thread, when the step began."""
         self._took_up = False
         self.news: StepReport | None = None
         """The latest step of this process."""
@@ -106,17 +110,21 @@ class InnerLoop:
         """
         ending = self._load()
         self._activity.switch_to(Kind.LOOKING)
-        return ending or self._until_next_step()
+        return ending or self._next_step()
 
     def after_step(self, result: StepResult) -> Ending | None:
         """Do all that is due after an inner step, and wait until the next may be made; None: it may.
 
         Time since the step before counts as training. Raises as ``begin`` does.
         """
-        speed = self._settings.speed
+        speed, own_seconds = self._settings.speed, result.seconds
+        if self._settings.on_cpu:
+            # What others compute meanwhile is not its own slowness.
+            own_seconds = min(own_seconds, time.thread_time() - self._computed_seconds)
+        stretched_seconds = result.seconds + own_seconds / speed - own_seconds
         # A process that was frozen, or a machine that is busy for a moment, must not hold it up many times as long. In
         # its first step nothing is known to be usual.
-        own_seconds = min(result.seconds, _LONG_STEP * speed * self._usual_seconds * result.steps)
+        own_seconds = min(own_seconds, _LONG_STEP * speed * self._usual_seconds * result.steps)
         seconds = result.seconds + sleep_for_speed(own_seconds, speed, self._sleep)
         self._activity.switch_to(Kind.LOOKING)
         if result.skipped:
@@ -124,11 +132,17 @@ class InnerLoop:
             _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
         else:
             self._finished = (result, seconds / result.steps)
+            self._recent_seconds.append(stretched_seconds / result.steps)
             if self._trainer.steps % self._settings.checkpoint_every_steps < result.steps:
                 with self._activity.at(Kind.CHECKPOINTING):
                     self._wiring.checkpoint()
             self._log_progress()
-        return self._until_next_step()
+        return self._next_step()
+
+    def _next_step(self) -> Ending | None:
+        ending = self._until_next_step()
+        self._computed_seconds = time.thread_time()
+        return ending
 
     def ending(self) -> Ending | None:
         """How the training is to end now; None: it goes on. Raises what a worker thread failed with."""
@@ -319,7 +333,6 @@ class InnerLoop:
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
-        self._recent_seconds.append(result.seconds / result.steps / self._settings.speed)
         self._usual_seconds = median(self._recent_seconds)
         self.news = StepReport(
             incarnation=0,

@@ -138,7 +138,12 @@ class Learner:
                 self._offer_checkpoint,
                 lambda: self._resume.take_up(self._link.training),
             ),
-            LoopSettings(options.staleness_bound_steps, spec.training.checkpoint_every_steps, options.speed),
+            LoopSettings(
+                options.staleness_bound_steps,
+                spec.training.checkpoint_every_steps,
+                options.speed,
+                on_cpu=self._trainer.device.type == "cpu",
+            ),
             self._activity,
         )
         who = Join(

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
-from tests.cluster.across.conftest import SMALL, another
+from tests.cluster.across.conftest import another
+from tests.cluster.conftest import OPERATOR, SHARED, numbered_bed
 from tests.support.across import LEARNERS, World, far_of, has_reason, reachable, region
 from tests.support.cluster_jobs import apply, new_namespace
 from tests.support.cluster_operator import ClusterOperator
@@ -14,8 +16,9 @@ from tests.support.cluster_operator import ClusterOperator
 
 @pytest.fixture(scope="session")
 def north_cluster(bed: Bed) -> Iterator[Cluster]:
-    """Of a single node, and of this group alone."""
-    yield from another(bed, SMALL)
+    """Of a single node, and of this group alone, without the operator that tests of `shared` have left there."""
+    charts.uninstall(numbered_bed(SHARED), OPERATOR)
+    yield from another(bed, SHARED)
 
 
 @pytest.fixture(scope="session")

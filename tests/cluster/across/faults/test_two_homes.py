@@ -9,8 +9,8 @@ from testbed.kind import chart as charts
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
 from testbed.kind.waiting import WAIT_SECONDS
-from tests.cluster.across.conftest import SMALL
-from tests.cluster.conftest import OPERATOR, install_for_several, numbered_bed
+from tests.cluster.across.conftest import install_operator
+from tests.cluster.conftest import OPERATOR, SHARED, numbered_bed
 from tests.support.across import LEARNERS, World, give_secret, reachable, region, region_of
 from tests.support.cluster_jobs import ClusterJob, apply, condition, holds
 
@@ -21,10 +21,10 @@ KINDS = "configmaps,secrets,services,statefulsets,networkpolicies"
 
 @pytest.fixture
 def second_home(north_cluster: Cluster) -> Iterator[Bed]:
-    """The cluster in the north with an operator of its own."""
-    bed = numbered_bed(SMALL)
+    """The third cluster with an operator of its own."""
+    bed = numbered_bed(SHARED)
     assert bed.cluster == north_cluster
-    install_for_several(bed, bed.images())
+    install_operator(bed, bed.images())
     yield bed
     charts.uninstall(bed, OPERATOR)
 

@@ -1,24 +1,14 @@
-"""Jobs whose learners are in the namespace of another cluster's owner. Home is that of `shared`."""
+"""Jobs whose learners are in the namespace of another cluster's owner. Home is the second one."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
-from testbed.kind.project_images import Images
-from tests.cluster.conftest import OPERATOR, install_for_several
 from tests.support.across import EAST, WEST, Far, Pair, far_of, give_secret, has_reason, reachable, region
 from tests.support.aged_tokens import Ageing, RunningOut, secret_running_out, take_renewal
 from tests.support.cluster_jobs import ClusterJob, apply, apply_idle, identities, new_namespace
 from tests.support.cluster_operator import ClusterOperator
-
-
-@pytest.fixture(scope="session")
-def operator(bed: Bed, images: Images) -> ClusterOperator:
-    """The operator that the tests of `shared` have beside these; it stays for them."""
-    install_for_several(bed, images)
-    return ClusterOperator(bed.cluster, OPERATOR)
 
 
 @pytest.fixture(scope="session")

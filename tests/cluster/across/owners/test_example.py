@@ -10,8 +10,8 @@ from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
 from testbed.kind.project_images import REPOSITORY, Images
 from testbed.kind.waiting import WAIT_SECONDS, wait_until
+from tests.cluster.across.conftest import install_operator
 from tests.cluster.cluster_shell import ClusterShell, checkout, of_contexts
-from tests.cluster.conftest import install_for_several
 from tests.support.cluster_jobs import ClusterJob
 from tests.support.cluster_operator import ClusterOperator
 from tests.support.documented_commands import sections, statements
@@ -34,7 +34,7 @@ def shell(
     nodes = (*bed.cluster.nodes, *west_cluster.nodes)
     with local_registry.running(bed.cache, nodes):
         yield ClusterShell(bed, of_contexts({"home": bed.cluster, "west": west_cluster}), tmp_path, directory)
-    install_for_several(bed, images)
+    install_operator(bed, images)
     bed.cluster.kubectl(*remove, HOME, timeout_seconds=WAIT_SECONDS)
     west_cluster.kubectl(*remove, WEST, timeout_seconds=WAIT_SECONDS)
 
