@@ -5,8 +5,11 @@ session of a shell in the repository's root. A statement that cannot be run is l
 never ends is followed until it shows the job.
 """
 
+import os
 import re
 import subprocess
+
+import pytest
 
 READMES = {
     "README.md": "two-regions",
@@ -14,6 +17,10 @@ READMES = {
     "docs/tutorials/kubernetes.md": "two-regions",
 }
 """Documents that install the operator on a cluster and apply a job, whose name it is."""
+walk = pytest.mark.skipif(
+    os.environ.get("DILOCO_WALKS") == "0", reason="walks through a long document on clusters: make test-e2e"
+)
+"""Of what takes several minutes on a cluster beside README.md, which says the same of building and installing."""
 NOT_RUN = {
     'sed "s|TRAINER-IMAGE|$REGISTRY/diloco-trainer:$TAG|" examples/kubernetes/corpus.yaml': "no shared volume on kind",
     "kubectl wait --for=condition=Ready pod/corpus-loader": "as above",

@@ -14,10 +14,11 @@ from testbed.kind.commands import Unavailable
 from testbed.kind.waiting import wait_until
 from tests.cluster.cluster_shell import ClusterShell, checkout, of_namespace
 from tests.support.cluster_jobs import ClusterJob
-from tests.support.documented_commands import READMES, blocks, statements_to_run
+from tests.support.documented_commands import READMES, blocks, statements_to_run, walk
 
 pytestmark = pytest.mark.timeout(1200)
 
+LONG = [one for one in READMES if one != "README.md"]
 OPERATOR = "diloco-system"
 """The operator's namespace in the documentation."""
 
@@ -71,7 +72,7 @@ def version_of_operator(cluster: Cluster, image: str) -> str:
 
 
 @pytest.mark.usefixtures("registry", "nothing_installed")
-@pytest.mark.parametrize("readme", READMES)
+@pytest.mark.parametrize("readme", ["README.md", *(pytest.param(one, marks=walk) for one in LONG)])
 def test_what_a_readme_tells_works_and_an_upgrade_runs_its_build(
     cluster: Cluster, shell: ClusterShell, here: Path, namespace: str, readme: str
 ) -> None:

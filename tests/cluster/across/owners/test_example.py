@@ -14,7 +14,7 @@ from tests.cluster.across.conftest import install_operator
 from tests.cluster.cluster_shell import ClusterShell, checkout, of_contexts
 from tests.support.cluster_jobs import ClusterJob
 from tests.support.cluster_operator import ClusterOperator
-from tests.support.documented_commands import sections, statements
+from tests.support.documented_commands import sections, statements, walk
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,6 +39,7 @@ def shell(
     west_cluster.kubectl(*remove, WEST, timeout_seconds=WAIT_SECONDS)
 
 
+@walk
 def test_every_command_works_from_preparing_a_cluster_to_the_model(
     shell: ClusterShell, bed: Bed, west_cluster: Cluster, tmp_path: Path
 ) -> None:
