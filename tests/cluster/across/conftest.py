@@ -20,35 +20,35 @@ from tests.cluster.conftest import OPERATOR, numbered_bed
 from tests.support.across import Far, far_of
 from tests.support.cluster_operator import ClusterOperator
 
-HERE = Path(__file__).parent
 LONGEST_WAIT_SECONDS = 20
 """That a job which is deleted or stopped waits for a cluster that does not answer. The default is 600."""
-CLUSTERS = {"faults": (1, 2), "owners": (2, 1)}
-"""Of each group, which of the test bed's clusters are home and west."""
+HERE = Path(__file__).parent
+HOMES = {"faults": 1, "owners": 2}
+"""Of each group, which of the test bed's clusters is home."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each group its home: with a parameter, so that one process can run both, one after the other."""
-    if "numbers" in metafunc.fixturenames:
+    if "home_number" in metafunc.fixturenames:
         group = Path(str(metafunc.module.__file__)).relative_to(HERE).parts[0]
-        metafunc.parametrize("numbers", [CLUSTERS[group]], ids=[group], indirect=True, scope="session")
+        metafunc.parametrize("home_number", [HOMES[group]], ids=[group], indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def numbers(request: pytest.FixtureRequest) -> tuple[int, int]:
-    """Which of the test bed's clusters are home and west."""
-    home, west = request.param
-    return home, west
+def home_number(request: pytest.FixtureRequest) -> int:
+    """Which of the test bed's clusters is home."""
+    return int(request.param)
 
 
 @pytest.fixture(scope="session")
-def bed(numbers: tuple[int, int]) -> Bed:
-    return numbered_bed(numbers[0])
+def bed(home_number: int) -> Bed:
+    return numbered_bed(home_number)
 
 
 @pytest.fixture(scope="session")
-def west_cluster(bed: Bed, numbers: tuple[int, int]) -> Iterator[Cluster]:
-    yield from another(bed, numbers[1])
+def west_cluster(bed: Bed, home_number: int) -> Iterator[Cluster]:
+    """The other one of the first two."""
+    yield from another(bed, 3 - home_number)
 
 
 @pytest.fixture(scope="session")
