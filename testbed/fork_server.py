@@ -9,6 +9,7 @@ command line.
 of its own, forked before it does anything.
 """
 
+import gc
 import importlib
 import inspect
 import os
@@ -138,11 +139,13 @@ def main() -> None:
     """Be the server whose orders come by the standard input; each process that it forks returns from here."""
     way = socket.socket(fileno=os.dup(0))
     show_as(["fork-server"])
+    gc.disable()
     for name in (*_LOADED, *sys.argv[1:-1]):
         importlib.import_module(name)
     freeze()
     # Loaded where a model is parted. Triton, which comes with it, complains at the end of a process that it is kept.
     importlib.import_module("torch._dynamo")
+    gc.enable()
     os.setpgid(0, 0)  # Ctrl-C in the terminal is for the requester
     order, files = serve(way)
     while order.command[3:4] in (["run"], ["learner"]) and _Own.server is None:

@@ -1,6 +1,7 @@
 """Rules for every test: the same examples each time, no process left behind, lists of what went wrong."""
 
 import asyncio
+import gc
 import inspect
 import logging
 import os
@@ -34,6 +35,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts its background jobs so, and what a test starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The garbage collector does not look at what is loaded, of which torch alone is a million objects: with it, tests of
+# units compute 8 % longer.
+gc.disable()
+
 _MARK = "DILOCO_TEST_SESSION"
 _REAPING_SECONDS = 10.0
 _TIME_LIMIT = pytest.StashKey[Any]()
@@ -53,6 +58,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if getattr(item, "execution_count", 1) > 1 and _TIME_LIMIT in item.stash:
         item.ihook.pytest_timeout_cancel_timer(item=item)
         item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[_TIME_LIMIT])
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,6 +109,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()
     reporter = _reporter(config)
     if reporter is not None:
         lists.tell(reporter, config)

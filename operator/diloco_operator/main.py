@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from prometheus_client import disable_created_metrics
 
 from diloco.runtime.log import set_up_logging
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_LEASE_LOST, EXIT_OK, EXIT_UNEXPECTED
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_LEASE_LOST, EXIT_OK, EXIT_UNEXPECTED, end
 from diloco_operator.api_server.connection import NoConnectionError, connect, own_namespace
 from diloco_operator.health import BadAddressError
 from diloco_operator.options import Arguments, BadArgumentError, parse
@@ -75,4 +75,4 @@ def _fence(reason: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

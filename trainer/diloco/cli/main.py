@@ -15,6 +15,7 @@ from diloco.cli.manifests import plan, render, validate
 from diloco.cli.models import evaluate, export, tokens
 from diloco.cli.needs_operator import add_cluster_commands
 from diloco.cli.program import new_app, run_command
+from diloco.runtime.process.exits import end
 
 app = new_app()
 
@@ -64,7 +65,7 @@ def main() -> None:
     """Entry point of the program, with all of its commands."""
     # kubectl starts kubectl-diloco for `kubectl diloco`.
     called = Path(sys.argv[0]).name
-    sys.exit(execute(sys.argv[1:], program=KUBECTL_PROGRAM if called.startswith("kubectl-") else "diloco"))
+    end(execute(sys.argv[1:], program=KUBECTL_PROGRAM if called.startswith("kubectl-") else "diloco"))
 
 
 def execute(arguments: list[str], *, program: str = "diloco") -> int:
