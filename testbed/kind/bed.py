@@ -95,7 +95,8 @@ def prepare(name: str, workers: int) -> None:
     Raises:
         Unavailable: This machine cannot have clusters, and why.
     """
-    if name not in Cache.of_user().state.clusters:
+    record = Cache.of_user().state.clusters.get(name)
+    if record is None or not record.complete:
         up(name, workers=workers).images()
         clusters.pause(name)
 

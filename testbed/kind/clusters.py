@@ -158,6 +158,9 @@ def delete(cache: Cache, found: Tools, name: str) -> None:
     guard.check_name(name)
     exists = name in run(found.kind, "get", "clusters").split()
     guard.check_record(name, cache.state.clusters, exists)
+    if (record := cache.state.clusters.get(name)) is not None:
+        # Whoever is killed meanwhile leaves half of one, which is not to be used.
+        cache.write(cache.state.with_cluster(name, replace(record, complete=False)))
     with step(f"deleting cluster {name}"):
         volumes = _volumes(name)
         run(found.kind, "delete", "cluster", "--name", name, "--kubeconfig", cache.kubeconfig(name))
