@@ -53,4 +53,4 @@ def test_a_ratio_as_good_or_within_a_tenth_is_not_named(
 def test_committed_results_are_named_as_their_benchmarks() -> None:
     (listed,) = re.findall(r"for name in (.*); do", (REPOSITORY / "Makefile").read_text().split("\nbenchmarks:")[1])
     committed = {path.stem for path in (REPOSITORY / "benchmarks" / "results").glob("*.json")}
-    assert committed - {"goodput", "goodput-8", "wan"} <= set(listed.split())
+    assert committed - {"goodput", "goodput-8", "mfu", "wan"} <= set(listed.split())

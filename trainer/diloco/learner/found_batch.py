@@ -16,6 +16,7 @@ from torch import nn
 from diloco.learner.data.opening import batch_size_of
 from diloco.learner.data.task import JobTask
 from diloco.learner.options import LearnerOptions
+from diloco.learner.training.device import computes_in_bf16
 from diloco.learner.training.fitting_batch import GIB, BatchError, Fitting, Trial, candidates, fitting_batch
 from diloco.learner.training.memory import Memory, memory_of
 from diloco.runtime.files import UnusableFileError, read_json, write_json_atomically
@@ -140,7 +141,7 @@ def _found(
         model=layout_digest,
         sequence_length=spec.training.sequence_length,
         micro_batch_size=spec.training.micro_batch_size,
-        precision=spec.training.precision,
+        precision="BF16" if computes_in_bf16(spec.training.precision, device) else "F32",
         device=str(device),
         most=most,
         limit_bytes=memory.limit_bytes,

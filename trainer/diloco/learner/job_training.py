@@ -13,7 +13,7 @@ from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.mailboxes.orders import Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.device import choose_device, flops_of_token
+from diloco.learner.training.device import choose_device, flops_of_token, set_up
 from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import await_others, facts_of, joined, store_at
@@ -48,6 +48,8 @@ def built(options: LearnerOptions, *, values: bool = True) -> tuple[nn.Module, L
     spec, device = options.job.spec, choose_device(options.device or "auto")
     module = build_model(spec, values=values)
     layout = layout_of(module, spec.sync.fragments)
+    if spec.loop is None:  # it decides itself
+        set_up(spec.training, device, options.directory)
     return module.to(device), layout, device
 
 
@@ -73,6 +75,7 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
 
     spec, pool = options.job.spec, options.job.spec.pool_of(options.learner)
     device, module = choose_device(options.device_of(0), 0), build_model(spec, values=False)
+    set_up(spec.training, device, options.directory)
     layout = layout_of(module, spec.sync.fragments)
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
     unit.joining = True

@@ -35,7 +35,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
-from diloco.learner.training.device import peak_flops
+from diloco.learner.training.device import computes_in_bf16, peak_flops
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.unit.starting import Unit
@@ -96,7 +96,11 @@ class Learner:
         self._training = training = own or training_of(options, orders, wakeup, unit)
         self._trainer, self._step, self._batch = training.trainer, training.step, training.batch
         layout = self._trainer.layout
-        _log.info("training on %s", self._trainer.device)  # once nothing is wrong with the job: a mistake is one line
+        device = self._trainer.device
+        bf16 = spec.loop is None and computes_in_bf16(spec.training.precision, device)
+        _log.info(
+            "training on %s%s", device, " in BF16" if bf16 else ""
+        )  # once nothing is wrong with the job: a mistake is one line
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )

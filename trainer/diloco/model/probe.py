@@ -4,8 +4,9 @@
 its device.
 """
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import torch
@@ -100,11 +101,16 @@ def put_in_training(module: nn.Module) -> None:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put ``module`` into evaluation mode inside; afterwards each part of it is in the mode it was in."""
+    """Put ``module`` into evaluation mode inside; afterwards each part of it is in the mode it was in.
+
+    Nothing compiled is used: for other shapes it would be compiled anew, and then differ in the last bit.
+    """
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     try:
-        yield
+        with eager:
+            yield
     finally:
         module.train(modes[0][1])
         for part, mode in modes:

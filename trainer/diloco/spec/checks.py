@@ -95,7 +95,8 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
         ("task", spec.task is not None),
         ("data.holdoutFraction", spec.data.holdout_fraction != DataSpec().holdout_fraction),
         ("training.microBatchSize", training.micro_batch_size is not None),
-        ("training.precision", training.precision != "F32"),
+        ("training.precision", training.precision != "Auto"),
+        ("training.compile", training.compile),
         ("training.optimizer", training.optimizer != InnerOptimizer()),
         ("training.evaluation.sequences", training.evaluation.sequences != Evaluation().sequences),
     ):

@@ -25,6 +25,7 @@ NamePattern = Annotated[str, Field(min_length=1, max_length=255)]
 NEEDS_WEIGHTS: Final = "needs huggingface with weights: true; add that or remove it"
 
 OptimizerType = Literal["AdamW", "Muon"]
+Precision = Literal["Auto", "F32", "BF16"]
 
 
 def exactly_one(sources: Iterable[str]) -> str:
@@ -362,8 +363,12 @@ class TrainingSpec(SpecModel):
     gradients add up. Default: all of it. A pool with ``batchSize: Auto`` needs none: its batch fits whole."""
     optimizer: InnerOptimizer = InnerOptimizer()
     """The inner optimizer."""
-    precision: Literal["F32", "BF16"] = "F32"
-    """Arithmetic of the forward and backward pass. BF16: autocast; parameters and optimizer stay f32."""
+    precision: Precision = "Auto"
+    """Arithmetic of the forward and backward pass. BF16: autocast; parameters and optimizer stay f32. F32: on NVIDIA
+    devices matrices are multiplied in TF32. Auto: BF16 on a CUDA device that computes in it, else F32."""
+    compile: bool = False
+    """true: torch compiles the model's blocks before the first step, which takes a minute or more and makes the steps
+    of a GPU faster. On a CPU it needs a C++ compiler. What was compiled is kept for the learner's next start."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the initial model, of the order of the data, and of torch's random numbers (dropout). Other
     sources of randomness must be seeded by your code."""

@@ -1,11 +1,16 @@
-"""Chooses the device that the inner loop runs on."""
+"""Chooses the device that the inner loop runs on, and what it computes in."""
 
+import os
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 import torch
 from torch import nn
 
+from diloco.runtime.cache import cache_folder
 from diloco.spec import JobSpec
+from diloco.spec.training import Precision, TrainingSpec
 
 _FLOPS: Final = 2
 """Operations of a parameter for a token: so many in the forward pass, for the gradient of what goes into its layer, and
@@ -33,15 +38,43 @@ def flops_of_token(job: JobSpec, module: nn.Module) -> int:
     return operations
 
 
-def peak_flops(device: torch.device, precision: str, processes: int = 1) -> float | None:
+def peak_flops(device: torch.device, precision: Precision, processes: int = 1) -> float | None:
     """Most operations a second in BF16, of a device like ``device`` for each of a learner's ``processes``.
 
-    None for another precision, or a device that is not known.
+    None if it computes in F32, or is not known.
     """
-    if device.type != "cuda" or precision != "BF16":
+    if device.type != "cuda" or not computes_in_bf16(precision, device):
         return None
     name = torch.cuda.get_device_name(device)
     return next((processes * peak for part, peak in _PEAKS.items() if part in name.replace("-", " ").split()), None)
+
+
+@cache
+def computes_in_bf16(precision: Precision, device: torch.device) -> bool:
+    """Whether a step's forward and backward pass are in BF16 there, else in F32; ``precision``: the manifest's."""
+    return precision == "BF16" or (precision == "Auto" and _has_bf16(device))
+
+
+def set_up(training: TrainingSpec, device: torch.device, folder: Path) -> None:
+    """For the whole process: matrices of f32 are multiplied in TF32, and what is compiled is kept in ``folder``.
+
+    Raises:
+        DeviceError: the device cannot compute in what the manifest asks for.
+    """
+    if training.precision == "BF16" and device.type == "cuda" and not _has_bf16(device):
+        raise DeviceError(
+            f"training.precision: BF16 is not what {torch.cuda.get_device_name(device)} computes in; use Auto or F32"
+        )
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(folder) / "compiled"))
+
+
+def _has_bf16(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def choose_device(name: str, process: int | None = None) -> torch.device:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
+from diloco.learner.training.device import computes_in_bf16
 from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.spec.training import TrainingSpec
 
@@ -24,7 +25,7 @@ def backpropagate(
     batch = on(device, task.batch(own))
 
     def loss(part: Batch) -> tuple[Tensor, Tensor | float]:
-        with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "BF16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=computes_in_bf16(training.precision, device)):
             total, count = task.loss(module, part)
         assert isinstance(total, Tensor), "see JobTask.loss"
         if not total.requires_grad:

@@ -7,14 +7,13 @@ meanwhile. Each evaluation checks, because what an evaluation says is what a cha
 """
 
 import logging
-import sys
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from diloco.learner.data import DataError
 from diloco.learner.data.task import JobTask
+from diloco.learner.training.device import computes_in_bf16
 from diloco.learner.training.share import WHOLE, Share
 from diloco.model import ModelError
 from diloco.model.constants import SavedBuffers, changed_in_training, digests
@@ -49,7 +48,7 @@ class StateWatch:
             # Caches have grown now.
             self._saved, self._digests = SavedBuffers(module), digests(module)
             self._watches = self._is_steady(self._first)
-            bf16 = torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "BF16")
+            bf16 = torch.autocast(device.type, torch.bfloat16, enabled=computes_in_bf16(training.precision, device))
             with seeded_by("probe", device), torch.no_grad(), bf16:
                 task.loss(module, batch)
         except (DataError, ModelError, torch.OutOfMemoryError):
@@ -90,16 +89,12 @@ class StateWatch:
     def _probe(self) -> Tensor:
         """The sum and the count of the losses, bit by bit, as integers of 8 bytes."""
         values = drawn_values(trained_parameters(self._module), self._device)
-        # A compiled model may be compiled anew for other shapes, and then differ in the last bit.
-        compiled = "torch._dynamo" in sys.modules
-        eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
         with (
             torch.no_grad(),
             evaluating(self._module),
             swapped(self._module, values),
             arithmetic(self._module, self._device),
             seeded_by("probe", self._device),
-            eager,
         ):
             pair = self._task.loss(self._module, self._batch)
         return torch.stack([torch.as_tensor(one).double().cpu() for one in pair]).view(torch.int64)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from diloco.learner.data.task import JobTask, on
+from diloco.learner.training.compiled import compile_blocks
 from diloco.learner.training.evaluate import Evaluated, mean_loss
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError, learning_rates
@@ -76,6 +77,9 @@ class InnerSteps:
         few = on(self._device, task.batch(np.arange(min(2, batch_size))))
         self.watch = StateWatch(module, task, few, job.training, share)
         self._skipped_in_a_row = 0
+        if job.training.compile:
+            compile_blocks(module, lambda: self._gradients(np.arange(batch_size), 0))
+            self.optimizer.zero_grad()
 
     def step(self, numbers: Numbers, began: int, progress: float) -> Made:
         """One inner step on the examples ``numbers``.

@@ -9,7 +9,7 @@ from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import TOKENS_FOLDER
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.device import choose_device
+from diloco.learner.training.device import choose_device, set_up
 from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
@@ -85,6 +85,7 @@ def _run(options: RankOptions) -> int:
     spec, learner = options.job.spec, options.learner
     place = options.rank % options.processes
     device, layout = choose_device(options.device, place), layout_of_job(spec)
+    set_up(spec.training, device, options.directory)
     tokens = options.directory / TOKENS_FOLDER
     # The first of this machine tokenizes documents, while the others wait for all.
     task = open_task(spec, tokens) if place == 0 else None

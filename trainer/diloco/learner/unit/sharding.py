@@ -1,6 +1,5 @@
 """Parts a model among the processes of a learner."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -12,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from diloco.learner.training.share import Share
 from diloco.learner.unit.world import World
 from diloco.model import ModelError
+from diloco.model.blocks import blocks_of
 from diloco.model.build import blank_model, build_model
 from diloco.model.entrypoint import EntrypointError, load_entrypoint, one_line
 from diloco.model.fragments import trained_parameters
@@ -112,7 +112,7 @@ def _parallelized(module: nn.Module, spec: JobSpec, world: World) -> DeviceMesh:
             f"regions[].pools[].parallelism: FSDP on a CPU needs a newer torch than {torch.__version__}; use DDP"
         )
     try:
-        for one in (*_blocks(module), module):
+        for one in (*blocks_of(module), module):
             fully_shard(one, mesh=world.mesh)
             # In newer torch; with an older one all processes must use the same parameters in a step.
             if set_unused := getattr(one, "set_reduce_scatter_unused_params", None):
@@ -149,31 +149,6 @@ def _check(module: nn.Module, names: list[str], *, parted: bool) -> None:
     for name, parameter in trained.items():
         if parted and not is_parted(parameter):
             raise ModelError(f"{_FIELD}: {name} is not a DTensor; make every trained parameter one")
-
-
-def _blocks(module: nn.Module) -> list[nn.Module]:
-    """Parts that are gathered one after the other: members of the outermost lists, and without any, of sequences.
-
-    One whose parameters are used elsewhere too is none: what is parted twice would be two parameters.
-    """
-    uses = _uses(module)
-    for kind in (nn.ModuleList, nn.Sequential):
-        if found := list(_members(module, kind)):
-            return [one for one in found if all(uses[key] == count for key, count in _uses(one).items())]
-    return []
-
-
-def _members(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
-    for one in module.children():
-        if isinstance(module, kind) and not isinstance(one, nn.ModuleList | nn.ModuleDict):
-            yield one
-        else:
-            yield from _members(one, kind)
-
-
-def _uses(module: nn.Module) -> Counter[int]:
-    """How often each parameter is in ``module``."""
-    return Counter(id(one) for _, one in module.named_parameters(remove_duplicate=False))
 
 
 @torch.no_grad()

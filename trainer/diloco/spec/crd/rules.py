@@ -124,7 +124,8 @@ _SPEC = (
         for field, unused in {
             "task": "!has(self.task)",
             "training.microBatchSize": "!has(self.training.microBatchSize)",
-            "training.precision": "self.training.precision == 'F32'",
+            "training.precision": "self.training.precision == 'Auto'",
+            "training.compile": "!self.training.compile",
         }.items()
     ),
     Rule(
