@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes test-core test-clusters test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes test-ci test-core test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -52,8 +52,11 @@ test: $(STAMP) ## What a change needs: lint, unit and property tests, the core o
 test-e2e: $(STAMP) ## Every test on real clusters: the chart, the documented commands, faults (KEEP_CLUSTERS=1 keeps the clusters)
 	@$(KIND) --clusters 2 --small 1 run clusters test-clusters
 
-test-all: $(STAMP) ## Lint, then every test but walks through long documents (test-e2e); lists last what was skipped
-	@DILOCO_WALKS=0 $(KIND) --clusters 2 --small 1 run lint programs test-processes clusters test-clusters+test-units
+test-all: $(STAMP) ## Lint, then every test, for two hours; lists last what was skipped
+	@$(KIND) --clusters 2 --small 1 run lint+test-units programs test-processes clusters test-clusters
+
+test-ci: $(STAMP) ## What CI runs: all but slow unit tests, jobs over several clusters, and walks through long documents
+	@DILOCO_WALKS=0 $(KIND) --clusters 2 --small 1 run lint+test-quick programs test-processes clusters test-one-cluster
 
 # A worker that is done takes tests of the other: the longest come last.
 UNITS := $(BIN)/pytest -n 2 --dist worksteal tests/unit tests/property
@@ -80,8 +83,11 @@ test-core: $(STAMP)
 ON_CLUSTERS := $(BIN)/pytest $(RERUNS) $(LISTS)
 
 test-clusters: $(STAMP)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-alone test-shared
+	@$(MAKE) --no-print-directory test-one-cluster
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-faults test-owners
+
+test-one-cluster: $(STAMP)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-alone test-shared
 
 test-alone test-shared: $(STAMP)
 	$(ON_CLUSTERS) -n 2 --dist loadfile --no-loadscope-reorder tests/cluster/$(@:test-%=%)
