@@ -22,7 +22,7 @@ _CONTAINER: Final = (
 )
 _FIXED: Final = f"{_OPERATORS} or, for a sidecar, use initContainers with restartPolicy: Always"
 _BUDGET: Final = "is not a field here, as the budget is in tokens; use tokens"
-_PRECISION: Final = "is not a field here; use precision: BF16, which a CUDA device computes in by default"
+_PRECISION: Final = "is not a field here; use precision: BF16"
 
 ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
     "PodSpec": {
