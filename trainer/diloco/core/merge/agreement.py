@@ -1,7 +1,8 @@
 """How far each member of a merge agrees with the others: the cosine between its part of the merge and theirs (ours).
 
-It is measured on a sample of every block, so that it takes a few hundredths of the merge's time. Where the sample lies
-depends on all members' values, so a member that does not know the others' cannot choose what is looked at.
+It is measured on a sample of some blocks, so that it takes a few hundredths of the merge's time (`benchmarks/merge.py`;
+of every block it took a tenth). Where the sample lies depends on all members' values, so a member that does not know
+the others' cannot choose what is looked at.
 """
 
 import math
@@ -14,8 +15,10 @@ from diloco.core.merge.rules import MergeRule, Part
 from diloco.core.sizes import BLOCK
 
 SAMPLE = 1 << 13
-"""Elements of each block, fewer with more members than fit a block. In a fragment of one block, random directions then
+"""Elements of a block, fewer with more members than fit a block. In a fragment of one block, random directions then
 have a cosine of 0.01 or so."""
+_BLOCKS = 8
+"""So many are looked at, or twice as many less one; all of a fragment that has no more."""
 _ROW = 1 << 12
 """Elements whose products are added up in f32; beyond that in f64."""
 
@@ -23,15 +26,19 @@ _ROW = 1 << 12
 class Agreement:
     """The cosines of one merge's members. Blocks may come in any order, from several threads."""
 
-    def __init__(self, members: int, seed: float) -> None:
-        """``seed`` decides where the samples lie; a number that depends on all members' values."""
+    def __init__(self, members: int, seed: float, blocks: int) -> None:
+        """``seed`` decides where the samples lie; a number that depends on all members' values. ``blocks``: of all."""
         self._members = members
+        self._every = max(1, blocks // _BLOCKS)
         self._seed = int(math.frexp(seed)[0] * 2**53) if math.isfinite(seed) else 0
         self._blocks: list[tuple[list[float], list[float], float]] = []
         """Sums over a block's sample: the squares of each member, its products with all together, those' squares."""
 
     def watch(self, rule: MergeRule, values: Iterable[Tensor], parts: Sequence[Part], out: Tensor, block: int) -> None:
         """Have ``rule`` combine the members' values of block number ``block``, and sample them."""
+        if (self._seed + block) % self._every:
+            rule.combine(values, parts, out)
+            return
         sample = min(SAMPLE, max(1, BLOCK // self._members))
         start = (self._seed + 7919 * block) % max(1, out.numel() // sample) * sample
         rows = torch.empty(self._members, min(sample, out.numel() - start))

@@ -221,7 +221,8 @@ class FragmentMerge:
         ]
         self._spans = rule.spans(tensors, self._weights)
         if len(kept) > 1:
-            self._agreement = Agreement(len(kept), math.fsum(sum(of_tensor) for of_tensor in squares))
+            seed = math.fsum(sum(of_tensor) for of_tensor in squares)
+            self._agreement = Agreement(len(kept), seed, len(self.blocks))
 
     def _compare(self, squares: list[tuple[float, ...]], usual: UsualSize) -> Verdict:
         """Leave out members that are not finite or too long, and compare the rest with each other."""
