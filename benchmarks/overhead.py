@@ -21,7 +21,7 @@ from support.report import Ratio, Ratios, command, paired, write_report
 
 FRAGMENTS = INTERVAL = 24
 WARM_UP_STEPS = 5
-CASES = {"pico": (64, 8, 300), "nano": (128, 16, 150), "mini": (64, 4, 60)}
+CASES = {"pico": (64, 8, 300), "nano": (128, 16, 120), "mini": (64, 4, 48)}
 """Sequence length, batch size and steps, by the model's preset; nano's and mini's sizes are those of ``stall``."""
 
 

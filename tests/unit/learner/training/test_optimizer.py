@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from diloco.learner.training import muon as of_muon
 from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, OptimizerError
 from diloco.model.build import build_model
 from diloco.spec.training import InnerOptimizer, ParameterGroup
@@ -63,7 +64,10 @@ def references(module: nn.Module, options: InnerOptimizer) -> list[torch.optim.O
 
 
 @BOTH
-def test_many_steps_are_those_of_torchs_own_to_the_bit(options: InnerOptimizer) -> None:
+def test_many_steps_are_those_of_torchs_own_to_the_bit(
+    options: InnerOptimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_muon, "emulates_bf16", lambda _: False)
     module, reference = model(), model()
     train(module, NamedOptimizer(module, options), options, range(1, 6))
     torchs = references(reference, options)
@@ -76,6 +80,17 @@ def test_many_steps_are_those_of_torchs_own_to_the_bit(options: InnerOptimizer) 
             optimizer.zero_grad()
     assert same_bits(parameters(module), parameters(reference))
     assert not same_bits(parameters(module), parameters(model()))
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (64, 16), (3, 16, 64)])
+def test_a_cpu_without_bf16_computes_the_same_in_f32(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    made = []
+    for emulated in (True, False):
+        monkeypatch.setattr(of_muon, "emulates_bf16", lambda _, emulated=emulated: emulated)
+        made.append(of_muon.orthogonal(matrices))
+    assert [one.dtype for one in made] == [torch.float32, torch.bfloat16]
+    assert (made[0] - made[1].float()).norm() < 0.02 * made[0].norm()
 
 
 def test_muon_keeps_one_moment_of_a_matrix_and_adamw_two_of_the_rest() -> None:
