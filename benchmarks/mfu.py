@@ -67,11 +67,15 @@ def flops_of_token(shape: dict[str, Any], length: int) -> float:
     return float(6 * (layers * layer + width * shape["vocab_size"]) + 12 * layers * width * length)
 
 
-def job_of(folder: Path, shape: dict[str, Any], length: int, batch: int, training: dict[str, Any]) -> JobSpec:
-    """A job that trains this shape on random tokens."""
+def write_inputs(folder: Path, shape: dict[str, Any]) -> None:
+    """The model's shape, and random tokens."""
     (folder / "config.json").write_text(json.dumps(shape))
     tokens = np.random.default_rng(0).integers(0, shape["vocab_size"], 4_000_000, dtype=np.int64)
     write_token_file(folder / "tokens.bin", [tokens], shape["vocab_size"], "random")
+
+
+def job_of(folder: Path, shape: dict[str, Any], length: int, batch: int, training: dict[str, Any]) -> JobSpec:
+    """A job that trains this shape on the tokens."""
     training = {"tokens": 10**12, "sequenceLength": length, "batchSize": batch, **training}
     sync = {"fragments": min(FRAGMENTS, 9 * shape["num_hidden_layers"]), "interval": FRAGMENTS}
     data = {"tokens": {"path": str(folder / "tokens.bin")}}
@@ -105,6 +109,7 @@ def run_cases(names: Sequence[str], size: Size) -> list[dict[str, Any]]:
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        write_inputs(Path(folder), shape)
         spec = job_of(Path(folder), shape, length, size.batch, {})
         source = open_source(spec.data)
         corpus = torch.from_numpy(np.array(source.read(0, len(source))))

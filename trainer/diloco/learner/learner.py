@@ -98,9 +98,8 @@ class Learner:
         layout = self._trainer.layout
         device = self._trainer.device
         bf16 = spec.loop is None and computes_in_bf16(spec.training.precision, device)
-        _log.info(
-            "training on %s%s", device, " in BF16" if bf16 else ""
-        )  # once nothing is wrong with the job: a mistake is one line
+        # Once nothing is wrong with the job: a mistake is one line.
+        _log.info("training on %s%s", device, " in BF16" if bf16 else "")
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
