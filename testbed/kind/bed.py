@@ -33,13 +33,13 @@ class Bed:
 
     @property
     def saved_images(self) -> Path:
-        """A folder for who has the lock `images`."""
+        """A folder for who has the lock of images."""
         return self.cache.folder("saved-images")
 
     def images(self) -> Images:
         """The project's images as the checkout is now, built and given to the cluster's nodes."""
         # Apart from the bed's own: a cluster can be used while images for it are built.
-        with self.cache.lock("images"):
+        with self.cache.lock(project_images.LOCK):
             images = project_images.build()
             project_images.load(self.cluster, images, self.saved_images)
         return images
@@ -85,7 +85,7 @@ def build() -> None:
         docker = engine.ensure(cache)
         tools.ensure(cache)
         node_image.ensure(cache, docker)
-    with cache.lock("images"):
+    with cache.lock(project_images.LOCK):
         project_images.build()
 
 

@@ -2,8 +2,8 @@
 
 A built one holds the same programs, built from the same releases by `go_programs`, and kind's own files. It has no
 network plugin that needs an image: `network` wires its pods. Everything it runs is imported into its containerd, so
-that a cluster of it pulls nothing; the base of the project's images too, unpacked, so that a new cluster is given no
-more than what is on it. Docker keeps what of a build was finished; so does the cache for the programs.
+that a cluster of it pulls nothing; the project's images too, unpacked, so that a new cluster is given no more than what
+has changed in them. Docker keeps what of a build was finished; so does the cache for the programs.
 """
 
 import os
@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.kind import debian, go_programs, versions
+from testbed.kind import debian, go_programs, project_images, versions
 from testbed.kind.cache import Cache
 from testbed.kind.commands import CommandFailedError, pipe, run, step, succeeds
 from testbed.kind.digests import contents, digest_of
@@ -23,7 +23,7 @@ from testbed.kind.engine import Engine
 from testbed.kind.image_transfer import UNPACK
 
 RECIPE = Path(__file__).with_name("node")
-_STEPS_OF_RECIPE = "2"
+_STEPS_OF_RECIPE = "3"
 """To be raised where this module makes another image of the same files and versions."""
 
 _PUBLISHED = f"kindest/node:v{versions.KUBERNETES}"
@@ -66,6 +66,7 @@ def ensure(cache: Cache, engine: Engine) -> NodeImage:
         "programs": go_programs.folder(cache).name,
         "packages": " ".join((*_NODE_PACKAGES, *_HELPER.packages)),
         "base": debian.TORCH.tag(debian.Host.read()),
+        "dependencies": project_images.dependencies(),
         "steps": _STEPS_OF_RECIPE,
     }
     digest = digest_of(contents(RECIPE, ["."]) | {name: part.encode() for name, part in parts.items()})
@@ -95,7 +96,9 @@ def _build(name: str, cache: Cache) -> None:
         files = go_programs.sources_of_kind() / "images/base/files"
         plain = _plain(work / "node", base, files, programs)
         images = _images(work, helper, files, programs)
-        _commit(plain, images, debian.image(debian.TORCH, host), name)
+        with cache.lock(project_images.LOCK):
+            project = project_images.build()
+        _commit(plain, images, [project.operator, project.trainer], name)
         # They carry a registry's names on this engine for no longer than they are needed.
         run("docker", "image", "rm", "--force", *images)
 
@@ -152,7 +155,7 @@ def _one_program(context: Path, program: Path, base: str, name: str, *, starts: 
     run("docker", "build", "--tag", name, "--build-arg", f"BASE={base}", context)
 
 
-def _commit(plain: str, images: list[str], unpacked: str, name: str) -> None:
+def _commit(plain: str, images: list[str], unpacked: list[str], name: str) -> None:
     """Import ``images`` into the containerd of ``plain``, and ``unpacked`` as pods use it."""
     container = f"diloco-kind-node-{uuid.uuid4().hex[:8]}"
     # A volume, as containerd unpacks nothing onto a container's own file system.
@@ -164,7 +167,7 @@ def _commit(plain: str, images: list[str], unpacked: str, name: str) -> None:
         command = ("docker", "exec", "-i", container, "ctr", "-n", "k8s.io", "images", "import", "--all-platforms")
         managed = ("--label=io.cri-containerd.image=managed", "--no-unpack", "--digests", "-")
         pipe(("docker", "save", *images), (*command, *managed))
-        pipe(("docker", "save", unpacked), (*command, UNPACK, "--digests", "-"))
+        pipe(("docker", "save", *unpacked), (*command, UNPACK, "--digests", "-"))
         run("docker", "exec", container, "pkill", "--exact", "containerd")
         run("docker", "exec", container, "sh", "-c", "while pidof containerd; do sleep 0.1; done")
         run("docker", "exec", container, "cp", "--archive", f"{_UNPACKING}/.", "/var/lib/containerd")

@@ -6,15 +6,21 @@ checkout's code and no other.
 
 import json
 import os
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.kind import debian, image_transfer
-from testbed.kind.clusters import Cluster
 from testbed.kind.commands import run, step, succeeds
 from testbed.kind.digests import contents, digest_of
 
+if TYPE_CHECKING:
+    from testbed.kind.clusters import Cluster
+
+LOCK = "images"
+"""Of the cache: held by who builds or gives images."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 _OF_BOTH = (
     *("Dockerfile", ".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
@@ -66,6 +72,13 @@ def build(repository: Path = REPOSITORY) -> Images:
     return Images(**names)
 
 
+def dependencies(repository: Path = REPOSITORY) -> str:
+    """What both images install beside the project, as text: it seldom changes, and is most of what nodes are given."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {name: project[name] for name in ("dependencies", "optional-dependencies")}
+    return json.dumps(asked, sort_keys=True) + (repository / "constraints.txt").read_text(encoding="utf-8")
+
+
 def base() -> str:
     """The base of both images.
 
@@ -75,7 +88,7 @@ def base() -> str:
     return debian.image(debian.TORCH, debian.Host.read())
 
 
-def load(cluster: Cluster, images: Images, saved: Path) -> None:
+def load(cluster: "Cluster", images: Images, saved: Path) -> None:
     """Give the images to the cluster's nodes that do not have them; ``saved`` as `image_transfer.give` has it."""
     names = (images.operator, images.trainer)
     nodes = cluster.nodes
@@ -97,7 +110,7 @@ def others(names: Iterable[str], listed: Iterable[str]) -> list[str]:
     return [name for name in listed if repositories.get(name.rpartition(":")[0], name) != name]
 
 
-def _forget_older(cluster: Cluster, nodes: list[str], names: tuple[str, ...]) -> None:
+def _forget_older(cluster: "Cluster", nodes: list[str], names: tuple[str, ...]) -> None:
     """Remove images of older code, which would fill the disk. Those that a node still needs stay on it."""
     workloads = json.dumps(cluster.items("pods,statefulsets,deployments"))
     for node in nodes:

@@ -31,15 +31,15 @@ ENDLESS = 10**12
 """Tokens that no test reaches."""
 TOKENS_PER_STEP = 128
 """Of each learner."""
-CHECKPOINT_STEPS = 5
+CHECKPOINT_STEPS = 3
 """Between two checkpoints of a learner's own."""
 BUSY_REASONS = ("ScheduleMisfit",)
 """Of Degraded, where other work on this machine slows learners and links down."""
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
 
 
-def pool(name: str, learners: int = 1, *, speed: float = 0.05, **fields: Any) -> dict[str, Any]:
-    """A pool whose learners take a core to start, which tests wait for, and a twentieth of one once they train.
+def pool(name: str, learners: int = 1, *, speed: float = 0.025, **fields: Any) -> dict[str, Any]:
+    """A pool whose learners take a core to start, which tests wait for, and a fortieth of one once they train.
 
     They train for as long as a test waits, beside other tests, whose pods need the machine to start.
     """
@@ -53,7 +53,7 @@ def region(name: str, *pools: dict[str, Any]) -> dict[str, Any]:
 
 
 def manifest(
-    name: str, *regions: dict[str, Any], tokens: int = ENDLESS, interval: int = 4, **spec: Any
+    name: str, *regions: dict[str, Any], tokens: int = ENDLESS, interval: int = 2, **spec: Any
 ) -> dict[str, Any]:
     """A job that trains a tiny model on the text that the trainer image has: its Python's standard library.
 
@@ -65,7 +65,7 @@ def manifest(
         "data": {"text": {}},
         "training": {"tokens": tokens, "sequenceLength": 32, "batchSize": 4, "checkpointEverySteps": CHECKPOINT_STEPS},
         "sync": {
-            "fragments": 4,
+            "fragments": 2,
             "interval": interval,
             "outerOptimizer": {"learningRate": 1.0, "momentum": 0.0},
             # Merging begins then, whatever share of the learners has come.

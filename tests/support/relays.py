@@ -114,10 +114,15 @@ class SniProxy(Relay):
 
     def _target(self, near: socket.socket) -> tuple[str, bytes] | None:
         early = read_client_hello(near.recv)
+        if not early:  # a client that was closed while it connected
+            return None
         name = server_name(early)
-        self.seen.append(name)
+        self._sees(name)
         target = self.routes.get(name)
         return None if target is None else (target, early)
+
+    def _sees(self, name: str) -> None:
+        self.seen.append(name)
 
 
 class IdleProxy(Relay):
@@ -143,10 +148,9 @@ class IdleProxy(Relay):
 
 
 class _Telling(SniProxy):
-    def _target(self, near: socket.socket) -> tuple[str, bytes] | None:
-        found = super()._target(near)
-        sys.stdout.write(f"{self.seen[-1]}\n")
-        return found
+    def _sees(self, name: str) -> None:
+        super()._sees(name)
+        sys.stdout.write(f"{name}\n")
 
 
 def serve_by_name(port: int, routes: Mapping[str, str]) -> None:

@@ -37,7 +37,7 @@ def earlier(
     old = project_images.build(tmp_path / "commit")
     if old == images:
         pytest.skip(f"nothing in the images has changed since the files of {request.param} were written")
-    with bed.cache.lock("images"):
+    with bed.cache.lock(project_images.LOCK):
         image_transfer.give((old.operator, old.trainer), bed.cluster.nodes, bed.saved_images)
     charts.uninstall(bed, chart)
     charts.install(bed, old, chart, folder=tmp_path / "commit" / charts.FOLDER)
