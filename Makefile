@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-core test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -55,8 +55,11 @@ check-all: lint test-units
 test-e2e: $(STAMP) ## Every test on real clusters: the chart, the documented commands, faults (KEEP_CLUSTERS=1 keeps the clusters)
 	@$(KIND) --clusters 2 --small 1 run clusters test-clusters
 
-test-all: $(STAMP) ## Lint and every test, as CI runs them; lists last what was skipped
+test-all: $(STAMP) ## Lint and every test; lists last what was skipped
 	@$(KIND) --clusters 2 --small 1 run programs test-processes+check-all clusters test-clusters
+
+test-ci: $(STAMP) ## What CI runs: all but jobs over several clusters, and walks through long documents on clusters
+	@DILOCO_WALKS=0 $(KIND) --clusters 2 --small 1 run programs test-processes+check-all clusters test-one-cluster
 
 # A worker that is done takes tests of the other: the longest come last.
 UNITS := $(BIN)/pytest -n 2 --dist worksteal tests/unit tests/property
