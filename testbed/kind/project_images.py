@@ -73,7 +73,7 @@ def build(repository: Path = REPOSITORY) -> Images:
 
 
 def dependencies(repository: Path = REPOSITORY) -> str:
-    """What both images install beside the project, as text: it seldom changes, and is most of what nodes are given."""
+    """All that the project can install, as text: of it comes the layer that is most of what nodes are given."""
     project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = {name: project[name] for name in ("dependencies", "optional-dependencies")}
     return json.dumps(asked, sort_keys=True) + (repository / "constraints.txt").read_text(encoding="utf-8")

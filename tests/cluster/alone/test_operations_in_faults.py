@@ -107,9 +107,9 @@ def made(cluster: Cluster, namespace: str) -> Callable[[str, int, int], ClusterJ
             # Otherwise a witness counts as at most four times as fast as the victim.
             steady["speed"], spot["speed"] = 1.0, SLOW
         regions = region("east", steady), region("west", spot)
-        interval = 2 if witnesses else 8
+        pace: dict[str, int] = {} if witnesses else {"interval": 8}
         soon = {"lostPods": {"afterSeconds": 10}}
-        body = manifest(name, *regions, tokens=tokens, interval=interval, failurePolicy=soon)
+        body = manifest(name, *regions, tokens=tokens, failurePolicy=soon, **pace)
         body["spec"]["syncer"] |= kept
         return apply(cluster, namespace, body)
 
