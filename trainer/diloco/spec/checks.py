@@ -97,6 +97,7 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
         ("training.microBatchSize", training.micro_batch_size is not None),
         ("training.precision", training.precision != "Auto"),
         ("training.compile", training.compile),
+        ("training.activationCheckpointing", training.activation_checkpointing != "None"),
         ("training.optimizer", training.optimizer != InnerOptimizer()),
         ("training.evaluation.sequences", training.evaluation.sequences != Evaluation().sequences),
     ):

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from diloco.learner.data.task import JobTask, on
-from diloco.learner.training.compiled import compile_blocks
+from diloco.learner.training.block_passes import checkpoint_blocks, prepare_blocks
 from diloco.learner.training.evaluate import Evaluated, mean_loss
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError, learning_rates
@@ -59,6 +59,7 @@ class InnerSteps:
         self._module, self._task, self._share = module, task, share
         self._options = job.training
         self._parameters = trained_parameters(module)
+        checkpoint_blocks(module, job.training.activation_checkpointing)
         task.check(module)
         own = task.optimizer(self._parameters)
         if own is not None and any(map(is_parted, self._parameters.values())):
@@ -75,9 +76,8 @@ class InnerSteps:
         few = on(self._device, task.batch(np.arange(min(2, batch_size))))
         self.watch = StateWatch(module, task, few, job.training, share)
         self._skipped_in_a_row = 0
-        if job.training.compile:
-            compile_blocks(module, lambda: self._gradients(np.arange(batch_size), 0))
-            self.optimizer.zero_grad()
+        prepare_blocks(module, job.training, lambda: self._gradients(np.arange(batch_size), 0))
+        self.optimizer.zero_grad()
 
     def step(self, numbers: Numbers, began: int, progress: float) -> Made:
         """One inner step on the examples ``numbers``.

@@ -126,6 +126,7 @@ _SPEC = (
             "training.microBatchSize": "!has(self.training.microBatchSize)",
             "training.precision": "self.training.precision == 'Auto'",
             "training.compile": "!self.training.compile",
+            "training.activationCheckpointing": "self.training.activationCheckpointing == 'None'",
         }.items()
     ),
     Rule(
