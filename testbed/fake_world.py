@@ -37,7 +37,7 @@ class FakeWorld(World):
     """The first of ``ranks`` processes, without the others."""
 
     def __init__(self, ranks: int, device: torch.device) -> None:
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)  # type: ignore[no-untyped-call]  # torch's own
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
         self.rank, self.ranks, self.device = 0, ranks, device
         control = dist.new_group()
         assert isinstance(control, dist.ProcessGroup), "this process is in it"
