@@ -94,14 +94,21 @@ def by_mesh(tensors: Iterable[T]) -> list[list[T]]:
 
 
 @contextmanager
-def swapped_parts(module: nn.Module, parts: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give this process's parts of parameters other values inside."""
-    own = {name: part(module.get_parameter(name)).detach() for name in parts}
+def kept_parts(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """This process's parts of parameters, by name, which may be overwritten inside; they are restored afterwards."""
+    own = {name: part(module.get_parameter(name)).detach() for name in names}
     kept = {name: one.clone() for name, one in own.items()}
     try:
-        for name, one in own.items():
-            one.copy_(parts[name])
-        yield
+        yield own
     finally:
         for name, one in own.items():
             one.copy_(kept[name])
+
+
+@contextmanager
+def swapped_parts(module: nn.Module, parts: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give this process's parts of parameters other values inside."""
+    with kept_parts(module, parts) as own:
+        for name, one in own.items():
+            one.copy_(parts[name])
+        yield
