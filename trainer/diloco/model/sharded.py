@@ -5,11 +5,23 @@ Every process calls each of these functions, in the same order. A tensor that is
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from torch import Tensor, nn
 
 T = TypeVar("T", bound=Tensor)
+_IN_BF16: Final[WeakSet[nn.Module]] = WeakSet()
+
+
+def keep_in_bf16(module: nn.Module) -> None:
+    """Note that ``module`` gathers its parameters in BF16 only, whatever computes with them."""
+    _IN_BF16.add(module)
+
+
+def is_in_bf16(module: nn.Module) -> bool:
+    """Whether that was noted."""
+    return module in _IN_BF16
 
 
 class Place(NamedTuple):

@@ -1,17 +1,16 @@
 """Steps whose numbers are late: the device decides whether one is skipped. Here the CPU acts such a device."""
 
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from diloco.learner.training.fragment_trainer import StepResult
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.trainer import InnerTrainer
+from testbed.fake_world import HOST_READ, Counted
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of
 
@@ -20,40 +19,16 @@ NAN = float("nan")
 
 
 class HostReads(TorchFunctionMode):
-    """Counts what needs the values of tensors that a step computes."""
+    """Finds calls for the values of tensors that a step computes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
-        self._inside = _Inside(self.found)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         if (name := getattr(func, "__name__", "")) in _READS:
             self.found.append(name)
-        return func(*args, **(kwargs or {}))
-
-    def __enter__(self) -> Self:
-        self._inside.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        self._inside.__exit__(kind, error, trace)
-
-
-class _Inside(TorchDispatchMode):
-    def __init__(self, found: list[str]) -> None:
-        super().__init__()
-        self._found = found
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        if func is torch.ops.aten._local_scalar_dense.default:
-            self._found.append("_local_scalar_dense")
         return func(*args, **(kwargs or {}))
 
 
@@ -83,9 +58,9 @@ def receive(trainer: InnerTrainer, fragment: int, value: float) -> None:
 def test_the_host_reads_nothing_of_a_step_until_it_is_settled(tmp_path: Path, changes: dict[str, Any]) -> None:
     trainer = late_trainer(tmp_path, **changes)
     trainer.step(0.0)
-    with HostReads() as reads:
+    with Counted() as counted, HostReads() as reads:
         late = begun(trainer)
-        assert reads.found == []
+        assert (reads.found, counted.calls[HOST_READ]) == ([], 0)
         late()
         assert reads.found
 
@@ -107,14 +82,14 @@ def test_what_the_device_skips_is_what_the_host_would_skip_to_the_bit(tmp_path: 
             results += [trainer.step(0.0), trainer.step(0.0)]
         state = trainer.state()
         counts = (state.optimizer_steps, state.steps, state.tokens, state.data_position)
-        numbers = [(one.loss, one.grad_norm, one.learning_rate, one.skipped, one.tokens) for one in results]
+        numbers = str([(one.loss, one.grad_norm, one.learning_rate, one.skipped, one.tokens) for one in results])
         parameters = {name: one.detach() for name, one in trainer._module.named_parameters()}
-        seen.append((dict(state.tensors) | parameters, counts, repr(numbers)))
-    (tensors, counts, numbers), others = seen
-    assert counts == (5, 5, 5 * 64, 36)
-    assert (counts, numbers) == others[1:]
-    assert tensors.keys() == others[0].keys()
-    assert all(torch.equal(one, others[0][name]) for name, one in tensors.items())
+        seen.append((dict(state.tensors) | parameters, counts, numbers))
+    (tensors, counts, numbers), (other_tensors, other_counts, other_numbers) = seen
+    assert counts == other_counts == (5, 5, 5 * 64, 36)
+    assert numbers == other_numbers
+    assert tensors.keys() == other_tensors.keys()
+    assert all(torch.equal(one, other_tensors[name]) for name, one in tensors.items())
 
 
 def test_ten_steps_that_the_device_skips_in_a_row_end_the_training(tmp_path: Path) -> None:
@@ -147,6 +122,5 @@ def test_a_step_counts_in_what_is_copied_out_during_it_and_not_in_what_is_receiv
 
 
 def test_muon_needs_the_numbers_before_its_step(tmp_path: Path) -> None:
-    muon = {"optimizer": {"type": "Muon"}}
-    assert not late_trainer(tmp_path, **muon)._inner.optimizer.skips_on_device
+    assert not late_trainer(tmp_path, optimizer={"type": "Muon"})._inner.optimizer.skips_on_device
     assert late_trainer(tmp_path)._inner.optimizer.skips_on_device

@@ -185,7 +185,7 @@ def test_a_step_counts_only_with_a_finite_loss_and_a_finite_gradient(
     make: Make, monkeypatch: pytest.MonkeyPatch, loss: float, norm: float
 ) -> None:
     trainer = make()
-    found = torch.tensor(loss), torch.tensor(norm), torch.tensor(1.0)
+    found = torch.tensor([loss, norm, 1.0])
     monkeypatch.setattr(trainer._inner, "_gradients", lambda *_: found)
     assert trainer.step(0.0).skipped
     assert (trainer.steps, trainer.tokens, trainer.state().optimizer_steps) == (0, 0, 0)

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.block_passes import checkpoint_blocks, prepare_blocks
@@ -25,7 +23,7 @@ from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.learner.training.state_watch import StateWatch
 from diloco.model.fragments import trained_parameters
 from diloco.model.randomness import seeded_by
-from diloco.model.sharded import by_mesh, is_parted, whole
+from diloco.model.sharded import is_parted
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerType
 
@@ -110,12 +108,11 @@ class InnerSteps:
         """
         assert self._begun is None, "the step before is settled"
         rates = learning_rates(self._options.optimizer, self.optimizer.steps, progress)
-        loss, norm, count = self._gradients(numbers, began)
-        found = torch.stack((loss, norm, count))
+        found = self._gradients(numbers, began)
         if self._late:
             # Before the optimizer's step, which the device makes while the host goes on with these.
             self._begun = _Late(*self._copies.copy(found), rates)
-            self.optimizer.step(rates, (~(loss.isfinite() & norm.isfinite())).float())
+            self.optimizer.step(rates, (~found[:2].isfinite().all()).float())
             return
         self._begun = self._made(found.cpu(), rates)
         if self._begun.skipped:
@@ -169,21 +166,12 @@ class InnerSteps:
         self.optimizer.start_over()
         self._skipped_in_a_row = 0
 
-    def _gradients(self, numbers: Numbers, began: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, gradient norm and count of a batch, on the device; leaves clipped gradients in the parameters."""
+    def _gradients(self, numbers: Numbers, began: int) -> Tensor:
+        """Loss, gradient norm and count of a batch, on the device, f32; leaves clipped gradients in the parameters."""
         key = f"step {self._options.seed} {began}" + f" {self._share.rank}" * (self._share.rank > 0)
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(key, self._device):
-            loss, count = backpropagate(self._module, self._task, numbers, self._options, self._share)
-        used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
-        # What several meshes have cannot go into one operation.
-        parts = by_mesh(used)
-        norms = [whole(get_total_norm([one.grad for one in part if one.grad is not None])) for part in parts]
-        norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
-        if self._options.optimizer.clip_norm > 0:
-            for part in parts:
-                clip_grads_with_norm_(part, self._options.optimizer.clip_norm, norm)
-        return loss, norm, count
+            return backpropagate(self._module, self._task, numbers, self._options, self._share)
 
     def _made(self, found: Tensor, rates: LearningRates) -> Made:
         loss, norm, counted = found.tolist()
