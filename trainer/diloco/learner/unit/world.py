@@ -69,6 +69,13 @@ class World:
         dist.all_gather(every, own, group=self._saving)
         return [one.tolist() for one in every]
 
+    def all_have(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The ``numbers``, equally many, of all processes, by rank."""
+        own = torch.tensor(numbers, dtype=torch.int64)
+        every = [torch.empty_like(own) for _ in range(self.ranks)]
+        dist.all_gather(every, own, group=self._control)
+        return [one.tolist() for one in every]
+
     def least(self, number: int) -> int:
         """The least ``number`` of all processes."""
         least = torch.tensor([number])
@@ -79,6 +86,23 @@ class World:
         """The same with a tensor on the device, which is contiguous; returns it."""
         dist.broadcast(tensor, 0)
         return tensor
+
+    def collect(self, given: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """In the first process what each has ``given``, flat, on the device, by rank; in the others nothing.
+
+        ``counts``: the elements of each.
+        """
+        if self.rank:
+            self._exchange([dist.P2POp(dist.isend, given, 0)] if counts[self.rank] else [])
+            return []
+        every = [given, *(given.new_empty(count) for count in counts[1:])]
+        self._exchange([dist.P2POp(dist.irecv, one, rank) for rank, one in enumerate(every) if rank and len(one)])
+        return every
+
+    @staticmethod
+    def _exchange(operations: list[dist.P2POp]) -> None:
+        for one in dist.batch_isend_irecv(operations) if operations else ():
+            one.wait()
 
     def leave(self) -> None:
         """Close the connections."""
