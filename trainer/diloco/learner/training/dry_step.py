@@ -11,11 +11,34 @@ from torch.utils._pytree import tree_iter
 
 from diloco.learner.training.block_passes import checkpoint_blocks
 from diloco.learner.training.cross_entropy import cross_entropy
+from diloco.model.blocks import blocks_of
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.logits import logits_of
 from diloco.model.without_values import without_values
+from diloco.plan.memory import Passes, gathered_bytes
+from diloco.spec.placement import Pool
 from diloco.spec.training import TrainingSpec
+
+
+def passes_of(module: nn.Module, training: TrainingSpec, pool: Pool) -> Passes:
+    """What the passes of a learner's processes in ``pool`` hold. ``module`` and Auto: see ``activation_bytes``.
+
+    Raises:
+        ModelError: see ``activation_bytes``.
+    """
+    share = -(-pool.largest_batch(training) // pool.ranks)
+    sequences = min(share, training.micro_batch_size or share)
+    parted = pool.ranks > 1 and pool.parallelism != "DDP"
+    gathered = 0
+    if parted:
+        whole, blocks = _numel(module), list(map(_numel, blocks_of(module)))
+        gathered = gathered_bytes(whole - sum(blocks), max(blocks, default=0), 4 if training.precision == "F32" else 2)
+    return Passes(sequences, activation_bytes(module, training, sequences, parted=parted), gathered)
+
+
+def _numel(module: nn.Module) -> int:
+    return sum(one.numel() for one in module.parameters())
 
 
 def activation_bytes(module: nn.Module, training: TrainingSpec, sequences: int, *, parted: bool) -> int:
