@@ -49,7 +49,7 @@ def memory(spec: JobSpec, exchange: Exchange, learners: int, frozen_bytes: int) 
     pools = [pool for pool in spec.pools.values() if pool.size]
     device = copy * (2 + LATER_ON_A_DEVICE - _MOMENTS + moments) + frozen_bytes
     return Memory(
-        device_bytes=max(-(-device // _parts(pool)) for pool in pools),
+        device_bytes=max(-(-device // pool.parts) for pool in pools),
         host_bytes=max(copy + frozen_bytes, *(_host_bytes(spec, pool, copy) for pool in pools)),
         syncer_bytes=max(_WHILE_WRITTEN * checkpoint + learners * max(exchange.up_bytes), copy + frozen_bytes),
         checkpoint_bytes=checkpoint,
@@ -57,14 +57,9 @@ def memory(spec: JobSpec, exchange: Exchange, learners: int, frozen_bytes: int) 
     )
 
 
-def _parts(pool: Pool) -> int:
-    """Parts of the model that a learner's processes hold; ``model.parallelize`` counts as FSDP."""
-    return pool.ranks if pool.parallelism == "FSDP" else 1
-
-
 def _host_bytes(spec: JobSpec, pool: Pool, copy: int) -> int:
     """Each process writes its moments, and holds its part of the model as received; the first one holds the rest."""
-    of_each = (_MOMENTS + (pool.ranks > 1)) * copy * pool.processes // _parts(pool)
+    of_each = (_MOMENTS + (pool.ranks > 1)) * copy * pool.processes // pool.parts
     feedback = OF_FEEDBACK if spec.sync.keeps_residuals else 0
     return of_each + copy * (IN_A_PROCESS - _WHILE_WRITTEN * _MOMENTS + feedback)
 
