@@ -72,9 +72,10 @@ def test_the_syncers_disk_holds_one_checkpoint_more_while_it_is_written(
     [
         ({"processesPerNode": 8}, 20 / 8, 12),
         ({"processesPerNode": 8, "nodesPerLearner": 2}, 20 / 16, 12 / 2),
+        ({"processesPerNode": 8, "nodesPerLearner": 2, "parallelism": "HSDP"}, 20 / 8, 12),
         ({"processesPerNode": 2, "parallelism": "DDP"}, 20, 2 * 12),
     ],
-    ids=["on one node", "on two nodes", "each the whole"],
+    ids=["on one node", "on two nodes", "each node the whole", "each the whole"],
 )
 def test_processes_of_a_learner_share_the_model(pool: dict[str, Any], device: float, host: float) -> None:
     made = needed(pool=pool)

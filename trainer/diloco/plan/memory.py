@@ -76,7 +76,7 @@ def memory(spec: JobSpec, exchange: Exchange, learners: int, frozen_bytes: int, 
     checkpoint = copy * (2 if exchange.downlink == "F32" else 3)  # what its encoding leaves over is kept
     pools = {name: pool for name, pool in spec.pools.items() if pool.size}
     device = copy * (2 + LATER_ON_A_DEVICE - _MOMENTS + moments) + frozen_bytes
-    devices = [(-(-device // _parts(pool)), passes.get(name)) for name, pool in pools.items()]
+    devices = [(-(-device // pool.parts), passes.get(name)) for name, pool in pools.items()]
     most = max(devices, key=lambda one: one[0] + (one[1].all_bytes if one[1] else 0))
     return Memory(
         device_bytes=most[0],
@@ -88,15 +88,10 @@ def memory(spec: JobSpec, exchange: Exchange, learners: int, frozen_bytes: int, 
     )
 
 
-def _parts(pool: Pool) -> int:
-    """Parts of the model that a learner's processes hold; ``model.parallelize`` counts as FSDP."""
-    return pool.ranks if pool.parallelism == "FSDP" else 1
-
-
 def _host_bytes(spec: JobSpec, pool: Pool, numels: Sequence[int]) -> int:
     """Each process writes its moments, and holds its part of the model as received; the first one holds the rest."""
     copy = F32.payload_bytes(sum(numels))
-    of_each = (_MOMENTS + (pool.ranks > 1)) * copy * pool.processes // _parts(pool)
+    of_each = (_MOMENTS + (pool.ranks > 1)) * copy * pool.processes // pool.parts
     feedback = OF_FEEDBACK if spec.sync.keeps_residuals else 0
     pinned = sum(_pinned(F32.payload_bytes(numel)) for numel in numels)
     return of_each + pinned * (IN_A_PROCESS - _WHILE_WRITTEN * _MOMENTS) + copy * feedback

@@ -29,7 +29,7 @@ def passes_of(module: nn.Module, training: TrainingSpec, pool: Pool) -> Passes:
     """
     share = -(-pool.largest_batch(training) // pool.ranks)
     sequences = min(share, training.micro_batch_size or share)
-    parted = pool.ranks > 1 and pool.parallelism != "DDP"
+    parted = pool.parts > 1
     gathered = 0
     if parted:
         whole, blocks = _numel(module), list(map(_numel, blocks_of(module)))
