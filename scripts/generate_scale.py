@@ -105,7 +105,7 @@ def planned(row: Row) -> Planned:
     """Counts the model's passes once."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(row.config()))
-        size, counted = model_of(row.spec({"huggingface": {"path": folder}}, WIDE), None, None)
+        size, counted = model_of(row.spec({"huggingface": {"path": folder}}, WIDE), None, None, passes=True)
     assert counted is not None
     wide, narrow = (_plan(row, encodings, size, counted) for encodings in (WIDE, NARROW))
     return Planned(row, wide if row.encodings == WIDE else narrow, wide, narrow)

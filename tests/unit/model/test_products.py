@@ -70,7 +70,7 @@ CASES: Final[dict[str, tuple[Callable[[], nn.Module], int]]] = {
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_each_product_of_matrices_counts_with_attention_and_without_look_ups(kind: str) -> None:
+def test_products_of_matrices_count_with_attention_without_look_ups(kind: str) -> None:
     made, operations = CASES[kind]
     module = made()
     before = {name: one.data_ptr() for name, one in module.named_parameters() if not one.is_meta}

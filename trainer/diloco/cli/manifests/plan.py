@@ -57,7 +57,11 @@ def plan(
     ] = None,
     device_memory: Annotated[
         str | None,
-        typer.Option("--device-memory", metavar="SIZE", help="Memory of each device of a learner, such as 80GiB."),
+        typer.Option(
+            "--device-memory",
+            metavar="SIZE",
+            help="Memory of each device of a learner, such as 80GiB: whether the job fits there.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON.")] = False,
 ) -> None:
@@ -82,7 +86,7 @@ def plan(
     """
     manifest = load_job(job)
     world = read_world(manifest.spec, link or (), step or ())
-    made = make_plan(manifest, world, *model_of(manifest.spec, parameters, hf))
+    made = make_plan(manifest, world, *model_of(manifest.spec, parameters, hf, passes=device_memory is not None))
     if device_memory is not None:
         made = replace(made, device_bytes=parse_bytes("--device-memory", device_memory))
     if as_json:

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def model_of(
-    spec: JobSpec, parameters: str | None, folder: Path | None
+    spec: JobSpec, parameters: str | None, folder: Path | None, *, passes: bool
 ) -> tuple[int | tuple[int, ...] | None, Counted | None]:
     """The model's size, unless it is the built-in one: the number given, or each fragment's; and what it computes.
 
-    ``parameters``, ``folder``: what `--parameters` and `--hf` give.
+    ``parameters``, ``folder``: what `--parameters` and `--hf` give. ``passes``: count those of a built-in model too,
+    which takes torch.
 
     Raises:
         PlanError: the size cannot be found.
@@ -28,6 +29,8 @@ def model_of(
         if folder is not None:
             raise PlanError(f"--parameters: {parameters} is not needed with --hf; remove it")
         return parse_count("--parameters", parameters), None
+    if folder is None and spec.model.builtin is not None and not passes:
+        return None, None
     from diloco.model import ModelError
     from diloco.model.build import blank_model
     from diloco.model.fragments import layout_of
