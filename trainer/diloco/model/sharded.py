@@ -73,6 +73,14 @@ def part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_parted(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def gradient_part(parameter: nn.Parameter) -> Tensor:
+    """What this process has of a parameter's gradient, which is parted as the parameter is."""
+    gradient: Any = parameter.grad
+    if is_parted(parameter) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]  # a DTensor
+        gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]  # as above
+    return part(gradient)
+
+
 def part_of(values: Tensor, like: Tensor) -> Tensor:
     """This process's part of ``values``, if they are parted as ``like`` is: whole, on its device, the same in all."""
     if not is_parted(like):

@@ -29,6 +29,10 @@ OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; re
 OF_ONE_PROCESS = "with spec.loop a learner is one process; use processesPerNode 1 and nodesPerLearner 1"
 AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
 
+HSDP_OF_SEVERAL = (
+    "HSDP is for learners of several nodes (nodesPerLearner) with several processes each (processesPerNode); use FSDP"
+)
+
 LEAST_LENGTH = 2
 """Fewest tokens in a sequence of a language model."""
 TOO_SHORT = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
@@ -258,6 +262,8 @@ def _pool_sizes(spec: "JobSpec") -> Iterator[Problem]:
 def _units(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
         ranks, batch = pool.ranks, pool.largest_batch(spec.training)
+        if pool.parallelism == "HSDP" and 1 in (pool.processes, pool.nodes_per_learner):
+            yield Problem(f"{path}.parallelism", HSDP_OF_SEVERAL)
         if ranks == 1:
             continue
         if spec.loop is not None:

@@ -79,7 +79,7 @@ class InnerSteps:
                 "out, or use processesPerNode 1"
             )
         self.optimizer = (
-            NamedOptimizer(module, job.training.optimizer)
+            NamedOptimizer(module, job.training.optimizer, share)
             if own is None
             else OwnOptimizer([own], self._parameters, job.training.optimizer, task)
         )

@@ -1,6 +1,6 @@
 """A process's share of a learner's batch, and the sums over all of its processes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -9,7 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from diloco.learner.training.memory import memory_of
-from diloco.learner.training.share import Share, squares_of
+from diloco.learner.training.share import Compute, Share, in_stacks, squares_of
+from diloco.learner.unit.matrices import of_any, of_copies, of_rows, rows_of
 from diloco.learner.unit.reducer import Reducer
 from diloco.learner.unit.world import World
 from diloco.model.fragments import trained_parameters
@@ -38,6 +39,8 @@ class GroupShare(Share):
         memory = memory_of(world.device).limit_bytes // (world.ranks if world.device.type == "cpu" else 1)
         self._sums_once = bool(world.least(_F32_BYTES * numel <= _WHOLE_GRADIENTS * memory))
         self._last = True
+        self._computed = 0
+        """Matrices that processes have computed in turn."""
 
     def summed(self, values: Tensor) -> Tensor:
         """See `Share`."""
@@ -77,6 +80,21 @@ class GroupShare(Share):
         total = torch.stack((rows * summed, rows * count, squares))
         torch.distributed.all_reduce(total)
         return total
+
+    def each_once(
+        self, compute: Compute, matrices: Sequence[Tensor], parameters: Sequence[nn.Parameter], dtype: torch.dtype
+    ) -> Iterator[Tensor]:
+        """See `Share`."""
+        like = parameters[0]
+        if not is_parted(like):
+            return of_copies(compute, matrices, dtype, self._group, self.ranks)
+        rows = rows_of(like)
+        if rows is None:
+            return of_any(compute, matrices, parameters)
+        if like.dim() > 2:  # a part of a stack has whole matrices
+            return in_stacks(compute, matrices) if matrices[0].numel() else iter(matrices)
+        offset, self._computed = self._computed, self._computed + len(matrices)
+        return of_rows(compute, matrices, dtype, rows, offset)
 
     def anywhere(self, found: bool) -> bool:  # noqa: FBT001  # its only parameter
         """See `Share`."""

@@ -44,7 +44,11 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
     bf16 = not copies and not own and computes_in_bf16(spec.training.precision, world.device)
     module = build_model(spec, values=False) if copies else _without_values(spec)
     names = list(trained_parameters(module))
-    mesh = world.mesh if copies else _parallelized(module, spec, world, bf16=bf16)
+    mesh = world.mesh
+    if own:
+        mesh = _own(module, spec, world)
+    elif not copies:
+        _part(module, world, _mesh_of(pool, world), bf16=bf16)
     _check(module, names, parted=not copies and world.ranks > 1)
     if (batch := pool.largest_batch(spec.training)) % mesh.size():
         raise ModelError(
@@ -74,15 +78,21 @@ def _without_values(spec: JobSpec) -> nn.Module:
     return build_model(spec) if any(one.is_meta for one in hidden) else module
 
 
-def _parallelized(module: nn.Module, spec: JobSpec, world: World, *, bf16: bool) -> DeviceMesh:
-    """Part ``module``; returns the mesh whose processes share out a batch. ``bf16``: what passes compute in."""
-    for name, parameter in module.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001  # no public name
-            raise ModelError(
-                f"model: {name} has a hook for its gradient, which is lost in a learner of several processes; remove it"
-            )
-    if spec.model.parallelize is not None:
-        return _own(module, spec.model.parallelize, world)
+def _mesh_of(pool: Pool, world: World) -> DeviceMesh:
+    """The processes that have the model together; in a first dimension, those that have the same parts."""
+    if pool.parallelism == "FSDP":
+        return world.mesh
+    if world.ranks == pool.nodes_per_learner:  # on a machine with fewer devices than the manifest has
+        raise ModelError(
+            "regions[].pools[].parallelism: HSDP needs several processes on each node, and there is one; "
+            "use processesPerNode, or FSDP"
+        )
+    return world.by_node(pool.nodes_per_learner)
+
+
+def _part(module: nn.Module, world: World, mesh: DeviceMesh, *, bf16: bool) -> None:
+    """Part ``module`` by torch's FSDP. ``bf16``: what passes compute in."""
+    _check_hooks(module)
     if world.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         raise ModelError(
             f"regions[].pools[].parallelism: FSDP on a CPU needs a newer torch than {torch.__version__}; use DDP"
@@ -91,7 +101,7 @@ def _parallelized(module: nn.Module, spec: JobSpec, world: World, *, bf16: bool)
     policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32) if bf16 else MixedPrecisionPolicy()
     try:
         for one in (*blocks_of(module), module):
-            fully_shard(one, mesh=world.mesh, mp_policy=policy)
+            fully_shard(one, mesh=mesh, mp_policy=policy)
             # In newer torch; with an older one all processes must use the same parameters in a step.
             if set_unused := getattr(one, "set_reduce_scatter_unused_params", None):
                 set_unused(True)
@@ -100,11 +110,21 @@ def _parallelized(module: nn.Module, spec: JobSpec, world: World, *, bf16: bool)
             f"model: torch cannot part it among processes: {one_line(error)}; change it, use processesPerNode 1, or "
             f"{_FIELD}"
         ) from error
-    return world.mesh
 
 
-def _own(module: nn.Module, function: str, world: World) -> DeviceMesh:
-    """Part ``module`` by the user's function."""
+def _check_hooks(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001  # no public name
+            raise ModelError(
+                f"model: {name} has a hook for its gradient, which is lost in a learner of several processes; remove it"
+            )
+
+
+def _own(module: nn.Module, spec: JobSpec, world: World) -> DeviceMesh:
+    """Part ``module`` by the user's function; returns the mesh whose processes share out a batch."""
+    _check_hooks(module)
+    function = spec.model.parallelize
+    assert function is not None, "there is one"
     try:
         made = load_entrypoint(function, _FIELD)(module, world.mesh)
     except EntrypointError as error:

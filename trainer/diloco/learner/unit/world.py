@@ -34,6 +34,10 @@ class World:
         self._control, self._saving = _host_group(), _host_group()
         self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
 
+    def by_node(self, nodes: int) -> DeviceMesh:
+        """All processes in two dimensions: nodes, and those of each. All call it, and each call makes groups."""
+        return init_device_mesh(self.device.type, (nodes, self.ranks // nodes), mesh_dim_names=("nodes", "processes"))
+
     def tell(self, order: Order) -> None:
         """From the first process: tell the others what it does next."""
         self.share(torch.tensor(order.encoded()))
