@@ -22,7 +22,7 @@ class Run:
         command = [sys.executable, "-m", "tests.support.unit_checkpoints", str(folder)]
         with subprocess.Popen(command, start_new_session=True) as process:
             try:
-                self.code = process.wait(120)
+                self.code = process.wait(300)
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
