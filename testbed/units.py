@@ -79,7 +79,7 @@ def follow_jobs(world: World, checkpoints: Path) -> None:
     while job := heard(world):
         with suppress(DataError, LayoutError, ModelError, OptimizerError):
             rank = rank_of(json.loads(job), world, None)
-            follow(rank, RankCheckpoints(checkpoints, rank.inner, world, world.ranks))
+            follow(rank, RankCheckpoints(checkpoints, rank.inner.optimizer, world, world.ranks))
             held_bytes(world)
     world.leave()
 

@@ -33,9 +33,9 @@ class Points(Dataset[Batch]):
         return {"x": x, "labels": torch.sin(3 * x)}
 
 
-def batches(seed: int, steps: int) -> DataLoader[Batch]:
-    """Batches without an end, from the one after ``steps`` on."""
-    return DataLoader(Points(seed), batch_size=16, sampler=count(16 * steps))
+def batches(seed: int, steps: int, rank: int = 0, ranks: int = 1) -> DataLoader[Batch]:
+    """Batches without an end, from the one after ``steps`` on; each of several processes draws its share of them."""
+    return DataLoader(Points(seed), batch_size=16 // ranks, sampler=count(16 * steps + rank, ranks))
 
 
 def held_out_loss(model: nn.Module) -> float:
