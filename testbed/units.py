@@ -103,7 +103,9 @@ class Unit:
     @contextmanager
     def trainer(self, job: JobSpec, parallelism: str = "FSDP") -> Iterator[UnitTrainer]:
         """The learner's trainer; the processes wait again afterwards."""
-        plain = of_one(job, {"processesPerNode": self.world.ranks, "parallelism": parallelism})
+        nodes = 2 if parallelism == "HSDP" else 1
+        pool = {"processesPerNode": self.world.ranks // nodes, "nodesPerLearner": nodes, "parallelism": parallelism}
+        plain = of_one(job, pool)
         heard(self.world, json.dumps(plain))
         spec = JobSpec.model_validate(plain)
         source = build_model(spec)

@@ -6,6 +6,7 @@ checkout's code and no other.
 
 import json
 import os
+import runpy
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -73,10 +74,11 @@ def build(repository: Path = REPOSITORY) -> Images:
 
 
 def dependencies(repository: Path = REPOSITORY) -> str:
-    """All that the project can install, as text: of it comes the layer that is most of what nodes are given."""
+    """All that the images install, as text: of it comes the layer that is most of what nodes are given."""
     project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = {name: project[name] for name in ("dependencies", "optional-dependencies")}
-    return json.dumps(asked, sort_keys=True) + (repository / "constraints.txt").read_text(encoding="utf-8")
+    extras = runpy.run_path(str(repository / "scripts/image_requirements.py"))["EXTRAS"]
+    asked = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    return json.dumps(asked) + (repository / "constraints.txt").read_text(encoding="utf-8")
 
 
 def base() -> str:

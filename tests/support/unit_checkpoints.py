@@ -25,7 +25,7 @@ from diloco.spec import JobSpec
 from testbed.units import Unit, follow_jobs, world_of
 from tests.support.units import alone, check_alike, job_of
 
-STARTS: Final = ((2, "FSDP"), (1, "FSDP"), (2, "DDP"), (3, "FSDP"))
+STARTS: Final = ((2, "FSDP"), (1, "FSDP"), (2, "DDP"), (4, "HSDP"), (3, "FSDP"))
 """Processes of each start, and how they hold the model."""
 
 
@@ -70,7 +70,7 @@ def train(trainer: InnerTrainer, job: JobSpec, folder: Path) -> dict[str, Any]:
 
 def run(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    job = job_of(folder / "text", training={"optimizer": {"type": "Muon"}})
+    job = job_of(folder / "text", training={"batchSize": 12, "optimizer": {"type": "Muon"}})
     results, checkpoints = [], folder / "checkpoints"
     for number, (ranks, parallelism) in enumerate(STARTS):
         if ranks == 1 and rank == 0:

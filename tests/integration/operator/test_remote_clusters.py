@@ -161,7 +161,8 @@ async def test_no_event_is_lost_while_a_changed_secret_is_taken_up(scene: Scene,
         status, _ = await asyncio.to_thread(far.server.request, "POST", CONFIG_MAP.path(far.namespace), body)
         assert status == 201
         made.append(f"a{number}")
-        assert scene.seen().state is ClusterState.READY
+        # A machine that is busy for seconds may look unreachable; that has nothing to do with the Secret.
+        assert scene.seen().state in (ClusterState.READY, ClusterState.UNREACHABLE)
     await scene.until("the new one is used", lambda: scene.remote().session is not first)
     await scene.until("all are seen", lambda: scene.cached() == set(made))
     far.server.request("DELETE", CONFIG_MAP.path(far.namespace, "a0"))

@@ -115,7 +115,7 @@ def test_on_a_cpu_what_others_compute_meanwhile_is_not_stretched(
     bench = LoopBench(clock, speed=0.25, on_cpu=True)
     # Before the first step, after each, and before the next, as the thread's CPU time goes.
     computed = iter([5.0, 7.0, 7.5, 9.5, 10.0, 12.0, 12.5, 12.5, 13.0])
-    monkeypatch.setattr("diloco.learner.inner_loop.time.thread_time", lambda: next(computed))
+    monkeypatch.setattr("diloco.learner.step_times.time.thread_time", lambda: next(computed))
     bench.wakeup.events = [lambda: bench.passes(6.0), lambda: bench.passes(6.0)]
     bench.run((2.0, False), (8.0, False), (2.0, False), (0.0, False))
     assert bench.wakeup.waits == [6.0, 6.0]

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.inner_loop import sleep_for_speed
 from diloco.learner.link.transfer_deadlines import TransferDeadlines
 from diloco.learner.link.transfers import reconnecting
 from diloco.learner.options import LEAST_SPEED
+from diloco.learner.step_times import StepTimes
 from diloco.runtime.backoff import Backoff, Retries
 from tests.support.hand_clock import HandClock
 
@@ -120,10 +120,16 @@ def test_time_returns_to_its_kind_when_something_fails() -> None:
     assert activity.spent().looking == 1
 
 
-@pytest.mark.parametrize(
-    ("speed", "slept"), [(1.0, []), (0.8, [0.5]), (0.5, [2.0]), (0.25, [6.0]), (LEAST_SPEED, [1998.0])]
-)
-def test_a_step_is_stretched_to_the_speed(speed: float, slept: list[float]) -> None:
-    naps: list[float] = []
-    assert sleep_for_speed(2.0, speed, naps.append) == sum(slept)
-    assert naps == slept
+@pytest.mark.parametrize(("speed", "paused"), [(1.0, 0.0), (0.8, 0.5), (0.5, 2.0), (0.25, 6.0), (LEAST_SPEED, 1998.0)])
+def test_a_step_is_stretched_to_the_speed(speed: float, paused: float) -> None:
+    times = StepTimes(speed, on_cpu=False)
+    assert times.made(2.0, 1, skipped=False) == 0.0  # nothing is known to be usual
+    assert times.made(2.0, 1, skipped=False) == pytest.approx(paused)
+    assert times.usual_seconds == pytest.approx(2.0 / speed)
+
+
+def test_a_skipped_step_says_nothing_about_the_usual_one() -> None:
+    times = StepTimes(0.5, on_cpu=False)
+    times.made(2.0, 1, skipped=False)
+    assert times.made(3.0, 1, skipped=True) == 3.0
+    assert times.usual_seconds == 4.0

@@ -42,6 +42,7 @@ class Circumstances(BaseModel):
     """Digest of its layout."""
     sequence_length: int
     micro_batch_size: int | None
+    activation_checkpointing: str
     precision: str
     device: str
     most: int
@@ -141,6 +142,7 @@ def _found(
         model=layout_digest,
         sequence_length=spec.training.sequence_length,
         micro_batch_size=spec.training.micro_batch_size,
+        activation_checkpointing=spec.training.activation_checkpointing,
         precision="BF16" if computes_in_bf16(spec.training.precision, device) else "F32",
         device=str(device),
         most=most,

@@ -7,10 +7,8 @@ initial model, and for the syncer at the staleness bound.
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.link.syncer_link import Mailboxes, Position
@@ -18,6 +16,7 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import Ending
 from diloco.learner.mailboxes.push_queue import OuterGradient
 from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.step_times import StepTimes
 from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
 from diloco.wire.messages import StepReport
 
@@ -28,10 +27,6 @@ _LOOK_SECONDS = 1.0
 _LOGGED_PAUSE_SECONDS = 2.0
 """Shorter pauses are not logged: with a low staleness bound they are the rule."""
 PROGRESS_SECONDS = 30.0
-_RECENT_STEPS = 9
-"""Whose median is the usual duration of a step: one that spans a freeze of the process lasts as long as that (ours)."""
-_LONG_STEP = 2.0
-"""As a multiple of the usual step: what is longer was held up, which slower hardware does not make longer (ours)."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +71,7 @@ class InnerLoop:
         self._logged_tokens = trainer.tokens
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration, until it is reported."""
-        self._recent_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
-        self._usual_seconds = 0.0
-        self._computed_seconds = 0.0
-        """By this thread, when the step began."""
+        self._times = StepTimes(settings.speed, on_cpu=settings.on_cpu)
         self._took_up = False
         self.news: StepReport | None = None
         """The latest step of this process."""
@@ -87,7 +79,7 @@ class InnerLoop:
 
     def step_seconds(self) -> float:
         """Usual duration of a step at this speed, whatever one step was held up by; 0 before the first."""
-        return self._usual_seconds
+        return self._times.usual_seconds
 
     def run(self, step: Callable[[float], StepResult]) -> Ending:
         """Train until the end. ``step`` makes an inner step, given the job's progress.
@@ -117,22 +109,16 @@ class InnerLoop:
 
         Time since the step before counts as training. Raises as ``begin`` does.
         """
-        speed, own_seconds = self._settings.speed, result.seconds
-        if self._settings.on_cpu:
-            # What others compute meanwhile is not its own slowness.
-            own_seconds = min(own_seconds, time.thread_time() - self._computed_seconds)
-        stretched_seconds = result.seconds + own_seconds / speed - own_seconds
-        # A process that was frozen, or a machine that is busy for a moment, must not hold it up many times as long. In
-        # its first step nothing is known to be usual.
-        own_seconds = min(own_seconds, _LONG_STEP * speed * self._usual_seconds * result.steps)
-        seconds = result.seconds + sleep_for_speed(own_seconds, speed, self._sleep)
+        pause = self._times.made(result.seconds, result.steps, skipped=result.skipped)
+        if pause > 0:
+            self._sleep(pause)
+        seconds = result.seconds + pause
         self._activity.switch_to(Kind.LOOKING)
         if result.skipped:
             self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)
             _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
         else:
             self._finished = (result, seconds / result.steps)
-            self._recent_seconds.append(stretched_seconds / result.steps)
             if self._trainer.steps % self._settings.checkpoint_every_steps < result.steps:
                 with self._activity.at(Kind.CHECKPOINTING):
                     self._wiring.checkpoint()
@@ -141,7 +127,7 @@ class InnerLoop:
 
     def _next_step(self) -> Ending | None:
         ending = self._until_next_step()
-        self._computed_seconds = time.thread_time()
+        self._times.begin()
         return ending
 
     def ending(self) -> Ending | None:
@@ -333,7 +319,6 @@ class InnerLoop:
         if self._finished is None:
             return
         (result, step_seconds), self._finished = self._finished, None
-        self._usual_seconds = median(self._recent_seconds)
         self.news = StepReport(
             incarnation=0,
             step=self._trainer.steps,
@@ -364,14 +349,3 @@ class InnerLoop:
             100 * spent.fraction(spent.blocked_seconds),
             100 * spent.fraction(spent.other_work_seconds),
         )
-
-
-def sleep_for_speed(step_seconds: float, speed: float, sleep: Callable[[float], None]) -> float:
-    """Sleep so that a step of ``step_seconds`` takes ``step_seconds / speed``; returns the seconds slept.
-
-    This simulates slower hardware, so that one machine can stand for pools of different speed.
-    """
-    rest = step_seconds / speed - step_seconds
-    if rest > 0:
-        sleep(rest)
-    return rest

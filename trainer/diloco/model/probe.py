@@ -19,6 +19,7 @@ from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
 from diloco.model.logits import logits_of
 from diloco.model.randomness import seeded
+from diloco.model.sharded import is_in_bf16
 from diloco.model.values import drawn_values, swapped
 
 _ROUNDING = 1e-2
@@ -118,8 +119,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def arithmetic(module: nn.Module, device: torch.device) -> torch.autocast:
-    """What evaluation computes in: f32, or bf16 as in training (autocast) if the model has parameters of 16 bits."""
-    halves = any(one.dtype in (torch.bfloat16, torch.float16) for one in module.parameters())
+    """What evaluation computes in: f32, or bf16 as in training (autocast) if the model has parameters of 16 bits.
+
+    Or if it has them when they are gathered (``sharded.is_in_bf16``).
+    """
+    halves = is_in_bf16(module) or any(one.dtype in (torch.bfloat16, torch.float16) for one in module.parameters())
     return torch.autocast(device.type, torch.bfloat16, enabled=halves)
 
 

@@ -5,11 +5,23 @@ Every process calls each of these functions, in the same order. A tensor that is
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from torch import Tensor, nn
 
 T = TypeVar("T", bound=Tensor)
+_IN_BF16: Final[WeakSet[nn.Module]] = WeakSet()
+
+
+def keep_in_bf16(module: nn.Module) -> None:
+    """Note that ``module`` gathers its parameters in BF16 only, whatever computes with them."""
+    _IN_BF16.add(module)
+
+
+def is_in_bf16(module: nn.Module) -> bool:
+    """Whether that was noted."""
+    return module in _IN_BF16
 
 
 class Place(NamedTuple):
@@ -61,6 +73,14 @@ def part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_parted(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def gradient_part(parameter: nn.Parameter) -> Tensor:
+    """What this process has of a parameter's gradient, which is parted as the parameter is."""
+    gradient: Any = parameter.grad
+    if is_parted(parameter) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]  # a DTensor
+        gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]  # as above
+    return part(gradient)
+
+
 def part_of(values: Tensor, like: Tensor) -> Tensor:
     """This process's part of ``values``, if they are parted as ``like`` is: whole, on its device, the same in all."""
     if not is_parted(like):
@@ -82,14 +102,21 @@ def by_mesh(tensors: Iterable[T]) -> list[list[T]]:
 
 
 @contextmanager
-def swapped_parts(module: nn.Module, parts: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give this process's parts of parameters other values inside."""
-    own = {name: part(module.get_parameter(name)).detach() for name in parts}
+def kept_parts(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """This process's parts of parameters, by name, which may be overwritten inside; they are restored afterwards."""
+    own = {name: part(module.get_parameter(name)).detach() for name in names}
     kept = {name: one.clone() for name, one in own.items()}
     try:
-        for name, one in own.items():
-            one.copy_(parts[name])
-        yield
+        yield own
     finally:
         for name, one in own.items():
             one.copy_(kept[name])
+
+
+@contextmanager
+def swapped_parts(module: nn.Module, parts: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give this process's parts of parameters other values inside."""
+    with kept_parts(module, parts) as own:
+        for name, one in own.items():
+            one.copy_(parts[name])
+        yield

@@ -28,6 +28,10 @@ OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; re
 
 AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
 
+HSDP_OF_SEVERAL = (
+    "HSDP is for learners of several nodes (nodesPerLearner) with several processes each (processesPerNode); use FSDP"
+)
+
 LEAST_LENGTH = 2
 """Fewest tokens in a sequence of a language model."""
 TOO_SHORT = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
@@ -97,6 +101,7 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
         ("training.microBatchSize", training.micro_batch_size is not None),
         ("training.precision", training.precision != "Auto"),
         ("training.compile", training.compile),
+        ("training.activationCheckpointing", training.activation_checkpointing != "None"),
         ("training.optimizer", training.optimizer != InnerOptimizer()),
         ("training.evaluation.sequences", training.evaluation.sequences != Evaluation().sequences),
     ):
@@ -259,6 +264,8 @@ def _pool_sizes(spec: "JobSpec") -> Iterator[Problem]:
 def _units(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
         ranks, batch = pool.ranks, pool.largest_batch(spec.training)
+        if pool.parallelism == "HSDP" and 1 in (pool.processes, pool.nodes_per_learner):
+            yield Problem(f"{path}.parallelism", HSDP_OF_SEVERAL)
         if ranks == 1 or spec.loop is not None:
             continue
         if pool.batch_size == AUTO:

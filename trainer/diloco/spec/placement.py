@@ -89,8 +89,9 @@ class Pool(SpecModel):
     nodes_per_learner: int = Field(default=1, ge=1, le=256)
     """Nodes, a pod each, that are one learner; started, restarted and given up as one. ``diloco run`` takes one machine
     for all."""
-    parallelism: Literal["FSDP", "DDP"] = "FSDP"
-    """How the processes of a learner hold the model. FSDP: each a part (fully sharded). DDP: each the whole."""
+    parallelism: Literal["FSDP", "HSDP", "DDP"] = "FSDP"
+    """How the processes of a learner hold the model. FSDP: each a part (fully sharded). HSDP: each node the whole, and
+    each of its processes a part, so that only gradients go from node to node. DDP: each process the whole."""
     topology_key: LabelKey | None = Field(default=None, max_length=317)
     """Label of nodes, such as topology.kubernetes.io/zone: all pods of the pool run where it has the same value.
     Default: anywhere."""
@@ -130,6 +131,11 @@ class Pool(SpecModel):
     def ranks(self) -> int:
         """Processes of a learner, on all its nodes."""
         return self.processes * self.nodes_per_learner
+
+    @property
+    def parts(self) -> int:
+        """Parts of the model that a learner's processes hold; ``model.parallelize`` counts as FSDP."""
+        return {"FSDP": self.ranks, "HSDP": self.processes, "DDP": 1}[self.parallelism]
 
     @property
     def indices(self) -> tuple[int, ...]:

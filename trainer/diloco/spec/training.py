@@ -26,6 +26,7 @@ NEEDS_WEIGHTS: Final = "needs huggingface with weights: true; add that or remove
 
 OptimizerType = Literal["AdamW", "Muon"]
 Precision = Literal["Auto", "F32", "BF16"]
+ActivationCheckpointing = Literal["None", "Selective", "Full"]
 
 
 def exactly_one(sources: Iterable[str]) -> str:
@@ -369,6 +370,10 @@ class TrainingSpec(SpecModel):
     compile: bool = False
     """true: torch compiles the model's blocks before the first step, which takes a minute or more and makes the steps
     of a GPU faster. On a CPU it needs a C++ compiler. What was compiled is kept for the learner's next start."""
+    activation_checkpointing: ActivationCheckpointing = "None"
+    """What the model's blocks compute again in the backward pass in place of keeping it in memory. Selective: all but
+    the results of attention and of every second matrix product. Full: all but what goes into a block. It needs a model
+    with blocks, in an ``nn.ModuleList`` or ``nn.Sequential``."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the initial model, of the order of the data, and of torch's random numbers (dropout). Other
     sources of randomness must be seeded by your code."""

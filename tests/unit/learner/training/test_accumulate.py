@@ -25,16 +25,16 @@ def gradients(sizes: int | None) -> tuple[list[Tensor], Tensor, Tensor]:
         counts = (part["y"] * 10).long() % 3 > 0
         return (functional.mse_loss(module(part["x"])[:, 0], part["y"], reduction="none") * counts).sum(), counts.sum()
 
-    mean, count = accumulate(loss, parts_of(batch, sizes), list(module.parameters()))
-    return [one.grad for one in module.parameters() if one.grad is not None], mean, count
+    summed, count = accumulate(loss, parts_of(batch, sizes), 32)
+    return [one.grad for one in module.parameters() if one.grad is not None], summed, count
 
 
 @pytest.mark.parametrize("size", [8, 5, 1, 40])
 def test_parts_add_up_to_the_gradients_of_the_whole_batch(size: int) -> None:
-    parts, mean, count = gradients(size)
+    parts, summed, count = gradients(size)
     whole, wanted, counted = gradients(None)
     assert 0 < count == counted < 32
-    torch.testing.assert_close([*parts, mean], [*whole, wanted], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close([*parts, summed], [*whole, wanted], rtol=1e-6, atol=1e-6)
 
 
 def steps(tmp_path: Path, **changes: Any) -> tuple[InnerTrainer, list[int], list[float]]:

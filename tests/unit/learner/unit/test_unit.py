@@ -43,16 +43,28 @@ WIDE = {"entrypoint": "tests.support.parallelisms:Wide"}
 LLAMA = {"kind": "llama", "num_key_value_heads": 1, "intermediate_size": 16}
 
 
+@pytest.mark.parametrize("micro", [None, 2])
 @pytest.mark.parametrize("parallelism", ["FSDP", "DDP"])
-def test_two_processes_train_as_one(two: Unit, text: Path, parallelism: str) -> None:
-    check_alike(two, job_of(text), parallelism)
+def test_two_processes_train_as_one(two: Unit, text: Path, parallelism: str, micro: int | None) -> None:
+    check_alike(two, job_of(text, training={"microBatchSize": micro}), parallelism)
+
+
+@pytest.mark.parametrize("task", ["Answers", None])
+def test_two_processes_that_gather_bf16_train_as_one(two: Unit, text: Path, task: str | None) -> None:
+    own: dict[str, Any] = {"task": {"entrypoint": f"tests.support.tasks:{task}"}, "model": WIDE} if task else {}
+    job = job_of(text, training={"precision": "BF16"}, **own)
+    wanted = trained(alone(job), 4)
+    with two.trainer(job) as trainer:
+        made = trained(trainer, 4)
+    assert all(made["received"])
+    assert made["losses"] == pytest.approx(wanted["losses"], rel=1e-2)
+    assert [mean for mean, _ in made["means"]] == pytest.approx([mean for mean, _ in wanted["means"]], rel=1e-2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        {"training": {"microBatchSize": 2}},
         {"mask": True},
         {"model": {"builtin": {"preset": "pico", "tieEmbeddings": False}}},
         {"sync": {"fragments": 12}},
@@ -63,7 +75,7 @@ def test_two_processes_train_as_one(two: Unit, text: Path, parallelism: str) -> 
         {"model": {"entrypoint": "tests.support.model_kinds:hugging_face", "arguments": LLAMA}},
     ],
     ids=[
-        *("micro batches", "document mask", "untied", "split embedding", "images", "kept counts", "masked answers"),
+        *("document mask", "untied", "split embedding", "images", "kept counts", "masked answers"),
         *("shared container", "parameter in two modules", "buffer that is not saved", "lora", "llama"),
     ],
 )
@@ -98,8 +110,9 @@ def test_dropped_values_depend_on_the_step_and_the_process_alone(two: Unit, text
     assert all(map(torch.equal, seen[0]["deltas"], seen[1]["deltas"]))
 
 
-def test_a_part_that_only_some_processes_use_is_trained(two: Unit, text: Path) -> None:
-    with two.trainer(job_of(text, **kind("used in some batches"))) as trainer:
+@pytest.mark.parametrize("parallelism", ["FSDP", "DDP"])
+def test_a_part_that_only_some_processes_use_is_trained(two: Unit, text: Path, parallelism: str) -> None:
+    with two.trainer(job_of(text, **kind("used in some batches")), parallelism) as trainer:
         assert all(trained(trainer, 6)["received"])
 
 

@@ -60,6 +60,8 @@ class JobTask(ABC):
     """What an example is called, in the plural."""
     unit: str
     """What the mean loss is measured in."""
+    usual_count = 1
+    """How many losses an example has, about."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -120,6 +122,7 @@ class LanguageModel(JobTask):
         """``end_of_document``: the id after which another document begins, unseen. None: a sequence is one."""
         self.field = field
         self._source, self._length, self._end = source, length, end_of_document
+        self.usual_count = length
 
     def __len__(self) -> int:
         return max(0, len(self._source) - 1) // self._length

@@ -17,7 +17,7 @@ from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import obey
 from diloco.learner.unit.orders import Op
 from diloco.learner.unit.rank import ModelParts
-from diloco.model.fragments import trained_parameters
+from diloco.model.fragments import slot_values, trained_parameters
 
 _ENDED: Final = Ending(EndKind.FINISHED, "the first process has ended the session")
 
@@ -30,9 +30,10 @@ class FollowingTrainer(LoopState):
         self._module, self._parameters = parts.module, trained_parameters(parts.module)
         self.device = next(parts.module.parameters()).device
         self.steps = self.tokens = 0
+        for fragment in layout.fragments:  # the first process reads them
+            for _ in slot_values(parts.module, fragment):
+                pass
         self._own = ModelParts(parts.module, layout, world)
-        for fragment in range(len(layout.fragments)):  # the first process reads them
-            self._own.give(fragment)
         self._take(options, parts, code)
         self.kept = Kept(self)
 

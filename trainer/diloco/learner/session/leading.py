@@ -20,6 +20,7 @@ from diloco.learner.unit.channels import Channels
 from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import ModelParts
+from diloco.learner.unit.unit_trainer import UnitReader
 
 
 class LeadingTrainer(SessionTrainer):
@@ -29,6 +30,7 @@ class LeadingTrainer(SessionTrainer):
         """See `SessionTrainer`; all processes make theirs at the same time."""
         super().__init__(options, layout, parts, code)
         self._own, self._world = ModelParts(parts.module, layout, world), world
+        self._reader = UnitReader(self._own)
         self.others = OtherRanks({}, world)
         self.optimizer_identity += f" in {world.ranks} processes, {parting_of(self._parameters)}"
 

@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, Store  # type: igno
 from diloco.learner.unit.channels import Channels
 from diloco.learner.unit.joining import await_all, compare, meeting_at, store_at
 from diloco.learner.unit.starting import Unit
-from diloco.learner.unit.world import NO_LIMIT
+from diloco.learner.unit.world import NO_LIMIT, collected
 from diloco.runtime.process.launchers import as_torchrun
 
 _LONGEST_PAUSE_SECONDS: Final = 1e-3
@@ -48,12 +48,30 @@ class SessionWorld(Channels):
 
     def spread(self, tensor: Tensor) -> Tensor:
         """See `Channels`."""
-        if tensor.device.type != "cpu" and dist.is_initialized():
+        if self._has_device_group():
             dist.broadcast(tensor, 0)
             return tensor
         host = tensor.cpu()
         self.share(host)
         return tensor.copy_(host)
+
+    def collect(self, given: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """See `Channels`."""
+        if self._has_device_group():
+            return collected(given, counts, self.rank)
+        if self.rank:
+            if counts[self.rank]:
+                self._control.send([given.cpu()], 0, 0).wait()
+            return []
+        every = [given, *(torch.empty(count) for count in counts[1:])]
+        for rank, one in enumerate(every):
+            if rank and len(one):
+                self._control.recv([one], rank, 0).wait()
+        return [one.to(self.device) for one in every]
+
+    def _has_device_group(self) -> bool:
+        """Whether the loop's default group, which it has for its own collectives, can carry tensors on the device."""
+        return self.device.type != "cpu" and dist.is_initialized()
 
     def every(self, numbers: Sequence[int], patience_seconds: float) -> list[list[int]]:
         """The ``numbers``, equally many, of all processes, by rank, once all have called this.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diloco.learner.training.share import WHOLE, Share
 
@@ -22,28 +22,23 @@ def parts_of(batch: Batch, most: int | None) -> list[Batch]:
 def accumulate(
     loss: Callable[[Batch], tuple[Tensor, Tensor | float]],
     parts: Sequence[Batch],
-    parameters: Sequence[nn.Parameter],
+    expected: float,
     share: Share = WHOLE,
 ) -> tuple[Tensor, Tensor]:
-    """Set the parameters' gradients to those of the mean loss of all parts; returns the mean and its count.
+    """Set gradients to those of the sum of all processes' losses over ``expected``.
 
-    ``loss``: the sum of a part's losses, and what the sum counts. Every count has the same weight, whatever its part.
+    Returns the sum of this process's losses and their count. ``loss``: both, of a part. ``expected``: about the count
+    in all processes; it only has to be the same in each, as the true one is known after the passes.
     """
+    scale = share.divides_by / expected
     losses: list[Tensor] = []
     counts: list[Tensor] = []
-    alone = len(parts) == 1
-    for part in parts:
+    for number, part in enumerate(parts, 1):
+        share.begin_part(last=number == len(parts))
         summed, count = loss(part)
-        losses.append(summed.detach())
-        counts.append(torch.as_tensor(count, dtype=torch.float32, device=summed.device))
-        if alone:
-            counts[0] = share.summed(counts[0])
-            summed = summed * share.ranks / counts[0]
-        summed.backward()  # type: ignore[no-untyped-call]  # torch's own
-    share.average(parameters)
-    counted = counts[0] if alone else share.summed(sum(counts[1:], counts[0]))
-    if not alone:
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.div_(counted / share.ranks)
-    return share.summed(sum(losses[1:], losses[0])) / counted, counted
+        losses.append(summed.detach().float())
+        # Without a copy from the host, for which it would wait.
+        counts.append(count.detach().float() if isinstance(count, Tensor) else torch.full_like(losses[0], count))
+        (summed * scale).backward()  # type: ignore[no-untyped-call]  # torch's own
+    share.end_parts()
+    return sum(losses[1:], losses[0]), sum(counts[1:], counts[0])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diloco.core.buffers import recycled
 from diloco.core.fragments import Fragment
+from diloco.learner.training.host_copies import Copied, HostCopies
 from diloco.model.fragments import read_fragment, slot_values
 
 
@@ -27,8 +27,8 @@ class Capture:
     """c_tokens: tokens in those steps."""
     _anchor: Tensor
     _values: Tensor
-    _copied: torch.cuda.Event | None
-    """CUDA event after which ``_values`` can be read; None: it already can."""
+    _copied: Copied
+    """The event after which ``_values`` can be read; None: it already can."""
     _subtracted: bool = False
     data_from: int = 0
     """Sequences that the learner had taken when it received the fragment, and now."""
@@ -53,37 +53,19 @@ class Reader:
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self._module = module
-        self._device = device
-        self._stream = _stream(device) if device.type == "cuda" else None
+        self._copies = HostCopies(device)
 
     def host_buffer(self, fragment: Fragment) -> Tensor:
         """A flat f32 buffer for a fragment, in memory that ``device`` can copy to and from asynchronously."""
-        if self._stream is None:
-            return recycled(fragment.numel, torch.float32)
-        return torch.empty(fragment.numel, dtype=torch.float32, pin_memory=True)  # torch reuses pinned memory itself
+        return self._copies.buffer(fragment.numel)
 
-    def read(self, fragment: Fragment) -> tuple[Tensor, torch.cuda.Event | None]:
+    def read(self, fragment: Fragment) -> tuple[Tensor, Copied]:
         """A fragment's current parameters, and the event after which they can be read (None: they already can)."""
         host = self.host_buffer(fragment)
-        if self._stream is None:
+        if self._copies.at_once:
             read_fragment(self._module, fragment, host)
             return host, None
-        # The next step must not change what is being copied: gather on the device, in stream order with the steps, then
-        # copy to the host on another stream.
+        # The next step must not change what is being copied: gather on the device, in stream order with the steps.
         with torch.no_grad():
             gathered = torch.cat([part.reshape(-1) for part in slot_values(self._module, fragment)])
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            host.copy_(gathered, non_blocking=True)
-            copied = _event()
-            copied.record()
-        gathered.record_stream(self._stream)
-        return host, copied
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own
+        return self._copies.copy(gathered, host)

@@ -30,7 +30,7 @@ def mean_loss(
     parameters: Mapping[str, Tensor] | None = None,
     share: Share = WHOLE,
 ) -> Evaluated:
-    """Means of a task's losses and metrics, in f32 arithmetic (see ``arithmetic``) whatever the training's precision.
+    """Means of a task's losses and metrics, in ``arithmetic``: f32, but for a sharded model that trains in BF16.
 
     ``batches``: numbers of examples. ``parameters``: used in place of the module's own of those names, on its device.
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from diloco.learner.data.task import JobTask
+from diloco.learner.training.block_passes import checkpoint_blocks
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.memory import Memory, MemoryExhaustedError
 from diloco.model.fragments import trained_parameters
@@ -95,6 +96,7 @@ class Trial:
             ModelError, DataError: model and task do not go together.
         """
         self._module, self._task, self._training, self._device = module, task, training, device
+        checkpoint_blocks(module, training.activation_checkpointing)
         task.check(module)
         in_process = IN_A_PROCESS + (OF_FEEDBACK if feedback else 0)
         copies = LATER_ON_A_DEVICE if device.type == "cuda" else in_process

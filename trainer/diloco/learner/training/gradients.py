@@ -1,5 +1,7 @@
 """The forward and the backward pass of an inner step."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -7,13 +9,20 @@ from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
 from diloco.learner.training.device import computes_in_bf16
 from diloco.learner.training.share import WHOLE, Numbers, Share
+from diloco.model.sharded import part
 from diloco.spec.training import TrainingSpec
+
+_LEAST_NORM = 1e-6
+"""Added to a norm that divides, as torch's clipping does."""
 
 
 def backpropagate(
     module: nn.Module, task: JobTask, numbers: Numbers, training: TrainingSpec, share: Share = WHOLE
-) -> tuple[Tensor, Tensor]:
-    """Set the parameters' gradients to those of a batch's mean loss; returns the mean and its count, on the device.
+) -> Tensor:
+    """Set the parameters' gradients to those of a batch's mean loss, clipped to ``clipNorm``.
+
+    Returns three f32 values on the device, of the batch in all processes: the mean loss, the gradients' norm before
+    they were clipped, and what the mean counts. Nothing waits for the device.
 
     ``numbers``: of the whole batch's examples. The parameters have no gradients before.
 
@@ -25,7 +34,7 @@ def backpropagate(
     batch = on(device, task.batch(own))
 
     def loss(part: Batch) -> tuple[Tensor, Tensor | float]:
-        with torch.autocast(device.type, torch.bfloat16, enabled=computes_in_bf16(training.precision, device)):
+        with in_training(training, device, share):
             total, count = task.loss(module, part)
         assert isinstance(total, Tensor), "see JobTask.loss"
         if not total.requires_grad:
@@ -40,4 +49,28 @@ def backpropagate(
             f"a tensor of its batch has not {len(own)} as its first dimension, the examples; that is needed with "
             "training.microBatchSize"
         )
-    return accumulate(loss, parts_of(batch, most), [one for one in module.parameters() if one.requires_grad], share)
+    expected = len(numbers) * task.usual_count
+    summed, count = accumulate(loss, parts_of(batch, most), expected, share)
+    gradients = [one.grad for one in module.parameters() if one.requires_grad and one.grad is not None]
+    return _scaled(gradients, share.total(summed, count, gradients), expected, training.optimizer.clip_norm)
+
+
+def in_training(training: TrainingSpec, device: torch.device, share: Share) -> torch.autocast:
+    """What a step's forward pass computes in."""
+    bf16 = share.needs_autocast and computes_in_bf16(training.precision, device)
+    return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+
+
+@torch.no_grad()
+def _scaled(gradients: Sequence[Tensor], total: Tensor, expected: float, clip_norm: float) -> Tensor:
+    """Correct gradients for the true count, and clip them, in one pass over them; see ``backpropagate``.
+
+    ``total``: the sum of losses, their count, and the squared norm of gradients of the sum over ``expected``.
+    """
+    summed, count, squares = total
+    factor = expected / count
+    norm = squares.sqrt() * factor
+    if clip_norm > 0:
+        factor = factor * (clip_norm / (norm + _LEAST_NORM)).clamp(max=1.0)
+    torch._foreach_mul_([part(one) for one in gradients], factor)  # as torch's own clipping does
+    return torch.stack((summed / count, norm, count))

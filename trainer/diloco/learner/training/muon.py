@@ -4,14 +4,15 @@ torch's own is the same to the bit, but takes no stacks (the experts of a mixtur
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diloco.learner.training.adamw import Group, State
-from diloco.model.sharded import part, part_of, whole
+from diloco.learner.training.share import WHOLE, Share
+from diloco.model.sharded import gradient_part, part
 
 _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
 """Of the iteration, steepest at 0 (https://kellerjordan.github.io/posts/muon/), as are steps and epsilon."""
@@ -22,29 +23,42 @@ _EPSILON: Final = 1e-7
 class Muon:
     """Muon with Nesterov momentum and updates of AdamW's size: one rate suits all shapes (arXiv 2502.16982, 2.2)."""
 
-    def __init__(self, groups: Sequence[Group], momentum: float) -> None:
-        """``groups``: of matrices, or stacks (matrices, rows, columns)."""
+    def __init__(self, groups: Sequence[Group], momentum: float, share: Share = WHOLE) -> None:
+        """``groups``: of matrices, or stacks (matrices, rows, columns). ``share``: has each computed only once."""
         self._groups = groups
         self._momentum = momentum
+        self._share = share
         self.state: State = {}
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient. Gradients are overwritten."""
         for group in self._groups:
             scaled = rate * group.scale
-            for parameter in group.parameters:
-                if (gradient := parameter.grad) is None:
-                    continue
-                if parameter not in self.state:
-                    self.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
-                momentum = self.state[parameter]["momentum_buffer"].lerp_(gradient, 1 - self._momentum)
-                # A parted matrix is not orthogonalized by its parts: each process does the whole, and keeps its own.
-                update = orthogonal(whole(gradient.lerp(momentum, self._momentum)))
-                parameter.mul_(1 - scaled * group.weight_decay)
-                part(parameter).add_(
-                    part_of(update, parameter), alpha=-scaled * (0.2 * math.sqrt(max(parameter.shape[-2:])))
-                )
+            for alike in _alike(group.parameters):
+                size = -scaled * (0.2 * math.sqrt(max(alike[0].shape[-2:])))
+                for one, update in zip(alike, self._updates(alike), strict=True):
+                    part(one).mul_(1 - scaled * group.weight_decay).add_(update, alpha=size)
+
+    def _updates(self, parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
+        """This process's parts of the updates of parameters of one shape."""
+        for one in parameters:
+            if one not in self.state:
+                self.state[one] = {"momentum_buffer": torch.zeros_like(one)}
+        momenta = [part(self.state[one]["momentum_buffer"]) for one in parameters]
+        gradients = [gradient_part(one) for one in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - self._momentum)
+        torch._foreach_lerp_(gradients, momenta, self._momentum)
+        return self._share.each_once(orthogonal, gradients, parameters, dtype_of(momenta[0].device))
+
+
+def _alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Those that have gradients, by shapes, and how they are parted."""
+    found: dict[object, list[nn.Parameter]] = {}
+    for one in parameters:
+        if one.grad is not None:
+            found.setdefault((one.shape, getattr(one, "placements", None)), []).append(one)
+    return list(found.values())
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
@@ -53,9 +67,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     In F32 on a CPU that has no BF16 (neither AVX-512 nor AMX): torch then takes ten times as long for it.
     """
     a, b, c = _COEFFICIENTS
-    x = matrices.to(torch.float32 if emulates_bf16(matrices.device) else torch.bfloat16, copy=True).view(
-        -1, *matrices.shape[-2:]
-    )
+    x = matrices.to(dtype_of(matrices.device), copy=True).view(-1, *matrices.shape[-2:])
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
@@ -64,6 +76,11 @@ def orthogonal(matrices: Tensor) -> Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).view(matrices.shape)
+
+
+def dtype_of(device: torch.device) -> torch.dtype:
+    """What ``orthogonal`` computes in."""
+    return torch.float32 if emulates_bf16(device) else torch.bfloat16
 
 
 def emulates_bf16(device: torch.device) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from diloco.learner.training.adamw import AdamW, Group
 from diloco.learner.training.muon import Muon
+from diloco.learner.training.share import WHOLE, Share
 from diloco.model import sharded
 from diloco.model.fragments import trained_parameters
 from diloco.model.matrices import hidden_matrices
@@ -77,18 +78,19 @@ class NamedOptimizer:
     AdamW's weight decay applies only to tensors with two or more dimensions.
     """
 
-    def __init__(self, module: nn.Module, options: InnerOptimizer) -> None:
-        """``module`` is already on its device, and is not moved afterwards.
+    def __init__(self, module: nn.Module, options: InnerOptimizer, share: Share = WHOLE) -> None:
+        """``module`` is already on its device, and is not moved afterwards. ``share``: among the processes it is in.
 
         Raises:
             OptimizerError: a pattern of ``groups`` matches no parameter, or Muon is configured and there is no
                 parameter for it, or one that is no matrix.
         """
         trained = _by_optimizer(module, options)
-        makers = {"AdamW": _adamw, "Muon": _muon}
-        self._parts: dict[OptimizerType, _Part] = {
-            kind: makers[kind](parameters, options) for kind, parameters in trained.items() if parameters
-        }
+        self._parts: dict[OptimizerType, _Part] = {}
+        if trained["AdamW"]:
+            self._parts["AdamW"] = _adamw(trained["AdamW"], options)
+        if trained["Muon"]:
+            self._parts["Muon"] = _muon(trained["Muon"], options, share)
         self.steps = 0
         """Steps made, including those before a restart."""
         of_muon = trained["Muon"]
@@ -96,8 +98,8 @@ class NamedOptimizer:
         """A description of what the state belongs to: for one model, states of equal identity are interchangeable."""
         if of_muon:
             sizes = {kind: sum(one.numel() for one in parameters.values()) for kind, parameters in trained.items()}
-            share = sizes["Muon"] / sum(sizes.values())
-            _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), 100 * share)
+            percent = 100 * sizes["Muon"] / sum(sizes.values())
+            _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), percent)
 
     def step(self, rates: LearningRates) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
@@ -203,10 +205,10 @@ def _by_optimizer(module: nn.Module, options: InnerOptimizer) -> dict[OptimizerT
     return found
 
 
-def _muon(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:
+def _muon(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer, share: Share) -> _Part:
     muon = options.muon_options or MuonOptions()
     groups = _groups(parameters, options, lambda _: muon.weight_decay)
-    return _Part(Muon(groups, muon.momentum), parameters, ("momentum_buffer",))
+    return _Part(Muon(groups, muon.momentum, share), parameters, ("momentum_buffer",))
 
 
 def _adamw(parameters: Mapping[str, nn.Parameter], options: InnerOptimizer) -> _Part:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from diloco.learner.data import DataError
 from diloco.learner.data.task import JobTask
-from diloco.learner.training.device import computes_in_bf16
+from diloco.learner.training.gradients import in_training
 from diloco.learner.training.share import WHOLE, Share
 from diloco.model import ModelError
 from diloco.model.constants import SavedBuffers, changed_in_training, digests
@@ -48,8 +48,7 @@ class StateWatch:
             # Caches have grown now.
             self._saved, self._digests = SavedBuffers(module), digests(module)
             self._watches = self._is_steady(self._first)
-            bf16 = torch.autocast(device.type, torch.bfloat16, enabled=computes_in_bf16(training.precision, device))
-            with seeded_by("probe", device), torch.no_grad(), bf16:
+            with seeded_by("probe", device), torch.no_grad(), in_training(training, device, share):
                 task.loss(module, batch)
         except (DataError, ModelError, torch.OutOfMemoryError):
             raise

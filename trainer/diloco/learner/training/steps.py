@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from diloco.learner.data.task import JobTask, on
-from diloco.learner.training.compiled import compile_blocks
+from diloco.learner.training.block_passes import checkpoint_blocks, prepare_blocks
 from diloco.learner.training.evaluate import Evaluated, mean_loss
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError, learning_rates
@@ -23,7 +21,7 @@ from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.learner.training.state_watch import StateWatch
 from diloco.model.fragments import trained_parameters
 from diloco.model.randomness import seeded_by
-from diloco.model.sharded import by_mesh, is_parted, whole
+from diloco.model.sharded import is_parted
 from diloco.spec import JobSpec
 from diloco.spec.training import OptimizerType
 
@@ -61,6 +59,7 @@ class InnerSteps:
         self._module, self._task, self._share = module, task, share
         self._options = job.training
         self._parameters = trained_parameters(module)
+        checkpoint_blocks(module, job.training.activation_checkpointing)
         task.check(module)
         own = task.optimizer(self._parameters)
         if own is not None and any(map(is_parted, self._parameters.values())):
@@ -69,7 +68,7 @@ class InnerSteps:
                 "out, or use processesPerNode 1"
             )
         self.optimizer = (
-            NamedOptimizer(module, job.training.optimizer)
+            NamedOptimizer(module, job.training.optimizer, share)
             if own is None
             else OwnOptimizer([own], self._parameters, job.training.optimizer, task)
         )
@@ -77,9 +76,8 @@ class InnerSteps:
         few = on(self._device, task.batch(np.arange(min(2, batch_size))))
         self.watch = StateWatch(module, task, few, job.training, share)
         self._skipped_in_a_row = 0
-        if job.training.compile:
-            compile_blocks(module, lambda: self._gradients(np.arange(batch_size), 0))
-            self.optimizer.zero_grad()
+        prepare_blocks(module, job.training, lambda: self._gradients(np.arange(batch_size), 0))
+        self.optimizer.zero_grad()
 
     def step(self, numbers: Numbers, began: int, progress: float) -> Made:
         """One inner step on the examples ``numbers``.
@@ -120,20 +118,11 @@ class InnerSteps:
         key = f"step {self._options.seed} {began}" + f" {self._share.rank}" * (self._share.rank > 0)
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(key, self._device):
-            loss, count = backpropagate(self._module, self._task, numbers, self._options, self._share)
-        used = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
-        # What several meshes have cannot go into one operation.
-        parts = by_mesh(used)
-        norms = [whole(get_total_norm([one.grad for one in part if one.grad is not None])) for part in parts]
-        norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
-        if self._options.optimizer.clip_norm > 0:
-            for part in parts:
-                clip_grads_with_norm_(part, self._options.optimizer.clip_norm, norm)
-        # Read all values with one wait for the device.
-        loss_value, norm_value, counted = torch.stack((loss, norm, count)).tolist()
+            values = backpropagate(self._module, self._task, numbers, self._options, self._share)
+        loss, norm, counted = values.tolist()
         if counted <= 0:
             raise self._task.mistake(f"its loss has a count of {counted:g} in a batch; it must be above 0")
-        return loss_value, norm_value
+        return loss, norm
 
     def _skip(self, loss: float) -> None:
         self.optimizer.zero_grad()

@@ -54,6 +54,13 @@ class Channels(ABC):
         self._saving.allgather(every, own).wait()
         return [one.tolist() for one in every]
 
+    def all_have(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The ``numbers``, equally many, of all processes, by rank."""
+        own = torch.tensor(numbers, dtype=torch.int64)
+        every = [torch.empty_like(own) for _ in range(self.ranks)]
+        self._control.allgather(every, own).wait()
+        return [one.tolist() for one in every]
+
     def least(self, number: int) -> int:
         """The least ``number`` of all processes."""
         least = torch.tensor([number])
@@ -63,3 +70,10 @@ class Channels(ABC):
     @abstractmethod
     def spread(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor on the device, which is contiguous, with that of the first process; returns it."""
+
+    @abstractmethod
+    def collect(self, given: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """In the first process what each has ``given``, flat, on the device, by rank; in the others nothing.
+
+        ``counts``: the elements of each.
+        """

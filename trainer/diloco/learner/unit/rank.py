@@ -9,12 +9,15 @@ from torch import Tensor, nn
 from diloco.core.fragments import Layout
 from diloco.learner.data.opening import LearnerData
 from diloco.learner.training.evaluate import Evaluated
+from diloco.learner.training.host_copies import Copied, HostCopies
 from diloco.learner.training.steps import InnerSteps
+from diloco.learner.unit.boxes import OwnBoxes
 from diloco.learner.unit.channels import Channels
+from diloco.learner.unit.exchange import Exchange
 from diloco.learner.unit.sharding import Parted
 from diloco.learner.unit.world import World
-from diloco.model.fragments import slot_values, trained_parameters
-from diloco.model.sharded import part, part_of, swapped_parts
+from diloco.model.fragments import trained_parameters
+from diloco.model.sharded import kept_parts, part
 from diloco.spec import JobSpec
 
 
@@ -23,48 +26,51 @@ class ModelParts:
 
     def __init__(self, module: nn.Module, layout: Layout, world: Channels) -> None:
         self.module, self.layout, self.world = module, layout, world
-        self._received = {
-            name: part(one).detach().to("cpu", copy=True) for name, one in trained_parameters(self.module).items()
-        }
+        self._parts = {name: part(one).detach() for name, one in trained_parameters(self.module).items()}
+        self._boxes = OwnBoxes(layout, trained_parameters(self.module))
+        self._exchange = Exchange(self.module, layout, self._boxes.places, world)
+        self._copies = HostCopies(world.device)
+        received = [self._copies.copy(self._boxes.read(one, self._parts)) for one in range(len(layout.fragments))]
+        self._received: list[tuple[Tensor, Copied]] = received
+        """This process's values of each fragment as received, flat, in host memory."""
 
     @torch.no_grad()
-    def give(self, fragment: int) -> None:
-        """In the others: give the first process, which reads it, all of a fragment."""
-        for _ in slot_values(self.module, self.layout.fragments[fragment]):
-            pass
+    def give(self, fragment: int) -> Tensor | None:
+        """In the first process all of a fragment, flat f32 on the device; in the others None."""
+        return self._exchange.whole(fragment, self._parts)
 
     @torch.no_grad()
     def receive(self, fragment: int, values: Tensor | None) -> None:
-        """Overwrite a fragment with ``values``, flat f32 in host memory, which the first process has."""
-        device = self.world.device
-        for slot in self.layout.fragments[fragment].slots:
-            parameter, piece = self.module.get_parameter(slot.tensor.name), slot.tensor
-            given = torch.empty(piece.shape, device=device)
-            if values is not None:
-                given.copy_(values[slot.offset : slot.offset + piece.numel].view(piece.shape))
-            self.world.spread(given)
-            if given.shape == parameter.shape:
-                own, mine = part_of(given, parameter), None
-            else:
-                rows = slice(piece.first_row, piece.first_row + piece.shape[0])
-                full = torch.empty(parameter.shape, device=device)
-                inside = torch.zeros(parameter.shape, dtype=torch.bool, device=device)
-                full[rows], inside[rows] = given, True
-                own, mine = part_of(full, parameter), part_of(inside, parameter)
-            for target in (part(parameter), self._received[piece.name]):
-                target.copy_(own if mine is None else torch.where(mine, own, target.to(device)))
+        """Overwrite a fragment with ``values``, flat f32 in host memory, which the first process has.
+
+        Raises:
+            ValueError: they are of another size or type.
+        """
+        numel, device = self.layout.fragments[fragment].numel, self.world.device
+        if values is None:
+            flat = torch.empty(numel, device=device)
+        elif values.shape != (numel,) or values.dtype != torch.float32:
+            raise ValueError(f"fragment {fragment} is {numel} f32 elements, not {values.dtype} {tuple(values.shape)}")
+        else:
+            flat = values.to(device, non_blocking=True)
+        own = self._boxes.taken(fragment, self.world.spread(flat))
+        self._boxes.write(fragment, own, self._parts)
+        self._received[fragment] = self._copies.copy(own)
 
     @contextmanager
     def as_received(self) -> Iterator[None]:
         """Inside, the model is as received, without gradients."""
-        with torch.no_grad(), swapped_parts(self.module, self._received):
+        device = self.world.device
+        with torch.no_grad(), kept_parts(self.module, self._parts) as parts:
+            for fragment, (values, copied) in enumerate(self._received):
+                if copied is not None:
+                    torch.cuda.current_stream(device).wait_event(copied)
+                self._boxes.write(fragment, values.to(device, non_blocking=True), parts)
             yield
 
 
 class Rank(ModelParts):
     """One process's parts, and what makes its share of each step."""
-
-    world: World
 
     def __init__(self, job: JobSpec, parted: Parted, layout: Layout, data: LearnerData, world: World) -> None:
         """``data``: the learner's; the same in all processes.
@@ -72,10 +78,9 @@ class Rank(ModelParts):
         Raises:
             DataError, OptimizerError, ModelError: see `InnerSteps`.
         """
-        super().__init__(parted.module, layout, world)
-        self.data = data
         batch_size = data.sampler.sampling.batch_size
-        self.inner = InnerSteps(job, parted.module, data.task, batch_size, parted.share)
+        self.data, self.inner = data, InnerSteps(job, parted.module, data.task, batch_size, parted.share)
+        super().__init__(parted.module, layout, world)
 
     def start_over(self) -> None:
         """Drop the inner optimizer's state."""

@@ -1,14 +1,16 @@
 """Parts a model among the processes of a learner."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from diloco.learner.training.device import computes_in_bf16
 from diloco.learner.training.share import Share
+from diloco.learner.unit.group_share import GroupShare
 from diloco.learner.unit.world import World
 from diloco.model import ModelError
 from diloco.model.blocks import blocks_of
@@ -16,43 +18,11 @@ from diloco.model.build import blank_model, build_model
 from diloco.model.entrypoint import EntrypointError, load_entrypoint, one_line
 from diloco.model.fragments import trained_parameters
 from diloco.model.probe import put_in_training
-from diloco.model.sharded import is_parted, part, part_of
+from diloco.model.sharded import is_parted, keep_in_bf16, part, part_of
 from diloco.spec import JobSpec
 from diloco.spec.placement import Pool
 
 _FIELD: Final = "model.parallelize"
-
-
-class GroupShare(Share):
-    """The rows of a batch that this process has in ``mesh``, of one dimension."""
-
-    def __init__(self, mesh: DeviceMesh, *, copies: bool) -> None:
-        """``copies``: each process has the whole model, and nothing else averages its gradients."""
-        self.rank, self.ranks = mesh.get_local_rank(), mesh.size()
-        self._group, self._copies, self._device = mesh.get_group(), copies, mesh.device_type
-
-    def summed(self, values: Tensor) -> Tensor:
-        """See `Share`."""
-        total = values.detach().clone()
-        torch.distributed.all_reduce(total, group=self._group)
-        return total
-
-    def average(self, parameters: Sequence[nn.Parameter]) -> None:
-        """See `Share`. A process that has not used a parameter counts with zeros."""
-        if not self._copies:
-            return
-        used = torch.tensor([float(one.grad is not None) for one in parameters], device=parameters[0].device)
-        for one, users in zip(parameters, self.summed(used).tolist(), strict=True):
-            if users:
-                one.grad = torch.zeros_like(one) if one.grad is None else one.grad
-                torch.distributed.all_reduce(one.grad, group=self._group)
-                one.grad.div_(self.ranks)
-
-    def anywhere(self, found: bool) -> bool:  # noqa: FBT001  # its only parameter
-        """See `Share`."""
-        count = torch.tensor(int(found), device=self._device)
-        torch.distributed.all_reduce(count)
-        return bool(count)
 
 
 class Parted(NamedTuple):
@@ -69,10 +39,16 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
     Raises:
         ModelError: it cannot be built or parted.
     """
-    copies = pool.parallelism == "DDP" and spec.model.parallelize is None
+    own = spec.model.parallelize is not None
+    copies = pool.parallelism == "DDP" and not own
+    bf16 = not copies and not own and computes_in_bf16(spec.training.precision, world.device)
     module = build_model(spec, values=False) if copies else _without_values(spec)
     names = list(trained_parameters(module))
-    mesh = world.mesh if copies else _parallelized(module, spec, world)
+    mesh = world.mesh
+    if own:
+        mesh = _own(module, spec, world)
+    elif not copies:
+        _part(module, world, _mesh_of(pool, world), bf16=bf16)
     _check(module, names, parted=not copies and world.ranks > 1)
     if (batch := pool.largest_batch(spec.training)) % mesh.size():
         raise ModelError(
@@ -88,7 +64,11 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
         if isinstance(one, FSDPModule):
             module.register_forward_hook(_reshard)
             break
-    return Parted(module, GroupShare(mesh, copies=copies))
+    if bf16:
+        keep_in_bf16(module)
+    # The user's code may mix types, and compute losses, as autocast lets it; ours does not.
+    autocast = not bf16 or spec.has_own_code or spec.model.entrypoint is not None
+    return Parted(module, GroupShare(module, mesh, world, copies=copies, autocast=autocast))
 
 
 def _without_values(spec: JobSpec) -> nn.Module:
@@ -98,22 +78,30 @@ def _without_values(spec: JobSpec) -> nn.Module:
     return build_model(spec) if any(one.is_meta for one in hidden) else module
 
 
-def _parallelized(module: nn.Module, spec: JobSpec, world: World) -> DeviceMesh:
-    """Part ``module``; returns the mesh whose processes share out a batch."""
-    for name, parameter in module.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001  # no public name
-            raise ModelError(
-                f"model: {name} has a hook for its gradient, which is lost in a learner of several processes; remove it"
-            )
-    if spec.model.parallelize is not None:
-        return _own(module, spec.model.parallelize, world)
+def _mesh_of(pool: Pool, world: World) -> DeviceMesh:
+    """The processes that have the model together; in a first dimension, those that have the same parts."""
+    if pool.parallelism == "FSDP":
+        return world.mesh
+    if world.ranks == pool.nodes_per_learner:  # on a machine with fewer devices than the manifest has
+        raise ModelError(
+            "regions[].pools[].parallelism: HSDP needs several processes on each node, and there is one; "
+            "use processesPerNode, or FSDP"
+        )
+    return world.by_node(pool.nodes_per_learner)
+
+
+def _part(module: nn.Module, world: World, mesh: DeviceMesh, *, bf16: bool) -> None:
+    """Part ``module`` by torch's FSDP. ``bf16``: what passes compute in."""
+    _check_hooks(module)
     if world.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         raise ModelError(
             f"regions[].pools[].parallelism: FSDP on a CPU needs a newer torch than {torch.__version__}; use DDP"
         )
+    # Gathered in half of the bytes, and nothing whole is kept from one pass to the other, as autocast's copies are.
+    policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32) if bf16 else MixedPrecisionPolicy()
     try:
         for one in (*blocks_of(module), module):
-            fully_shard(one, mesh=world.mesh)
+            fully_shard(one, mesh=mesh, mp_policy=policy)
             # In newer torch; with an older one all processes must use the same parameters in a step.
             if set_unused := getattr(one, "set_reduce_scatter_unused_params", None):
                 set_unused(True)
@@ -122,11 +110,21 @@ def _parallelized(module: nn.Module, spec: JobSpec, world: World) -> DeviceMesh:
             f"model: torch cannot part it among processes: {one_line(error)}; change it, use processesPerNode 1, or "
             f"{_FIELD}"
         ) from error
-    return world.mesh
 
 
-def _own(module: nn.Module, function: str, world: World) -> DeviceMesh:
-    """Part ``module`` by the user's function."""
+def _check_hooks(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001  # no public name
+            raise ModelError(
+                f"model: {name} has a hook for its gradient, which is lost in a learner of several processes; remove it"
+            )
+
+
+def _own(module: nn.Module, spec: JobSpec, world: World) -> DeviceMesh:
+    """Part ``module`` by the user's function; returns the mesh whose processes share out a batch."""
+    _check_hooks(module)
+    function = spec.model.parallelize
+    assert function is not None, "there is one"
     try:
         made = load_entrypoint(function, _FIELD)(module, world.mesh)
     except EntrypointError as error:

@@ -9,16 +9,32 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from diloco.core.fragments import Fragment
 from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
+from diloco.learner.training.host_copies import Copied
 from diloco.learner.training.share import Numbers
 from diloco.learner.training.steps import Made
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
-from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.rank import ModelParts, Rank
 from diloco.model.fragments import trained_parameters
 from diloco.spec import JobSpec
+
+
+class UnitReader(Reader):
+    """Copies fragments, whole, from all processes to the host of the first."""
+
+    def __init__(self, parts: ModelParts) -> None:
+        super().__init__(parts.module, parts.world.device)
+        self._parts = parts
+
+    def read(self, fragment: Fragment) -> tuple[Tensor, Copied]:
+        """See `Reader`."""
+        values = self._parts.give(fragment.index)
+        assert values is not None, "this process is the first"
+        return (values, None) if self._copies.at_once else self._copies.copy(values)
 
 
 class UnitTrainer(InnerTrainer):
@@ -30,7 +46,7 @@ class UnitTrainer(InnerTrainer):
         self.device = rank.world.device
         self._module = rank.module
         self._parameters = trained_parameters(rank.module)
-        self._reader = Reader(rank.module, self.device)
+        self._reader = UnitReader(rank)
         self._rank, self._world = rank, rank.world
         self._begin(job, rank.data, rank.inner)
         self.others = OtherRanks(self.others.places, rank.world)

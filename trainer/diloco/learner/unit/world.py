@@ -1,5 +1,6 @@
 """The processes of one learner, connected. The first, rank 0, is the learner itself."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -32,14 +33,37 @@ class World(Channels):
         super().__init__(rank, ranks, device, _host_group(), _host_group())
         self.mesh: DeviceMesh = init_device_mesh(device.type, (ranks,))
 
+    def by_node(self, nodes: int) -> DeviceMesh:
+        """All processes in two dimensions: nodes, and those of each. All call it, and each call makes groups."""
+        return init_device_mesh(self.device.type, (nodes, self.ranks // nodes), mesh_dim_names=("nodes", "processes"))
+
     def spread(self, tensor: Tensor) -> Tensor:
         """See `Channels`."""
         dist.broadcast(tensor, 0)
         return tensor
 
+    def collect(self, given: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """See `Channels`."""
+        return collected(given, counts, self.rank)
+
     def leave(self) -> None:
         """Close the connections."""
         dist.destroy_process_group()
+
+
+def collected(given: Tensor, counts: Sequence[int], rank: int) -> list[Tensor]:
+    """See `Channels.collect`; by the default group."""
+    if rank:
+        _exchange([dist.P2POp(dist.isend, given, 0)] if counts[rank] else [])
+        return []
+    every = [given, *(given.new_empty(count) for count in counts[1:])]
+    _exchange([dist.P2POp(dist.irecv, one, rank) for rank, one in enumerate(every) if rank and len(one)])
+    return every
+
+
+def _exchange(operations: list[dist.P2POp]) -> None:
+    for one in dist.batch_isend_irecv(operations) if operations else ():
+        one.wait()
 
 
 def _host_group() -> dist.ProcessGroup:

@@ -12,6 +12,7 @@ from typing import Any
 from diloco.spec.automatic import AUTO, allowed
 from diloco.spec.checks import (
     AUTO_OF_ONE_PROCESS,
+    HSDP_OF_SEVERAL,
     LEAST_LENGTH,
     MAXIMUM_LEARNERS,
     MAXIMUM_PODS,
@@ -126,6 +127,7 @@ _SPEC = (
             "training.microBatchSize": "!has(self.training.microBatchSize)",
             "training.precision": "self.training.precision == 'Auto'",
             "training.compile": "!self.training.compile",
+            "training.activationCheckpointing": "self.training.activationCheckpointing == 'None'",
         }.items()
     ),
     Rule(
@@ -274,6 +276,14 @@ _POOL = (
         "%s is above learners less excludedIndices, %s; use at most as many, or leave it out",
         "minimumLearners",
         ("self.minimumLearners", _size("self")),
+    ),
+    Rule(
+        # Processes may follow from accelerators in the limits.
+        f"""!has(self.parallelism) || self.parallelism != 'HSDP'
+            || {_or_default("self", "nodesPerLearner")} > 1
+            && (!has(self.processesPerNode) || self.processesPerNode > 1)""",
+        HSDP_OF_SEVERAL,
+        "parallelism",
     ),
     Rule(
         f"!has(self.batchSize) || type(self.batchSize) == int || {_ranks('self')} == 1",

@@ -89,6 +89,7 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
             f"{_BUDGET}, steps times batchSize times sequenceLength times the learners",
         ),
         **dict.fromkeys(("amp", "bf16", "dtype", "fp16", "mixedPrecision"), _PRECISION),
+        "gradientCheckpointing": "is not a field here; use activationCheckpointing: Full",
         "gradientAccumulationSteps": "is not a field here; use microBatchSize, sequences in one forward pass",
     },
     "InnerOptimizer": {
