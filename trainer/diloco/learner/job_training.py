@@ -14,7 +14,7 @@ from diloco.learner.mailboxes.orders import Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.device import choose_device, peak_flops, set_up
-from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
+from diloco.learner.training.fragment_trainer import FragmentTrainer, LateResult, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import await_others, facts_of, joined, store_at
 from diloco.learner.unit.starting import Unit
@@ -31,8 +31,8 @@ class Training(NamedTuple):
     """What trains in a learner."""
 
     trainer: FragmentTrainer
-    step: Callable[[float], StepResult] | None
-    """Makes an inner step, given the job's progress; None: a loop of the user's own does."""
+    step: Callable[[float], StepResult | LateResult] | None
+    """Makes or begins an inner step, given the job's progress; None: a loop of the user's own does."""
     batch: FoundBatch
     flops_of_token: float
     """0: not known, or of no use."""
@@ -65,7 +65,7 @@ def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: U
     batch = found_batch(options, module, task, layout.digest, device)
     data = open_data(spec, options.learner, task, batch_size=batch.size, hand=Hand(wakeup.notify))
     trainer = InnerTrainer(spec, module, layout, data, device)
-    return Training(trainer, trainer.step, batch, flops)
+    return Training(trainer, trainer.begin, batch, flops)
 
 
 def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
@@ -95,7 +95,7 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
 
     flops = _flops_of_token(spec, module, device)
     batch = FoundBatch(trainer.batch_size)
-    return Training(trainer, trainer.step, batch, flops, unit.ranks, lambda: unit.end(leave))
+    return Training(trainer, trainer.begin, batch, flops, unit.ranks, lambda: unit.end(leave))
 
 
 def _flops_of_token(spec: JobSpec, module: nn.Module, device: torch.device) -> int:

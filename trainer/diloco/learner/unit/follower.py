@@ -1,21 +1,22 @@
 """What the other processes of a learner do: wait for an order, do it, and wait for the next."""
 
-from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
-from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.orders import Op, Order, OrderError
 from diloco.learner.unit.rank import Rank
+
+_DURING_A_STEP: Final = frozenset({Op.CAPTURE, Op.APPLY})
+"""What the first process tells before it waits for a step's numbers."""
 
 
 class Obeying(Protocol):
     """What takes orders: see `ModelParts` and `Rank`."""
 
-    def give(self, fragment: int) -> None:
+    def give(self, fragment: int) -> object:
         """See `ModelParts`."""
 
     def receive(self, fragment: int, values: Tensor | None) -> None:
@@ -37,11 +38,12 @@ def follow(rank: Rank, checkpoints: RankCheckpoints) -> None:
     """
     world, batch_size = rank.world, rank.data.sampler.sampling.batch_size
     while (order := world.hear()).op is not Op.END:
+        if order.op not in _DURING_A_STEP:
+            rank.inner.settle()
         if order.op is Op.STEP:
             numbers = torch.empty(batch_size, dtype=torch.int64)
             world.share(numbers)
-            with suppress(TrainingDivergedError):  # the first process says what then
-                rank.inner.step(numbers.numpy(), order.a, order.x)
+            rank.inner.begin(numbers.numpy(), order.a, order.x)
         else:
             obey(order, rank, checkpoints)
     checkpoints.close()
