@@ -19,20 +19,25 @@ def _whole(model: nn.Module, _rank: int, _ranks: int) -> nn.Module:
 
 
 def _sharded(model: nn.Module, _rank: int, ranks: int) -> nn.Module:
-    return fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    return model
 
 
 def _in_copies(model: nn.Module, _rank: int, ranks: int) -> nn.Module:
-    return fully_shard(model, mesh=init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("copies", "parts")))
+    fully_shard(model, mesh=init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("copies", "parts")))
+    return model
 
 
 def _on_a_small_mesh(model: nn.Module, _rank: int, ranks: int) -> nn.Module:
-    return fully_shard(model, mesh=init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("a", "b"))["b"])
+    fully_shard(model, mesh=init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("a", "b"))["b"])
+    return model
 
 
 def _sharded_in_the_first(model: nn.Module, rank: int, ranks: int) -> nn.Module:
     mesh = init_device_mesh("cpu", (ranks,))
-    return model if rank else fully_shard(model, mesh=mesh)
+    if not rank:
+        fully_shard(model, mesh=mesh)
+    return model
 
 
 _HOW = {
