@@ -31,22 +31,31 @@ class Muon:
         self.state: State = {}
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        """Update every parameter that has a gradient. Gradients are overwritten."""
+    def step(self, rate: float, skip: Tensor | None = None) -> None:
+        """Update every parameter that has a gradient. Gradients are overwritten.
+
+        ``skip``: f32, a scalar on the device; 1: change nothing.
+        """
         for group in self._groups:
             scaled = rate * group.scale
+            left: float | Tensor = 1 - scaled * group.weight_decay
+            if skip is not None:
+                left = torch.where(skip > 0, 1.0, left)
             for alike in _alike(group.parameters):
                 size = -scaled * (0.2 * math.sqrt(max(alike[0].shape[-2:])))
-                for one, update in zip(alike, self._updates(alike), strict=True):
-                    part(one).mul_(1 - scaled * group.weight_decay).add_(update, alpha=size)
+                for one, update in zip(alike, self._updates(alike, skip), strict=True):
+                    part(one).mul_(left).add_(update if skip is None else update * (1 - skip), alpha=size)
 
-    def _updates(self, parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
+    def _updates(self, parameters: Sequence[nn.Parameter], skip: Tensor | None) -> Iterator[Tensor]:
         """This process's parts of the updates of parameters of one shape."""
         for one in parameters:
             if one not in self.state:
                 self.state[one] = {"momentum_buffer": torch.zeros_like(one)}
         momenta = [part(self.state[one]["momentum_buffer"]) for one in parameters]
         gradients = [gradient_part(one) for one in parameters]
+        if skip is not None:
+            for momentum, gradient in zip(momenta, gradients, strict=True):
+                torch.where(skip > 0, momentum, gradient, out=gradient)  # with which the momentum stays as it is
         torch._foreach_lerp_(momenta, gradients, 1 - self._momentum)
         torch._foreach_lerp_(gradients, momenta, self._momentum)
         return self._share.each_once(orthogonal, gradients, parameters, dtype_of(momenta[0].device))
