@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality scale mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -125,6 +125,7 @@ lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, a
 	$(BIN)/python scripts/generate_pod_fields.py --check
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_quality.py --check
+	$(BIN)/python scripts/generate_scale.py --check
 
 format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
@@ -156,6 +157,9 @@ pod-fields: $(STAMP) ## Generate the fields of Kubernetes' types that a job pass
 
 quality: $(STAMP) ## Generate the tables of docs/explanation/quality.md and the recommendations from what was measured
 	$(BIN)/python scripts/generate_quality.py
+
+scale: $(STAMP) ## Generate the tables of docs/how-to/scale.md from what plan counts of models of 1B to 70B parameters
+	$(BIN)/python scripts/generate_scale.py
 
 mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours (MUTANTS='--sample 100': so many)
 	PYTHONPATH=trainer:operator $(BIN)/python scripts/mutate.py $(MUTANTS)

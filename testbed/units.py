@@ -78,7 +78,9 @@ def follow_jobs(world: World, checkpoints: Path) -> None:
     """In another process than the first: follow it through one job after the other."""
     while job := heard(world):
         with suppress(DataError, LayoutError, ModelError, OptimizerError):
-            rank = rank_of(json.loads(job), world, None)
+            told = json.loads(job)
+            rank = rank_of(told["job"], world, None)
+            rank.inner._late = told["late"]  # as on a device
             follow(rank, RankCheckpoints(checkpoints, rank.inner, world, world.ranks))
             held_bytes(world)
     world.leave()
@@ -101,15 +103,16 @@ class Unit:
             self.world.leave()
 
     @contextmanager
-    def trainer(self, job: JobSpec, parallelism: str = "FSDP") -> Iterator[UnitTrainer]:
-        """The learner's trainer; the processes wait again afterwards."""
+    def trainer(self, job: JobSpec, parallelism: str = "FSDP", *, late: bool = False) -> Iterator[UnitTrainer]:
+        """The learner's trainer; the processes wait again afterwards. ``late``: a step's numbers are, as on a GPU."""
         nodes = 2 if parallelism == "HSDP" else 1
         pool = {"processesPerNode": self.world.ranks // nodes, "nodesPerLearner": nodes, "parallelism": parallelism}
         plain = of_one(job, pool)
-        heard(self.world, json.dumps(plain))
+        heard(self.world, json.dumps({"job": plain, "late": late}))
         spec = JobSpec.model_validate(plain)
         source = build_model(spec)
         trainer = UnitTrainer(spec, source, rank_of(plain, self.world, source))
+        trainer._inner._late = late  # as on a device
         del source
         try:
             yield trainer

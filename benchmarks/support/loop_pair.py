@@ -27,7 +27,7 @@ from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
 from diloco.learner.mailboxes.push_queue import PushQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.fragment_trainer import StepResult
+from diloco.learner.training.fragment_trainer import LateResult, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.fragments import layout_of
 from diloco.model.logits import logits_of
@@ -83,14 +83,14 @@ class PlainLoop:
 class _PairedTrainer(InnerTrainer):
     """A learner's trainer. Before each block of its steps the plain loop makes one."""
 
-    def begin(self, pair: "LoopPair") -> None:
+    def receive_model(self, pair: "LoopPair") -> None:
         """Receive the model."""
         self._pair, self._boxes = pair, pair.boxes
         self._boxes.holdings.admitted(HERE, range(pair.fragments))
         for fragment in range(pair.fragments):
             self._arrive(fragment, 0)
 
-    def step(self, progress: float) -> StepResult:
+    def begin(self, progress: float) -> StepResult | LateResult:
         """What a link's threads do, and a step; at the begin of a block the plain loop's before."""
         if self.steps % self._pair.block_steps == 0:
             self._pair.change_over(over=self.steps >= self._pair.most_steps)
@@ -99,7 +99,7 @@ class _PairedTrainer(InnerTrainer):
             fragment, version = self.steps % count, 1 + self.steps // count
             self._boxes.requests.put(GradientRequest(HERE, fragment, version, 1))
             self._arrive((fragment + count // 2) % count, version)
-        return super().step(progress)
+        return super().begin(progress)
 
     def _arrive(self, fragment: int, version: int) -> None:
         captured = self.capture(fragment)
@@ -148,12 +148,12 @@ class LoopPair:
     def run(self, most_steps: int, staleness_bound_steps: int) -> None:
         """Until each has made so many steps, a multiple of a block's."""
         self.most_steps, self._since = most_steps, 0.0
-        self._trainer.begin(self)
+        self._trainer.receive_model(self)
         settings = LoopSettings(staleness_bound_steps, 10**9)
         sender = threading.Thread(target=self._send) if self._sends else None
         if sender:
             sender.start()
-        InnerLoop(self._trainer, self._wiring, settings, Activity(time.monotonic)).run(self._trainer.step)
+        InnerLoop(self._trainer, self._wiring, settings, Activity(time.monotonic)).run(self._trainer.begin)
         self.boxes.push_queue.close()
         if sender:
             sender.join()

@@ -15,7 +15,7 @@ from diloco.learner.mailboxes.orders import Ending, Orders
 from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.fragment_trainer import StepResult
+from diloco.learner.training.fragment_trainer import LateResult, StepResult
 from diloco.simulate.counted import CountedTrainer
 from tests.support.hand_clock import HandClock
 
@@ -141,10 +141,10 @@ class LoopBench(CountedTrainer):
         """An event: this much time passes."""
         self.clock.now += seconds
 
-    def run(self, *steps: tuple[float, bool]) -> Ending:
-        """Make these steps (seconds, and whether each is skipped), then stop."""
+    def run(self, *steps: tuple[float, bool], late: bool = False) -> Ending:
+        """Make these steps (seconds, and whether each is skipped), then stop. ``late``: with ``begin``."""
         self.steps_to_make = list(steps)
-        return self.loop.run(self.step)
+        return self.loop.run(self.begin if late else self.step)
 
     def has_data(self) -> bool:
         return self.dealt
@@ -168,6 +168,22 @@ class LoopBench(CountedTrainer):
             return StepResult(math.nan, 0, seconds, 1.0, 0.1, skipped=True)
         super().step(progress)
         return StepResult(2.0, STEP_TOKENS, seconds, 1.0, 0.1, skipped=False)
+
+    def begin(self, progress: float) -> LateResult:
+        """The same as ``step``, with numbers that are late."""
+        before = self.steps, self.tokens
+        self.make(1)
+        received = list(self._since_steps)
+
+        def settled() -> StepResult:
+            after = [one for one, since in enumerate(self._since_steps) if since != received[one]]
+            self.steps, self.tokens = before
+            result = self.step(progress)
+            for fragment in after:
+                self._since_steps[fragment], self._since_tokens[fragment] = self.steps, self.tokens
+            return result
+
+        return settled
 
     def apply(self, fragment: int, version: int, values: Tensor) -> None:
         self.clock.now += 0.5

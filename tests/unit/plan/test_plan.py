@@ -10,8 +10,9 @@ import pytest
 from diloco.cli.manifests.plan_view import needs_table, plan_view
 from diloco.plan.document import document
 from diloco.plan.fit.fit import FitKind
+from diloco.plan.memory import Passes
 from diloco.plan.needs import CONNECTION_BYTES
-from diloco.plan.plan import Plan, make_plan
+from diloco.plan.plan import Counted, Plan, make_plan
 from diloco.plan.world import read_world
 from diloco.spec import DiLoCoJob
 from tests.support.drawn import drawn
@@ -33,11 +34,11 @@ def plan(
     links: list[str],
     steps: list[str],
     model_size: int | Sequence[int] | None = None,
-    frozen_bytes: int = 0,
+    counted: Counted | None = None,
     **changes: Any,
 ) -> Plan:
     made = job(**changes)
-    return make_plan(made, read_world(made.spec, links, steps), model_size, frozen_bytes)
+    return make_plan(made, read_world(made.spec, links, steps), model_size, counted)
 
 
 def test_pools_with_learners_are_groups_behind_their_regions_link() -> None:
@@ -167,6 +168,20 @@ def test_a_model_that_a_device_cannot_hold_is_told_before_it_is_tried() -> None:
     told = " ".join(drawn(plan_view(small), 200).split())
     assert "planned does not fit: DeviceTooSmall" in told
     assert "a learner needs at least 1.40 TB of its device, which has 85.9 GB" in told
+
+
+def test_activations_count_for_a_device_and_operations_for_its_speed() -> None:
+    counted = Counted(flops_of_token=3 * 10**11, passes={"west/a": Passes(2, 10**10)})
+    regions = [{"name": "west", "pools": [{"name": "a", "learners": 2, "processesPerNode": 16, "batchSize": 16}]}]
+    made = plan(["west=10Gbit/s,1ms"], ["*=2"], 28 * 10**9, counted, regions=regions, model=OWN)
+    assert made.memory.step_bytes == 35 * 10**9 + 10**10
+    assert [replace(made, device_bytes=size * 10**9).device_too_small for size in (44, 46)] == [True, False]
+    tokens = 16 * made.job.spec.training.sequence_length
+    assert made.device_flops_per_second == {"west/a": 3 * 10**11 * tokens / (2 * 16)}
+    assert document(made)["compute"]["flops_of_token"] == 3 * 10**11
+    told = " ".join(drawn(plan_view(made), 200).split())
+    assert "35.0 GB of a learner's device, 10.0 GB there for activations of 2 sequence(s) in BF16" in told
+    assert "A token takes 300 G operations of matrix products, forward and backward; a device computes" in told
 
 
 def unit(processes: int, **changes: Any) -> Plan:

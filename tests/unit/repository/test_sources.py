@@ -13,7 +13,9 @@ TESTS = REPOSITORY / "tests"
 BENCHMARKS = REPOSITORY / "benchmarks"
 MOST_CHARACTERS = 70
 _DEFINED = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
-SCRIPTS = ("reference", "crd", "chart_values", "reasons", "metrics", "quality", "proto", "pod_fields")
+SCRIPTS = ("reference", "crd", "chart_values", "reasons", "metrics", "quality", "proto", "pod_fields", "scale")
+SLOW = ("scale",)
+"""It counts models of up to 70B parameters."""
 IMPORT_EACH = """
 import runpy, sys
 sys.path.insert(0, sys.argv[1])
@@ -22,7 +24,7 @@ for path in sys.argv[2:]:
 """
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in SCRIPTS])
 def test_what_is_generated_is_what_its_source_says(name: str) -> None:
     command = [sys.executable, f"scripts/generate_{name}.py", "--check"]
     done = subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)

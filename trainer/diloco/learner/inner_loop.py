@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from diloco.learner.activity import Activity, Kind
 from diloco.learner.link.syncer_link import Mailboxes, Position
@@ -17,8 +18,12 @@ from diloco.learner.mailboxes.orders import Ending
 from diloco.learner.mailboxes.push_queue import OuterGradient
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.step_times import StepTimes
-from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
+from diloco.learner.training.fragment_trainer import FragmentTrainer, LateResult, StepResult
 from diloco.wire.messages import StepReport
+
+if TYPE_CHECKING:
+    from diloco.learner.mailboxes.pull_queue import MergedFragment
+    from diloco.learner.training.capture import Capture
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +77,10 @@ class InnerLoop:
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration, until it is reported."""
         self._times = StepTimes(settings.speed, on_cpu=settings.on_cpu)
+        self._early: dict[int, Capture] = {}
+        """Copied out during the latest step, by fragment, until they are staged."""
+        self._swapped: list[tuple[MergedFragment, Membership | None]] = []
+        """Swapped in and not yet told; with the admission of which the model is loaded now."""
         self._took_up = False
         self.news: StepReport | None = None
         """The latest step of this process."""
@@ -81,8 +90,8 @@ class InnerLoop:
         """Usual duration of a step at this speed, whatever one step was held up by; 0 before the first."""
         return self._times.usual_seconds
 
-    def run(self, step: Callable[[float], StepResult]) -> Ending:
-        """Train until the end. ``step`` makes an inner step, given the job's progress.
+    def run(self, step: Callable[[float], StepResult | LateResult]) -> Ending:
+        """Train until the end. ``step`` makes or begins an inner step, given the job's progress.
 
         Raises:
             TrainingDivergedError, DataError: from the trainer.
@@ -90,7 +99,8 @@ class InnerLoop:
         """
         ending = self.begin()
         while ending is None:
-            ending = self.after_step(step(self._boxes.orders.progress))
+            made = step(self._boxes.orders.progress)
+            ending = self.after_step(made if isinstance(made, StepResult) else self._settled(made))
         return ending
 
     def begin(self) -> Ending | None:
@@ -104,6 +114,12 @@ class InnerLoop:
         self._activity.switch_to(Kind.LOOKING)
         return ending or self._next_step()
 
+    def _settled(self, late: LateResult) -> StepResult:
+        """Do what can be done while the device makes a step, which costs no time then, and wait for its numbers."""
+        self._swap_in(during_step=True)
+        self._early = {fragment: self._trainer.capture(fragment) for fragment in self._to_stage()}
+        return late()
+
     def after_step(self, result: StepResult) -> Ending | None:
         """Do all that is due after an inner step, and wait until the next may be made; None: it may.
 
@@ -115,6 +131,7 @@ class InnerLoop:
         seconds = result.seconds + pause
         self._activity.switch_to(Kind.LOOKING)
         if result.skipped:
+            self._early.clear()  # they count it
             self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)
             _log.warning("step skipped: loss %g, gradient norm %g", result.loss, result.grad_norm)
         else:
@@ -197,6 +214,7 @@ class InnerLoop:
     def _start_over(self, why: str) -> None:
         """Load the global model and drop everything that may have diverged; make no step before that."""
         _log.warning("starting over from the global model: %s", why)
+        self._early.clear()
         self._trainer.start_over()
         if self._boxes.feedback is not None:
             self._boxes.feedback.forget()
@@ -206,21 +224,31 @@ class InnerLoop:
             with self._activity.at(Kind.CHECKPOINTING):
                 self._wiring.checkpoint()
 
-    def _swap_in(self) -> None:
+    def _swap_in(self, *, during_step: bool = False) -> None:
+        """Swap in what has arrived. During a step nothing is told, as it is not known after which step that was."""
         boxes = self._boxes
+        if not during_step:
+            self._tell_of_swaps()
         for arrival in boxes.pull_queue.take():
             epoch, fragment, version = arrival.membership.epoch, arrival.fragment, arrival.version
             if not boxes.holdings.is_news(epoch, fragment, version):
                 continue
-            with self._activity.at(Kind.COPYING):
+            with self._activity.at(Kind.TRAINING if during_step else Kind.COPYING):
                 self._trainer.apply(fragment, version, arrival.values)
             boxes.requests.received(fragment)
+            self._early.pop(fragment, None)
+            self._swapped.append((arrival, boxes.holdings.received(epoch, fragment, version, arrival.values)))
+            if not during_step:
+                self._tell_of_swaps()
+
+    def _tell_of_swaps(self) -> None:
+        swapped, self._swapped = self._swapped, []
+        for arrival, ready in swapped:
             now = self._wiring.membership()
-            if now is not None and now.epoch == epoch:
-                boxes.control.applied(now, fragment, version, self._trainer.steps)
-            ready = boxes.holdings.received(epoch, fragment, version, arrival.values)
+            if now is not None and now.epoch == arrival.membership.epoch:
+                self._boxes.control.applied(now, arrival.fragment, arrival.version, self._trainer.steps)
             if ready is not None:
-                boxes.control.ready(ready)
+                self._boxes.control.ready(ready)
 
     def answer_waiting(self) -> None:
         """Copy out requested fragments. Most requests never wait: `Link` answers them from a staged copy."""
@@ -238,10 +266,14 @@ class InnerLoop:
 
     def _stage(self) -> None:
         """Copy out the fragments that will be requested next. This precedes the step report, which makes rounds due."""
-        expected = [p for p in self._boxes.requests.expected() if self._trainer.fragment_steps(p) > 0]
-        if self._finished is not None and expected:
+        early, self._early = self._early, {}
+        if self._finished is not None and (expected := self._to_stage()):
             with self._activity.at(Kind.COPYING):
-                self._boxes.requests.stage([self._trainer.capture(fragment) for fragment in expected])
+                captures = [early.get(fragment) or self._trainer.capture(fragment) for fragment in expected]
+                self._boxes.requests.stage(captures)
+
+    def _to_stage(self) -> list[int]:
+        return [p for p in self._boxes.requests.expected() if self._trainer.fragment_steps(p) > 0]
 
     def _evaluate(self) -> None:
         boxes = self._boxes

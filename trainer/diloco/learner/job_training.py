@@ -13,13 +13,15 @@ from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.mailboxes.orders import Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.device import choose_device, flops_of_token, set_up
-from diloco.learner.training.fragment_trainer import FragmentTrainer, StepResult
+from diloco.learner.training.device import choose_device, peak_flops, set_up
+from diloco.learner.training.fragment_trainer import FragmentTrainer, LateResult, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import await_others, facts_of, joined, store_at
 from diloco.learner.unit.starting import Unit
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
+from diloco.model.products import flops_of_token
+from diloco.spec import JobSpec
 
 TOKENS_FOLDER = "tokens"
 """Where documents are kept as tokens, unless ``DILOCO_CACHE`` names a folder."""
@@ -29,11 +31,11 @@ class Training(NamedTuple):
     """What trains in a learner."""
 
     trainer: FragmentTrainer
-    step: Callable[[float], StepResult] | None
-    """Makes an inner step, given the job's progress; None: a loop of the user's own does."""
+    step: Callable[[float], StepResult | LateResult] | None
+    """Makes or begins an inner step, given the job's progress; None: a loop of the user's own does."""
     batch: FoundBatch
     flops_of_token: float
-    """0: not known."""
+    """0: not known, or of no use."""
     processes: int = 1
     end: Callable[[], object] = lambda: None
     """Ends the learner's other processes, once nothing more is to be done with them."""
@@ -58,12 +60,13 @@ def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: U
     if unit is not None:
         return _training_in(unit, options, orders, wakeup)
     spec, (module, layout, device) = options.job.spec, built(options, values=False)
+    flops = _flops_of_token(spec, module, device)
     # Before the memory is measured.
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
     batch = found_batch(options, module, task, layout.digest, device)
     data = open_data(spec, options.learner, task, batch_size=batch.size, hand=Hand(wakeup.notify))
     trainer = InnerTrainer(spec, module, layout, data, device)
-    return Training(trainer, trainer.step, batch, flops_of_token(spec, module))
+    return Training(trainer, trainer.begin, batch, flops)
 
 
 def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
@@ -91,6 +94,13 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
         trainer.end()
         world.leave()
 
-    flops = flops_of_token(spec, module)
+    flops = _flops_of_token(spec, module, device)
     batch = FoundBatch(trainer.batch_size)
-    return Training(trainer, trainer.step, batch, flops, unit.ranks, lambda: unit.end(leave))
+    return Training(trainer, trainer.begin, batch, flops, unit.ranks, lambda: unit.end(leave))
+
+
+def _flops_of_token(spec: JobSpec, module: nn.Module, device: torch.device) -> int:
+    """They are counted only where MFU can be told; with a task or a loop they are not known."""
+    if spec.has_own_code or peak_flops(device, spec.training.precision) is None:
+        return 0
+    return flops_of_token(module, spec.training.sequence_length)

@@ -37,7 +37,7 @@ class LearnerFigures:
     processes: int = 1
     tokens_per_step: int = 0
     flops_of_token: float = 0.0
-    """Of the forward and the backward pass; 0: not known, as with frozen parameters or a task."""
+    """Of the forward and the backward pass; 0: not known, as with a task."""
     peak_flops: float | None = None
     """A second, of the device in the job's precision; None: not known."""
 
@@ -109,8 +109,8 @@ class _LearnerCollector(Collector):
         if figures.flops_of_token and figures.peak_flops:
             done = figures.flops_of_token * figures.tokens_per_step / news.step_seconds if news.step_seconds else 0.0
             text = (
-                "Share of the device's peak arithmetic that the latest step used (MFU): 6 operations for each trained "
-                "parameter and token, 4 for a frozen one behind a trained one, 2 for another."
+                "Share of the device's peak arithmetic that the latest step used (MFU): the operations of its matrix "
+                "products, those of attention included."
             )
             yield _gauge("flops_utilization_ratio", text, done / figures.peak_flops)
 

@@ -39,6 +39,10 @@ def document(plan: Plan) -> dict[str, Any]:
         "learners": _learners(plan),
         "needs": {**asdict(needs), "regions": [_region(one) for one in needs.regions]},
         "syncer": asdict(plan.syncer),
+        "compute": {
+            "flops_of_token": plan.flops_of_token or None,
+            "device_flops_per_second": dict(plan.device_flops_per_second),
+        },
         "memory": {**asdict(plan.memory), "device_bytes_given": plan.device_bytes},
         "remedies": [
             {

@@ -1,8 +1,8 @@
 """Plans a job for given links and step times, and says whether they fit. It trains nothing and needs no torch."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import floor, isinf, log10
 
 from diloco.core.sizes import F32
@@ -11,7 +11,8 @@ from diloco.plan.data_parallel import DataParallel, data_parallel
 from diloco.plan.fit.fit import Fit, fit
 from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds, with_steps
 from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
-from diloco.plan.memory import Memory, memory
+from diloco.plan.flops import device_flops_per_second
+from diloco.plan.memory import Memory, Passes, memory
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.needs import Needs, bytes_per_second_of, needs
 from diloco.plan.syncer_load import MERGE_BYTES_PER_SECOND, SyncerLoad, syncer_load
@@ -34,6 +35,20 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """What passes of the model tell, in which shapes alone are computed."""
+
+    frozen_bytes: int = 0
+    """Of parameters that are not trained."""
+    flops_of_token: int = 0
+    """0: not known."""
+    passes: Mapping[str, Passes] = field(default_factory=dict)
+    """By pool, where known."""
+    unknown: str = ""
+    """Why passes are not known, as text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The result of planning a job."""
 
@@ -47,6 +62,12 @@ class Plan:
     unlimited: tuple[str, ...]
     """Regions without a given link."""
     memory: Memory
+    flops_of_token: int
+    """Of a forward and a backward pass; 0: not known."""
+    device_flops_per_second: Mapping[str, float]
+    """By pool, where both that and the duration of a step are known."""
+    unknown: str
+    """Why activations are not known, as text; empty: they are, or nobody has asked."""
     syncer: SyncerLoad
     data_parallel: DataParallel | None
     advice: Advice | None
@@ -60,8 +81,8 @@ class Plan:
 
     @property
     def device_too_small(self) -> bool:
-        """Whether a learner cannot fit its device, whatever the batch."""
-        return self.device_bytes is not None and self.memory.device_bytes > self.device_bytes
+        """Whether a learner cannot fit its device, by what is known."""
+        return self.device_bytes is not None and self.memory.step_bytes > self.device_bytes
 
     @property
     def fits(self) -> bool:
@@ -78,19 +99,23 @@ class Plan:
             words.append("the syncer's own link is unlimited (--link syncer=RATE)")
         if self.model.assumed:
             words.append(self.model.assumed)
+        if self.unknown:
+            words.append(f"activations take no memory ({self.unknown})")
         return tuple(words)
 
 
-def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = None, frozen_bytes: int = 0) -> Plan:
+def make_plan(
+    job: DiLoCoJob, world: World, size: int | Sequence[int] | None = None, counted: Counted | None = None
+) -> Plan:
     """Compute how ``job`` goes in ``world``.
 
-    ``size``: of a model that is not the built-in one, see ``model_size``. ``frozen_bytes``: of its frozen parameters.
+    ``size``: of a model that is not the built-in one, see ``model_size``.
 
     Raises:
         PlanError: the model's size is given although it is known, or is wrong.
         LayoutError: the model cannot be cut into as many fragments.
     """
-    model = model_size(job.spec, size)
+    model, counted = model_size(job.spec, size), counted or Counted()
     situation = situation_of(job.spec, world, model)
     unknown = not world.step_seconds
     smallest = smallest_step_seconds(situation) if unknown else None
@@ -108,7 +133,12 @@ def make_plan(job: DiLoCoJob, world: World, size: int | Sequence[int] | None = N
         unlimited=tuple(
             region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
         ),
-        memory=memory(job.spec, situation.exchange, situation.learners, frozen_bytes),
+        memory=memory(job.spec, situation.exchange, situation.learners, counted.frozen_bytes, counted.passes),
+        flops_of_token=counted.flops_of_token,
+        device_flops_per_second=device_flops_per_second(situation, job.spec.pools, counted.flops_of_token)
+        if counted.flops_of_token
+        else {},
+        unknown=counted.unknown,
         syncer=syncer_load(situation),
         data_parallel=data_parallel(situation),
         advice=advice(job.spec, situation),

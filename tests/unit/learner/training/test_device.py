@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from diloco.learner.training.device import (
     DeviceError,
     choose_device,
     computes_in_bf16,
-    flops_of_token,
     peak_flops,
     set_up,
 )
@@ -124,14 +122,3 @@ def test_matrices_of_f32_are_in_tf32_on_a_device_alone(
     set_up(small_job().training, cuda("NVIDIA H100 80GB HBM3"), tmp_path)
     assert torch.get_float32_matmul_precision() == "high"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
-
-
-def test_frozen_parameters_cost_what_the_passes_through_them_do() -> None:
-    module = nn.ModuleList([nn.Linear(2, 3, bias=False), nn.Linear(3, 5, bias=False), nn.Linear(5, 7, bias=False)])
-    for layers, operations in (((), 6 * 6 + 6 * 15 + 6 * 35), ((0,), 2 * 6 + 6 * 15 + 6 * 35), ((0, 2), 12 + 90 + 140)):
-        module.requires_grad_()
-        for layer in layers:
-            module[layer].requires_grad_(requires_grad=False)
-        assert flops_of_token(small_job(), module) == operations
-    task = {"entrypoint": "tests.support.tasks:Images"}
-    assert flops_of_token(small_job(task=task, data={}, model={"entrypoint": "mine:make"}), module) == 0

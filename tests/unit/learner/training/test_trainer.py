@@ -185,7 +185,8 @@ def test_a_step_counts_only_with_a_finite_loss_and_a_finite_gradient(
     make: Make, monkeypatch: pytest.MonkeyPatch, loss: float, norm: float
 ) -> None:
     trainer = make()
-    monkeypatch.setattr(trainer._inner, "_gradients", lambda *_: (loss, norm))
+    found = torch.tensor([loss, norm, 1.0])
+    monkeypatch.setattr(trainer._inner, "_gradients", lambda *_: found)
     assert trainer.step(0.0).skipped
     assert (trainer.steps, trainer.tokens, trainer.state().optimizer_steps) == (0, 0, 0)
 

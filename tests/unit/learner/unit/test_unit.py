@@ -139,6 +139,27 @@ def test_ten_steps_without_finite_losses_end_the_training_everywhere(two: Unit, 
         assert trainer.step(0.0).loss == pytest.approx(one.step(0.0).loss, rel=1e-6)
 
 
+@pytest.mark.parametrize("parallelism", ["FSDP", "DDP"])
+def test_fragments_move_during_steps_whose_numbers_are_late(two: Unit, text: Path, parallelism: str) -> None:
+    job = job_of(text)
+    one = alone(job)
+    one._inner._late = True
+    with two.trainer(job, parallelism, late=True) as trainer:
+        for value in (0.01, torch.nan, 0.02, 0.03):
+            seen = []
+            for each in (one, trainer):
+                late = each.begin(0.0)
+                assert callable(late)
+                capture = each.capture(2)
+                each.apply(1, 1, each.buffer(1).fill_(value))
+                made = late()
+                seen.append((capture.steps, made.skipped, each.steps, each.fragment_steps(1), capture.delta, made.loss))
+            assert seen[0][:4] == seen[1][:4]
+            assert float((seen[0][4] - seen[1][4]).abs().max()) < 1e-5
+            assert seen[1][5] == pytest.approx(seen[0][5], rel=1e-5, nan_ok=True)
+        assert (trainer.steps, trainer._inner.optimizer.steps) == (3, 3)
+
+
 def test_a_jump_drops_what_every_process_has_trained_since(two: Unit, text: Path) -> None:
     one = alone(job := job_of(text))
     with two.trainer(job) as trainer:

@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
+from diloco.cli.manifests.plan_model import model_of
 from diloco.cli.manifests.plan_view import plan_view
-from diloco.plan import PlanError
 from diloco.plan.document import document
 from diloco.plan.plan import make_plan
 from diloco.plan.world import read_world
 from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_OK
-from diloco.spec import JobSpec, load_job
-from diloco.spec.quantities import parse_bytes, parse_count
-from diloco.spec.training import HuggingFaceModel, ModelSpec
+from diloco.spec import load_job
+from diloco.spec.quantities import parse_bytes
 
 
 def plan(
@@ -58,7 +57,11 @@ def plan(
     ] = None,
     device_memory: Annotated[
         str | None,
-        typer.Option("--device-memory", metavar="SIZE", help="Memory of each device of a learner, such as 80GiB."),
+        typer.Option(
+            "--device-memory",
+            metavar="SIZE",
+            help="Memory of each device of a learner, such as 80GiB: whether the job fits there.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON.")] = False,
 ) -> None:
@@ -83,7 +86,7 @@ def plan(
     """
     manifest = load_job(job)
     world = read_world(manifest.spec, link or (), step or ())
-    made = make_plan(manifest, world, *_size(manifest.spec, parameters, hf))
+    made = make_plan(manifest, world, *model_of(manifest.spec, parameters, hf, passes=device_memory is not None))
     if device_memory is not None:
         made = replace(made, device_bytes=parse_bytes("--device-memory", device_memory))
     if as_json:
@@ -91,28 +94,3 @@ def plan(
     else:
         new_console().print(plan_view(made))
     raise typer.Exit(EXIT_OK if made.fits else EXIT_DOES_NOT_FIT)
-
-
-def _size(spec: JobSpec, parameters: str | None, folder: Path | None) -> tuple[int | tuple[int, ...] | None, int]:
-    """The model's size, unless it is the built-in one: the number given, or each fragment's; and frozen bytes."""
-    if parameters is not None:
-        if folder is not None:
-            raise PlanError(f"--parameters: {parameters} is not needed with --hf; remove it")
-        return parse_count("--parameters", parameters), 0
-    if folder is None and spec.model.builtin is not None:
-        return None, 0
-    from diloco.model import ModelError
-    from diloco.model.build import blank_model
-    from diloco.model.fragments import layout_of
-
-    if folder is not None:
-        adapter = spec.model.adapter
-        model = HuggingFaceModel(path=str(folder), weights=adapter is not None)
-        spec = spec.model_copy(update={"model": ModelSpec(huggingface=model, adapter=adapter)})
-    try:
-        blank = blank_model(spec)
-        frozen_bytes = sum(one.nbytes for one in blank.parameters() if not one.requires_grad)
-        return layout_of(blank, spec.sync.fragments).numels, frozen_bytes
-    except ModelError as error:
-        flag = "--parameters: is missing, and" if folder is None else "--hf:"
-        raise PlanError(f"{flag} {error}; use the number of trained parameters") from error

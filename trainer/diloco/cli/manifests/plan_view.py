@@ -13,7 +13,6 @@ from diloco.plan.advice import Advice
 from diloco.plan.fit.fit import Fit, FitKind, GroupFit, LinkUse
 from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS
 from diloco.plan.fit.situation import LearnerGroup, Link, rate_text
-from diloco.plan.memory import Memory
 from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
 from diloco.plan.plan import Plan
 from diloco.plan.syncer_load import WIRE_BYTES_PER_SECOND
@@ -45,7 +44,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield _learners(plan)
     yield Text(f"\n{_needs_words(plan.needs)}")
     yield needs_table(plan.needs)
-    yield Text(f"\n{_memory(plan.memory)}")
+    yield Text(f"\n{_compute(plan)}{_memory(plan)}")
     if (needed := plan.memory.disk_bytes) > bytes_in(size := plan.job.spec.syncer.storage.size):
         yield Text(f"syncer.storage.size: {size} is too small; use at least {bytes_text(needed)}", style="yellow")
     if plan.device_too_small:
@@ -172,9 +171,30 @@ def _times(fragments: tuple[FragmentTimes, ...], seconds: list[float]) -> str:
     return f"{short_duration_text(sum(seconds) / len(fragments))}, {short_duration_text(max(seconds))}"
 
 
-def _memory(memory: Memory) -> str:
+def _compute(plan: Plan) -> str:
+    if not plan.flops_of_token:
+        return ""
+    rates = [f"{count_text(rate)} a second on {name}" for name, rate in plan.device_flops_per_second.items()]
+    told = f"; a device computes {listed(rates, 'and')}" if rates else ""
     return (
-        f"Memory, at least: {bytes_text(memory.device_bytes)} of a learner's device without activations, "
+        f"A token takes {count_text(plan.flops_of_token)} operations of matrix products, forward and backward{told}.\n"
+    )
+
+
+def _memory(plan: Plan) -> str:
+    memory, training = plan.memory, plan.job.spec.training
+    besides = " without activations"
+    if memory.passes is not None:
+        kind = "F32" if training.precision == "F32" else "BF16"
+        gathered = memory.passes.gathered_bytes
+        besides = (
+            f", {bytes_text(gathered)} there for layers that FSDP gathers"
+            * bool(gathered)
+            + f", {bytes_text(memory.passes.activation_bytes)} there for activations of {memory.passes.sequences} "
+            f"sequence(s) in {kind} (activationCheckpointing: {training.activation_checkpointing})"
+        )
+    return (
+        f"Memory, at least: {bytes_text(memory.device_bytes)} of a learner's device{besides}, "
         f"{bytes_text(memory.host_bytes)} of its host, {bytes_text(memory.syncer_bytes)} of the syncer; "
         f"{bytes_text(memory.disk_bytes)} on its disk, {bytes_text(memory.checkpoint_bytes)} for each checkpoint."
     )
@@ -195,10 +215,10 @@ def _syncer(plan: Plan) -> str:
 
 
 def _too_small(plan: Plan) -> str:
-    needed, given = bytes_text(plan.memory.device_bytes), bytes_text(plan.device_bytes or 0)
+    needed, given = bytes_text(plan.memory.step_bytes), bytes_text(plan.device_bytes or 0)
     return (
-        f"a learner needs at least {needed} of its device, which has {given}: use a smaller model, larger devices, or "
-        "more processes a learner (FSDP)"
+        f"a learner needs at least {needed} of its device, which has {given}: use a smaller model, larger devices, "
+        "more processes a learner (FSDP), a smaller microBatchSize or activationCheckpointing"
     )
 
 

@@ -29,8 +29,8 @@ class AdamW:
         self.state: State = {}
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        """Update every parameter that has a gradient."""
+    def step(self, rate: float, skip: Tensor | None = None) -> None:
+        """Update every parameter that has a gradient. ``skip``: f32, a scalar on the device; 1: change nothing."""
         for group in self._groups:
             used: list[Tensor] = [one for one in group.parameters if one.grad is not None]
             for one in used:
@@ -46,6 +46,7 @@ class AdamW:
                 [],
                 [state["step"] for state in states],
                 fused=True,
+                found_inf=skip,
                 amsgrad=False,
                 maximize=False,
                 beta1=self._beta1,

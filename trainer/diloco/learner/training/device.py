@@ -6,36 +6,16 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import nn
 
 from diloco.runtime.cache import cache_folder
-from diloco.spec import JobSpec
 from diloco.spec.training import Precision, TrainingSpec
 
-_FLOPS: Final = 2
-"""Operations of a parameter for a token: so many in the forward pass, for the gradient of what goes into its layer, and
-for its own gradient, each (arXiv 2001.08361, section 2.1). Attention is not counted."""
 _PEAKS: Final = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
 """Dense bf16 operations a second by a part of the device's name, from NVIDIA's data sheets (SXM)."""
 
 
 class DeviceError(ValueError):
     """The requested device does not exist; the text names the flag."""
-
-
-def flops_of_token(job: JobSpec, module: nn.Module) -> int:
-    """Operations of a token's forward and backward pass; 0: not known, as with a task or a loop.
-
-    A frozen parameter has no gradient of its own, and none goes through its layer to parameters before it if these are
-    all frozen. Before means registered earlier.
-    """
-    if job.has_own_code:
-        return 0
-    operations, behind = 0, False
-    for parameter in module.parameters():
-        behind = behind or parameter.requires_grad
-        operations += _FLOPS * parameter.numel() * (1 + behind + parameter.requires_grad)
-    return operations
 
 
 def peak_flops(device: torch.device, precision: Precision, processes: int = 1) -> float | None:

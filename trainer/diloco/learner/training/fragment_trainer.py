@@ -5,7 +5,7 @@ otherwise; none waits for the network.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -39,6 +39,10 @@ class StepResult:
     """Loss or gradient was not finite: nothing was changed and the step does not count."""
     steps: int = 1
     """Steps that this stands for: more than one if a loop of the user's own tells of several at once."""
+
+
+LateResult = Callable[[], StepResult]
+"""Waits for the numbers of a step that the device makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class FragmentTrainer(ABC):
         """Inner steps of this learner so far, without skipped ones."""
         self.tokens = 0
         """Tokens in those steps."""
+        self._begun_tokens: int | None = None
+        """Of a step that has begun and of which it is not known whether it is skipped; None: there is none."""
         self._held = [_Held(0, self._now(index), 0, 0) for index in range(len(layout.fragments))]
 
     @property
@@ -117,11 +123,11 @@ class FragmentTrainer(ABC):
 
     def fragment_steps(self, fragment: int) -> int:
         """c_steps: inner steps since ``fragment`` was received."""
-        return self.steps - self._held[fragment].steps
+        return self._counted_steps - self._held[fragment].steps
 
     def fragment_tokens(self, fragment: int) -> int:
         """c_tokens: tokens in those steps."""
-        return self.tokens - self._held[fragment].tokens
+        return self._counted_tokens - self._held[fragment].tokens
 
     def capture(self, fragment: int) -> Capture:
         """A fragment's outer gradient as of now. This only copies; reading ``Capture.delta`` does the rest."""
@@ -152,7 +158,7 @@ class FragmentTrainer(ABC):
             ValueError: ``values`` is of another size or type than the fragment.
         """
         self._write(fragment, values)
-        self._held[fragment] = _Held(version, values, self.steps, self.tokens, self.data_position)
+        self._held[fragment] = _Held(version, values, self._counted_steps, self._counted_tokens, self.data_position)
 
     def _write(self, fragment: int, values: Tensor) -> None:
         write_fragment(self._module, self.layout.fragments[fragment], values)
@@ -205,6 +211,23 @@ class FragmentTrainer(ABC):
         """The global model's parameters by name, on the device."""
         flats = [replaced.get(index, held.anchor) for index, held in enumerate(self._held)]
         return whole_tensors(self.layout, [flat.to(self.device, non_blocking=True) for flat in flats])
+
+    @property
+    def _counted_steps(self) -> int:
+        """With the one that has begun: what is copied out has its work, and what is received comes after it."""
+        return self.steps + (self._begun_tokens is not None)
+
+    @property
+    def _counted_tokens(self) -> int:
+        return self.tokens + (self._begun_tokens or 0)
+
+    def _count_begun(self, *, skipped: bool) -> None:
+        """Count the step that has begun, or, for what was received since neither, count it no more."""
+        if not skipped:
+            self.steps, self.tokens = self._counted_steps, self._counted_tokens
+        self._begun_tokens = None
+        for held in self._held if skipped else ():
+            held.steps, held.tokens = min(held.steps, self.steps), min(held.tokens, self.tokens)
 
     def _count_before(self, steps: int, tokens: int) -> None:
         """Count what other processes have made: none of it since this one received a fragment."""

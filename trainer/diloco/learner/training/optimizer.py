@@ -101,10 +101,22 @@ class NamedOptimizer:
             percent = 100 * sizes["Muon"] / sum(sizes.values())
             _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), percent)
 
-    def step(self, rates: LearningRates) -> None:
-        """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients."""
+    @property
+    def skips_on_device(self) -> bool:
+        """Whether ``step`` takes ``skip``."""
+        return all(isinstance(part.optimizer, AdamW) for part in self._parts.values())
+
+    def step(self, rates: LearningRates, skip: Tensor | None = None) -> None:
+        """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients.
+
+        ``skip``: f32, a scalar on the device; 1: nothing changes, apart from ``steps``, which the caller corrects.
+        """
         for kind, part in self._parts.items():
-            part.optimizer.step(rates[kind])
+            if isinstance(part.optimizer, AdamW):
+                part.optimizer.step(rates[kind], skip)
+            else:
+                assert skip is None, "see skips_on_device"
+                part.optimizer.step(rates[kind])
         self.zero_grad()
         self.steps += 1
 

@@ -65,17 +65,22 @@ class OwnOptimizer:
         self.identity = " and ".join(f"{type(one).__module__}.{type(one).__qualname__}" for one in optimizers)
         """A description of what the state belongs to."""
 
+    skips_on_device = False
+
     @property
     def learning_rate(self) -> float:
         """Of the first group; NaN if the optimizer computes it."""
         return _rate(next(self._groups()))
 
-    def step(self, rates: LearningRates) -> None:
+    def step(self, rates: LearningRates, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at its group's learning rate, and clear the gradients.
+
+        ``skip``: none, as the user's code knows no such thing.
 
         Raises:
             DataError: it raised, or a group has no learning rate.
         """
+        assert skip is None, "see skips_on_device"
         share = rates["AdamW"] / self._peak
         for group, peak in zip(self._groups(), self._peaks, strict=True):
             if math.isnan(peak):

@@ -1,7 +1,8 @@
 """The inner steps of a process: forward and backward pass and optimizer, and the evaluation of the model.
 
 A step whose loss or gradient is not finite is skipped: parameters and optimizer stay as they are. Ten such steps in a
-row end the training.
+row end the training. With AdamW on an accelerator, the device decides that, and the host learns of it later. On a CPU,
+and for Muon and optimizers of the user's own, the host reads the numbers before the optimizer's step.
 """
 
 import math
@@ -15,7 +16,8 @@ from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.block_passes import checkpoint_blocks, prepare_blocks
 from diloco.learner.training.evaluate import Evaluated, mean_loss
 from diloco.learner.training.gradients import backpropagate
-from diloco.learner.training.optimizer import NamedOptimizer, OptimizerError, learning_rates
+from diloco.learner.training.host_copies import Copied, HostCopies
+from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, OptimizerError, learning_rates
 from diloco.learner.training.own_optimizer import OwnOptimizer
 from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.learner.training.state_watch import StateWatch
@@ -43,6 +45,15 @@ class Made(NamedTuple):
     norm: float
     learning_rate: float
     skipped: bool
+
+
+class _Late(NamedTuple):
+    """A step of which the numbers are on their way from the device."""
+
+    found: Tensor
+    """Loss, norm and count, in host memory."""
+    copied: Copied
+    rates: LearningRates
 
 
 class InnerSteps:
@@ -75,28 +86,70 @@ class InnerSteps:
         self._device = next(module.parameters()).device
         few = on(self._device, task.batch(np.arange(min(2, batch_size))))
         self.watch = StateWatch(module, task, few, job.training, share)
+        self._copies = HostCopies(self._device)
+        self._late = self._device.type != "cpu" and self.optimizer.skips_on_device
+        self._begun: Made | _Late | None = None
         self._skipped_in_a_row = 0
         prepare_blocks(module, job.training, lambda: self._gradients(np.arange(batch_size), 0))
         self.optimizer.zero_grad()
 
-    def step(self, numbers: Numbers, began: int, progress: float) -> Made:
-        """One inner step on the examples ``numbers``.
+    @property
+    def late(self) -> bool:
+        """Whether the host learns a step's numbers after it has told the device all of the step."""
+        return self._late
+
+    def begin(self, numbers: Numbers, began: int, progress: float) -> None:
+        """One inner step on the examples ``numbers``; what came of it, `settle` says.
 
         ``began``: their place in the order. ``progress``: the job's merged tokens over its budget.
 
         Raises:
-            TrainingDivergedError: the tenth step in a row whose loss or gradient was not finite.
             DataError, ModelError: the data cannot be read, or the loss cannot be used.
         """
+        assert self._begun is None, "the step before is settled"
         rates = learning_rates(self._options.optimizer, self.optimizer.steps, progress)
-        loss, norm = self._gradients(numbers, began)
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite:
-            self.optimizer.step(rates)
-            self._skipped_in_a_row = 0
+        found = self._gradients(numbers, began)
+        if self._late:
+            # Before the optimizer's step, which the device makes while the host goes on with these.
+            self._begun = _Late(*self._copies.copy(found), rates)
+            self.optimizer.step(rates, (~found[:2].isfinite().all()).float())
+            return
+        self._begun = self._made(found.cpu(), rates)
+        if self._begun.skipped:
+            self.optimizer.zero_grad()
         else:
-            self._skip(loss)
-        return Made(loss, norm, rates["AdamW"], not finite)
+            self.optimizer.step(rates)
+
+    def settle(self) -> Made | None:
+        """Wait until the numbers of the latest step are known, and count it; None: that was done.
+
+        Raises:
+            DataError, ModelError: the loss cannot be used.
+        """
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return None
+        if isinstance(begun, Made):
+            made = begun
+        else:
+            if begun.copied is not None:
+                begun.copied.synchronize()
+            made = self._made(begun.found, begun.rates)
+            self.optimizer.steps -= made.skipped
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if made.skipped else 0
+        return made
+
+    def check(self, loss: float) -> None:
+        """Check that not too many steps in a row were skipped, of which the latest had this ``loss``.
+
+        Raises:
+            TrainingDivergedError: it was the tenth.
+        """
+        if self._skipped_in_a_row >= SKIPPED_STEPS_LIMIT:
+            raise TrainingDivergedError(
+                f"loss or gradient was not finite in {SKIPPED_STEPS_LIMIT} steps in a row (loss {loss:g}); "
+                f"lower {_RATES[self._options.optimizer.type]} or check the data"
+            )
 
     def evaluate(self, batches: Iterable[Numbers], parameters: Mapping[str, Tensor]) -> Evaluated:
         """Means over the examples of ``batches``, of a model with ``parameters``, by name and on the device.
@@ -109,26 +162,19 @@ class InnerSteps:
         return mean_loss(self._module, self._task, batches, parameters, self._share)
 
     def start_over(self) -> None:
-        """Drop the inner optimizer's state."""
+        """Drop the inner optimizer's state; the latest step is settled."""
         self.optimizer.start_over()
         self._skipped_in_a_row = 0
 
-    def _gradients(self, numbers: Numbers, began: int) -> tuple[float, float]:
-        """Loss and gradient norm of a batch; leaves clipped gradients in the parameters."""
+    def _gradients(self, numbers: Numbers, began: int) -> Tensor:
+        """Loss, gradient norm and count of a batch, on the device, f32; leaves clipped gradients in the parameters."""
         key = f"step {self._options.seed} {began}" + f" {self._share.rank}" * (self._share.rank > 0)
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(key, self._device):
-            values = backpropagate(self._module, self._task, numbers, self._options, self._share)
-        loss, norm, counted = values.tolist()
+            return backpropagate(self._module, self._task, numbers, self._options, self._share)
+
+    def _made(self, found: Tensor, rates: LearningRates) -> Made:
+        loss, norm, counted = found.tolist()
         if counted <= 0:
             raise self._task.mistake(f"its loss has a count of {counted:g} in a batch; it must be above 0")
-        return loss, norm
-
-    def _skip(self, loss: float) -> None:
-        self.optimizer.zero_grad()
-        self._skipped_in_a_row += 1
-        if self._skipped_in_a_row >= SKIPPED_STEPS_LIMIT:
-            raise TrainingDivergedError(
-                f"loss or gradient was not finite in {SKIPPED_STEPS_LIMIT} steps in a row (loss {loss:g}); "
-                f"lower {_RATES[self._options.optimizer.type]} or check the data"
-            )
+        return Made(loss, norm, rates["AdamW"], not (math.isfinite(loss) and math.isfinite(norm)))

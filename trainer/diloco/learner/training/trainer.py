@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from diloco.core.fragments import Layout
 from diloco.learner.checkpoint_parts import Others
 from diloco.learner.data.opening import LearnerData
-from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, StepResult, TrainerState
+from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, LateResult, StepResult, TrainerState
 from diloco.learner.training.share import Numbers
-from diloco.learner.training.steps import InnerSteps, Made
+from diloco.learner.training.steps import InnerSteps
 from diloco.spec import JobSpec
 
 
@@ -50,16 +50,32 @@ class InnerTrainer(FragmentTrainer):
             TrainingDivergedError: the tenth step in a row whose loss or gradient was not finite.
             DataError, ModelError: the data cannot be read, or the loss cannot be used.
         """
+        made = self.begin(progress)
+        return made if isinstance(made, StepResult) else made()
+
+    def begin(self, progress: float) -> StepResult | LateResult:
+        """The same; if its numbers are late, what waits for them, and raises ``step``'s errors.
+
+        Until then what is copied out counts it, as if it were not skipped, and what is received comes after it.
+        """
         began = time.perf_counter()
         numbers = self._data.sampler.next_numbers(min(held.position for held in self._held))
-        made = self._step(numbers, self._data.sampler.began, progress)
-        tokens = 0 if made.skipped else len(numbers) * self._sequence_length
-        self.steps += not made.skipped
-        self.tokens += tokens
-        return StepResult(made.loss, tokens, time.perf_counter() - began, made.norm, made.learning_rate, made.skipped)
+        self._begin_step(numbers, self._data.sampler.began, progress)
+        self._begun_tokens = tokens = len(numbers) * self._sequence_length
 
-    def _step(self, numbers: Numbers, began: int, progress: float) -> Made:
-        return self._inner.step(numbers, began, progress)
+        def settled() -> StepResult:
+            made = self._inner.settle()
+            assert made is not None, "it is settled once"
+            self._count_begun(skipped=made.skipped)
+            self._inner.check(made.loss)
+            seconds = time.perf_counter() - began
+            counted = 0 if made.skipped else tokens
+            return StepResult(made.loss, counted, seconds, made.norm, made.learning_rate, made.skipped)
+
+        return settled if self._inner.late else settled()
+
+    def _begin_step(self, numbers: Numbers, began: int, progress: float) -> None:
+        self._inner.begin(numbers, began, progress)
 
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
         """See `FragmentTrainer`; in the task's unit."""

@@ -1,13 +1,15 @@
 """What the other processes of a learner do: wait for an order, do it, and wait for the next."""
 
-from contextlib import suppress
+from typing import Final
 
 import torch
 
-from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.unit.checkpoints import RankCheckpoints
-from diloco.learner.unit.orders import Op
+from diloco.learner.unit.orders import Op, Order, OrderError
 from diloco.learner.unit.rank import Rank
+
+_DURING_A_STEP: Final = frozenset({Op.CAPTURE, Op.APPLY})
+"""What the first process tells before it waits for a step's numbers."""
 
 
 def follow(rank: Rank, checkpoints: RankCheckpoints) -> None:
@@ -18,26 +20,32 @@ def follow(rank: Rank, checkpoints: RankCheckpoints) -> None:
         DataError, ModelError: see `InnerSteps`.
     """
     world, batch_size = rank.world, rank.data.sampler.sampling.batch_size
-    while True:
-        order = world.hear()
-        match order.op:
-            case Op.STEP:
-                numbers = torch.empty(batch_size, dtype=torch.int64)
-                world.share(numbers)
-                with suppress(TrainingDivergedError):  # the first process says what then
-                    rank.inner.step(numbers.numpy(), order.a, order.x)
-            case Op.CAPTURE:
-                rank.give(order.a)
-            case Op.APPLY:
-                rank.receive(order.a, None)
-            case Op.EVALUATE:
-                rank.evaluate()
-            case Op.START_OVER:
-                rank.inner.start_over()
-            case Op.SAVE:
-                checkpoints.save()
-            case Op.LOAD:
-                checkpoints.load(order.a, order.b)
-            case Op.END:
-                checkpoints.close()
-                return
+    while (order := world.hear()).op is not Op.END:
+        if order.op not in _DURING_A_STEP:
+            rank.inner.settle()
+        if order.op is Op.STEP:
+            numbers = torch.empty(batch_size, dtype=torch.int64)
+            world.share(numbers)
+            rank.inner.begin(numbers.numpy(), order.a, order.x)
+        else:
+            obey(order, rank, checkpoints)
+    checkpoints.close()
+
+
+def obey(order: Order, rank: Rank, checkpoints: RankCheckpoints) -> None:
+    """Do what is told between two steps; raises as what it calls does."""
+    match order.op:
+        case Op.CAPTURE:
+            rank.give(order.a)
+        case Op.APPLY:
+            rank.receive(order.a, None)
+        case Op.EVALUATE:
+            rank.evaluate()
+        case Op.START_OVER:
+            rank.inner.start_over()
+        case Op.SAVE:
+            checkpoints.save()
+        case Op.LOAD:
+            checkpoints.load(order.a, order.b)
+        case _:
+            raise OrderError(f"order: {order.op.name} is not possible between two steps")

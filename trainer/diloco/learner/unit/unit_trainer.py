@@ -14,7 +14,6 @@ from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.host_copies import Copied
 from diloco.learner.training.share import Numbers
-from diloco.learner.training.steps import Made
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
@@ -51,10 +50,10 @@ class UnitTrainer(InnerTrainer):
         self._begin(job, rank.data, rank.inner)
         self.others = OtherRanks(self.others.places, rank.world)
 
-    def _step(self, numbers: Numbers, began: int, progress: float) -> Made:
+    def _begin_step(self, numbers: Numbers, began: int, progress: float) -> None:
         self._world.tell(Order(Op.STEP, began, x=progress))
         self._world.share(torch.from_numpy(numbers))
-        return super()._step(numbers, began, progress)
+        super()._begin_step(numbers, began, progress)
 
     def capture(self, fragment: int) -> Capture:
         """See `FragmentTrainer`."""
