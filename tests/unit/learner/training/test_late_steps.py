@@ -72,10 +72,11 @@ def test_numbers_that_are_not_late_are_read_before_the_optimizer(tmp_path: Path)
     assert reads.found
 
 
-def test_what_the_device_skips_is_what_the_host_would_skip_to_the_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["AdamW", "Muon"])
+def test_what_the_device_skips_is_what_the_host_would_skip_to_the_bit(tmp_path: Path, optimizer: str) -> None:
     seen = []
     for late in (False, True):
-        trainer = late_trainer(tmp_path, late=late)
+        trainer = late_trainer(tmp_path, late=late, optimizer={"type": optimizer, "warmupSteps": 4})
         results = [trainer.step(0.0)]
         for value in (NAN, 0.01, float("inf"), 0.02):
             receive(trainer, 0, value)
@@ -119,8 +120,3 @@ def test_a_step_counts_in_what_is_copied_out_during_it_and_not_in_what_is_receiv
     assert [trainer.fragment_steps(fragment) for fragment in range(3)] == [made - 1, 0, made]
     assert [trainer.fragment_tokens(fragment) for fragment in range(3)] == [64 * (made - 1), 0, 64 * made]
     assert (trainer.steps, trainer.tokens, trainer.capture(2).steps) == (made, 64 * made, made)
-
-
-def test_muon_needs_the_numbers_before_its_step(tmp_path: Path) -> None:
-    assert not late_trainer(tmp_path, optimizer={"type": "Muon"})._inner.optimizer.skips_on_device
-    assert late_trainer(tmp_path)._inner.optimizer.skips_on_device

@@ -78,6 +78,9 @@ class NamedOptimizer:
     AdamW's weight decay applies only to tensors with two or more dimensions.
     """
 
+    skips_on_device = True
+    """Whether ``step`` takes ``skip``."""
+
     def __init__(self, module: nn.Module, options: InnerOptimizer, share: Share = WHOLE) -> None:
         """``module`` is already on its device, and is not moved afterwards. ``share``: among the processes it is in.
 
@@ -101,22 +104,13 @@ class NamedOptimizer:
             percent = 100 * sizes["Muon"] / sum(sizes.values())
             _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), percent)
 
-    @property
-    def skips_on_device(self) -> bool:
-        """Whether ``step`` takes ``skip``."""
-        return all(isinstance(part.optimizer, AdamW) for part in self._parts.values())
-
     def step(self, rates: LearningRates, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients.
 
         ``skip``: f32, a scalar on the device; 1: nothing changes, apart from ``steps``, which the caller corrects.
         """
         for kind, part in self._parts.items():
-            if isinstance(part.optimizer, AdamW):
-                part.optimizer.step(rates[kind], skip)
-            else:
-                assert skip is None, "see skips_on_device"
-                part.optimizer.step(rates[kind])
+            part.optimizer.step(rates[kind], skip)
         self.zero_grad()
         self.steps += 1
 
