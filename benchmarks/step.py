@@ -1,8 +1,10 @@
-"""What a step of a learner of many processes moves, keeps and waits for, counted; and its time beside a plain loop's.
+"""What a step of a learner of many processes moves, keeps and waits for; its losses; its time beside a plain loop's.
 
 Counted are the first process's collectives, host reads and memory in its second step of a Llama in BF16, with fake
 tensors and without the other processes (`support.step.one_rank`), so that any size runs on one core. ``--before``
 counts the same with the package in another checkout, as `git worktree add FOLDER COMMIT` makes one.
+
+Compared are the losses of one process and of several real ones, on the CPU in F32.
 
 Timed is a step in one process, without an exchange, beside one of a plain torch loop (`support.loop_pair`): processor
 time, median of pairs.
@@ -13,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,14 +23,18 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from diloco.learner.data.opening import open_source
+from diloco.learner.data.opening import open_data, open_source
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
-from diloco.spec import parse_job
+from diloco.model.fragments import layout_of
+from diloco.spec import JobSpec, parse_job
 from support import REPOSITORY
 from support.job import alone, manifest
 from support.loop_pair import LoopPair, PlainLoop
 from support.report import Ratio, Ratios, command, paired, write_report
+from testbed.units import unit_of
 
 SELECTIVE: Final = {"activationCheckpointing": "Selective"}
 NODES_OF_8: Final = {"processesPerNode": 8, "nodesPerLearner": 4}
@@ -47,7 +54,11 @@ CASES: Final[Mapping[str, dict[str, Any]]] = {
 """Sequences of ``length`` tokens, one in a micro-batch of a process."""
 PAIRS: Final = {"pico": (64, 8, 200), "nano": (128, 16, 60)}
 """Sequence length, batch size and steps, by the model's preset."""
+UNITS: Final = ((2, "FSDP"), (2, "DDP"), (4, "FSDP"), (4, "DDP"), (4, "HSDP"))
+"""Processes, and how they hold the model."""
 _WARM_UP_STEPS: Final = 5
+_LOSSES: Final = 50
+"""Steps whose losses are compared."""
 _BEFORE: Final = ("activationCheckpointing", "parallelism")
 """What an earlier package may not know."""
 
@@ -96,6 +107,29 @@ def timed(preset: str, steps: int) -> dict[str, Any]:
     }
 
 
+def losses(trainer: InnerTrainer, steps: int) -> NDArray[np.float64]:
+    """Of each step."""
+    return np.array([trainer.step(step / steps).loss for step in range(steps)])
+
+
+def compared(ranks: int, parallelism: str, job: JobSpec, steps: int) -> dict[str, Any]:
+    """How the losses of so many real processes differ from those of one."""
+    module, layout = build_model(job), layout_of(build_model(job), job.sync.fragments)
+    data = open_data(job, job.learner_ids[0])
+    alone = losses(InnerTrainer(job, module, layout, data, torch.device("cpu")), steps)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        unit_of(ranks, Path(folder)) as unit,
+        unit.trainer(job, parallelism) as trainer,
+    ):
+        made = losses(trainer, steps)
+    return {
+        "processes": ranks,
+        "parallelism": parallelism,
+        "largest_difference": float(np.max(abs(made / alone - 1))),
+    }
+
+
 def ratios_of(name: str, case: Mapping[str, Any], figures: Mapping[str, Any]) -> Ratios:
     """Of a case's figures."""
     numel, parts = figures["parameters"], case.get("micro_batches", 1)
@@ -119,7 +153,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="steps of each pair at most (200)")
     arguments = parser.parse_args()
     ratios: Ratios = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in arguments.case or CASES:
         case = CASES[name]
         figures = counted(case, REPOSITORY / "trainer")
@@ -127,10 +161,18 @@ def main() -> None:
         ratios |= ratios_of(name, case, figures)
         if arguments.before:
             rows.append({"case": name, "package": "before", **counted(earlier(case), arguments.before / "trainer")})
-    pairs = [] if arguments.case else [alone(timed, preset, arguments.steps) for preset in PAIRS]
+    units, pairs = [], []
+    if not arguments.case:
+        training = {"tokens": 10**9, "sequenceLength": 32, "batchSize": 8}
+        job = parse_job(json.dumps(manifest("step", {"here": 1}, training=training, sync={"fragments": 6}))).spec
+        units = [alone(compared, ranks, parallelism, job, _LOSSES) for ranks, parallelism in UNITS]
+        pairs = [alone(timed, preset, arguments.steps) for preset in PAIRS]
+    for row in units:
+        name = f"{row['processes']} processes, {row['parallelism']}: loss"
+        ratios[name] = Ratio(row["largest_difference"], "one process's loss", less_is_better=True)
     for row in pairs:
         ratios[f"{row['case']}: step"] = Ratio(row["ratio"], "a plain loop's processor time", less_is_better=True)
-    write_report(arguments.json, "step", ratios, {"counted": rows, "timed": pairs})
+    write_report(arguments.json, "step", ratios, {"counted": rows, "compared": units, "timed": pairs})
 
 
 if __name__ == "__main__":

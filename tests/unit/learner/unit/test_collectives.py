@@ -56,7 +56,7 @@ def test_fsdp_gathers_bf16_and_sums_micro_batches_once(text: Path) -> None:
     assert seen.host_reads == 0
 
 
-def test_fsdp_sums_each_micro_batch_where_whole_gradients_do_not_fit(text: Path) -> None:
+def test_fsdp_sums_each_part_where_whole_gradients_do_not_fit(text: Path) -> None:
     seen, numel = counted(text, "FSDP", memory_bytes=1000)
     assert sum(seen.moved["reduced"]) == pytest.approx(4 * 4 * numel, rel=0.01)
     assert seen.moved["all-reduced"] == [12]
