@@ -73,6 +73,7 @@ class WorldSyncer:
     """None: it makes no backups."""
     tape_problem: str = ""
     outer_optimizer: str = ""
+    computing: str = ""
     links: dict[str, Any] | None = None
     """What it measured of them."""
     reads_orders: bool = True
@@ -158,6 +159,7 @@ class WorldSyncer:
             "checkpoint": {"newest": "step-0", "age_seconds": 1.0, "failures": 0, "problem": self.checkpoint_problem},
             "tape_problem": self.tape_problem,
             "outer_optimizer": self.outer_optimizer,
+            "computing": self.computing,
             "backup": None if self.backup_problem is None else {"problem": self.backup_problem},
             "links": self.links,
             "learners": [self._learner(learner) for learner in sorted(self.ever | self.given_up)],

@@ -199,6 +199,8 @@ class SyncerStatusView(BaseModel):
     """Learners that make a quorum at present; 0 from syncers that do not say."""
     outer_optimizer: str = ""
     """Learning rate and momentum, and why these."""
+    computing: str = ""
+    """What learners compute in and on, in words; empty from syncers that do not know it."""
     links: LinksReport | None = None
     """None from syncers that have not measured them yet, or do not."""
 

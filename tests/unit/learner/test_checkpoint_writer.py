@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, Lea
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
+from diloco.learner.training.host_copies import HostTensors
 from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
 FULL = CheckpointWriteError("checkpoint not written (no space left)")
@@ -52,6 +55,15 @@ class Bench:
         self.condition.events = list(events)
         with contextlib.suppress(NothingToDoError):
             self.writer.run()
+
+
+def test_it_waits_until_the_copies_of_a_snapshot_are_whole() -> None:
+    copies, seen = HostTensors({"exp_avg.w": torch.zeros(2)}), []
+    copies.copied = cast("Any", SimpleNamespace(synchronize=lambda: copies["exp_avg.w"].fill_(3.0)))
+    bench = Bench(lambda: seen.append(copies["exp_avg.w"].tolist()))
+    assert bench.writer.offer(lambda: LearnerCheckpoint(TrainerState(copies, 0, 5, 0, 0), {}))
+    bench.works()
+    assert (bench.disk.saved, seen) == ([5], [[3.0, 3.0]])
 
 
 def test_it_writes_what_is_offered_and_ends_when_it_is_closed() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from diloco.learner.checkpoint import CheckpointWriteError, LearnerCheckpoint
+from diloco.learner.training.host_copies import whole_copies
 from diloco.runtime.disk_rate import longest_write_seconds
 
 LEAST_SECONDS: Final = 60.0
@@ -84,6 +85,7 @@ class CheckpointWriter:
                     self._condition.notify_all()
 
     def _write(self, snapshot: LearnerCheckpoint) -> None:
+        whole_copies(snapshot.state.tensors)
         try:
             self._save(snapshot)
         except CheckpointWriteError as error:

@@ -35,7 +35,7 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
-from diloco.learner.training.device import computes_in_bf16, peak_flops
+from diloco.learner.training.device import computing, device_name, peak_flops
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.unit.starting import Unit
@@ -97,9 +97,9 @@ class Learner:
         self._trainer, self._step, self._batch = training.trainer, training.step, training.batch
         layout = self._trainer.layout
         device = self._trainer.device
-        bf16 = spec.loop is None and computes_in_bf16(spec.training.precision, device)
+        computed_in = "" if spec.loop is not None else computing(spec.training, device)
         # Once nothing is wrong with the job: a mistake is one line.
-        _log.info("training on %s%s", device, " in BF16" if bf16 else "")
+        _log.info("training on %s%s", device, f" in {computed_in}" if computed_in else "")
         identity = CheckpointIdentity(
             options.job.metadata.name, options.learner, layout.digest, self._trainer.optimizer_identity
         )
@@ -156,6 +156,7 @@ class Learner:
             layout.digest,
             sequences=self._trainer.sequences,
             data_digest=self._trainer.data_digest,
+            computes=f"{computed_in} on {device_name(device)}" if computed_in else "",
         )
         self._link = Link(who, self._client.open_session, self._boxes, self._resume.position, uniform)
         self._link.why_unreachable = self._client.why_unreachable

@@ -197,7 +197,8 @@ class Supervisor:
             now = time.monotonic()
             if now - alive_at >= max(_ALIVE_SECONDS, _ALIVE_SHARE * (now - self._began)):
                 moved = watch.seen.status.bytes_by_region if watch.seen else ()
-                fleet.journal.write("alive", bytes_by_region=[one.model_dump() for one in moved])
+                computing = watch.seen.status.computing if watch.seen else ""
+                fleet.journal.write("alive", bytes_by_region=[one.model_dump() for one in moved], computing=computing)
                 alive_at = now
             if now - logs_at >= _LOGS_SECONDS:
                 for process in fleet.everyone:

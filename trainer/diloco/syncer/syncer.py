@@ -178,6 +178,7 @@ class Syncer:
             bytes_by_region=self.traffic.read(),
             recovered=self._recovered,
             outer_optimizer=str(self._outer),
+            computing=self._sessions.computing,
             data=self._dealing.dealer.status(),
         )
         return self._reporter.status(self._view(), stored)

@@ -50,6 +50,8 @@ class Join:
     """Of what its sequences are cut from; empty: it has none."""
     dealt: tuple[int, ...] = ()
     """What it was dealt and may still push, as first count, position and length of each piece, by count."""
+    computes: str = ""
+    """What its steps are computed in and on, for people; empty: a loop of the user's own decides."""
 
 
 @dataclass(frozen=True, slots=True)

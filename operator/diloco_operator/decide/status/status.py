@@ -63,6 +63,7 @@ def with_status(
         "restarts": before.restarts if told is None else restarts_of(told),
         "syncer": _endpoints(job_now),
         "outer_optimizer": (told and told.outer_optimizer) or before.outer_optimizer,
+        "computing": (told and told.computing) or before.computing,
         # If it ended while it was suspended, the condition stays as it was.
         "start_time": before.start_time if is_over else _start_time(job_now),
     }

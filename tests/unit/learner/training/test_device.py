@@ -10,6 +10,8 @@ from diloco.learner.training.device import (
     DeviceError,
     choose_device,
     computes_in_bf16,
+    computing,
+    device_name,
     peak_flops,
     set_up,
 )
@@ -104,6 +106,15 @@ def test_a_step_is_in_bf16_where_the_device_has_it_or_the_manifest_says_so(
     assert computes_in_bf16(precision, cuda("NVIDIA H100 80GB HBM3")) == (precision != "F32")
     assert computes_in_bf16(precision, torch.device("cpu")) == (precision == "BF16")
     assert computes_in_bf16(precision, cuda("Tesla V100-SXM2-16GB", bf16=False)) == (precision == "BF16")
+
+
+def test_what_a_step_is_computed_in_is_told_in_words(cuda: Callable[..., torch.device]) -> None:
+    job, cpu = small_job().training, torch.device("cpu")
+    assert computing(job, cpu) == "F32"
+    fast = job.model_copy(update={"compile": True, "activation_checkpointing": "Selective"})
+    assert computing(fast, cuda("NVIDIA H100 80GB HBM3")) == "BF16, compiled, activationCheckpointing Selective"
+    assert computing(job, cuda("Tesla V100-SXM2-16GB", bf16=False)) == "F32 (TF32)"
+    assert [device_name(one) for one in (cpu, torch.device("cuda"))] == ["cpu", "Tesla V100-SXM2-16GB"]
 
 
 def test_a_device_without_bf16_is_told_in_one_line(cuda: Callable[..., torch.device], tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def receive(trainer: InnerTrainer, fragment: int, value: float) -> None:
     trainer.apply(fragment, 1, trainer.buffer(fragment).fill_(value))
 
 
-@pytest.mark.parametrize("changes", [{}, {"microBatchSize": 1}, {"precision": "BF16"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"microBatchSize": 1}, {"precision": "BF16"}, {"optimizer": {"type": "Muon"}}], ids=str
+)
 def test_the_host_reads_nothing_of_a_step_until_it_is_settled(tmp_path: Path, changes: dict[str, Any]) -> None:
     trainer = late_trainer(tmp_path, **changes)
     trainer.step(0.0)

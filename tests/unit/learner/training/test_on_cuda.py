@@ -8,6 +8,7 @@ import torch
 from diloco.learner.data.opening import open_task
 from diloco.learner.training.capture import Reader
 from diloco.learner.training.fitting_batch import Trial, candidates, fitting_batch
+from diloco.learner.training.host_copies import whole_copies
 from diloco.learner.training.memory import DeviceMemory
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError
@@ -80,6 +81,33 @@ def test_the_state_of_a_device_starts_another_process(tmp_path: Path) -> None:
         second.apply(fragment, 1, whole)
     second.load_state(first.state())
     assert second.step(0.0).loss == pytest.approx(first.step(0.0).loss, rel=1e-5)
+
+
+def test_a_snapshot_has_the_moments_from_before_the_next_step(tmp_path: Path) -> None:
+    trainer = trainer_on("cuda", tmp_path)
+    trainer.step(0.0)
+    for _ in range(20):
+        moments = trainer._inner.optimizer._parts["AdamW"].optimizer.state  # type: ignore[union-attr]
+        wanted = [kept["exp_avg"].cpu() for kept in moments.values()]
+        taken = trainer.state().tensors
+        trainer.step(0.0)  # queued behind the copies, which nothing has waited for yet
+        found = [one for name, one in whole_copies(taken).items() if name.startswith("exp_avg.")]
+        assert all(map(torch.equal, found, wanted))
+
+
+def test_a_device_skips_as_the_host_would(tmp_path: Path) -> None:
+    there, here = trainer_on("cuda", tmp_path / "a"), trainer_on("cuda", tmp_path / "b")
+    here._inner._late = False
+    assert (there._inner.late, there._inner.reads_ahead) == (True, True)
+    seen = []
+    for trainer in (there, here):
+        made = [trainer.step(0.0)]
+        for value in (torch.nan, 0.01):
+            trainer.apply(0, 1, trainer.buffer(0).fill_(value))
+            made += [trainer.step(0.0), trainer.step(0.0)]
+        state = trainer.state()
+        seen.append((state.optimizer_steps, state.steps, state.data_position, [one.skipped for one in made]))
+    assert seen[0] == seen[1] == (3, 3, 20, [False, True, True, False, False])
 
 
 @pytest.mark.parametrize("task", ["ImagesWithMomentum", "ImagesWithAdafactor"])

@@ -61,6 +61,14 @@ def test_bytes_by_region_are_a_table_and_a_chart(layout: Layout, journal: list[E
     assert (summary["bytes_pushed"], summary["bytes_pulled"]) == (6_200, 70)
 
 
+def test_what_learners_computed_in_is_told_as_it_was_noted_last(layout: Layout, journal: list[Entry]) -> None:
+    noted = [Entry("alive", "", START + 19 + at, {"computing": told}) for at, told in enumerate(("F32", "BF16", ""))]
+    history = history_of(parse_job(JOB), layout, [], [*journal[:-1], *noted, journal[-1]])
+    assert summarize(history)["computing"] == "BF16"
+    assert "computed in BF16" in " ".join(drawn(closing_table(history)).split())
+    assert "Learners computed in BF16." in render_report(history, "")
+
+
 def test_processes_are_told_if_a_learner_has_several(layout: Layout, journal: list[Entry]) -> None:
     single = history_of(parse_job(JOB), layout, [], journal)
     assert "processes" not in drawn(closing_table(single))

@@ -56,6 +56,11 @@ def test_processes_are_shown_if_a_learner_has_several() -> None:
     assert re.search(r"us-west/old/0 +training +4 ", shown(several))
 
 
+def test_what_learners_compute_in_is_shown() -> None:
+    assert "computing in BF16 on NVIDIA L4" in shown(snapshot_of(computing="BF16 on NVIDIA L4"))
+    assert "computing" not in shown(snapshot_of())
+
+
 def test_goodput_and_merged_work_are_shown() -> None:
     known = snapshot_of(goodput=0.875, merged=0.7)
     assert "goodput 87.5 %  merged 70.0 %" in shown(known)

@@ -108,6 +108,16 @@ async def test_one_that_left_before_it_was_admitted_is_reported_as_gone(peers: S
     assert peers.sessions.admitted == 0
 
 
+async def test_what_learners_with_a_session_compute_in_is_known(peers: SyncerPeers) -> None:
+    await peers.join(computes="BF16 on NVIDIA L4")
+    assert peers.sessions.computing == ""
+    peers.admit()
+    assert peers.sessions.computing == "BF16 on NVIDIA L4"
+    await peers.join(learner=BESIDE, computes="F32 on cpu")
+    peers.admit(learner=BESIDE)
+    assert peers.sessions.computing == "BF16 on NVIDIA L4 (1 learners), F32 on cpu (1 learners)"
+
+
 async def test_a_process_that_joins_again_has_one_session(peers: SyncerPeers) -> None:
     first = await peers.join()
     second = await peers.join()

@@ -74,6 +74,15 @@ class DealtSampler:
         self.began = taken[0][0]
         return np.concatenate([self.numbers(start, stop) for start, stop in taken])
 
+    def following(self) -> NDArray[np.int64] | None:
+        """What `next_numbers` will return, unless the rest of what was dealt is replaced; None: it is not dealt yet."""
+        at, count = self.hand.position, self.sampling.batch_size
+        if self.supply is not None:
+            first = self.supply(at, count)
+            return self.numbers(first, first + count)
+        parts = self.hand.following(count)
+        return None if parts is None else np.concatenate([self.numbers(start, stop) for start, stop in parts])
+
     def numbers(self, start: int, stop: int) -> NDArray[np.int64]:
         """Numbers of the sequences at positions ``start`` to ``stop`` of the order."""
         parts = []

@@ -60,6 +60,8 @@ class JobTask(ABC):
     """What an example is called, in the plural."""
     unit: str
     """What the mean loss is measured in."""
+    reads_anywhere = False
+    """Whether ``batch`` may be called in any thread, and draws no random numbers, which are a step's own."""
     usual_count = 1
     """How many losses an example has, about."""
 
@@ -108,8 +110,8 @@ class JobTask(ABC):
 
 
 def on(device: torch.device, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``batch`` on ``device``."""
-    return {name: tensor.to(device) for name, tensor in batch.items()}
+    """``batch`` on ``device``, which copies from pinned memory while the caller goes on."""
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
 
 
 class LanguageModel(JobTask):
@@ -117,6 +119,7 @@ class LanguageModel(JobTask):
 
     examples = "sequences"
     unit = "nats per token"
+    reads_anywhere = True
 
     def __init__(self, source: TokenSource, length: int, field: str, end_of_document: int | None = None) -> None:
         """``end_of_document``: the id after which another document begins, unseen. None: a sequence is one."""

@@ -37,8 +37,13 @@ class Hand:
 
     def has(self, count: int) -> bool:
         """Whether it has the next ``count`` positions."""
+        return self.following(count) is not None
+
+    def following(self, count: int) -> list[tuple[int, int]] | None:
+        """The next ``count`` positions, as ranges (start, stop), which it keeps; None: it has not so many."""
         with self._lock:
-            return sum(part.length for part in self._next(count)) == count
+            parts = self._next(count)
+        return [(part.start, part.stop) for part in parts] if sum(part.length for part in parts) == count else None
 
     def take(self, count: int, needed: int) -> list[tuple[int, int]]:
         """The next ``count`` positions, as ranges (start, stop). What is before count ``needed`` is forgotten."""

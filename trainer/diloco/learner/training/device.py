@@ -35,6 +35,23 @@ def computes_in_bf16(precision: Precision, device: torch.device) -> bool:
     return precision == "BF16" or (precision == "Auto" and _has_bf16(device))
 
 
+def computing(training: TrainingSpec, device: torch.device) -> str:
+    """What a step is computed in, in words: ``BF16, compiled, activationCheckpointing Selective``."""
+    words = ["BF16" if computes_in_bf16(training.precision, device) else "F32"]
+    if device.type == "cuda" and words == ["F32"]:
+        words = ["F32 (TF32)"]
+    if training.compile:
+        words.append("compiled")
+    if training.activation_checkpointing != "None":
+        words.append(f"activationCheckpointing {training.activation_checkpointing}")
+    return ", ".join(words)
+
+
+def device_name(device: torch.device) -> str:
+    """Of its kind: ``NVIDIA H100 80GB HBM3``, ``cpu``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def set_up(training: TrainingSpec, device: torch.device, folder: Path) -> None:
     """For the whole process: matrices of f32 are multiplied in TF32, and what is compiled is kept in ``folder``.
 

@@ -195,6 +195,8 @@ class FragmentTrainer(ABC):
     def state(self) -> TrainerState:
         """A copy of what a restarted learner needs, in host memory; another thread may write it to disk.
 
+        That thread waits until it is whole (`whole_copies`).
+
         Raises:
             OptimizerError, DataError: code of the user's own keeps what cannot be saved.
         """

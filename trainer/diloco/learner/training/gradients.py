@@ -1,6 +1,6 @@
 """The forward and the backward pass of an inner step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,22 +16,29 @@ _LEAST_NORM = 1e-6
 """Added to a norm that divides, as torch's clipping does."""
 
 
-def backpropagate(
-    module: nn.Module, task: JobTask, numbers: Numbers, training: TrainingSpec, share: Share = WHOLE
+def backpropagate(  # noqa: PLR0913  # each names one thing
+    module: nn.Module,
+    task: JobTask,
+    numbers: Numbers,
+    training: TrainingSpec,
+    share: Share = WHOLE,
+    *,
+    read: Callable[[Numbers], Batch] | None = None,
 ) -> Tensor:
     """Set the parameters' gradients to those of a batch's mean loss, clipped to ``clipNorm``.
 
     Returns three f32 values on the device, of the batch in all processes: the mean loss, the gradients' norm before
     they were clipped, and what the mean counts. Nothing waits for the device.
 
-    ``numbers``: of the whole batch's examples. The parameters have no gradients before.
+    ``numbers``: of the whole batch's examples. ``read``: reads those of this process; None: the task does. The
+    parameters have no gradients before.
 
     Raises:
         DataError, ModelError: the examples cannot be read, the loss cannot be used, or the batch cannot be parted.
     """
     device = next(module.parameters()).device
     own = share.of(numbers)
-    batch = on(device, task.batch(own))
+    batch = on(device, (read or task.batch)(own))
 
     def loss(part: Batch) -> tuple[Tensor, Tensor | float]:
         with in_training(training, device, share):

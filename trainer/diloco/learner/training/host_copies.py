@@ -1,5 +1,7 @@
 """Copies of a device's tensors in host memory, made beside what the device does next."""
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -33,16 +35,46 @@ class HostCopies:
         Nothing may write to ``values`` before the event.
         """
         host = self.buffer(values.numel(), values.dtype).view(values.shape) if out is None else out
+        return host, self._fill([(host, values)])
+
+    def copy_all(self, values: Mapping[str, Tensor]) -> "HostTensors":
+        """The same of several, each contiguous in new memory."""
         if self._stream is None:
-            host.copy_(values)
-            return host, None
+            contiguous = torch.contiguous_format
+            return HostTensors(
+                {name: one.to("cpu", copy=True, memory_format=contiguous) for name, one in values.items()}
+            )
+        made = HostTensors({name: self.buffer(one.numel(), one.dtype).view(one.shape) for name, one in values.items()})
+        made.copied = self._fill([(made[name], one) for name, one in values.items()])
+        return made
+
+    def _fill(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Copied:
+        if self._stream is None:
+            for host, values in pairs:
+                host.copy_(values)
+            return None
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            host.copy_(values, non_blocking=True)
+            for host, values in pairs:
+                host.copy_(values, non_blocking=True)
+                values.record_stream(self._stream)
             copied = _event()
             copied.record()
-        values.record_stream(self._stream)
-        return host, copied
+        return copied
+
+
+class HostTensors(dict[str, Tensor]):
+    """Copies by name."""
+
+    copied: Copied = None
+    """The event after which all can be read."""
+
+
+def whole_copies(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """``tensors``, once they can be read."""
+    if isinstance(tensors, HostTensors) and tensors.copied is not None:
+        tensors.copied.synchronize()
+    return tensors
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -36,29 +36,26 @@ class Muon:
 
         ``skip``: f32, a scalar on the device; 1: change nothing.
         """
-        skips = None if skip is None else skip.bool()
         for group in self._groups:
             scaled = rate * group.scale
+            left: float | Tensor = 1 - scaled * group.weight_decay
+            if skip is not None:
+                left = torch.where(skip > 0, 1.0, left)
             for alike in _alike(group.parameters):
                 size = -scaled * (0.2 * math.sqrt(max(alike[0].shape[-2:])))
-                for one, update in zip(alike, self._updates(alike, skips), strict=True):
-                    own = part(one)
-                    if skips is None:
-                        own.mul_(1 - scaled * group.weight_decay).add_(update, alpha=size)
-                    else:
-                        new = own.mul(1 - scaled * group.weight_decay).add_(update, alpha=size)
-                        own.copy_(torch.where(skips, own, new))
+                for one, update in zip(alike, self._updates(alike, skip), strict=True):
+                    part(one).mul_(left).add_(update if skip is None else update * (1 - skip), alpha=size)
 
-    def _updates(self, parameters: Sequence[nn.Parameter], skips: Tensor | None) -> Iterator[Tensor]:
+    def _updates(self, parameters: Sequence[nn.Parameter], skip: Tensor | None) -> Iterator[Tensor]:
         """This process's parts of the updates of parameters of one shape."""
         for one in parameters:
             if one not in self.state:
                 self.state[one] = {"momentum_buffer": torch.zeros_like(one)}
         momenta = [part(self.state[one]["momentum_buffer"]) for one in parameters]
         gradients = [gradient_part(one) for one in parameters]
-        if skips is not None:  # from itself to itself it stays, to the bit
+        if skip is not None:
             for momentum, gradient in zip(momenta, gradients, strict=True):
-                gradient.copy_(torch.where(skips, momentum, gradient))
+                torch.where(skip > 0, momentum, gradient, out=gradient)  # with which the momentum stays as it is
         torch._foreach_lerp_(momenta, gradients, 1 - self._momentum)
         torch._foreach_lerp_(gradients, momenta, self._momentum)
         return self._share.each_once(orthogonal, gradients, parameters, dtype_of(momenta[0].device))

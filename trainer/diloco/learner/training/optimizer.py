@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.adamw import AdamW, Group
+from diloco.learner.training.host_copies import Copied, HostCopies, whole_copies
 from diloco.learner.training.muon import Muon
 from diloco.learner.training.share import WHOLE, Share
 from diloco.model import sharded
@@ -78,9 +79,6 @@ class NamedOptimizer:
     AdamW's weight decay applies only to tensors with two or more dimensions.
     """
 
-    skips_on_device = True
-    """Whether ``step`` takes ``skip``."""
-
     def __init__(self, module: nn.Module, options: InnerOptimizer, share: Share = WHOLE) -> None:
         """``module`` is already on its device, and is not moved afterwards. ``share``: among the processes it is in.
 
@@ -94,6 +92,9 @@ class NamedOptimizer:
             self._parts["AdamW"] = _adamw(trained["AdamW"], options)
         if trained["Muon"]:
             self._parts["Muon"] = _muon(trained["Muon"], options, share)
+        self._copies = HostCopies(next(module.parameters()).device)
+        self._copied: Copied = None
+        """After which moments may change: they are being copied."""
         self.steps = 0
         """Steps made, including those before a restart."""
         of_muon = trained["Muon"]
@@ -104,11 +105,17 @@ class NamedOptimizer:
             percent = 100 * sizes["Muon"] / sum(sizes.values())
             _log.info("Muon trains %d matrices, %.0f %% of the parameters", _matrices(of_muon), percent)
 
+    skips_on_device = True
+    """Whether ``step`` takes ``skip``."""
+
     def step(self, rates: LearningRates, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at its optimizer's learning rate, and clear the gradients.
 
         ``skip``: f32, a scalar on the device; 1: nothing changes, apart from ``steps``, which the caller corrects.
         """
+        if self._copied is not None:
+            torch.cuda.current_stream().wait_event(self._copied)  # the device waits, not this thread
+            self._copied = None
         for kind, part in self._parts.items():
             part.optimizer.step(rates[kind], skip)
         self.zero_grad()
@@ -126,8 +133,10 @@ class NamedOptimizer:
             part.optimizer.state.clear()
         self.steps = 0
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> Mapping[str, Tensor]:
         """A copy of the optimizer's state in host memory, contiguous f32, by ``KIND.NAME`` of each parameter.
+
+        A CUDA device makes it during the next step (`whole_copies`).
 
         In a learner of several processes: of this one's parts of the parameters. The kinds are AdamW's moments
         ``exp_avg`` and ``exp_avg_sq`` and count ``step``, and Muon's ``momentum_buffer``. A moment has its parameter's
@@ -137,14 +146,10 @@ class NamedOptimizer:
         for part in self._parts.values():
             for name, parameter in part.parameters.items():
                 kept = part.optimizer.state.get(parameter, {})
-                tensors |= {
-                    f"{kind}.{name}": sharded.part(kept[kind]).to(
-                        "cpu", copy=True, memory_format=torch.contiguous_format
-                    )
-                    for kind in part.state
-                    if kept
-                }
-        return tensors
+                tensors |= {f"{kind}.{name}": sharded.part(kept[kind]) for kind in part.state if kept}
+        made = self._copies.copy_all(tensors)
+        self._copied = made.copied
+        return made
 
     def places(self) -> dict[str, sharded.Place]:
         """Where this process's part of each tensor of ``state`` lies, whether or not there is one yet."""
@@ -163,7 +168,7 @@ class NamedOptimizer:
             KeyError: a part of the state is missing, or of a parameter or an optimizer that does not exist.
             ValueError: a moment has another shape than its parameter.
         """
-        left = dict(tensors)
+        left = dict(whole_copies(tensors))
         found = [
             (
                 part.optimizer.state,

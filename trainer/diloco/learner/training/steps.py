@@ -1,8 +1,8 @@
 """The inner steps of a process: forward and backward pass and optimizer, and the evaluation of the model.
 
 A step whose loss or gradient is not finite is skipped: parameters and optimizer stay as they are. Ten such steps in a
-row end the training. With AdamW on an accelerator, the device decides that, and the host learns of it later. On a CPU,
-and for Muon and optimizers of the user's own, the host reads the numbers before the optimizer's step.
+row end the training. An accelerator decides that itself, and the host learns of it later. On a CPU, and for optimizers
+of the user's own, the host reads the numbers before the optimizer's step.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+from diloco.learner.data.prefetch import Prefetch
 from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.block_passes import checkpoint_blocks, prepare_blocks
 from diloco.learner.training.evaluate import Evaluated, mean_loss
@@ -89,6 +90,8 @@ class InnerSteps:
         self._copies = HostCopies(self._device)
         self._late = self._device.type != "cpu" and self.optimizer.skips_on_device
         self._begun: Made | _Late | None = None
+        ahead = self._device.type == "cuda" and task.reads_anywhere
+        self._ahead = Prefetch(task.batch, self._device) if ahead else None
         self._skipped_in_a_row = 0
         prepare_blocks(module, job.training, lambda: self._gradients(np.arange(batch_size), 0))
         self.optimizer.zero_grad()
@@ -119,6 +122,16 @@ class InnerSteps:
             self.optimizer.zero_grad()
         else:
             self.optimizer.step(rates)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether ``read_ahead`` does anything."""
+        return self._ahead is not None
+
+    def read_ahead(self, numbers: Numbers) -> None:
+        """Read the examples of the next step, ``numbers`` if nothing else comes, while the device makes this one."""
+        if self._ahead is not None:
+            self._ahead.begin(self._share.of(numbers))
 
     def settle(self) -> Made | None:
         """Wait until the numbers of the latest step are known, and count it; None: that was done.
@@ -158,6 +171,8 @@ class InnerSteps:
             DataError: the examples cannot be read.
             ModelError: training has changed more than trained parameters.
         """
+        if self._ahead is not None:
+            self._ahead.wait()  # as the examples that are held out are of the same files
         self.watch.check()
         return mean_loss(self._module, self._task, batches, parameters, self._share)
 
@@ -171,7 +186,8 @@ class InnerSteps:
         key = f"step {self._options.seed} {began}" + f" {self._share.rank}" * (self._share.rank > 0)
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(key, self._device):
-            return backpropagate(self._module, self._task, numbers, self._options, self._share)
+            read = None if self._ahead is None else self._ahead.batch
+            return backpropagate(self._module, self._task, numbers, self._options, self._share, read=read)
 
     def _made(self, found: Tensor, rates: LearningRates) -> Made:
         loss, norm, counted = found.tolist()

@@ -5,6 +5,7 @@ A skipped step's batch is used up, but counters stay as they are, so it never re
 
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,14 @@ from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, L
 from diloco.learner.training.share import Numbers
 from diloco.learner.training.steps import InnerSteps
 from diloco.spec import JobSpec
+
+
+class Batches(NamedTuple):
+    """What a step trains on, and what the next is expected to."""
+
+    numbers: Numbers
+    following: Numbers | None
+    """None: it is not known yet, or of no use."""
 
 
 class InnerTrainer(FragmentTrainer):
@@ -60,7 +69,9 @@ class InnerTrainer(FragmentTrainer):
         """
         began = time.perf_counter()
         numbers = self._data.sampler.next_numbers(min(held.position for held in self._held))
-        self._begin_step(numbers, self._data.sampler.began, progress)
+        began_at = self._data.sampler.began
+        following = self._data.sampler.following() if self._inner.reads_ahead else None
+        self._begin_step(Batches(numbers, following), began_at, progress)
         self._begun_tokens = tokens = len(numbers) * self._sequence_length
 
         def settled() -> StepResult:
@@ -74,8 +85,10 @@ class InnerTrainer(FragmentTrainer):
 
         return settled if self._inner.late else settled()
 
-    def _begin_step(self, numbers: Numbers, began: int, progress: float) -> None:
-        self._inner.begin(numbers, began, progress)
+    def _begin_step(self, batches: Batches, began: int, progress: float) -> None:
+        self._inner.begin(batches.numbers, began, progress)
+        if batches.following is not None:
+            self._inner.read_ahead(batches.following)
 
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
         """See `FragmentTrainer`; in the task's unit."""

@@ -24,9 +24,11 @@ def follow(rank: Rank, checkpoints: RankCheckpoints) -> None:
         if order.op not in _DURING_A_STEP:
             rank.inner.settle()
         if order.op is Op.STEP:
-            numbers = torch.empty(batch_size, dtype=torch.int64)
+            numbers = torch.empty(1 + order.b, batch_size, dtype=torch.int64)
             world.share(numbers)
-            rank.inner.begin(numbers.numpy(), order.a, order.x)
+            rank.inner.begin(numbers[0].numpy(), order.a, order.x)
+            if order.b:
+                rank.inner.read_ahead(numbers[1].numpy())
         else:
             obey(order, rank, checkpoints)
     checkpoints.close()

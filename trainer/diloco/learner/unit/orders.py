@@ -13,7 +13,8 @@ class Op(IntEnum):
     """What to do."""
 
     STEP = 1
-    """An inner step. ``a``: its place in the order of sequences; ``x``: the job's progress. The numbers follow."""
+    """An inner step. ``a``: its place in the order of sequences; ``x``: the job's progress. The numbers follow,
+    and if ``b`` is 1 those of the next step."""
     CAPTURE = 2
     """Give the first process all of fragment ``a``."""
     APPLY = 3

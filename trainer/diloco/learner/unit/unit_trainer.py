@@ -6,6 +6,7 @@ fragment is swapped in at the same step in each.
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +14,7 @@ from diloco.core.fragments import Fragment
 from diloco.learner.training.capture import Capture, Reader
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
 from diloco.learner.training.host_copies import Copied
-from diloco.learner.training.share import Numbers
-from diloco.learner.training.trainer import InnerTrainer
+from diloco.learner.training.trainer import Batches, InnerTrainer
 from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import Rank
@@ -50,10 +50,11 @@ class UnitTrainer(InnerTrainer):
         self._begin(job, rank.data, rank.inner)
         self.others = OtherRanks(self.others.places, rank.world)
 
-    def _begin_step(self, numbers: Numbers, began: int, progress: float) -> None:
-        self._world.tell(Order(Op.STEP, began, x=progress))
-        self._world.share(torch.from_numpy(numbers))
-        super()._begin_step(numbers, began, progress)
+    def _begin_step(self, batches: Batches, began: int, progress: float) -> None:
+        told = [one for one in batches if one is not None]
+        self._world.tell(Order(Op.STEP, began, len(told) - 1, progress))
+        self._world.share(torch.from_numpy(np.stack(told)))
+        super()._begin_step(batches, began, progress)
 
     def capture(self, fragment: int) -> Capture:
         """See `FragmentTrainer`."""

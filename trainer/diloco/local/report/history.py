@@ -211,6 +211,8 @@ class RunHistory:
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """At the end, as the syncer counted where it sent and received; empty if it left no checkpoint."""
     region_samples: tuple[RegionSample, ...] = ()
+    computing: str = ""
+    """What the learners computed in and on, when the supervisor last noted it; empty: not known."""
     recoveries: tuple[RecoveryPoint, ...] = ()
     faults: tuple[Fault, ...] = ()
 

@@ -31,6 +31,7 @@ from diloco.local.report.history import (
 from diloco.local.report.timeline import (
     RunClock,
     Turn,
+    computing,
     faults,
     incidents,
     incidents_noted,
@@ -169,6 +170,7 @@ class HistoryBuilder:
             notes=tuple(self.notes),
             bytes_by_region=self.bytes_by_region,
             region_samples=region_samples(self._journal, self._clock),
+            computing=computing(self._journal),
             recoveries=tuple(self._recoveries),
             faults=faults(self._journal, self._clock),
         )

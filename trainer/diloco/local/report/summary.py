@@ -28,6 +28,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
         "quorum": history.quorum,
         "quorum_wanted": history.quorum_wanted,
         "parameters": history.parameters,
+        "computing": history.computing,
         "eval_loss_start": history.loss_start,
         "eval_loss": history.loss_end,
         "goodput": history.goodput,
@@ -128,6 +129,8 @@ def closing_table(history: RunHistory) -> RenderableType:
     for one in history.learners:
         if one.left_out:
             facts.add_row("left out", f"{one.id}, of {one.left_out} merges, most recently: {one.left_out_reason}")
+    if history.computing:
+        facts.add_row("computed in", history.computing)
     if followed := quorum_text(history):
         facts.add_row("quorum", followed)
     facts.add_row("tokens merged", f"{count_text(history.merged_tokens)} in {history.syncer_steps} merges")

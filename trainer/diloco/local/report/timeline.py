@@ -186,6 +186,11 @@ def region_samples(journal: Sequence[Entry], clock: RunClock) -> tuple[RegionSam
     return tuple(RegionSample(at, _COUNTS.validate_python(counts)) for at, counts in noted if counts)
 
 
+def computing(journal: Sequence[Entry]) -> str:
+    """What learners computed in, as the supervisor has noted last; empty: it has not."""
+    return next((str(noted) for entry in reversed(journal) if (noted := entry.details.get("computing"))), "")
+
+
 _COUNTS = TypeAdapter(tuple[RegionBytes, ...])
 
 

@@ -193,6 +193,7 @@ def _rates(snapshot: RunSnapshot) -> list[Text]:
             f"  up {bytes_text(snapshot.bandwidth.pushed)}/s  down {bytes_text(snapshot.bandwidth.pulled)}/s"
         ),
         *([Text(f"not merged: {rest}", style="dim")] if rest else []),
+        *([Text(f"computing in {status.computing}", style="dim")] if status.computing else []),
     ]
 
 

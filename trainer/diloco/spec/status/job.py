@@ -259,6 +259,9 @@ class JobStatus(StatusModel):
     """Where the syncer is."""
     outer_optimizer: str | None = None
     """Learning rate and momentum of the outer optimizer, and the reason for them."""
+    computing: str | None = None
+    """What learners compute in and on, such as ``BF16, compiled on NVIDIA H100 80GB HBM3``; with how many of them if
+    they differ."""
     model: ExportedModel | None = None
     """The trained model, once the job is complete."""
     start_time: Time | None = None

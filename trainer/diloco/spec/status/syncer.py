@@ -156,6 +156,9 @@ class StoredStatus(StatusPart):
     """None: nothing was merged between the checkpoint that this syncer began with and the end of the one before."""
     outer_optimizer: str = ""
     """Learning rate and momentum of the outer optimizer, and why these."""
+    computing: str = ""
+    """What learners with a session compute in and on, in words; with how many of them if they differ. Empty: not
+    known."""
     data: DataStatus = DataStatus()
 
 

@@ -5,10 +5,11 @@ A session is open before the engine has decided about it, and ``admitted`` once 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from diloco.core.engine.actions import Admit, Fence, Refuse
 from diloco.core.engine.events import (
@@ -24,6 +25,7 @@ from diloco.core.engine.events import (
 )
 from diloco.core.fragments import Layout, Match
 from diloco.runtime.process.busy import Moved
+from diloco.spec.words import shortlist
 from diloco.syncer.peers.claims import ClaimError
 from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.link_terms import LinkTerms
@@ -34,6 +36,8 @@ from diloco.wire.messages import Join, LearnerMessage, SyncerMessage
 
 _log = logging.getLogger(__name__)
 
+_WAYS_SHOWN: Final = 3
+"""Ways to compute that the status lists (ours): there is more than one only where hardware differs."""
 Send = Callable[[SyncerMessage], None]
 
 
@@ -75,6 +79,15 @@ class Sessions:
     def admitted(self) -> int:
         """Number of learners that have a session."""
         return len(self._admitted)
+
+    @property
+    def computing(self) -> str:
+        """What learners with a session compute in, in words; with how many of them if they differ. Empty: not known."""
+        counts = Counter(one.join.computes for one in self._admitted.values() if one.join.computes)
+        if len(counts) == 1:
+            return next(iter(counts))
+        most = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        return shortlist([f"{how} ({count} learners)" for how, count in most], _WAYS_SHOWN)
 
     def current(self, learner: str, incarnation: int) -> bool:
         """Whether this incarnation of the learner has a session."""

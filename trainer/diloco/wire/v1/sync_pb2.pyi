@@ -182,6 +182,7 @@ class Join(_message.Message):
     SEQUENCES_FIELD_NUMBER: _builtins.int
     DEALT_FIELD_NUMBER: _builtins.int
     DATA_DIGEST_FIELD_NUMBER: _builtins.int
+    COMPUTES_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """1"""
     job: _builtins.str
@@ -204,6 +205,8 @@ class Join(_message.Message):
     """in its data; 0: it does not take its data as it is dealt"""
     data_digest: _builtins.str
     """of what its sequences are cut from; empty: it has none"""
+    computes: _builtins.str
+    """what its steps are computed in and on, for people; empty: not known"""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """held, by fragment; empty: none"""
@@ -234,10 +237,11 @@ class Join(_message.Message):
         sequences: _builtins.int = ...,
         dealt: _abc.Iterable[_builtins.int] | None = ...,
         data_digest: _builtins.str = ...,
+        computes: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_digest", b"data_digest", "data_position", b"data_position", "dealt", b"dealt", "epoch", b"epoch", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "sequences", b"sequences", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computes", b"computes", "data_digest", b"data_digest", "data_position", b"data_position", "dealt", b"dealt", "epoch", b"epoch", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "sequences", b"sequences", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

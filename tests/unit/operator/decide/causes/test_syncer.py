@@ -69,14 +69,14 @@ def test_a_learner_that_loads_the_model_for_too_long_is_named() -> None:
     assert degraded(w) == ("True", "LearnersStalled", told)
 
 
-def test_the_outer_optimizer_stays_in_the_status_without_a_report() -> None:
+def test_what_the_syncer_has_told_stays_in_the_status_without_a_report() -> None:
     w = training_world()
-    assert "outerOptimizer" not in w.status
-    chosen = "learning rate 1, momentum 0 (as given)"
-    for told in (chosen, ""):
-        w.syncer.outer_optimizer = told
+    assert not {"outerOptimizer", "computing"} & set(w.status)
+    chosen, computing = "learning rate 1, momentum 0 (as given)", "BF16, compiled on NVIDIA H100 80GB HBM3"
+    for told in (chosen, computing), ("", ""):
+        w.syncer.outer_optimizer, w.syncer.computing = told
         w.run(10)
-        assert w.status["outerOptimizer"] == chosen
+        assert (w.status["outerOptimizer"], w.status["computing"]) == (chosen, computing)
 
 
 FITS = THIN_LINKS | {"kind": "Fits", "since_seconds": 1.0}
