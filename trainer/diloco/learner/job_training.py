@@ -50,8 +50,7 @@ def built(options: LearnerOptions, *, values: bool = True) -> tuple[nn.Module, L
     spec, device = options.job.spec, choose_device(options.device or "auto")
     module = build_model(spec, values=values)
     layout = layout_of(module, spec.sync.fragments)
-    if spec.loop is None:  # it decides itself
-        set_up(spec.training, device, options.directory)
+    set_up(spec.training, device, options.directory)
     return module.to(device), layout, device
 
 
