@@ -81,7 +81,7 @@ def follow_jobs(world: World, checkpoints: Path) -> None:
             told = json.loads(job)
             rank = rank_of(told["job"], world, None)
             rank.inner._late = told["late"]  # as on a device
-            follow(rank, RankCheckpoints(checkpoints, rank.inner, world, world.ranks))
+            follow(rank, RankCheckpoints(checkpoints, rank.inner.optimizer, world, world.ranks))
             held_bytes(world)
     world.leave()
 

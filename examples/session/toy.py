@@ -1,11 +1,14 @@
 """A model, and data without an end, for the three loops: they fit y = sin(3 x)."""
 
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
+
+import diloco
 
 Batch = dict[str, Tensor]
 _X = torch.linspace(-2, 2, 64)[:, None]
@@ -33,9 +36,22 @@ class Points(Dataset[Batch]):
         return {"x": x, "labels": torch.sin(3 * x)}
 
 
-def batches(seed: int, steps: int) -> DataLoader[Batch]:
-    """Batches without an end, from the one after ``steps`` on."""
-    return DataLoader(Points(seed), batch_size=16, sampler=count(16 * steps))
+def batches(seed: int, steps: int, rank: int = 0, ranks: int = 1) -> DataLoader[Batch]:
+    """Batches without an end, from the one after ``steps`` on; each of several processes draws its share of them."""
+    return DataLoader(Points(seed), batch_size=16 // ranks, sampler=count(16 * steps + rank, ranks))
+
+
+class Later:
+    """Batches for a framework that asks for its data before the session has begun."""
+
+    def __init__(self, session: Callable[[], diloco.Session]) -> None:
+        self._session = session
+
+    def __iter__(self) -> Iterator[Batch]:
+        session = self._session()
+        if distributed.is_initialized():
+            return iter(batches(session.seed, session.steps, distributed.get_rank(), distributed.get_world_size()))
+        return iter(batches(session.seed, session.steps))
 
 
 def held_out_loss(model: nn.Module) -> float:

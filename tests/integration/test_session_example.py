@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from testbed import fork_server
-from tests.support.local_run import PROGRAM, LocalRun
+from tests.support.local_run import GENTLE, PROGRAM, LocalRun
 
 LEARNERS = "here/cpu/0", "here/cpu/1"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/session"
@@ -48,3 +48,29 @@ def test_a_loop_goes_on_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert any(kept["optimizer_steps"] >= 10 for kept in newest_checkpoints(run))
     told = fork_server.run([*PROGRAM, "data", str(run.output)])
     assert (told.returncode, "the job's loop has data of its own" in told.stdout) == (0, True)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("loop", [pytest.param("with_fsdp", marks=pytest.mark.core), "with_trainer", "with_lightning"])
+def test_a_loop_in_several_processes_outlives_the_kill_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{EXAMPLE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.chdir(tmp_path)
+    job = tmp_path / "job.yaml"
+    manifest = (EXAMPLE / "several.yaml").read_text(encoding="utf-8").replace("with_fsdp:train", f"{loop}:train")
+    job.write_text(manifest.replace("16_000", "6_000"))
+    killed, other = LEARNERS
+    with LocalRun(job, *GENTLE) as run:
+        run.trains_on(killed, 20)
+        (follower,) = run.processes("rank", killed)
+        follower.kill()
+        done = run.ended()
+    assert done.returncode == 0, done.stderr
+    assert (run.starts(killed), run.starts(other)) == (2, 1)
+    log = run.log(killed)
+    assert f"rank 1 of {killed} ended (SIGKILL)" in log
+    assert "continues from its own checkpoint of step" in log
+    summary = run.summary()
+    assert summary["eval_loss"] < 0.8 * summary["eval_loss_start"]

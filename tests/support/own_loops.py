@@ -50,7 +50,7 @@ class Stage:
 
     def run(self) -> Ending:
         """Call the loop until the end."""
-        return OwnLoop(self.options, self.orders, cast("Any", self._begin)).run()[1]
+        return OwnLoop(self.options, torch.device("cpu"), self.orders, cast("Any", self._begin)).run()
 
     def _begin(self, training: Training) -> SimpleNamespace:
         self.trainer = cast("SessionTrainer", training.trainer)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -125,8 +124,7 @@ class Unit:
         others = OtherRanks(self.optimizers[0].places(), worlds[0]) if ranks > 1 else Others(self.optimizers[0].own)
         self.store = CheckpointStore(folders[0], IDENTITY, others)
         for rank in range(1, ranks):
-            inner = SimpleNamespace(optimizer=self.optimizers[rank], start_over=self.optimizers[rank].start_over)
-            checkpoints = RankCheckpoints(folders[rank], cast("Any", inner), worlds[rank], processes or ranks)
+            checkpoints = RankCheckpoints(folders[rank], self.optimizers[rank], worlds[rank], processes or ranks)
             threading.Thread(target=self._follow, args=(worlds[rank], checkpoints), daemon=True).start()
 
     @staticmethod

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -18,7 +18,10 @@ from diloco.runtime.process.die_with_parent import die_with_parent
 from diloco.runtime.process.exits import end
 from diloco.runtime.process.launchers import forget_launchers
 from diloco.runtime.process.memory import keep_freed_memory
-from diloco.spec import load_job
+from diloco.spec import DiLoCoJob, load_job
+
+if TYPE_CHECKING:
+    from diloco.learner.unit.process import RankOptions
 
 _Tls = TypeVar("_Tls")
 
@@ -189,7 +192,8 @@ def learner(
             with _loading():
                 from diloco.learner.unit.process import run_node
 
-            raise typer.Exit(run_node(options, processes_of_it))
+                run = _rank_runner(manifest)
+            raise typer.Exit(run_node(options, processes_of_it, run))
         with _loading():
             from diloco.learner.process import run_learner  # imports torch, as the others do by now
 
@@ -214,11 +218,23 @@ def rank(
     _begin(parent)
     manifest = load_job(job)
     with _loading():
-        from diloco.learner.unit.process import RankOptions, run_rank
+        from diloco.learner.unit.process import RankOptions
 
+        run = _rank_runner(manifest)
     set_up_logging(json=log_json, process=f"{learner} rank {rank}")
     options = RankOptions(manifest, learner, rank, ranks, processes, store, directory, device, threads)
-    raise typer.Exit(run_rank(options))
+    raise typer.Exit(run(options))
+
+
+def _rank_runner(job: DiLoCoJob) -> "Callable[[RankOptions], int]":
+    """What runs a process of a learner that is not its first."""
+    if job.spec.loop is not None:
+        from diloco.learner.session.process import run_loop
+
+        return run_loop
+    from diloco.learner.unit.process import run_rank
+
+    return run_rank
 
 
 def main() -> None:

@@ -104,8 +104,8 @@ class Found(NamedTuple):
     """By fragment, flat f32; empty in other processes than the first."""
 
 
-def read_whole(path: Path, digest: str) -> Found:
-    """All that is in the only part.
+def read_whole(path: Path, digest: str, index: int = 0, count: int = 1) -> Found:
+    """All that is in part ``index`` of ``count``.
 
     Raises:
         PartError: it cannot be used.
@@ -115,9 +115,9 @@ def read_whole(path: Path, digest: str) -> Found:
             residuals = _residuals(file)
             read = file.read(dict.fromkeys(file.tensors, ()), digest)
     except UnusableFileError:
-        raise PartError(0, 1, _broken(path)) from None
+        raise PartError(index, count, _broken(path)) from None
     except ValueError:
-        raise PartError(0, 1, Fault.UNUSABLE) from None
+        raise PartError(index, count, Fault.UNUSABLE) from None
     return Found({name: read[_OPTIMIZER + name] for name in _names(file)}, _by_fragment(read, residuals))
 
 

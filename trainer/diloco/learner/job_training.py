@@ -19,8 +19,8 @@ from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import await_others, facts_of, joined, store_at
 from diloco.learner.unit.starting import Unit
 from diloco.model.build import build_model
+from diloco.model.counting.products import flops_of_token
 from diloco.model.fragments import layout_of
-from diloco.model.products import flops_of_token
 from diloco.spec import JobSpec
 
 TOKENS_FOLDER = "tokens"
@@ -50,8 +50,7 @@ def built(options: LearnerOptions, *, values: bool = True) -> tuple[nn.Module, L
     spec, device = options.job.spec, choose_device(options.device or "auto")
     module = build_model(spec, values=values)
     layout = layout_of(module, spec.sync.fragments)
-    if spec.loop is None:  # it decides itself
-        set_up(spec.training, device, options.directory)
+    set_up(spec.training, device, options.directory)
     return module.to(device), layout, device
 
 

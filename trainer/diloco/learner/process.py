@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 
+from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
 from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
@@ -15,7 +16,9 @@ from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.session.own_loop import OwnLoop
+from diloco.learner.session.peers import first_of
 from diloco.learner.stuck import ended_if_stuck
+from diloco.learner.training.device import choose_device
 from diloco.learner.training.torch_threads import set_torch_threads
 from diloco.learner.unit.starting import Unit
 from diloco.runtime.http import HttpServer
@@ -51,18 +54,26 @@ def run_learner(options: LearnerOptions, unit: Unit | None = None) -> int:
 
 def _run(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: Unit | None) -> int:
     with _http(options, unit) as http, ExitStack() as stack:
+        began: list[Learner] = []
 
         def begin(own: Training | None = None) -> Learner:
             made = stack.enter_context(closing(Learner(options, orders, wakeup, own, unit)))
             if http is not None:
                 http.serve(made.pages())
+            began.append(made)
             return made
 
         if options.job.spec.loop is None:
             learner = begin()
             ending = learner.run()
         else:
-            learner, ending = OwnLoop(options, orders, begin).run()
+            device = choose_device(options.device_of(0), None if unit is None else 0)
+            checkpoints = options.directory / CHECKPOINTS_FOLDER
+            peers = None if unit is None else first_of(unit, options.processes_here, checkpoints)
+            ending = OwnLoop(options, device, orders, begin, peers).run()
+            learner = began[0]
+            if unit is not None:
+                unit.end(lambda: None)  # they have been told
         _log_ending(ending)
         if options.stay and ending.kind is EndKind.FINISHED:
             learner.stay()

@@ -26,7 +26,6 @@ OF_A_LOOP = "has no use with spec.loop, whose code decides it; remove one of the
 OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; remove one of them"
 """The problem with a setting of what code of the user's own does."""
 
-OF_ONE_PROCESS = "with spec.loop a learner is one process; use processesPerNode 1 and nodesPerLearner 1"
 AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
 
 HSDP_OF_SEVERAL = (
@@ -97,6 +96,7 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
     # An API server fills in defaults, so a value that is the default counts as absent.
     for path, given in (
         ("task", spec.task is not None),
+        ("model.parallelize", spec.model.parallelize is not None),
         ("data.holdoutFraction", spec.data.holdout_fraction != DataSpec().holdout_fraction),
         ("training.microBatchSize", training.micro_batch_size is not None),
         ("training.precision", training.precision != "Auto"),
@@ -108,6 +108,8 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
         if given:
             yield Problem(path, OF_A_LOOP)
     for path, pool in _pools(spec):
+        if pool.parallelism != "FSDP":
+            yield Problem(f"{path}.parallelism", OF_A_LOOP)
         if pool.batch_size == AUTO:
             yield Problem(f"{path}.batchSize", "Auto has no use with spec.loop, whose code decides it; use a number")
 
@@ -264,11 +266,9 @@ def _units(spec: "JobSpec") -> Iterator[Problem]:
         ranks, batch = pool.ranks, pool.largest_batch(spec.training)
         if pool.parallelism == "HSDP" and 1 in (pool.processes, pool.nodes_per_learner):
             yield Problem(f"{path}.parallelism", HSDP_OF_SEVERAL)
-        if ranks == 1:
+        if ranks == 1 or spec.loop is not None:
             continue
-        if spec.loop is not None:
-            yield Problem(f"{path}.processesPerNode", OF_ONE_PROCESS)
-        elif pool.batch_size == AUTO:
+        if pool.batch_size == AUTO:
             yield Problem(f"{path}.batchSize", AUTO_OF_ONE_PROCESS)
         elif batch % ranks and spec.model.parallelize is None:
             yield Problem(

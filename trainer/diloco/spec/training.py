@@ -260,8 +260,8 @@ class LoopSpec(EntrypointSpec):
     """The whole training loop, by code of your own: data, loss, optimizer and evaluation."""
 
     entrypoint: Entrypoint
-    """``package.module:function``, called with the model and ``arguments`` in every learner. It trains inside of
-    ``with diloco.session(...)`` until that ends."""
+    """``package.module:function``, called with the model and ``arguments`` in every process of every learner. It trains
+    inside of ``with diloco.session(...)`` until that ends."""
 
 
 class MuonOptions(SpecModel):

@@ -8,18 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from diloco.learner.data.own_code import OwnCode
-from diloco.learner.found_batch import FoundBatch
-from diloco.learner.job_training import Training
-from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending
-from diloco.learner.options import LearnerOptions
-from diloco.learner.session.trainer import SessionTrainer, Stateful
+from diloco.learner.session.loop_state import LearnerOfJob, LoopState, Stateful
 from diloco.learner.training.fragment_trainer import StepResult
 
 _log = logging.getLogger(__name__)
@@ -38,6 +34,37 @@ class SessionError(ValueError):
     """A session cannot be had in this process; the text says what to do."""
 
 
+class Steps(Protocol):
+    """What a session calls of an inner loop: see `InnerLoop`."""
+
+    def begin(self) -> Ending | None:
+        """Wait until the first step may be made."""
+
+    def after_step(self, result: StepResult) -> Ending | None:
+        """Do all that is due after a step."""
+
+    def ending(self) -> Ending | None:
+        """How the training is to end now."""
+
+
+class Begun(Protocol):
+    """What a session calls of a learner, or what stands for one: see `Learner`."""
+
+    @property
+    def loop(self) -> Steps:
+        """What is done between its steps."""
+
+    def start(self) -> None:
+        """Join."""
+
+    def finish(self, ending: Ending) -> None:
+        """Shut down."""
+
+
+Begin = Callable[[], Begun]
+"""Makes the process's learner."""
+
+
 class Session:
     """A loop's part in its job, made by ``diloco.session``: entered once, in the thread that trains.
 
@@ -45,10 +72,7 @@ class Session:
     and what was saved are those that this learner goes on from.
     """
 
-    def __init__(
-        self, options: LearnerOptions, trainer: SessionTrainer, code: OwnCode, begin: Callable[[Training], Learner]
-    ) -> None:
-        """``begin`` makes the process's learner."""
+    def __init__(self, options: LearnerOfJob, trainer: LoopState, code: OwnCode, begin: Begin) -> None:
         self.learner = options.learner
         """This learner's id, ``region/pool/index``."""
         text = f"{options.job.spec.training.seed} {self.learner}"
@@ -57,7 +81,7 @@ class Session:
         self.device: torch.device = trainer.device
         """The model's."""
         self._trainer, self._code, self._begin = trainer, code, begin
-        self.began: Learner | None = None
+        self.began: Begun | None = None
         self.ending: Ending | None = None
         """How the training has ended; None: it has not."""
         self.stepped = False
@@ -90,7 +114,7 @@ class Session:
                 raise self._code.mistake("its session is entered twice; enter it once")
             self._trainer.check_saved()
             self._thread = threading.get_ident()
-            self.began = learner = self._begin(Training(self._trainer, None, FoundBatch(self._trainer.batch_size), 0.0))
+            self.began = learner = self._begin()
             learner.start()
             self._continue_or_finish(learner, learner.loop.begin())
         return self
@@ -164,7 +188,7 @@ class Session:
         number = math.nan if value is None else self._trainer.number(f"step(): {name} is", value)
         return number if math.isfinite(number) else math.nan
 
-    def _continue_or_finish(self, learner: Learner, ending: Ending | None) -> bool:
+    def _continue_or_finish(self, learner: Begun, ending: Ending | None) -> bool:
         self.ending = ending
         if ending is not None:
             learner.finish(ending)

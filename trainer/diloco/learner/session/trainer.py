@@ -1,117 +1,34 @@
 """The trainer of a loop of the user's own: it makes no step, and holds what one changes."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Mapping
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diloco.core.fragments import Layout
-from diloco.learner.data.opening import batch_size_of
 from diloco.learner.data.own_code import OwnCode
-from diloco.learner.options import LearnerOptions
-from diloco.learner.session.step_count import StepCount
+from diloco.learner.session.loop_state import LearnerOfJob, LoopState, Parts
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
-from diloco.learner.training.own_optimizer import OwnOptimizer
-from diloco.learner.training.packed_state import UnstorableError, packed, unpacked
-from diloco.model.constants import SavedBuffers, changed_in_training, frozen_digests
-from diloco.model.probe import evaluating
+from diloco.learner.training.packed_state import unpacked
 from diloco.model.values import swapped
 
-_STATES: Final = (("state_dict", "load_state_dict"), ("get_state", "set_state"), ("getstate", "setstate"))
-"""Methods that return a state and take it: torch's, those of ``torch.Generator``, and Python's ``random.Random``."""
 
-
-class Stateful(Protocol):
-    """What a loop has besides model and optimizer: a learning-rate schedule, a place in its data."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state: numbers, text, tensors, and lists, tuples and dictionaries of these."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> object:
-        """Go on from what ``state_dict`` returned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a loop hands to its session."""
-
-    optimizers: Sequence[torch.optim.Optimizer]
-    evaluate: Callable[[nn.Module], float | Tensor]
-
-
-class SessionTrainer(FragmentTrainer):
+class SessionTrainer(LoopState, FragmentTrainer):
     """Holds model and optimizers of a loop of the user's own, and counts their steps."""
 
-    def __init__(self, options: LearnerOptions, module: nn.Module, layout: Layout, parts: Parts, code: OwnCode) -> None:
-        """``module``: on its device. ``code``: the loop.
+    def __init__(self, options: LearnerOfJob, layout: Layout, parts: Parts, code: OwnCode) -> None:
+        """``code``: the loop.
 
         Raises:
             DataError: the optimizers do not train exactly the trained parameters.
         """
-        super().__init__(module, layout, next(module.parameters()).device)
-        self.saved: dict[str, Stateful | torch.Generator] = {}
-        """What is saved and restored besides the optimizers, by name."""
-        self._parts, self._code = parts, code
-        job = options.job.spec
-        self._optimizer = OwnOptimizer(parts.optimizers, self._parameters, job.training.optimizer, code)
-        self._made = StepCount(parts.optimizers)
-        self._buffers, self._frozen = SavedBuffers(module), frozen_digests(module)
+        FragmentTrainer.__init__(self, parts.module, layout, next(parts.module.parameters()).device)
+        self._take(options, parts, code)
         self.optimizer_identity = self._optimizer.identity
-        self.batch_size = batch_size_of(job, options.learner)
-        self._step_tokens = self.batch_size * job.training.sequence_length
-
-    @property
-    def learning_rate(self) -> float:
-        """That of the first optimizer's first group."""
-        return self._optimizer.learning_rate
-
-    def count_steps(self) -> tuple[int, int]:
-        """Count the steps that the optimizers have made since the last call; returns how many, and their tokens."""
-        made = self._made.take()
-        self.steps += made
-        self.tokens += made * self._step_tokens
-        self._optimizer.steps += made
-        return made, made * self._step_tokens
-
-    def check_saved(self) -> None:
-        """Check that all of ``saved`` can be saved.
-
-        Raises:
-            DataError: something cannot; one line that names it.
-        """
-        self._saved()
-
-    def check_optimizer(self) -> None:
-        """Check, after a step, that the optimizers' state can be saved.
-
-        Raises:
-            OptimizerError: it cannot; one line that names what.
-        """
-        self._optimizer.packed()
 
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:
         """See `FragmentTrainer`."""
-        frozen = frozen_digests(self._module).items() ^ self._frozen.items()
-        if changed := self._buffers.changed() or min(frozen, default=("", ""))[0]:
-            raise changed_in_training(changed)
-        with torch.no_grad(), evaluating(self._module), swapped(self._module, self._anchors(replaced)):
-            loss = self._code.call("evaluate", self._parts.evaluate, self._module)
-        return self.number("evaluate returned", loss)
-
-    def number(self, what: str, value: Any) -> float:
-        """``value`` as a number; ``what`` begins the message if it is none.
-
-        Raises:
-            DataError: it is none.
-        """
-        if isinstance(value, Tensor) and value.numel() == 1:
-            value = value.item()
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise self._code.mistake(f"{what} a {type(value).__name__}; give one number") from error
+        with swapped(self._module, self._anchors(replaced)):
+            return self._evaluated()
 
     def catch_up(self, steps: int, data_position: int) -> None:
         """See `FragmentTrainer`; the data is the loop's."""
@@ -125,8 +42,7 @@ class SessionTrainer(FragmentTrainer):
 
     def state(self) -> TrainerState:
         """See `FragmentTrainer`."""
-        tensors, made = self._optimizer.state(saved=self._saved()), self._optimizer.steps
-        return TrainerState(tensors, made, self.steps, self.tokens, 0)
+        return TrainerState(self._state(), self._optimizer.steps, self.steps, self.tokens, 0)
 
     def load_state(self, state: TrainerState) -> None:
         """See `FragmentTrainer`.
@@ -137,35 +53,4 @@ class SessionTrainer(FragmentTrainer):
         values = unpacked(state.tensors)
         self._optimizer.load_values(values, state.optimizer_steps)
         self._count_before(state.steps - self.steps, state.tokens - self.tokens)
-        for name, one in self.saved.items():
-            if name in values["saved"]:
-                load = self._methods(name, one)[1]
-                self._code.call(f"saved {name!r}: {load}", getattr(one, load), values["saved"][name])
-
-    def _saved(self) -> dict[str, Any]:
-        """The states of all that is saved.
-
-        Raises:
-            DataError: something has no state, or one that cannot be stored.
-        """
-        states: dict[str, Any] = {}
-        for name, one in self.saved.items():
-            get = self._methods(name, one)[0]
-            states[name] = self._code.call(f"saved {name!r}: {get}", getattr(one, get))
-            try:
-                packed(states[name])
-            except UnstorableError as error:
-                raise self._code.mistake(
-                    f"saved {name!r}: its {get}() has {error}; use numbers, text, tensors, and lists, tuples and "
-                    "dictionaries of these"
-                ) from error
-        return states
-
-    def _methods(self, name: str, one: object) -> tuple[str, str]:
-        for get, load in _STATES:
-            if callable(getattr(one, get, None)) and callable(getattr(one, load, None)):
-                return get, load
-        raise self._code.mistake(
-            f"saved {name!r}: it is a {type(one).__name__}, without state_dict() and load_state_dict(); save an object "
-            "that has both, or compute its state from session.steps"
-        )
+        self._load_saved(values["saved"])

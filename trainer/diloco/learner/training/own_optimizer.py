@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from diloco.learner.training.optimizer import LearningRates, OptimizerError
-from diloco.learner.training.packed_state import UnstorableError, packed, unpacked
+from diloco.learner.training.packed_state import Part, UnstorableError, packed, unpacked
 from diloco.model.entrypoint import one_line
-from diloco.model.sharded import Place
+from diloco.model.sharded import Place, is_parted, part
 from diloco.spec.training import InnerOptimizer
 
 Group = dict[str, Any]
@@ -110,14 +110,16 @@ class OwnOptimizer:
         self.steps = 0
 
     def values(self) -> dict[str, Any]:
-        """All that the optimizers keep: what `load_values` takes. Its tensors are theirs, not copies.
+        """All that the optimizers keep, of parted tensors this process's part: what `load_values` takes.
+
+        Its tensors are theirs, not copies.
 
         ``groups``: of each its rate, betas and so on. ``state``: by name of a parameter.
         """
         return {
             "groups": [{key: one for key, one in group.items() if _is_stored(key, one)} for group in self._groups()],
             "state": {
-                name: kept
+                name: _in_parts(kept, parameter)
                 for name, parameter in self._parameters.items()
                 for optimizer in self._optimizers
                 if (kept := dict(optimizer.state.get(parameter, {})))
@@ -213,6 +215,20 @@ def _like(value: Any, held: object) -> Any:
     return value.to(held.device, copy=True) if isinstance(held, Tensor) and isinstance(value, Tensor) else value
 
 
+def _in_parts(value: Any, parameter: nn.Parameter) -> Any:
+    """``value`` with a `Part` in place of each tensor that is parted as ``parameter`` is."""
+    if isinstance(value, dict):
+        return {key: _in_parts(one, parameter) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_in_parts(one, parameter) for one in value]
+    as_parameter = isinstance(value, Tensor) and is_parted(value) and _cut(value) == _cut(parameter)
+    return Part(part(value.detach())) if as_parameter else value
+
+
+def _cut(tensor: Any) -> tuple[object, ...]:
+    return tensor.shape, tensor.placements, tensor.device_mesh
+
+
 def _placed(value: Any, parameter: nn.Parameter, *, counts_there: bool) -> Any:
     """``value`` with its tensors where an optimizer that trains ``parameter`` has them.
 
@@ -222,10 +238,16 @@ def _placed(value: Any, parameter: nn.Parameter, *, counts_there: bool) -> Any:
         for key, one in value.items():
             value[key] = _placed(one, parameter, counts_there=counts_there)
         return value
+    if isinstance(value, Part):
+        made = torch.zeros_like(parameter, dtype=value.values.dtype)
+        if part(made).shape != value.values.shape:
+            raise ValueError(f"a part of shape {tuple(value.values.shape)} is not {tuple(part(made).shape)}")
+        part(made).copy_(value.values)
+        return made
     if isinstance(value, list | tuple):
         return type(value)(_placed(one, parameter, counts_there=counts_there) for one in value)
     if not isinstance(value, Tensor):
         return value
-    if value.shape == parameter.shape:
+    if value.shape == parameter.shape and not is_parted(parameter):
         return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     return value.to(parameter.device, copy=True) if value.dim() or counts_there else value.clone()

@@ -7,6 +7,7 @@ covers a schedule's ``state_dict()``, the state of a random generator, and an op
 import json
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,14 @@ from torch import Tensor
 
 from diloco.core.buffers import bytes_of
 from diloco.model.tensor_file import fits_a_file
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """This process's part of a tensor that is parted as the parameter that it belongs to."""
+
+    values: Tensor
+
 
 _STRUCTURE: Final = "structure"
 """Name of a tensor whose bytes are JSON: the values, with its name in place of each tensor."""
@@ -29,6 +38,7 @@ _MAPPINGS: Final[Mapping[type, Callable[[Iterable[Any]], Any]]] = {
 _CONTAINERS: Final = {kind.__name__: make for kind, make in (*_SEQUENCES.items(), *_MAPPINGS.items())}
 _FROM_TENSOR: Final[Mapping[str, Callable[[Tensor], Any]]] = {
     "tensor": lambda tensor: tensor,
+    "part": Part,
     "array": lambda tensor: tensor.numpy(),
     "scalar": lambda tensor: tensor.numpy()[()],
     "bytes": lambda tensor: bytes(bytes_of(tensor)),
@@ -76,7 +86,7 @@ def _structure(value: Any, tensors: dict[str, Tensor], place: tuple[str, ...]) -
         return {kind.__name__: [inside(part, index) for index, part in enumerate(value)]}
     if kind in _MAPPINGS:
         return {kind.__name__: [[inside(key, key), inside(part, key)] for key, part in value.items()]}
-    made = _tensor(value)
+    made = ("part", value.values) if kind is Part else _tensor(value)
     if made is None:
         raise UnstorableError(f"a {kind.__name__}" + f" at {'.'.join(place)}" * bool(place))
     told, tensor = made

@@ -6,9 +6,11 @@ process tells the number, each writes its part, and the first names the checkpoi
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
+
+from torch import Tensor
 
 from diloco.learner.checkpoint import CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_parts import (
@@ -19,25 +21,45 @@ from diloco.learner.checkpoint_parts import (
     Places,
     part_paths,
     read_parts,
+    read_whole,
     remove_parts,
     write_part,
 )
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.training.fragment_trainer import TrainerState
-from diloco.learner.training.steps import InnerSteps
 from diloco.learner.training.torch_threads import start_worker
+from diloco.learner.unit.channels import Channels
 from diloco.learner.unit.orders import Op, Order
-from diloco.learner.unit.world import World
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import fsync
 
 _NO_FAULT: Final = 1 << 40
 
 
+class Restored(Protocol):
+    """What keeps a process's part of a checkpoint: an optimizer, and what a loop of the user's own saves."""
+
+    @property
+    def steps(self) -> int:
+        """Of the optimizer."""
+
+    def places(self) -> Places:
+        """Where this process's part of each tensor lies. Empty: each process has tensors of its own."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """A copy in host memory."""
+
+    def load_state(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Restore it; KeyError or ValueError: it is of something else."""
+
+    def start_over(self) -> None:
+        """Drop it."""
+
+
 class OtherRanks(Others):
     """Those of a first process."""
 
-    def __init__(self, places: Places, world: World) -> None:
+    def __init__(self, places: Places, world: Channels) -> None:
         super().__init__(places)
         self._world = world
 
@@ -72,12 +94,12 @@ class OtherRanks(Others):
 class RankCheckpoints:
     """In another process: its parts of the checkpoints in a directory."""
 
-    def __init__(self, directory: Path, inner: InnerSteps, world: World, processes: int) -> None:
+    def __init__(self, directory: Path, kept: Restored, world: Channels, processes: int) -> None:
         """``processes``: of this learner, on each of its nodes."""
-        self._directory, self._inner, self._world = directory, inner, world
+        self._directory, self._kept, self._world = directory, kept, world
         self._failures: list[BaseException] = []
-        self._places = inner.optimizer.places()
-        parted = any(place.parted for place in self._places.values())
+        self._places = kept.places()
+        parted = not self._places or any(place.parted for place in self._places.values())
         self._writes = parted or world.rank % processes == 0  # of equal copies, one on a node
         self._writer = CheckpointWriter(self._write)
         start_worker("checkpoint", self._writer.run, self._failures.append)
@@ -95,22 +117,21 @@ class RankCheckpoints:
         digests = [_unpacked(packed[first : first + 4]) for first in range(0, len(packed), 4)]
         found, fault = _read(self._directory, number, digests, self._world.rank, self._places)
         try:
-            self._inner.optimizer.load_state(found.optimizer, steps)
+            self._kept.load_state(found.optimizer, steps)
         except (KeyError, ValueError):
             fault = fault or PartError(min(self._world.rank, len(digests) - 1), len(digests), Fault.UNUSABLE)
         try:
             _agree(self._world, fault, len(digests))
         except PartError:
-            self._inner.start_over()
+            self._kept.start_over()
 
     def close(self) -> None:
         """Wait until everything is written."""
         self._writer.close()
 
     def _snapshot(self) -> LearnerCheckpoint:
-        optimizer = self._inner.optimizer
-        tensors = optimizer.state() if self._writes else {}
-        return LearnerCheckpoint(TrainerState(tensors, optimizer.steps, optimizer.steps, 0, 0), {})
+        tensors, steps = self._kept.state() if self._writes else {}, self._kept.steps
+        return LearnerCheckpoint(TrainerState(tensors, steps, steps, 0, 0), {})
 
     def _write(self, checkpoint: LearnerCheckpoint) -> None:
         numbers = self._world.share_list(saving=True)
@@ -140,13 +161,16 @@ class RankCheckpoints:
 def _read(
     directory: Path, number: int, digests: Sequence[str], rank: int, places: Places
 ) -> tuple[Found, PartError | None]:
+    paths = part_paths(directory, number, len(digests))
     try:
-        return read_parts(part_paths(directory, number, len(digests)), digests, rank, places), None
+        if not places:
+            return read_whole(paths[rank], digests[rank], rank, len(paths)), None
+        return read_parts(paths, digests, rank, places), None
     except PartError as error:
         return Found({}, {}), error
 
 
-def _agree(world: World, fault: PartError | None, parts: int) -> None:
+def _agree(world: Channels, fault: PartError | None, parts: int) -> None:
     """In all processes, raise the fault of the first part in which any of them has found one."""
     least = world.least(_NO_FAULT if fault is None else fault.index * len(Fault) + fault.fault)
     if least != _NO_FAULT:
@@ -154,7 +178,7 @@ def _agree(world: World, fault: PartError | None, parts: int) -> None:
         raise PartError(index, parts, Fault(kind))
 
 
-def _all_digests(world: World, digest: str | None) -> list[str | None]:
+def _all_digests(world: Channels, digest: str | None) -> list[str | None]:
     """Of all processes' parts, by rank; None: it could not be written."""
     every = world.all_saved([digest is not None, *_packed(digest or "")])
     return [_unpacked(packed) if written else None for written, *packed in every]

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from diloco.core.buffers import recycled
 from diloco.core.fragments import Layout
 from diloco.learner.unit.boxes import box_of, first_givers, given_boxes
-from diloco.learner.unit.world import World
+from diloco.learner.unit.channels import Channels
 from diloco.model.sharded import Place, whole
 
 
 class Exchange:
     """All processes call each method, in the same order."""
 
-    def __init__(self, module: nn.Module, layout: Layout, places: Mapping[str, Place], world: World) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, places: Mapping[str, Place], world: Channels) -> None:
         """``places``: of this process's parts of the trained parameters."""
         self._module, self._layout, self._world = module, layout, world
         numbers = [number for place in places.values() for number in (*place.first, *place.shape)]

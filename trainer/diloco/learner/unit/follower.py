@@ -1,8 +1,9 @@
 """What the other processes of a learner do: wait for an order, do it, and wait for the next."""
 
-from typing import Final
+from typing import Final, Protocol
 
 import torch
+from torch import Tensor
 
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.orders import Op, Order, OrderError
@@ -10,6 +11,22 @@ from diloco.learner.unit.rank import Rank
 
 _DURING_A_STEP: Final = frozenset({Op.CAPTURE, Op.APPLY})
 """What the first process tells before it waits for a step's numbers."""
+
+
+class Obeying(Protocol):
+    """What takes orders: see `ModelParts` and `Rank`."""
+
+    def give(self, fragment: int) -> object:
+        """See `ModelParts`."""
+
+    def receive(self, fragment: int, values: Tensor | None) -> None:
+        """See `ModelParts`."""
+
+    def evaluate(self) -> object:
+        """Evaluate the model as received."""
+
+    def start_over(self) -> None:
+        """Drop the inner optimizer's state."""
 
 
 def follow(rank: Rank, checkpoints: RankCheckpoints) -> None:
@@ -34,7 +51,7 @@ def follow(rank: Rank, checkpoints: RankCheckpoints) -> None:
     checkpoints.close()
 
 
-def obey(order: Order, rank: Rank, checkpoints: RankCheckpoints) -> None:
+def obey(order: Order, rank: Obeying, checkpoints: RankCheckpoints) -> None:
     """Do what is told between two steps; raises as what it calls does."""
     match order.op:
         case Op.CAPTURE:
@@ -44,7 +61,7 @@ def obey(order: Order, rank: Rank, checkpoints: RankCheckpoints) -> None:
         case Op.EVALUATE:
             rank.evaluate()
         case Op.START_OVER:
-            rank.inner.start_over()
+            rank.start_over()
         case Op.SAVE:
             checkpoints.save()
         case Op.LOAD:

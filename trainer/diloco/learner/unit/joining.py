@@ -28,8 +28,7 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
     """Where the processes meet: on one machine a file, else `Meeting.url`, which the first serves at ``listening``."""
     store: Store
     if where.startswith(SCHEME):
-        token, _, address = where.removeprefix(SCHEME).partition("@")
-        host, port = parse_address(address)
+        token, host, port = meeting_at(where)
         shared = TCPStore(
             host,
             port,
@@ -44,6 +43,27 @@ def store_at(where: str, ranks: int, listening: socket.socket | None = None) -> 
         store = FileStore(where, ranks)
     store.set_timeout(NO_LIMIT)
     return store
+
+
+def meeting_at(where: str) -> tuple[str, str, int]:
+    """Token, host and port of `Meeting.url`."""
+    token, _, address = where.removeprefix(SCHEME).partition("@")
+    return token, *parse_address(address)
+
+
+def await_all(store: Store, rank: int, ranks: int, seconds: float, stopping: Callable[[], bool]) -> list[int]:
+    """Say that this process is there, and wait for the others; returns the ranks that are not in ``seconds``.
+
+    Raises:
+        DataStoppedError: this one is asked to stop, says ``stopping``.
+    """
+    store.set(_there(rank), "")
+    until = time.monotonic() + seconds
+    while (missing := [one for one in range(ranks) if not store.check([_there(one)])]) and time.monotonic() < until:
+        if stopping():
+            raise DataStoppedError("stopped before all processes of this learner were there")
+        time.sleep(_LOOK_SECONDS)
+    return missing
 
 
 def await_others(store: Store, ranks: int, stopping: Callable[[], bool]) -> None:
@@ -68,6 +88,16 @@ def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dic
         RuntimeError: another one has ended meanwhile.
     """
     store.set(_there(rank), "")
+    compare(store, rank, ranks, facts)
+    return World(store, rank, ranks, device)
+
+
+def compare(store: Store, rank: int, ranks: int, facts: dict[str, str]) -> None:
+    """Compare this process's facts with those of the first.
+
+    Raises:
+        UnitError: this process differs from the first.
+    """
     every = facts | {"number of processes": str(ranks)}
     if rank == 0:
         for name, value in every.items():
@@ -76,7 +106,6 @@ def joined(store: Store, rank: int, ranks: int, device: torch.device, facts: dic
     if others:
         what = ", ".join(f"{name} ({every[name]}, there {told})" for name, told in others.items())
         raise UnitError(f"rank {rank} differs from rank 0 in {what}; give all processes of a learner the same")
-    return World(store, rank, ranks, device)
 
 
 def facts_of(spec: JobSpec, layout: Layout) -> dict[str, str]:

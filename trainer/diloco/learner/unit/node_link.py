@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import random
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diloco.learner.unit.node_connection import Connection, NodePlace, connected
+from diloco.learner.unit.node_connection import Connection, NodePlace, connected, listening
 from diloco.learner.unit.node_messages import Hello, Kind, Said
 from diloco.runtime.addresses import format_address
 from diloco.runtime.backoff import Backoff, Retries
@@ -62,6 +63,17 @@ class Meeting:
     def url(self) -> str:
         """As text."""
         return f"{SCHEME}{self.token}@{format_address(self.host, self.port)}"
+
+
+def meeting_here() -> Meeting:
+    """A meeting of processes of this machine alone.
+
+    Raises:
+        NodeLinkError: no port can be had.
+    """
+    host = "127.0.0.1"
+    store = listening(host, 0)
+    return Meeting(host, int(store.getsockname()[1]), secrets.token_hex(16), listening=store)
 
 
 class NodeLink:

@@ -28,7 +28,9 @@ class Op(IntEnum):
     LOAD = 7
     """Restore this process's part of checkpoint ``a``, of ``b`` optimizer steps. The digests of all parts follow."""
     END = 8
-    """End the process."""
+    """End the process; in a loop of the user's own, end the session."""
+    GO_ON = 9
+    """Go on with a loop of the user's own. ``a``: steps of the learner so far."""
 
 
 class OrderError(ValueError):

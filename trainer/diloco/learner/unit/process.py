@@ -1,6 +1,7 @@
 """Runs a process of a learner that is not the first, until the first ends it."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +50,12 @@ def run_rank(options: RankOptions) -> int:
     return exit_code_of(lambda: _run(options), lambda: time.sleep(CAUSE_SECONDS))
 
 
-def run_node(options: LearnerOptions, unit: Unit) -> int:
+def run_node(options: LearnerOptions, unit: Unit, run: Callable[[RankOptions], int] = run_rank) -> int:
     """Run the first process of a node that is not the learner's first; returns the exit code.
 
     Once the processes have ended in order it waits until the first one's has ended as well: after the job's end that
-    one stays. SIGTERM has the processes of all nodes end in order. Call it in the main thread.
+    one stays. SIGTERM has the processes of all nodes end in order. Call it in the main thread. ``run``: for a loop of
+    the user's own.
     """
     nodes = unit.nodes
     assert nodes is not None, "it is one node"
@@ -62,7 +64,7 @@ def run_node(options: LearnerOptions, unit: Unit) -> int:
         nodes.http.serve(node_pages("following the first node of this learner"))
     threads = options.threads_of_process
     with asked_to_stop(nodes.link.stop):
-        code = run_rank(
+        code = run(
             RankOptions(
                 job=options.job,
                 learner=options.learner,
@@ -94,6 +96,6 @@ def _run(options: RankOptions) -> int:
     data = open_data(spec, learner, open_task(spec, tokens) if task is None else task)
     rank = Rank(spec, parted_model(spec, spec.pool_of(learner), world, None), layout, data, world)
     folder = options.directory / CHECKPOINTS_FOLDER
-    follow(rank, RankCheckpoints(folder, rank.inner, rank.world, options.processes))
+    follow(rank, RankCheckpoints(folder, rank.inner.optimizer, rank.world, options.processes))
     world.leave()
     return EXIT_OK

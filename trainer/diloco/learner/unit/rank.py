@@ -1,7 +1,10 @@
 """What each process of a learner has: its parts of the model, of its optimizer, and of the fragments as received."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diloco.core.fragments import Layout
 from diloco.learner.data.opening import LearnerData
@@ -9,6 +12,7 @@ from diloco.learner.training.evaluate import Evaluated
 from diloco.learner.training.host_copies import Copied, HostCopies
 from diloco.learner.training.steps import InnerSteps
 from diloco.learner.unit.boxes import OwnBoxes
+from diloco.learner.unit.channels import Channels
 from diloco.learner.unit.exchange import Exchange
 from diloco.learner.unit.sharding import Parted
 from diloco.learner.unit.world import World
@@ -17,18 +21,11 @@ from diloco.model.sharded import kept_parts, part
 from diloco.spec import JobSpec
 
 
-class Rank:
-    """One process's part. All processes call each method, with the same arguments, in the same order."""
+class ModelParts:
+    """One process's parts of a model. All processes call each method, with the same arguments, in the same order."""
 
-    def __init__(self, job: JobSpec, parted: Parted, layout: Layout, data: LearnerData, world: World) -> None:
-        """``data``: the learner's; the same in all processes.
-
-        Raises:
-            DataError, OptimizerError, ModelError: see `InnerSteps`.
-        """
-        self.module, self.layout, self.data, self.world = parted.module, layout, data, world
-        batch_size = data.sampler.sampling.batch_size
-        self.inner = InnerSteps(job, parted.module, data.task, batch_size, parted.share)
+    def __init__(self, module: nn.Module, layout: Layout, world: Channels) -> None:
+        self.module, self.layout, self.world = module, layout, world
         self._parts = {name: part(one).detach() for name, one in trained_parameters(self.module).items()}
         self._boxes = OwnBoxes(layout, trained_parameters(self.module))
         self._exchange = Exchange(self.module, layout, self._boxes.places, world)
@@ -60,16 +57,40 @@ class Rank:
         self._boxes.write(fragment, own, self._parts)
         self._received[fragment] = self._copies.copy(own)
 
-    def evaluate(self) -> Evaluated:
-        """Means over the held-out examples, of the model as received.
-
-        Raises:
-            DataError, ModelError: see `InnerSteps.evaluate`.
-        """
+    @contextmanager
+    def as_received(self) -> Iterator[None]:
+        """Inside, the model is as received, without gradients."""
         device = self.world.device
         with torch.no_grad(), kept_parts(self.module, self._parts) as parts:
             for fragment, (values, copied) in enumerate(self._received):
                 if copied is not None:
                     torch.cuda.current_stream(device).wait_event(copied)
                 self._boxes.write(fragment, values.to(device, non_blocking=True), parts)
+            yield
+
+
+class Rank(ModelParts):
+    """One process's parts, and what makes its share of each step."""
+
+    def __init__(self, job: JobSpec, parted: Parted, layout: Layout, data: LearnerData, world: World) -> None:
+        """``data``: the learner's; the same in all processes.
+
+        Raises:
+            DataError, OptimizerError, ModelError: see `InnerSteps`.
+        """
+        batch_size = data.sampler.sampling.batch_size
+        self.data, self.inner = data, InnerSteps(job, parted.module, data.task, batch_size, parted.share)
+        super().__init__(parted.module, layout, world)
+
+    def start_over(self) -> None:
+        """Drop the inner optimizer's state."""
+        self.inner.start_over()
+
+    def evaluate(self) -> Evaluated:
+        """Means over the held-out examples, of the model as received.
+
+        Raises:
+            DataError, ModelError: see `InnerSteps.evaluate`.
+        """
+        with self.as_received():
             return self.inner.evaluate(self.data.holdout.batches(), {})

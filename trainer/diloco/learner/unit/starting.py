@@ -20,7 +20,7 @@ from typing import Final
 
 from diloco.learner.options import LearnerOptions
 from diloco.learner.unit.node_connection import NodeLinkError
-from diloco.learner.unit.node_link import NodeRefusedError
+from diloco.learner.unit.node_link import NodeRefusedError, meeting_here
 from diloco.learner.unit.nodes import Nodes, joined_nodes
 from diloco.runtime.files import make_writable_directory
 from diloco.runtime.last_error import VARIABLE, read_last_error
@@ -62,9 +62,13 @@ class Unit:
             shutil.rmtree(left, ignore_errors=True)
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=options.directory))
         self.store, self.listening = str(self._folder / "store"), None
-        """Where the processes meet: on one machine a file, so that no port is open."""
+        """Where the processes meet: on one machine a file, so that no port is open. Libraries that a loop of the user's
+        own uses look for a port: there it is one of this machine alone."""
         if nodes is None:
             os.environ.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
+            if options.job.spec.loop is not None:
+                met = meeting_here()
+                self.store, self.listening = met.url, met.listening
         else:
             met = nodes.meeting
             self.store, self.listening, self.pod = met.url, met.listening, met.pods or self.pod
@@ -112,9 +116,7 @@ class Unit:
 
     def end(self, tell: Callable[[], None]) -> None:
         """Have the others end, by ``tell``, and wait for it."""
-        self._over.set()
-        if self.nodes is not None:
-            self.nodes.link.over()
+        self.release()
         with suppress(RuntimeError):  # one has ended already
             tell()
             until = time.monotonic() + _END_SECONDS
@@ -122,6 +124,12 @@ class Unit:
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(max(0.0, until - time.monotonic()))
         self.close()
+
+    def release(self) -> None:
+        """Let the others end from now on."""
+        self._over.set()
+        if self.nodes is not None:
+            self.nodes.link.over()
 
     def close(self) -> None:
         """End the others at once."""

@@ -17,21 +17,21 @@ from diloco.learner.training.host_copies import Copied
 from diloco.learner.training.trainer import Batches, InnerTrainer
 from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
-from diloco.learner.unit.rank import Rank
+from diloco.learner.unit.rank import ModelParts, Rank
 from diloco.model.fragments import trained_parameters
 from diloco.spec import JobSpec
 
 
-class _UnitReader(Reader):
+class UnitReader(Reader):
     """Copies fragments, whole, from all processes to the host of the first."""
 
-    def __init__(self, rank: Rank) -> None:
-        super().__init__(rank.module, rank.world.device)
-        self._rank = rank
+    def __init__(self, parts: ModelParts) -> None:
+        super().__init__(parts.module, parts.world.device)
+        self._parts = parts
 
     def read(self, fragment: Fragment) -> tuple[Tensor, Copied]:
         """See `Reader`."""
-        values = self._rank.give(fragment.index)
+        values = self._parts.give(fragment.index)
         assert values is not None, "this process is the first"
         return (values, None) if self._copies.at_once else self._copies.copy(values)
 
@@ -45,7 +45,7 @@ class UnitTrainer(InnerTrainer):
         self.device = rank.world.device
         self._module = rank.module
         self._parameters = trained_parameters(rank.module)
-        self._reader = _UnitReader(rank)
+        self._reader = UnitReader(rank)
         self._rank, self._world = rank, rank.world
         self._begin(job, rank.data, rank.inner)
         self.others = OtherRanks(self.others.places, rank.world)

@@ -19,7 +19,6 @@ from diloco.spec.checks import (
     MAXIMUM_POOLS,
     MODEL_ENDING,
     OF_A_LOOP,
-    OF_ONE_PROCESS,
     OF_OWN_CODE,
     TOO_SHORT,
 )
@@ -124,6 +123,7 @@ _SPEC = (
         Rule(f"!has(self.loop) || {unused}", OF_A_LOOP, field)
         for field, unused in {
             "task": "!has(self.task)",
+            "model.parallelize": "!has(self.model.parallelize)",
             "training.microBatchSize": "!has(self.training.microBatchSize)",
             "training.precision": "self.training.precision == 'Auto'",
             "training.compile": "!self.training.compile",
@@ -232,9 +232,8 @@ _SPEC = (
         "failurePolicy.minimumLearners",
     ),
     _at_most_learners("failurePolicy.minimumLearners"),
-    Rule(f"!has(self.loop) || self.regions.all(r, r.pools.all(p, {_ranks('p')} == 1))", OF_ONE_PROCESS, "regions"),
     Rule(
-        f"""has(self.model.parallelize)
+        f"""has(self.model.parallelize) || has(self.loop)
             || self.regions.all(r, r.pools.all(p, {_BATCH_SIZE} % ({_ranks("p")}) == 0))""",
         "have a batchSize that is not a multiple of a learner's processes (processesPerNode times nodesPerLearner); "
         "use one that is",
