@@ -107,7 +107,7 @@ def test_ten_steps_that_the_device_skips_in_a_row_end_the_training(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("value", "made"), [(0.01, 2), (NAN, 1)])
-def test_a_step_counts_in_what_is_copied_out_during_it_and_not_in_what_is_received(
+def test_a_step_counts_in_what_is_copied_out_during_it_not_in_what_comes(
     tmp_path: Path, value: float, made: int
 ) -> None:
     trainer = late_trainer(tmp_path)

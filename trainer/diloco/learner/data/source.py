@@ -60,12 +60,30 @@ def read_into(source: TokenSource, start: int, out: NDArray[np.int64]) -> None:
     Raises:
         DataError: the source returned another number of tokens, no integers, or ids outside its vocabulary.
     """
+    read_unchecked(source, start, out)
+    check_ids(source, start, out)
+
+
+def read_unchecked(source: TokenSource, start: int, out: NDArray[np.int64]) -> None:
+    """The same for a caller that checks the ids itself, of several at once.
+
+    Raises:
+        DataError: the source returned another number of tokens, or no integers.
+    """
     tokens = np.asarray(source.read(start, start + len(out)))
     if tokens.shape != out.shape or tokens.dtype.kind not in "iu":
         what = f"tokens of shape {tokens.shape} and type {tokens.dtype}"
         raise DataError(f"the data's read({start}, {start + len(out)}) returned {what}")
     out[:] = tokens
-    lowest, highest = int(out.min()), int(out.max())
+
+
+def check_ids(source: TokenSource, start: int, tokens: NDArray[np.int64]) -> None:
+    """Check that ``tokens``, those from ``start`` on, are ids of the source's vocabulary.
+
+    Raises:
+        DataError: one is not.
+    """
+    lowest, highest = int(tokens.min()), int(tokens.max())
     if lowest < 0 or highest >= source.vocabulary_size:
         wrong = lowest if lowest < 0 else highest
         raise DataError(f"the data has token id {wrong} near token {start}, but ids 0 to {source.vocabulary_size - 1}")

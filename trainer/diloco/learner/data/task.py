@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diloco.learner.data.digest import digest_of
-from diloco.learner.data.source import DataError, TokenSource, read_into
+from diloco.learner.data.source import DataError, TokenSource, check_ids, read_unchecked
 from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
 from diloco.model import ModelError
 from diloco.model.logits import logits_of
@@ -136,8 +136,12 @@ class LanguageModel(JobTask):
         With documents also ``positions`` in them; what follows an end is no target.
         """
         tokens = np.empty((len(numbers), self._length + 1), dtype=np.int64)
-        for row, number in zip(tokens, numbers, strict=True):
-            read_into(self._source, int(number) * self._length, row)
+        starts = [int(number) * self._length for number in numbers]
+        for row, start in zip(tokens, starts, strict=True):
+            read_unchecked(self._source, start, row)
+        if tokens.min() < 0 or tokens.max() >= self._source.vocabulary_size:
+            for row, start in zip(tokens, starts, strict=True):
+                check_ids(self._source, start, row)
         whole = torch.from_numpy(tokens)
         batch = {"inputs": whole[:, :-1].contiguous(), "targets": whole[:, 1:].contiguous()}
         if self._end is not None:

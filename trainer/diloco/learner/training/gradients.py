@@ -1,6 +1,6 @@
 """The forward and the backward pass of an inner step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
 from diloco.learner.training.device import computes_in_bf16
 from diloco.learner.training.share import WHOLE, Numbers, Share
+from diloco.model.fragments import trained_parameters
 from diloco.model.sharded import part
 from diloco.spec.training import TrainingSpec
 
@@ -24,6 +25,7 @@ def backpropagate(  # noqa: PLR0913  # each names one thing
     share: Share = WHOLE,
     *,
     read: Callable[[Numbers], Batch] | None = None,
+    trained: Iterable[nn.Parameter] | None = None,
 ) -> Tensor:
     """Set the parameters' gradients to those of a batch's mean loss, clipped to ``clipNorm``.
 
@@ -31,7 +33,8 @@ def backpropagate(  # noqa: PLR0913  # each names one thing
     they were clipped, and what the mean counts. Nothing waits for the device.
 
     ``numbers``: of the whole batch's examples. ``read``: reads those of this process; None: the task does. The
-    parameters have no gradients before.
+    parameters have no gradients before. ``trained``: those that are, from a caller that has them, as finding them takes
+    some time.
 
     Raises:
         DataError, ModelError: the examples cannot be read, the loss cannot be used, or the batch cannot be parted.
@@ -58,7 +61,9 @@ def backpropagate(  # noqa: PLR0913  # each names one thing
         )
     expected = len(numbers) * task.usual_count
     summed, count = accumulate(loss, parts_of(batch, most), expected, share)
-    gradients = [one.grad for one in module.parameters() if one.requires_grad and one.grad is not None]
+    if trained is None:
+        trained = trained_parameters(module).values()
+    gradients = [one.grad for one in trained if one.grad is not None]
     return _scaled(gradients, share.total(summed, count, gradients), expected, training.optimizer.clip_norm)
 
 

@@ -186,8 +186,10 @@ class InnerSteps:
         key = f"step {self._options.seed} {began}" + f" {self._share.rank}" * (self._share.rank > 0)
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(key, self._device):
-            read = None if self._ahead is None else self._ahead.batch
-            return backpropagate(self._module, self._task, numbers, self._options, self._share, read=read)
+            read, trained = None if self._ahead is None else self._ahead.batch, self._parameters.values()
+            return backpropagate(
+                self._module, self._task, numbers, self._options, self._share, read=read, trained=trained
+            )
 
     def _made(self, found: Tensor, rates: LearningRates) -> Made:
         loss, norm, counted = found.tolist()

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from diloco.learner.training.memory import memory_of
 from diloco.learner.training.share import Compute, Share, in_stacks, squares_of
 from diloco.learner.unit.matrices import of_any, of_copies, of_rows, rows_of
 from diloco.learner.unit.reducer import Reducer
@@ -36,8 +35,8 @@ class GroupShare(Share):
         self._reducer = Reducer(module.parameters(), self._group) if copies else None
         self._parted = [one for one in module.modules() if isinstance(one, FSDPModule)]
         numel = sum(one.numel() for one in trained_parameters(module).values())
-        memory = memory_of(world.device).limit_bytes // (world.ranks if world.device.type == "cpu" else 1)
-        self._sums_once = bool(world.least(_F32_BYTES * numel <= _WHOLE_GRADIENTS * memory))
+        most = _WHOLE_GRADIENTS * world.memory_bytes()
+        self._sums_once = bool(world.least(_F32_BYTES * numel <= most))
         self._last = True
         self._computed = 0
         """Matrices that processes have computed in turn."""

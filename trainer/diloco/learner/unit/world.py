@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from diloco.learner.training.memory import memory_of
 from diloco.learner.unit.channels import Channels
 
 NO_LIMIT: Final = timedelta(days=365)
@@ -36,6 +37,11 @@ class World(Channels):
     def by_node(self, nodes: int) -> DeviceMesh:
         """All processes in two dimensions: nodes, and those of each. All call it, and each call makes groups."""
         return init_device_mesh(self.device.type, (nodes, self.ranks // nodes), mesh_dim_names=("nodes", "processes"))
+
+    def memory_bytes(self) -> int:
+        """All that this process may use of its device's memory."""
+        limit = memory_of(self.device).limit_bytes
+        return limit // self.ranks if self.device.type == "cpu" else limit
 
     def spread(self, tensor: Tensor) -> Tensor:
         """See `Channels`."""
