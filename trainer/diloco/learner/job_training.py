@@ -19,8 +19,8 @@ from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import await_others, facts_of, joined, store_at
 from diloco.learner.unit.starting import Unit
 from diloco.model.build import build_model
+from diloco.model.counting.products import flops_of_token
 from diloco.model.fragments import layout_of
-from diloco.model.products import flops_of_token
 from diloco.spec import JobSpec
 
 TOKENS_FOLDER = "tokens"

@@ -6,12 +6,17 @@ averaging, which works tensor by tensor, from mixing their directions.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from diloco.model.document_mask import attend, document_mask
 from diloco.spec.presets import GPTSize
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 _ROTARY_BASE = 10_000.0
 _INITIAL_STD = 0.02
@@ -47,9 +52,10 @@ class GPT(nn.Module):
 
         ``position_ids`` (batch, sequence): each document begins with 0 and sees itself only. None: each row is one.
         """
-        mask = None if position_ids is None else document_mask(position_ids)
+        head_width = self.config.size.width // self.config.size.heads
+        mask = None if position_ids is None else document_mask(position_ids, head_width)
         positions = torch.arange(tokens.shape[1], device=tokens.device) if position_ids is None else position_ids
-        rotation = rotary(positions, self.config.size.width // self.config.size.heads)
+        rotation = rotary(positions, head_width)
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, rotation, mask)
@@ -74,7 +80,7 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(size.width, bias=False)
         self.feed_forward = FeedForward(size)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: "Tensor | BlockMask | None") -> Tensor:
         """(batch, sequence, width) to the same."""
         x = x + self.attention(self.attention_norm(x), rotation, mask)
         return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]  # nn.Module's call is Any
@@ -91,14 +97,14 @@ class Attention(nn.Module):
         self.value = nn.Linear(size.width, size.width, bias=False)
         self.output = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: "Tensor | BlockMask | None") -> Tensor:
         """(batch, sequence, width) to the same."""
         batch, length, width = x.shape
         by_head = (batch, length, self.heads, width // self.heads)
         query = rotate(self.query(x).view(by_head).transpose(1, 2), rotation)
         key = rotate(self.key(x).view(by_head).transpose(1, 2), rotation)
         value = self.value(x).view(by_head).transpose(1, 2)
-        mixed = functional.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
+        mixed = attend(query, key, value, mask)
         merged: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, length, width))
         return merged
 
@@ -115,12 +121,6 @@ class FeedForward(nn.Module):
         """(batch, sequence, width) to the same."""
         y: Tensor = self.down(functional.relu(self.up(x)).square())
         return y
-
-
-def document_mask(positions: Tensor) -> Tensor:
-    """Which tokens each sees, bool, (batch, 1, sequence, sequence); ``positions`` are 0 where a document begins."""
-    documents = (positions == 0).cumsum(1)
-    return (documents[:, None, :, None] == documents[:, None, None, :]).tril()
 
 
 def rotary(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:

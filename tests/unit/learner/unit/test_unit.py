@@ -49,6 +49,12 @@ def test_two_processes_train_as_one(two: Unit, text: Path, parallelism: str, mic
     check_alike(two, job_of(text, training={"microBatchSize": micro}), parallelism)
 
 
+@pytest.mark.parametrize("how", ["Selective", "Full"])
+@pytest.mark.parametrize("parallelism", ["FSDP", "DDP"])
+def test_blocks_that_compute_again_train_alike(two: Unit, text: Path, parallelism: str, how: str) -> None:
+    check_alike(two, job_of(text, training={"microBatchSize": 2, "activationCheckpointing": how}), parallelism)
+
+
 @pytest.mark.parametrize("task", ["Answers", None])
 def test_two_processes_that_gather_bf16_train_as_one(two: Unit, text: Path, task: str | None) -> None:
     own: dict[str, Any] = {"task": {"entrypoint": f"tests.support.tasks:{task}"}, "model": WIDE} if task else {}

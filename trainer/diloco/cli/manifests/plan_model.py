@@ -51,7 +51,7 @@ def model_of(
 def _counted(spec: JobSpec, blank: "nn.Module") -> Counted:
     from diloco.learner.training.dry_step import passes_of
     from diloco.model import ModelError
-    from diloco.model.products import flops_of_token
+    from diloco.model.counting.products import flops_of_token
 
     frozen_bytes = sum(one.nbytes for one in blank.parameters() if not one.requires_grad)
     if spec.has_own_code:

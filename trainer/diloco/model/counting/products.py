@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from diloco.model.counting.without_values import without_values
 from diloco.model.entrypoint import one_line
 from diloco.model.logits import logits_of
-from diloco.model.without_values import without_values
 
 _log = logging.getLogger(__name__)
 

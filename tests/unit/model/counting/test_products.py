@@ -10,8 +10,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from diloco.model.counting.products import flops_of_token
 from diloco.model.gpt import GPT, GPTConfig
-from diloco.model.products import flops_of_token
 from diloco.spec.presets import GPTSize
 from tests.support.huggingface import SHAPE
 from tests.support.model_parts import Experts, Sometimes

@@ -1,0 +1,1 @@
+"""Counts what a model computes and holds, in passes that compute shapes alone."""
