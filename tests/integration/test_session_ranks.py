@@ -27,7 +27,7 @@ def ends() -> Ends:
     return found
 
 
-@pytest.mark.parametrize("how", ["DDP", "sharded", "in copies"])
+@pytest.mark.parametrize("how", ["DDP", "sharded", "in copies", "recomputed"])
 def test_several_processes_train_as_one(ends: Ends, how: str) -> None:
     (one,), *_ = ends["alone"]
     (first, *others), *_ = ends[how]

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -28,6 +29,14 @@ def _in_copies(model: nn.Module, _rank: int, ranks: int) -> nn.Module:
     return model
 
 
+def _recomputed(model: nn.Module, _rank: int, ranks: int) -> nn.Module:
+    """As torchtitan does it, whose wrapper renames parameters."""
+    middle = model.get_submodule("middle")
+    setattr(model, "middle", checkpoint_wrapper(middle))  # noqa: B010  # for type checkers
+    fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    return model
+
+
 def _on_a_small_mesh(model: nn.Module, _rank: int, ranks: int) -> nn.Module:
     fully_shard(model, mesh=init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("a", "b"))["b"])
     return model
@@ -45,6 +54,7 @@ _HOW = {
     "DDP": lambda model, _rank, _ranks: DistributedDataParallel(model),
     "sharded": _sharded,
     "in copies": _in_copies,
+    "recomputed": _recomputed,
     "small mesh": _on_a_small_mesh,
     "sharded in the first": _sharded_in_the_first,
 }

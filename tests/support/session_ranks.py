@@ -73,6 +73,7 @@ CASES: Final = {
     "DDP": Case("DDP"),
     "sharded": Case(),
     "in copies": Case("in copies", 4),
+    "recomputed": Case("recomputed"),
     "resumed alone": Case("whole", 1, lives=(4, STEPS)),
     "resumed DDP": Case("DDP", lives=(4, STEPS)),
     "resumed sharded": Case(lives=(4, STEPS)),

@@ -3,6 +3,8 @@
 The others take orders inside of their ``session.step()``. So does this process give them there, and at no other time.
 """
 
+import signal
+import threading
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -21,6 +23,7 @@ from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import ModelParts
 from diloco.learner.unit.unit_trainer import UnitReader
+from diloco.runtime.process.exits import STOP_SIGNALS
 
 
 class LeadingTrainer(SessionTrainer):
@@ -71,6 +74,7 @@ class Leading:
     def __init__(self, learner: Learner, trainer: LeadingTrainer, together: Together) -> None:
         self.loop = self
         self._learner, self._trainer, self._together = learner, trainer, together
+        self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def start(self) -> None:
         """See `Learner`."""
@@ -86,6 +90,10 @@ class Leading:
         Raises:
             DataError: the processes are not together.
         """
+        if threading.current_thread() is threading.main_thread():
+            # A framework's handler may call collectives, as Lightning's does, and the others do not call them then.
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
         self._together.meet(result.steps)
         return self._going_on(self._learner.loop.after_step(result))
 

@@ -48,9 +48,9 @@ class Parts:
     """What a loop hands to its session."""
 
     module: nn.Module
-    """On its device."""
+    """On its device, with the names of the model as built."""
     optimizers: Sequence[torch.optim.Optimizer]
-    evaluate: Callable[[nn.Module], float | Tensor]
+    evaluate: Callable[[], float | Tensor]
 
 
 class LoopState:
@@ -131,7 +131,7 @@ class LoopState:
         if changed := self._buffers.changed() or min(frozen, default=("", ""))[0]:
             raise changed_in_training(changed)
         with torch.no_grad(), evaluating(self._module):
-            loss = self._code.call("evaluate", self._parts.evaluate, self._module)
+            loss = self._code.call("evaluate", self._parts.evaluate)
         reshard(self._module)
         return self.number("evaluate returned", loss)
 

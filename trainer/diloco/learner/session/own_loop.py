@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,7 @@ from diloco.learner.session.loop_state import LearnerOfJob, Parts, reshard
 from diloco.learner.session.peers import LateError, Peers, SessionWorld
 from diloco.learner.session.together import Together, check_meshes, parting_of
 from diloco.learner.session.trainer import SessionTrainer
+from diloco.learner.session.unwrapped import unwrapped
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.joining import UnitError, facts_of
 from diloco.model.build import build_model
@@ -43,7 +45,7 @@ def session(
     """This process's part in its job: ``with diloco.session(...) as s:`` around a loop that calls ``s.step()``.
 
     Args:
-        model: the one that the loop was called with, on its device.
+        model: the one that the loop was called with, on its device, or one that a framework has built alike.
         optimizer: it has every trained parameter of the model, and no other; or several that have them together.
         evaluate: returns the held-out loss of the model, which has the job's values then, and is in evaluation mode.
 
@@ -104,10 +106,11 @@ class OwnLoop:
         try:
             if self._session is not None:
                 raise self._code.mistake("calls diloco.session twice; call it once")
-            if model is not self._module:
-                raise self._code.mistake("gives diloco.session another model; give it the one that it was called with")
-            parts = Parts(model, self._optimizers(optimizer), evaluate)
-            if not self._is_as_built(model):
+            parts = Parts(unwrapped(model), self._optimizers(optimizer), partial(evaluate, model))
+            if not self._is_as_built(parts.module):
+                if model is not self._module:
+                    text = "gives diloco.session another model; give it the one that it was called with"
+                    raise self._code.mistake(text)
                 text = "changes the model before its session; freeze, replace and load in model.entrypoint"
                 raise self._code.mistake(text + "; shard it with fully_shard" * (self._peers is not None))
             self._session = Session(self._options, *self._begun_by(parts))
