@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,13 +155,20 @@ def main() -> None:
     arguments = parser.parse_args()
     ratios: Ratios = {}
     rows: list[dict[str, Any]] = []
-    for name in arguments.case or CASES:
-        case = CASES[name]
-        figures = counted(case, REPOSITORY / "trainer")
-        rows.append({"case": name, "package": "this", **figures})
-        ratios |= ratios_of(name, case, figures)
-        if arguments.before:
-            rows.append({"case": name, "package": "before", **counted(earlier(case), arguments.before / "trainer")})
+    chosen = {name: CASES[name] for name in arguments.case or CASES}
+    packages = {"this": REPOSITORY} | ({"before": arguments.before} if arguments.before else {})
+    asked = [(name, package) for name in chosen for package in packages]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # counts are the same whatever runs beside them
+        found = pool.map(
+            lambda name, package: counted(
+                chosen[name] if package == "this" else earlier(chosen[name]), packages[package] / "trainer"
+            ),
+            *zip(*asked, strict=True),
+        )
+        for (name, package), figures in zip(asked, found, strict=True):
+            rows.append({"case": name, "package": package, **figures})
+            if package == "this":
+                ratios |= ratios_of(name, chosen[name], figures)
     units, pairs = [], []
     if not arguments.case:
         training = {"tokens": 10**9, "sequenceLength": 32, "batchSize": 8}
