@@ -51,7 +51,7 @@ def fail(*_: object) -> None:
 
 
 ORDERS: Final[dict[str, tuple[type, str]]] = {
-    "STEP": (InnerSteps, "step"),
+    "STEP": (InnerSteps, "begin"),
     "CAPTURE": (Rank, "give"),
     "APPLY": (Rank, "receive"),
     "EVALUATE": (Rank, "evaluate"),
@@ -73,7 +73,7 @@ CASES: Final[dict[str, Callable[[], None]]] = {
     "joining": replaced(process, "joined", die),
     "writing": replaced(RankCheckpoints, "_write_part", die),
     "no memory": replaced(Rank, "give", run_out_of_memory),
-    "MemoryError": replaced(InnerSteps, "step", fail),
+    "MemoryError": replaced(InnerSteps, "begin", fail),
     "another version": replaced(process, "facts_of", lambda *_: {"diloco": "0.0.9", "torch": "1", "layout": "other"}),
     "another number": lambda: None,
     "nothing": lambda: None,

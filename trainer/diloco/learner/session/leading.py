@@ -6,6 +6,7 @@ The others take orders inside of their ``session.step()``. So does this process 
 import signal
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +24,6 @@ from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import ModelParts
 from diloco.learner.unit.unit_trainer import UnitReader
-from diloco.runtime.process.exits import STOP_SIGNALS
 
 
 class LeadingTrainer(SessionTrainer):
@@ -68,13 +68,18 @@ class LeadingTrainer(SessionTrainer):
         self._world.tell(Order(Op.END))
 
 
+Handlers = Mapping[signal.Signals, Any]
+"""By signal; see `signal.getsignal`."""
+
+
 class Leading:
     """What a session has of its learner."""
 
-    def __init__(self, learner: Learner, trainer: LeadingTrainer, together: Together) -> None:
+    def __init__(self, learner: Learner, trainer: LeadingTrainer, together: Together, handlers: Handlers) -> None:
+        """``handlers``: of signals, as they were before the loop."""
         self.loop = self
         self._learner, self._trainer, self._together = learner, trainer, together
-        self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._handlers = handlers
 
     def start(self) -> None:
         """See `Learner`."""

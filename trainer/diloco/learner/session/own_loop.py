@@ -1,6 +1,7 @@
 """Calls the job's own loop in a learner's process, and sees that it goes on until the end."""
 
 import logging
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ from diloco.model.build import build_model
 from diloco.model.entrypoint import EntrypointError, load_entrypoint
 from diloco.model.fragments import layout_of, trained_parameters
 from diloco.model.sharded import is_parted
+from diloco.runtime.process.exits import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
 _FIELD: Final = "loop.entrypoint"
@@ -84,6 +86,7 @@ class OwnLoop:
             ModelError, LayoutError: this machine lacks what the job asks for.
             DataError: the entrypoint cannot be loaded.
         """
+        self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         if peers is not None:
             peers.set_environment()
         spec = options.job.spec
@@ -142,7 +145,7 @@ class OwnLoop:
 
         def led() -> Leading:
             batch = FoundBatch(leads.batch_size)
-            return Leading(begin(Training(leads, None, batch, 0.0, peers.ranks, end)), leads, together)
+            return Leading(begin(Training(leads, None, batch, 0.0, peers.ranks, end)), leads, together, self._handlers)
 
         return leads, code, led
 
