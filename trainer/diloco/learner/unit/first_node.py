@@ -83,17 +83,31 @@ class FirstNode(NodeLink):
         self._listening.setblocking(False)  # noqa: FBT003  # its only parameter
         with self._listening:
             while True:
+                # Not `sock_accept`, which loses a connection if it is cancelled at the wrong moment.
+                await self._readable()
                 try:
-                    peer, _ = await self._loop.sock_accept(self._listening)
+                    peer, _ = self._listening.accept()
+                except BlockingIOError:
+                    continue  # it has gone away
                 except OSError as error:
                     self._complain(f"cannot take a connection of another node: {error.strerror}")
                     await asyncio.sleep(FIRST_PAUSE_SECONDS)
                     continue
                 if self._greeting < WAITING:
                     self._greeting += 1
-                    self._go_on(self._serve(peer))
+                    # Also if it is cancelled before it begins.
+                    self._go_on(self._serve(peer)).add_done_callback(_closing(peer))
                 else:
                     peer.close()
+
+    async def _readable(self) -> None:
+        """Wait for a connection to take."""
+        ready = asyncio.Event()
+        self._loop.add_reader(self._listening, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_reader(self._listening)
 
     async def _serve(self, peer: socket.socket) -> None:
         connection = None
@@ -150,3 +164,7 @@ class FirstNode(NodeLink):
             _log.info("%s has left", connection.name)
             del self._connections[node]
             self._all_there.clear()
+
+
+def _closing(peer: socket.socket) -> Callable[[object], None]:
+    return lambda _: peer.close()

@@ -152,7 +152,14 @@ async def connected(place: NodePlace) -> Connection:
         TlsFileError: a file cannot be used.
     """
     context = None if place.tls is None else _context(place.tls, ssl.PROTOCOL_TLS_CLIENT)
-    reader, writer = await asyncio.open_connection(place.host, place.port, limit=LONGEST_BYTES, ssl=context)
+    reader, writer = await asyncio.open_connection(place.host, place.port, limit=LONGEST_BYTES)
+    if context is not None:
+        # In two steps: asyncio leaves a socket open if both are one, and cancelled between them.
+        try:
+            await writer.start_tls(context, server_hostname=place.host)
+        except BaseException:
+            writer.transport.abort()
+            raise
     return _kept_alive(Connection(reader, writer, f"node 0 ({place.host})"))
 
 

@@ -119,11 +119,12 @@ class NodeLink:
     def _run(self, what: Coroutine[Any, Any, _T]) -> "Future[_T]":
         return asyncio.run_coroutine_threadsafe(what, self._loop)
 
-    def _go_on(self, what: Coroutine[Any, Any, None]) -> None:
+    def _go_on(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it beside all else, until `close`. Called on the loop."""
         task = self._loop.create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _close(self) -> None:
         self._ending = True
