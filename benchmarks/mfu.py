@@ -24,7 +24,7 @@ import torch
 
 from diloco.learner.data.opening import open_source
 from diloco.learner.data.tokenfile import write_token_file
-from diloco.learner.training.device import peak_flops, set_up
+from diloco.learner.training.devices.device import peak_flops, set_up
 from diloco.model.build import build_model
 from diloco.spec import JobSpec, parse_job
 from support.job import manifest

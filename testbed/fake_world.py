@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diloco.learner.unit.world import World
+from diloco.learner.unit.collectives.world import World
 
 _WHAT: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
     {

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError
 from diloco.learner.data.opening import open_data
-from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.optimizers.optimizer import OptimizerError
 from diloco.learner.unit.checkpoints import RankCheckpoints
+from diloco.learner.unit.collectives.world import World
 from diloco.learner.unit.follower import follow
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.unit_trainer import UnitTrainer
-from diloco.learner.unit.world import World
 from diloco.model import ModelError
 from diloco.model.build import blank_model, build_model
 from diloco.model.fragments import layout_of

@@ -8,7 +8,7 @@ import torch
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data.opening import open_data
-from diloco.learner.training.torch_threads import set_torch_threads
+from diloco.learner.training.devices.torch_threads import set_torch_threads
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of

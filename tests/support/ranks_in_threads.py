@@ -15,8 +15,8 @@ from diloco.learner.checkpoint_parts import Others, Places
 from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.learner.unit.checkpoints import OtherRanks, RankCheckpoints
+from diloco.learner.unit.collectives.world import World
 from diloco.learner.unit.orders import Op, Order
-from diloco.learner.unit.world import World
 from diloco.model.sharded import Place
 
 IDENTITY = CheckpointIdentity("job", "here/cpu/0", "0123456789abcdef.base", "AdamW")

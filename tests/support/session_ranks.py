@@ -28,7 +28,7 @@ from diloco.learner.session import process
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import Peers
 from diloco.learner.unit.joining import store_at
-from diloco.learner.unit.node_link import Meeting, meeting_here
+from diloco.learner.unit.nodes.node_link import Meeting, meeting_here
 from diloco.learner.unit.process import RankOptions
 from diloco.runtime.last_error import VARIABLE
 from diloco.runtime.log import set_up_logging

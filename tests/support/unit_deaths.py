@@ -26,9 +26,9 @@ from diloco.learner.options import LearnerOptions
 from diloco.learner.training.steps import InnerSteps
 from diloco.learner.unit import process, starting
 from diloco.learner.unit.checkpoints import RankCheckpoints
+from diloco.learner.unit.collectives.world import World
 from diloco.learner.unit.process import RankOptions, run_rank
 from diloco.learner.unit.rank import Rank
-from diloco.learner.unit.world import World
 from diloco.runtime.last_error import VARIABLE
 from diloco.runtime.log import set_up_logging
 from diloco.runtime.process.die_with_parent import die_with_parent

@@ -15,8 +15,8 @@ import torch
 from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
 from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.training.devices.host_copies import HostTensors
 from diloco.learner.training.fragment_trainer import TrainerState
-from diloco.learner.training.host_copies import HostTensors
 from tests.support.scripted_condition import NothingToDoError, ScriptedCondition
 
 FULL = CheckpointWriteError("checkpoint not written (no space left)")

@@ -9,8 +9,8 @@ import torch
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.found_batch import FILE, FoundBatch, found_batch
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training import memory
-from diloco.learner.training.fitting_batch import BatchError
+from diloco.learner.training.devices import memory
+from diloco.learner.training.devices.fitting_batch import BatchError
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 from tests.support.small_learner import learner_options

@@ -14,7 +14,7 @@ from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.process import run_learner
-from diloco.learner.training.torch_threads import set_torch_threads, start_worker
+from diloco.learner.training.devices.torch_threads import set_torch_threads, start_worker
 from diloco.runtime.http import HttpServer, Response, Route
 from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED, STOP_SIGNALS
 from tests.support.small_learner import learner_options

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from diloco.learner.checkpoint import CheckpointWriteError, LearnerCheckpoint
-from diloco.learner.training.host_copies import whole_copies
+from diloco.learner.training.devices.host_copies import whole_copies
 from diloco.runtime.disk_rate import longest_write_seconds
 
 LEAST_SECONDS: Final = 60.0

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.training.device import DeviceError
-from diloco.learner.training.fitting_batch import BatchError
-from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.devices.device import DeviceError
+from diloco.learner.training.devices.fitting_batch import BatchError
+from diloco.learner.training.optimizers.optimizer import OptimizerError
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.unit.joining import UnitError
 from diloco.model import ModelError

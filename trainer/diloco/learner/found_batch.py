@@ -16,9 +16,9 @@ from torch import nn
 from diloco.learner.data.opening import batch_size_of
 from diloco.learner.data.task import JobTask
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.device import computes_in_bf16
-from diloco.learner.training.fitting_batch import GIB, BatchError, Fitting, Trial, candidates, fitting_batch
-from diloco.learner.training.memory import Memory, memory_of
+from diloco.learner.training.devices.device import computes_in_bf16
+from diloco.learner.training.devices.fitting_batch import GIB, BatchError, Fitting, Trial, candidates, fitting_batch
+from diloco.learner.training.devices.memory import Memory, memory_of
 from diloco.runtime.files import UnusableFileError, read_json, write_json_atomically
 from diloco.spec.automatic import AUTO
 from diloco.spec.training import BATCH_LIMIT

@@ -13,7 +13,7 @@ from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.mailboxes.orders import Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.device import choose_device, peak_flops, set_up
+from diloco.learner.training.devices.device import choose_device, peak_flops, set_up
 from diloco.learner.training.fragment_trainer import FragmentTrainer, LateResult, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.learner.unit.joining import await_others, facts_of, joined, store_at

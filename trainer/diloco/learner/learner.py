@@ -35,9 +35,9 @@ from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
-from diloco.learner.training.device import computing, device_name, peak_flops
+from diloco.learner.training.devices.device import computing, device_name, peak_flops
+from diloco.learner.training.devices.torch_threads import start_worker
 from diloco.learner.training.steps import TrainingDivergedError
-from diloco.learner.training.torch_threads import start_worker
 from diloco.learner.unit.starting import Unit
 from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.files import make_writable_directory

@@ -18,8 +18,8 @@ from diloco.learner.options import LearnerOptions
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import first_of
 from diloco.learner.stuck import ended_if_stuck
-from diloco.learner.training.device import choose_device
-from diloco.learner.training.torch_threads import set_torch_threads
+from diloco.learner.training.devices.device import choose_device
+from diloco.learner.training.devices.torch_threads import set_torch_threads
 from diloco.learner.unit.starting import Unit
 from diloco.runtime.http import HttpServer
 from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_STUCK, EXIT_UNEXPECTED, STOP_SIGNALS

@@ -14,7 +14,7 @@ from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.data.task import JobTask, LanguageModel
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.learner.training.cross_entropy import NOT_COUNTED
-from diloco.learner.training.fitting_batch import Trial
+from diloco.learner.training.devices.fitting_batch import Trial
 from diloco.learner.training.gradients import backpropagate
 from diloco.model import ModelError
 from diloco.model.build import build_model

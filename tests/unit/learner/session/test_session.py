@@ -20,8 +20,8 @@ from diloco.learner.process import run_learner
 from diloco.learner.session import SessionError
 from diloco.learner.session.job_session import Session
 from diloco.learner.session.trainer import SessionTrainer
-from diloco.learner.training.optimizer import OptimizerError
-from diloco.learner.training.packed_state import unpacked
+from diloco.learner.training.optimizers.optimizer import OptimizerError
+from diloco.learner.training.optimizers.packed_state import unpacked
 from diloco.model import ModelError
 from diloco.runtime.process.exits import EXIT_BAD_INPUT
 from tests.support.own_loops import ENOUGH, Numbers, Stage

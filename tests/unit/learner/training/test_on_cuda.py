@@ -7,9 +7,9 @@ import torch
 
 from diloco.learner.data.opening import open_task
 from diloco.learner.training.capture import Reader
-from diloco.learner.training.fitting_batch import Trial, candidates, fitting_batch
-from diloco.learner.training.host_copies import whole_copies
-from diloco.learner.training.memory import DeviceMemory
+from diloco.learner.training.devices.fitting_batch import Trial, candidates, fitting_batch
+from diloco.learner.training.devices.host_copies import whole_copies
+from diloco.learner.training.devices.memory import DeviceMemory
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError
 from diloco.model.build import build_model

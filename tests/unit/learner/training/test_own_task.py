@@ -10,8 +10,8 @@ import torch
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data import DataError
 from diloco.learner.training.exported import exported_loss
-from diloco.learner.training.optimizer import OptimizerError
-from diloco.learner.training.packed_state import packed, unpacked
+from diloco.learner.training.optimizers.optimizer import OptimizerError
+from diloco.learner.training.optimizers.packed_state import packed, unpacked
 from diloco.learner.training.share import Share
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelInfo, export_model

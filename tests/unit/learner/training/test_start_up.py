@@ -7,7 +7,7 @@ import pytest
 
 TRAINS = """
 import torch
-from diloco.learner.training.optimizer import NamedOptimizer
+from diloco.learner.training.optimizers.optimizer import NamedOptimizer
 from diloco.model.build import build_model
 from diloco.spec.training import InnerOptimizer
 from tests.support.small_job import small_job

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diloco.core.dealing.pieces import Piece
-from diloco.learner.training.optimizer import OptimizerError
+from diloco.learner.training.optimizers.optimizer import OptimizerError
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.model import ModelError
 from diloco.model.fragments import trained_parameters

@@ -49,7 +49,7 @@ def model_of(
 
 
 def _counted(spec: JobSpec, blank: "nn.Module") -> Counted:
-    from diloco.learner.training.dry_step import passes_of
+    from diloco.learner.training.devices.dry_step import passes_of
     from diloco.model import ModelError
     from diloco.model.counting.products import flops_of_token
 

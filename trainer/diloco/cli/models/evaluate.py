@@ -23,7 +23,7 @@ def evaluate(
       diloco evaluate --job runs/mine/job.yaml --model runs/mine/model.safetensors
     """
     manifest = load_job(job)
-    from diloco.learner.training.device import choose_device
+    from diloco.learner.training.devices.device import choose_device
     from diloco.learner.training.exported import exported_loss
 
     result = exported_loss(manifest.spec, model, choose_device(device))

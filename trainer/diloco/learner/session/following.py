@@ -11,9 +11,9 @@ from diloco.learner.mailboxes.orders import Ending, EndKind
 from diloco.learner.session.loop_state import LearnerOfJob, LoopState, Parts
 from diloco.learner.session.together import Together
 from diloco.learner.training.fragment_trainer import StepResult
-from diloco.learner.training.packed_state import unpacked
-from diloco.learner.unit.channels import Channels
+from diloco.learner.training.optimizers.packed_state import unpacked
 from diloco.learner.unit.checkpoints import RankCheckpoints
+from diloco.learner.unit.collectives.channels import Channels
 from diloco.learner.unit.follower import obey
 from diloco.learner.unit.orders import Op
 from diloco.learner.unit.rank import ModelParts

@@ -19,8 +19,8 @@ from diloco.learner.session.together import Together, parting_of
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.fragment_trainer import NOTHING, StepResult, TrainerState
-from diloco.learner.unit.channels import Channels
 from diloco.learner.unit.checkpoints import OtherRanks
+from diloco.learner.unit.collectives.channels import Channels
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.rank import ModelParts
 from diloco.learner.unit.unit_trainer import UnitReader

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from diloco.learner.data.opening import batch_size_of
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.session.step_count import StepCount
-from diloco.learner.training.own_optimizer import OwnOptimizer
-from diloco.learner.training.packed_state import UnstorableError, packed
+from diloco.learner.training.optimizers.own_optimizer import OwnOptimizer
+from diloco.learner.training.optimizers.packed_state import UnstorableError, packed
 from diloco.model.constants import SavedBuffers, changed_in_training, frozen_digests
 from diloco.model.probe import evaluating
 from diloco.spec import DiLoCoJob

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, Store  # type: ignore[attr-defined]  # documented
 
-from diloco.learner.unit.channels import Channels
+from diloco.learner.unit.collectives.channels import Channels
+from diloco.learner.unit.collectives.world import NO_LIMIT, collected
 from diloco.learner.unit.joining import await_all, compare, meeting_at, store_at
 from diloco.learner.unit.starting import Unit
-from diloco.learner.unit.world import NO_LIMIT, collected
 from diloco.runtime.process.launchers import as_torchrun
 
 _LONGEST_PAUSE_SECONDS: Final = 1e-3

@@ -8,8 +8,8 @@ from diloco.learner.mailboxes.orders import Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import Peers
-from diloco.learner.training.device import choose_device
-from diloco.learner.training.torch_threads import set_torch_threads
+from diloco.learner.training.devices.device import choose_device
+from diloco.learner.training.devices.torch_threads import set_torch_threads
 from diloco.learner.unit.joining import store_at
 from diloco.learner.unit.process import RankOptions
 from diloco.learner.unit.starting import CAUSE_SECONDS

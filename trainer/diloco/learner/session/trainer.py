@@ -8,7 +8,7 @@ from diloco.core.fragments import Layout
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.session.loop_state import LearnerOfJob, LoopState, Parts
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
-from diloco.learner.training.packed_state import unpacked
+from diloco.learner.training.optimizers.packed_state import unpacked
 from diloco.model.values import swapped
 
 

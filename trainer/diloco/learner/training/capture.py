@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment
-from diloco.learner.training.host_copies import Copied, HostCopies
+from diloco.learner.training.devices.host_copies import Copied, HostCopies
 from diloco.model.fragments import read_fragment, slot_values
 
 

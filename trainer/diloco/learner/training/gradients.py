@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.accumulate import Batch, accumulate, parts_of
-from diloco.learner.training.device import computes_in_bf16
+from diloco.learner.training.devices.device import computes_in_bf16
 from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.model.fragments import trained_parameters
 from diloco.model.sharded import part

@@ -26,9 +26,9 @@ from diloco.learner.checkpoint_parts import (
     write_part,
 )
 from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.training.devices.torch_threads import start_worker
 from diloco.learner.training.fragment_trainer import TrainerState
-from diloco.learner.training.torch_threads import start_worker
-from diloco.learner.unit.channels import Channels
+from diloco.learner.unit.collectives.channels import Channels
 from diloco.learner.unit.orders import Op, Order
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import fsync

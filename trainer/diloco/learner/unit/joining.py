@@ -12,8 +12,8 @@ from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: i
 from diloco import __version__
 from diloco.core.fragments import Layout
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.unit.node_link import SCHEME
-from diloco.learner.unit.world import NO_LIMIT, World
+from diloco.learner.unit.collectives.world import NO_LIMIT, World
+from diloco.learner.unit.nodes.node_link import SCHEME
 from diloco.runtime.addresses import parse_address
 from diloco.spec import JobSpec
 

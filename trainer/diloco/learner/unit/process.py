@@ -10,13 +10,13 @@ from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import TOKENS_FOLDER
 from diloco.learner.options import LearnerOptions
-from diloco.learner.training.device import choose_device, set_up
-from diloco.learner.training.torch_threads import set_torch_threads
+from diloco.learner.training.devices.device import choose_device, set_up
+from diloco.learner.training.devices.torch_threads import set_torch_threads
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.follower import follow
 from diloco.learner.unit.joining import facts_of, joined, store_at
-from diloco.learner.unit.node_link import OtherNode
-from diloco.learner.unit.nodes import asked_to_stop, node_pages
+from diloco.learner.unit.nodes.node_link import OtherNode
+from diloco.learner.unit.nodes.nodes import asked_to_stop, node_pages
 from diloco.learner.unit.rank import Rank
 from diloco.learner.unit.sharding import parted_model
 from diloco.learner.unit.starting import CAUSE_SECONDS, Unit

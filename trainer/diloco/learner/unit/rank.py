@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from diloco.core.fragments import Layout
 from diloco.learner.data.opening import LearnerData
+from diloco.learner.training.devices.host_copies import Copied, HostCopies
 from diloco.learner.training.evaluate import Evaluated
-from diloco.learner.training.host_copies import Copied, HostCopies
 from diloco.learner.training.steps import InnerSteps
-from diloco.learner.unit.boxes import OwnBoxes
-from diloco.learner.unit.channels import Channels
-from diloco.learner.unit.exchange import Exchange
+from diloco.learner.unit.collectives.boxes import OwnBoxes
+from diloco.learner.unit.collectives.channels import Channels
+from diloco.learner.unit.collectives.exchange import Exchange
+from diloco.learner.unit.collectives.world import World
 from diloco.learner.unit.sharding import Parted
-from diloco.learner.unit.world import World
 from diloco.model.fragments import trained_parameters
 from diloco.model.sharded import kept_parts, part
 from diloco.spec import JobSpec

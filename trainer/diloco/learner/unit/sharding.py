@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from diloco.learner.training.device import computes_in_bf16
+from diloco.learner.training.devices.device import computes_in_bf16
 from diloco.learner.training.share import Share
-from diloco.learner.unit.group_share import GroupShare
-from diloco.learner.unit.world import World
+from diloco.learner.unit.collectives.group_share import GroupShare
+from diloco.learner.unit.collectives.world import World
 from diloco.model import ModelError
 from diloco.model.blocks import blocks_of
 from diloco.model.build import blank_model, build_model

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from diloco.learner.options import LearnerOptions
-from diloco.learner.unit.node_connection import NodeLinkError
-from diloco.learner.unit.node_link import NodeRefusedError, meeting_here
-from diloco.learner.unit.nodes import Nodes, joined_nodes
+from diloco.learner.unit.nodes.node_connection import NodeLinkError
+from diloco.learner.unit.nodes.node_link import NodeRefusedError, meeting_here
+from diloco.learner.unit.nodes.nodes import Nodes, joined_nodes
 from diloco.runtime.files import make_writable_directory
 from diloco.runtime.last_error import VARIABLE, read_last_error
 from diloco.runtime.process.abrupt_end import end_abruptly

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment
 from diloco.learner.training.capture import Capture, Reader
+from diloco.learner.training.devices.host_copies import Copied
 from diloco.learner.training.fragment_trainer import NOTHING, FragmentTrainer, TrainerState
-from diloco.learner.training.host_copies import Copied
 from diloco.learner.training.trainer import Batches, InnerTrainer
 from diloco.learner.unit.checkpoints import OtherRanks
 from diloco.learner.unit.orders import Op, Order

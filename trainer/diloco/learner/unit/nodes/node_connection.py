@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
-from diloco.learner.unit.node_messages import LONGEST_BYTES, Hello, Said, decoded, encoded
+from diloco.learner.unit.nodes.node_messages import LONGEST_BYTES, Hello, Said, decoded, encoded
 from diloco.runtime.addresses import format_address, listening_host
 from diloco.wire.errors import IdentityError
 from diloco.wire.tls.files import TlsFiles

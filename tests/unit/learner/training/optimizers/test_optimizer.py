@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diloco.learner.training import muon as of_muon
-from diloco.learner.training.optimizer import LearningRates, NamedOptimizer, OptimizerError
+from diloco.learner.training.optimizers import muon as of_muon
+from diloco.learner.training.optimizers.optimizer import LearningRates, NamedOptimizer, OptimizerError
 from diloco.model.build import build_model
 from diloco.spec.training import InnerOptimizer, ParameterGroup
 from tests.support.entrypoints import tiny_model

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.training.memory import MemoryExhaustedError, ProcessMemory, memory_of
+from diloco.learner.training.devices.memory import MemoryExhaustedError, ProcessMemory, memory_of
 
 MIB = 1 << 20
 MACHINE = 24 << 30

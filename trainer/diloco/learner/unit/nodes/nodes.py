@@ -10,9 +10,9 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from diloco.learner.options import LearnerOptions
-from diloco.learner.unit.first_node import FirstNode
-from diloco.learner.unit.node_connection import NodePlace
-from diloco.learner.unit.node_link import Meeting, NodeLink, OtherNode
+from diloco.learner.unit.nodes.first_node import FirstNode
+from diloco.learner.unit.nodes.node_connection import NodePlace
+from diloco.learner.unit.nodes.node_link import Meeting, NodeLink, OtherNode
 from diloco.runtime.addresses import parse_address
 from diloco.runtime.http import HttpServer, Response, Route
 from diloco.runtime.process.exits import STOP_SIGNALS

@@ -1,6 +1,6 @@
 import pytest
 
-from diloco.learner.training.optimizer import learning_rates
+from diloco.learner.training.optimizers.optimizer import learning_rates
 from diloco.spec.training import InnerOptimizer, MuonOptions
 
 OPTIONS = InnerOptimizer(learning_rate=1.0, warmup_steps=4, final_fraction=0.1)

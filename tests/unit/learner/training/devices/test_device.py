@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.training.device import (
+from diloco.learner.training.devices.device import (
     DeviceError,
     choose_device,
     computes_in_bf16,

@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from diloco.learner.training.share import Compute, Share, in_stacks, squares_of
-from diloco.learner.unit.matrices import of_any, of_copies, of_rows, rows_of
-from diloco.learner.unit.reducer import Reducer
-from diloco.learner.unit.world import World
+from diloco.learner.unit.collectives.matrices import of_any, of_copies, of_rows, rows_of
+from diloco.learner.unit.collectives.reducer import Reducer
+from diloco.learner.unit.collectives.world import World
 from diloco.model.fragments import trained_parameters
 from diloco.model.sharded import is_parted, part
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diloco.learner.data.opening import open_task
-from diloco.learner.training.fitting_batch import USED_SHARE, BatchError, Trial, candidates, fitting_batch
-from diloco.learner.training.memory import MemoryExhaustedError
+from diloco.learner.training.devices.fitting_batch import USED_SHARE, BatchError, Trial, candidates, fitting_batch
+from diloco.learner.training.devices.memory import MemoryExhaustedError
 from diloco.model.build import build_model
 from tests.support.small_job import small_job
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 
-from diloco.learner.unit.node_connection import WAITING, Connection, NodePlace, accepted, is_address, listening
-from diloco.learner.unit.node_link import (
+from diloco.learner.unit.nodes.node_connection import WAITING, Connection, NodePlace, accepted, is_address, listening
+from diloco.learner.unit.nodes.node_link import (
     FIRST_PAUSE_SECONDS,
     HELLO_SECONDS,
     NOT_CONNECTED,
@@ -21,7 +21,7 @@ from diloco.learner.unit.node_link import (
     NodeRefusedError,
     told,
 )
-from diloco.learner.unit.node_messages import PROTOCOL, Kind, Said
+from diloco.learner.unit.nodes.node_messages import PROTOCOL, Kind, Said
 from diloco.runtime.output import escaped
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from torch import nn
 
 from diloco.learner.data.task import JobTask
 from diloco.learner.training.block_passes import checkpoint_blocks
+from diloco.learner.training.devices.memory import Memory, MemoryExhaustedError
 from diloco.learner.training.gradients import backpropagate
-from diloco.learner.training.memory import Memory, MemoryExhaustedError
 from diloco.model.fragments import trained_parameters
 from diloco.model.randomness import seeded_by
 from diloco.plan.memory import IN_A_PROCESS, LATER_ON_A_DEVICE, OF_FEEDBACK

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from diloco.learner.unit.node_messages import LONGEST_BYTES, Hello, Kind, NodeMessageError, Said, decoded, encoded
+from diloco.learner.unit.nodes.node_messages import LONGEST_BYTES, Hello, Kind, NodeMessageError, Said, decoded, encoded
 from tests.support.examples import examples
 
 HELLO = Hello("a/b/0", 1, "uid", "pod-1")

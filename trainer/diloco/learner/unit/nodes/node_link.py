@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diloco.learner.unit.node_connection import Connection, NodePlace, connected, listening
-from diloco.learner.unit.node_messages import Hello, Kind, Said
+from diloco.learner.unit.nodes.node_connection import Connection, NodePlace, connected, listening
+from diloco.learner.unit.nodes.node_messages import Hello, Kind, Said
 from diloco.runtime.addresses import format_address
 from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.output import escaped

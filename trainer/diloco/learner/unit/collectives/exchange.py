@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from diloco.core.buffers import recycled
 from diloco.core.fragments import Layout
-from diloco.learner.unit.boxes import box_of, first_givers, given_boxes
-from diloco.learner.unit.channels import Channels
+from diloco.learner.unit.collectives.boxes import box_of, first_givers, given_boxes
+from diloco.learner.unit.collectives.channels import Channels
 from diloco.model.sharded import Place, whole
 
 

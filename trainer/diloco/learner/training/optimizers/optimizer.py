@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.training.adamw import AdamW, Group
-from diloco.learner.training.host_copies import Copied, HostCopies, whole_copies
-from diloco.learner.training.muon import Muon
+from diloco.learner.training.devices.host_copies import Copied, HostCopies, whole_copies
+from diloco.learner.training.optimizers.adamw import AdamW, Group
+from diloco.learner.training.optimizers.muon import Muon
 from diloco.learner.training.share import WHOLE, Share
 from diloco.model import sharded
 from diloco.model.fragments import trained_parameters

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from diloco.learner.training import share
-from diloco.learner.training.muon import orthogonal
-from diloco.learner.unit import matrices
-from diloco.learner.unit.matrices import Rows, of_copies, of_rows
+from diloco.learner.training.optimizers.muon import orthogonal
+from diloco.learner.unit.collectives import matrices
+from diloco.learner.unit.collectives.matrices import Rows, of_copies, of_rows
 
 F32 = torch.float32
 
@@ -64,7 +64,7 @@ class Group:
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrices, "dist", Group)
-    monkeypatch.setattr("diloco.learner.training.muon.emulates_bf16", lambda _: True)
+    monkeypatch.setattr("diloco.learner.training.optimizers.muon.emulates_bf16", lambda _: True)
 
 
 def drawn(count: int, *shape: int) -> list[Tensor]:

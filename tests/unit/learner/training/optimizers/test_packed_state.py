@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from diloco.learner.training.packed_state import UnstorableError, packed, unpacked
+from diloco.learner.training.optimizers.packed_state import UnstorableError, packed, unpacked
 from diloco.model.tensor_file import opened, write_tensor_file
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from diloco.learner.training.memory import memory_of
-from diloco.learner.unit.channels import Channels
+from diloco.learner.training.devices.memory import memory_of
+from diloco.learner.unit.collectives.channels import Channels
 
 NO_LIMIT: Final = timedelta(days=365)
 """The first process may wait for the syncer for as long as a region is cut off. What hangs is found by stuckSeconds."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.training.optimizer import LearningRates, OptimizerError
-from diloco.learner.training.packed_state import Part, UnstorableError, packed, unpacked
+from diloco.learner.training.optimizers.optimizer import LearningRates, OptimizerError
+from diloco.learner.training.optimizers.packed_state import Part, UnstorableError, packed, unpacked
 from diloco.model.entrypoint import one_line
 from diloco.model.sharded import Place, is_parted, part
 from diloco.spec.training import InnerOptimizer

@@ -15,10 +15,10 @@ from typing import TypeVar
 import pytest
 
 from diloco.learner.options import LONGEST_POD
-from diloco.learner.unit.first_node import FirstNode
-from diloco.learner.unit.node_connection import NodeLinkError, NodePlace
-from diloco.learner.unit.node_link import Meeting, NodeRefusedError, OtherNode
-from diloco.learner.unit.node_messages import LONGEST_BYTES, Hello, encoded
+from diloco.learner.unit.nodes.first_node import FirstNode
+from diloco.learner.unit.nodes.node_connection import NodeLinkError, NodePlace
+from diloco.learner.unit.nodes.node_link import Meeting, NodeRefusedError, OtherNode
+from diloco.learner.unit.nodes.node_messages import LONGEST_BYTES, Hello, encoded
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.files import TlsFiles
 from diloco_operator.signing import (

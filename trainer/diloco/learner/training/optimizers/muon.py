@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from diloco.learner.training.adamw import Group, State
+from diloco.learner.training.optimizers.adamw import Group, State
 from diloco.learner.training.share import WHOLE, Share
 from diloco.model.sharded import gradient_part, part
 

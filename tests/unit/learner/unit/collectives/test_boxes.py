@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diloco.core.fragments import Fragment, Slot, TensorSpec
-from diloco.learner.unit.boxes import _scattered, box_of, first_givers, given_boxes
+from diloco.learner.unit.collectives.boxes import _scattered, box_of, first_givers, given_boxes
 from diloco.model.sharded import Place
 
 WIDE = TensorSpec("wide", (5, 4), embedding=False)

@@ -1,0 +1,1 @@
+"""The inner optimizers, and their state as tensors by name."""

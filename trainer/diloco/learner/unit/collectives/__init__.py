@@ -1,0 +1,1 @@
+"""What the processes of a learner sum, gather and send to each other."""

@@ -1,0 +1,1 @@
+"""How the nodes of a learner find each other, and end together."""
