@@ -36,7 +36,7 @@ def test_attention_by_blocks_is_that_with_a_dense_mask(positions: Tensor) -> Non
 
 
 def test_the_mask_is_dense_on_a_cpu() -> None:
-    made = document_mask.document_mask(positions_of([3, 5]), WIDTH)
+    made = document_mask.document_mask(positions_of([3, 5]), WIDTH, torch.float32)
     assert isinstance(made, Tensor)
     assert made.shape == (1, 1, 8, 8)
 

@@ -24,12 +24,15 @@ _ROUNDING: Final = 0.05
 """Of the largest value: how much both may differ, in BF16 (ours)."""
 
 
-def document_mask(positions: Tensor, head_width: int) -> "Tensor | BlockMask":
-    """Which tokens each sees; ``positions`` (batch, sequence) are 0 where a document begins."""
+def document_mask(positions: Tensor, head_width: int, dtype: torch.dtype) -> "Tensor | BlockMask":
+    """Which tokens each sees; ``positions`` (batch, sequence) are 0 where a document begins.
+
+    ``dtype``: what the model computes in where autocast says nothing.
+    """
     device = positions.device
     if device.type == "cuda" and torch.is_grad_enabled():
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
-        if _blocks_work(device, head_width, dtype):
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else dtype
+        if _compiles_in_checkpoints() and _blocks_work(device, head_width, dtype):
             return block_mask(positions)
     return dense_mask(positions)
 
@@ -69,6 +72,15 @@ def _flex(name: str, device: torch.device) -> Any:
 
     function = getattr(flex_attention, name)
     return torch.compile(function) if device.type == "cuda" else function
+
+
+@cache
+def _compiles_in_checkpoints() -> bool:
+    """Whether a compiled function is compiled inside of selective checkpointing too; in older torch it is not."""
+    from torch.utils import checkpoint  # noqa: PLC0415  # most models have no mask
+
+    mode = getattr(checkpoint, "_CachingTorchDispatchMode", None)
+    return mode is not None and "ignore_compile_internals" in vars(mode)
 
 
 @cache

@@ -53,10 +53,10 @@ class GPT(nn.Module):
         ``position_ids`` (batch, sequence): each document begins with 0 and sees itself only. None: each row is one.
         """
         head_width = self.config.size.width // self.config.size.heads
-        mask = None if position_ids is None else document_mask(position_ids, head_width)
+        x = self.embedding(tokens)
+        mask = None if position_ids is None else document_mask(position_ids, head_width, x.dtype)
         positions = torch.arange(tokens.shape[1], device=tokens.device) if position_ids is None else position_ids
         rotation = rotary(positions, head_width)
-        x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, rotation, mask)
         logits: Tensor = self.output(self.norm(x))

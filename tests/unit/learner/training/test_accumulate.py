@@ -37,6 +37,13 @@ def test_parts_add_up_to_the_gradients_of_the_whole_batch(size: int) -> None:
     torch.testing.assert_close([*parts, summed], [*whole, wanted], rtol=1e-6, atol=1e-6)
 
 
+def test_a_count_that_a_task_has_made_on_the_host_goes_to_the_device() -> None:
+    module = nn.Linear(6, 1, device="meta")
+    batch = {"x": torch.empty(4, 6, device="meta")}
+    summed, count = accumulate(lambda part: (module(part["x"]).sum(), torch.tensor(4)), [batch], 4)
+    assert {one.device.type for one in (summed, count)} == {"meta"}
+
+
 def steps(tmp_path: Path, **changes: Any) -> tuple[InnerTrainer, list[int], list[float]]:
     """A trainer after three steps of 32 sequences; sequences in each of its forward passes; losses and norms."""
     training = {"tokens": 100_000, "sequenceLength": 16, "batchSize": 32} | changes

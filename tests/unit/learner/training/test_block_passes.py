@@ -3,6 +3,7 @@
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +179,16 @@ def test_a_model_that_cannot_be_compiled_is_one_line(monkeypatch: pytest.MonkeyP
     training = _with(small_job(), compile=True).training
     with pytest.raises(ModelError, match=r"^training.compile: torch cannot compile the model \(.+\); use false$"):
         prepare_blocks(module, training, lambda: module(torch.ones(3, 2)).sum().backward())
+
+
+@pytest.mark.parametrize("how", ["Selective", "Full"])
+def test_a_copy_of_a_model_computes_with_its_own_parameters(how: ActivationCheckpointing) -> None:
+    module = build_model(small_job())
+    checkpoint_blocks(module, how)
+    copied, tokens = deepcopy(module), torch.arange(16)[None]
+    with torch.no_grad():
+        for one in copied.get_submodule("blocks").parameters():
+            one.zero_()
+    assert not torch.equal(copied(tokens), module(tokens))
+    copied(tokens).sum().backward()
+    assert all(one.grad is None for one in module.parameters())

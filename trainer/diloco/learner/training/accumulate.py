@@ -37,8 +37,9 @@ def accumulate(
         share.begin_part(last=number == len(parts))
         summed, count = loss(part)
         losses.append(summed.detach().float())
-        # Without a copy from the host, for which it would wait.
-        counts.append(count.detach().float() if isinstance(count, Tensor) else torch.full_like(losses[0], count))
+        # Without a copy from the host, for which it would wait, unless the task has made one there.
+        made = count.detach() if isinstance(count, Tensor) else torch.full_like(losses[0], count)
+        counts.append(made.to(losses[0].device, torch.float32, non_blocking=True))
         (summed * scale).backward()  # type: ignore[no-untyped-call]  # torch's own
     share.end_parts()
     return sum(losses[1:], losses[0]), sum(counts[1:], counts[0])

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial, wraps
+from types import MethodType
 from typing import Any, Final
 
 import torch
@@ -51,7 +52,10 @@ def checkpoint_blocks(module: nn.Module, how: ActivationCheckpointing) -> None:
         raise ModelError(f"{_FIELD}: {how} needs a model with blocks in an nn.ModuleList or nn.Sequential; use None")
     for one in blocks:
         if not hasattr(one.forward, "computes_again"):
-            one.forward = _computing_again(one.forward, how)
+            # Bound anew, as a copy of the block has to compute with its own parameters.
+            plain = one.forward if "forward" in vars(one) else type(one).forward
+            again = _computing_again(plain, how)
+            one.forward = again if "forward" in vars(one) else MethodType(again, one)
 
 
 def prepare_blocks(module: nn.Module, training: TrainingSpec, step: Callable[[], object]) -> None:
@@ -71,7 +75,7 @@ def prepare_blocks(module: nn.Module, training: TrainingSpec, step: Callable[[],
     began = time.monotonic()
     try:
         step()
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.distributed.DistError):  # another process may have ended
         raise
     except RuntimeError as error:  # neither has a class of its own for errors that is public
         if training.compile:

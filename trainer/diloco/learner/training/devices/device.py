@@ -63,6 +63,7 @@ def set_up(training: TrainingSpec, device: torch.device, folder: Path) -> None:
             f"training.precision: BF16 is not what {torch.cuda.get_device_name(device)} computes in; use Auto or F32"
         )
     if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)  # what names no device, in torch or a user's code, uses this one
         torch.set_float32_matmul_precision("high")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(folder) / "compiled"))
 

@@ -92,7 +92,8 @@ class NamedOptimizer:
             self._parts["AdamW"] = _adamw(trained["AdamW"], options)
         if trained["Muon"]:
             self._parts["Muon"] = _muon(trained["Muon"], options, share)
-        self._copies = HostCopies(next(module.parameters()).device)
+        self._device = next(module.parameters()).device
+        self._copies = HostCopies(self._device)
         self._copied: Copied = None
         """After which moments may change: they are being copied."""
         self.steps = 0
@@ -114,7 +115,7 @@ class NamedOptimizer:
         ``skip``: f32, a scalar on the device; 1: nothing changes, apart from ``steps``, which the caller corrects.
         """
         if self._copied is not None:
-            torch.cuda.current_stream().wait_event(self._copied)  # the device waits, not this thread
+            torch.cuda.current_stream(self._device).wait_event(self._copied)  # it waits, not this thread
             self._copied = None
         for kind, part in self._parts.items():
             part.optimizer.step(rates[kind], skip)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
+from diloco.learner.training.optimizers.muon import emulates_bf16
 from diloco.learner.training.share import Compute, Share, in_stacks, squares_of
 from diloco.learner.unit.collectives.matrices import of_any, of_copies, of_rows, rows_of
 from diloco.learner.unit.collectives.reducer import Reducer
@@ -36,8 +37,10 @@ class GroupShare(Share):
         self._parted = [one for one in module.modules() if isinstance(one, FSDPModule)]
         numel = sum(one.numel() for one in trained_parameters(module).values())
         most = _WHOLE_GRADIENTS * world.memory_bytes()
-        self._sums_once = bool(world.least(_F32_BYTES * numel <= most))
+        self._sums_once = bool(world.least(int(_F32_BYTES * numel <= most)))
         self._last = True
+        self._sends_bf16 = bool(world.least(int(not emulates_bf16(world.device))))
+        """Whether each process computes matrices in BF16: hosts may differ."""
         self._computed = 0
         """Matrices that processes have computed in turn."""
 
@@ -84,7 +87,7 @@ class GroupShare(Share):
         self, compute: Compute, matrices: Sequence[Tensor], parameters: Sequence[nn.Parameter], dtype: torch.dtype
     ) -> Iterator[Tensor]:
         """See `Share`."""
-        like = parameters[0]
+        like, dtype = parameters[0], dtype if self._sends_bf16 else torch.float32
         if not is_parted(like):
             return of_copies(compute, matrices, dtype, self._group, self.ranks)
         rows = rows_of(like)
