@@ -49,8 +49,8 @@ class Reducer:
         assert isinstance(parameter, nn.Parameter), "hooks are only on these"
         if self._of[parameter] in self._buckets[: self._next]:
             raise ModelError(
-                "model: a parameter gets its gradient twice in a step, as with checkpoint(use_reentrant=True) or a "
-                "loss that calls backward(), which parallelism DDP cannot take; use use_reentrant=False, or return the loss"
+                "model: a parameter gets its gradient twice in a step, by checkpoint(use_reentrant=True) or a loss "
+                "that calls backward(); parallelism DDP cannot take it: use use_reentrant=False, return the loss"
             )
         self._of[parameter].waits_for.discard(parameter)
         while self._next < len(self._buckets) and not self._buckets[self._next].waits_for:
