@@ -1,4 +1,4 @@
-"""A model, and data without an end, for the three loops: they fit y = sin(3 x)."""
+"""A model, and data without an end, for the loops: they fit y = sin(3 x)."""
 
 from collections.abc import Callable, Iterator
 from itertools import count

@@ -43,6 +43,17 @@ def test_a_learner_resumes_to_the_bit(ends: Ends, how: str) -> None:
     assert resumed["values"] == whole["values"]
 
 
+def test_a_learner_that_ends_before_it_has_gone_on_loses_nothing(ends: Ends) -> None:
+    first, _, last = ends["stopped before it went on"]
+    assert {one["code"] for one in (*first, *last)} == {EXIT_OK}
+    assert last[0]["resumes after"] == STEPS // 2
+    assert last[0]["values"] == ends["sharded"][-1][0]["values"]
+
+
+def test_all_processes_restore_what_the_loop_saved_though_the_optimizers_start_over(ends: Ends) -> None:
+    assert {one["code"] for life in ends["starts over"] for one in life} == {EXIT_OK}
+
+
 def test_other_processes_start_without_what_was_saved(ends: Ends) -> None:
     before, after = ends["other processes"]
     assert {one["code"] for one in (*before, *after)} == {EXIT_OK}
@@ -57,6 +68,7 @@ def test_a_framework_that_ends_by_itself_leaves_no_process_waiting(ends: Ends) -
     ("case", "rank", "code", "told"),
     [
         ("no session", 0, EXIT_BAD_INPUT, f"{LOOP}rank 1 of its processes called no diloco.session in 1 s; call"),
+        ("not entered", 0, EXIT_BAD_INPUT, f"{LOOP}rank 1 of its processes did not enter its session for 1 s after"),
         ("no step", 0, EXIT_UNEXPECTED, f"{LOOP}rank 1 of its processes did not call step() for 1 s after the"),
         (
             "other steps",

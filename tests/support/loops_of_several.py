@@ -89,7 +89,10 @@ def train(model: nn.Module, how: str, fault: str = "") -> None:
         time.sleep(1000)
     session = diloco.session(model, optimizer, evaluate=lambda model: loss_of(model, held_out))
     session.saved["numbers"] = numbers
+    if fault == "not entered" and rank:
+        time.sleep(1000)
     with session:
+        _check_that_all_have(numbers.place, ranks)
         goes_on = True
         while goes_on:
             loss = loss_of(wrapped, numbers.take())
@@ -105,6 +108,12 @@ def train(model: nn.Module, how: str, fault: str = "") -> None:
                 return
             goes_on = session.step(loss.detach())
     distributed.destroy_process_group()
+
+
+def _check_that_all_have(number: int, ranks: int) -> None:
+    every = torch.tensor([number])
+    distributed.all_reduce(every)
+    assert int(every) == ranks * number
 
 
 def model_by_rank() -> nn.Module:

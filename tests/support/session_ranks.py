@@ -53,6 +53,8 @@ class Case:
     spec: dict[str, Any] = field(default_factory=dict)
     lives: tuple[int, ...] = (STEPS,)
     """After how many steps the learner ends, once or more often; each but the first resumes."""
+    starts_over: bool = False
+    """Whether it drops the optimizers' state of the checkpoint that it has taken up."""
     awaited: tuple[int, ...] = ()
     """Ranks whose end is awaited, before all others are killed; none: those of all."""
 
@@ -78,8 +80,11 @@ CASES: Final = {
     "resumed DDP": Case("DDP", lives=(4, STEPS)),
     "resumed sharded": Case(lives=(4, STEPS)),
     "resumed in copies": Case("in copies", 4, lives=(4, STEPS)),
+    "stopped before it went on": Case(lives=(4, 4, STEPS)),
+    "starts over": Case(lives=(4, STEPS), starts_over=True),
     "other processes": Case(lives=(4, 0)),
     "no session": Case(fault="no session", awaited=(0,)),
+    "not entered": Case(fault="not entered", awaited=(0,)),
     "no step": Case(fault="no step", awaited=(0,)),
     "other steps": Case(fault="other steps"),
     "not averaged": Case("whole"),
@@ -118,13 +123,14 @@ class First:
         self.told["resumes after"] = None if self.found is None else self.found.state.steps
         if self.found is not None:
             trainer.load_state(self.found.state)
-        if len(self.case.lives) > 1 and self.steps == STEPS:
+            if self.case.starts_over:
+                trainer.start_over()
             for fragment in range(2):
                 values = torch.from_file(
                     str(self.folder / f"{fragment}"), size=trainer.layout.fragments[fragment].numel
                 )
                 trainer.apply(fragment, 1, values.clone())
-        return None if self.steps else ENOUGH
+        return None if trainer.steps < self.steps else ENOUGH
 
     def _stepped(self, result: Any) -> Ending | None:
         trainer = self.trainer

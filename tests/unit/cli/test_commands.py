@@ -1,5 +1,6 @@
 """The program: quick if it computes nothing, and one line for a user's mistake."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import typer
 
 from diloco import __version__
 from diloco.cli.main import app, execute
+from diloco.learner.options import LearnerOptions
 from tests.support.corpora import write_documents, write_tokenizer
 from tests.support.small_manifest import SMALL_MANIFEST
 
@@ -223,6 +225,23 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
     assert not (job.parent / "out").exists()
+
+
+def test_a_learner_with_a_loop_has_its_cuda_devices_from_zero_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = Path(__file__).resolve().parents[3] / "examples/session/job.yaml"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    began: list[str | None] = []
+
+    def run_learner(options: LearnerOptions, _: object) -> int:
+        began.extend((os.environ["CUDA_VISIBLE_DEVICES"], options.device))
+        return 0
+
+    monkeypatch.setattr("diloco.learner.process.run_learner", run_learner)
+    learner = ["learner", "--learner", "here/cpu/1", "--syncer", "127.0.0.1:1", "--directory", str(tmp_path)]
+    assert execute([*learner, "--job", str(example), "--device", "cuda:2"]) == 0
+    assert began == ["6", "cuda"]
 
 
 def test_every_problem_of_a_manifest_is_a_line_of_its_own(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

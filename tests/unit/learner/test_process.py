@@ -11,7 +11,7 @@ from diloco.core.account.time_spent import TimeSpent
 from diloco.learner.learner import Learner
 from diloco.learner.link.transfers import TransferCounts
 from diloco.learner.metrics import LearnerFigures, figure_pages
-from diloco.learner.options import LearnerOptionError
+from diloco.learner.options import LearnerOptionError, only_visible
 from diloco.learner.process import run_learner
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError
@@ -64,6 +64,23 @@ class TestOptions:
         with pytest.raises(LearnerOptionError, match=f"--device: {device} is .*; use cpu, cuda, or 2 of one kind"):
             learner_options(tmp_path, processes=2, device=device)
         assert learner_options(tmp_path, processes=2, device="cuda:0,cuda:3").device_of(1) == "cuda:3"
+
+    @pytest.mark.parametrize(
+        ("device", "visible", "only"),
+        [
+            ("cuda:2,cuda:3", None, "2,3"),
+            ("cuda:3,cuda:0", None, "3,0"),
+            ("cuda:1", "4, 5", "5"),
+            ("cuda:2,cuda:1", "GPU-a,GPU-b,GPU-c", "GPU-c,GPU-b"),
+            ("cuda:2,cuda:3", "4,5,6", None),
+            ("cuda:0", "", ""),
+            ("auto", "4,5", None),
+            ("cuda", None, None),
+            ("cpu,cpu", None, None),
+        ],
+    )
+    def test_a_loop_sees_its_own_devices_alone(self, device: str, visible: str | None, only: str | None) -> None:
+        assert only_visible(device, visible) == only
 
     @pytest.mark.parametrize("field", ["syncer_address", "http_address"])
     def test_an_address_is_read_at_once(self, tmp_path: Path, field: str) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -157,7 +158,7 @@ def learner(
     if index_of_pod != (unit is not None):
         raise typer.BadParameter("--index-of-pod, --unit: only one is given; use both, for a learner of several nodes")
     manifest = load_job(job)
-    from diloco.learner.options import LearnerOptions, node_of_pod
+    from diloco.learner.options import LearnerOptions, node_of_pod, only_visible
     from diloco.learner.unit.starting import unit_of
     from diloco.spec.names.syncer_name import syncer_name
     from diloco.wire.tls.tls import ClientTls
@@ -187,6 +188,11 @@ def learner(
         pod=pod,
         log_json=log_json,
     )
+    if manifest.spec.loop is not None:
+        visible = only_visible(device, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if visible is not None:  # before torch is loaded
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible
+            options = replace(options, device="cuda")
     with unit_of(options) as processes_of_it:
         if processes_of_it is not None and node:
             with _loading():

@@ -129,6 +129,26 @@ class LearnerOptions:
         return sync.staleness_bound_steps
 
 
+def only_visible(device: str, visible: str | None) -> str | None:
+    """The ``CUDA_VISIBLE_DEVICES`` with which process N of a learner, on this machine, has its device as ``cuda:N``.
+
+    Libraries that a loop of the user's own uses take that one. None: no device is named by its number, or there is no
+    such one. Pure.
+
+    Args:
+        device: Of each process, by its number among those in ``visible``, separated by commas.
+        visible: The variable as it is; None: it is not set.
+    """
+    numbers = [name.removeprefix("cuda:") for name in device.split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        return None
+    if visible is None:
+        return ",".join(numbers)
+    every = [one.strip() for one in visible.split(",")]
+    chosen = [every[int(number)] for number in numbers if int(number) < len(every)]
+    return ",".join(chosen) if len(chosen) == len(numbers) else None
+
+
 def node_of_pod(job: DiLoCoJob, pod: str, unit: str) -> tuple[str, int, str]:
     """The learner's id, the number of its node, and the address of its first node. Pure.
 

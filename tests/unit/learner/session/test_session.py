@@ -19,6 +19,7 @@ from diloco.learner.mailboxes.orders import Ending, EndKind
 from diloco.learner.process import run_learner
 from diloco.learner.session import SessionError
 from diloco.learner.session.job_session import Session
+from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.training.optimizers.optimizer import OptimizerError
 from diloco.learner.training.optimizers.packed_state import unpacked
@@ -215,6 +216,14 @@ def test_what_a_loop_tells_of_a_step_may_be_of_many_kinds(tmp_path: Path) -> Non
     assert losses == [0.5, 0.5, 0.5]
     told = [(str(one.loss), str(one.grad_norm)) for one in stage.results]
     assert told == [("2.0", "nan"), ("nan", "0.5"), ("nan", "nan")]
+
+
+def test_on_a_gpu_the_loop_finds_its_device_as_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, chosen = Stage(tmp_path, "there_is_none"), list[int]()
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    with pytest.raises(DataError):
+        OwnLoop(stage.options, torch.device("cuda:1"), stage.orders, None)
+    assert chosen == [1]
 
 
 @pytest.mark.parametrize("what", ["a loader", "a number", "an object", "raises there"])

@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,3 +54,11 @@ def test_what_must_be_alike_is_so_whether_the_model_has_values() -> None:
     assert first == facts_of(small_job(learners=3), layout_of_job(job))  # may change while a job runs
     other = small_job(data={"text": {}})
     assert {name for name, value in facts_of(other, layout_of_job(other)).items() if value != first[name]} == {"job"}
+
+
+def test_another_loop_is_another_job() -> None:
+    spec: dict[str, Any] = {"data": {}, "training": {"tokens": 100_000, "sequenceLength": 16, "batchSize": 4}}
+    spec["model"] = {"builtin": {"preset": "pico", "vocabularySize": 257}}
+    jobs = [small_job(**spec, loop={"entrypoint": "a.b:c", "arguments": {"rate": rate}}) for rate in (1, 2)]
+    one, other = (facts_of(job, layout_of_job(job)) for job in jobs)
+    assert {name for name, value in one.items() if value != other[name]} == {"job"}

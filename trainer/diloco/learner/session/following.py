@@ -9,6 +9,7 @@ from diloco.core.fragments import Layout
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.mailboxes.orders import Ending, EndKind
 from diloco.learner.session.loop_state import LearnerOfJob, LoopState, Parts
+from diloco.learner.session.stop_handlers import StopHandlers
 from diloco.learner.session.together import Together
 from diloco.learner.training.fragment_trainer import StepResult
 from diloco.learner.training.optimizers.packed_state import unpacked
@@ -57,6 +58,13 @@ class FollowingTrainer(LoopState):
     def go_on(self, steps: int) -> None:
         """Go on with the loop after ``steps`` of the learner."""
         self.steps = steps
+
+    def take_up(self) -> None:
+        """Restore what the loop has saved.
+
+        Raises:
+            DataError: it cannot be loaded.
+        """
         self._load_saved(self.kept.take_saved())
 
 
@@ -66,7 +74,7 @@ class Kept:
     def __init__(self, trainer: FollowingTrainer) -> None:
         self._trainer = trainer
         self._saved: Mapping[str, Any] = {}
-        """Restored only once the first process goes on: it may not use the checkpoint."""
+        """Restored only once the first process takes it up: it may not use the checkpoint."""
 
     @property
     def steps(self) -> int:
@@ -105,15 +113,20 @@ class Kept:
 class Following:
     """What a session has in place of a learner."""
 
-    def __init__(self, trainer: FollowingTrainer, together: Together, checkpoints: RankCheckpoints) -> None:
+    def __init__(
+        self, trainer: FollowingTrainer, together: Together, checkpoints: RankCheckpoints, handlers: StopHandlers
+    ) -> None:
+        """``handlers``: those before the loop."""
         self.loop = self
         self._trainer, self._together, self._checkpoints = trainer, together, checkpoints
+        self._handlers = handlers
 
     def start(self) -> None:
         """Nothing: the first process joins the job."""
 
     def begin(self) -> Ending | None:
         """See `InnerLoop`."""
+        self._handlers.restore()
         return self._obey()
 
     def after_step(self, result: StepResult) -> Ending | None:
@@ -122,6 +135,7 @@ class Following:
         Raises:
             DataError: the processes are not together.
         """
+        self._handlers.restore()
         self._together.meet(result.steps)
         return self._obey()
 
@@ -135,7 +149,10 @@ class Following:
     def _obey(self) -> Ending | None:
         """Do what is told until the loop goes on, or the session ends."""
         while (order := self._together.world.hear()).op not in (Op.GO_ON, Op.END):
-            obey(order, self._trainer, self._checkpoints)
+            if order.op is Op.TAKE_UP:
+                self._trainer.take_up()
+            else:
+                obey(order, self._trainer, self._checkpoints)
         if order.op is Op.END:
             self._checkpoints.close()
             return _ENDED

@@ -3,10 +3,7 @@
 The others take orders inside of their ``session.step()``. So does this process give them there, and at no other time.
 """
 
-import signal
-import threading
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +12,7 @@ from diloco.learner.data.own_code import OwnCode
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending
 from diloco.learner.session.loop_state import LearnerOfJob, Parts
+from diloco.learner.session.stop_handlers import StopHandlers
 from diloco.learner.session.together import Together, parting_of
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.training.capture import Capture
@@ -63,20 +61,21 @@ class LeadingTrainer(SessionTrainer):
         self._world.tell(Order(Op.SAVE))
         return super().state()
 
+    def load_state(self, state: TrainerState) -> None:
+        """See `SessionTrainer`; the others have read theirs before."""
+        super().load_state(state)
+        self._world.tell(Order(Op.TAKE_UP))
+
     def end(self) -> None:
         """End the session in the others."""
         self._world.tell(Order(Op.END))
 
 
-Handlers = Mapping[signal.Signals, Any]
-"""By signal; see `signal.getsignal`."""
-
-
 class Leading:
     """What a session has of its learner."""
 
-    def __init__(self, learner: Learner, trainer: LeadingTrainer, together: Together, handlers: Handlers) -> None:
-        """``handlers``: of signals, as they were before the loop."""
+    def __init__(self, learner: Learner, trainer: LeadingTrainer, together: Together, handlers: StopHandlers) -> None:
+        """``handlers``: those before the loop."""
         self.loop = self
         self._learner, self._trainer, self._together = learner, trainer, together
         self._handlers = handlers
@@ -87,6 +86,7 @@ class Leading:
 
     def begin(self) -> Ending | None:
         """See `InnerLoop`."""
+        self._handlers.restore()
         return self._going_on(self._learner.loop.begin())
 
     def after_step(self, result: StepResult) -> Ending | None:
@@ -95,10 +95,7 @@ class Leading:
         Raises:
             DataError: the processes are not together.
         """
-        if threading.current_thread() is threading.main_thread():
-            # A framework's handler may call collectives, as Lightning's does, and the others do not call them then.
-            for number, handler in self._handlers.items():
-                signal.signal(number, handler)
+        self._handlers.restore()
         self._together.meet(result.steps)
         return self._going_on(self._learner.loop.after_step(result))
 

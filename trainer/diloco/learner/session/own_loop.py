@@ -1,7 +1,6 @@
 """Calls the job's own loop in a learner's process, and sees that it goes on until the end."""
 
 import logging
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,6 +22,7 @@ from diloco.learner.session.job_session import Begin, Session, SessionError, Ses
 from diloco.learner.session.leading import Leading, LeadingTrainer
 from diloco.learner.session.loop_state import LearnerOfJob, Parts, reshard
 from diloco.learner.session.peers import LateError, Peers, SessionWorld
+from diloco.learner.session.stop_handlers import StopHandlers
 from diloco.learner.session.together import Together, check_meshes, parting_of
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.session.unwrapped import unwrapped
@@ -32,7 +32,6 @@ from diloco.model.build import build_model
 from diloco.model.entrypoint import EntrypointError, load_entrypoint
 from diloco.model.fragments import layout_of, trained_parameters
 from diloco.model.sharded import is_parted
-from diloco.runtime.process.exits import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
 _FIELD: Final = "loop.entrypoint"
@@ -86,7 +85,9 @@ class OwnLoop:
             ModelError, LayoutError: this machine lacks what the job asks for.
             DataError: the entrypoint cannot be loaded.
         """
-        self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._handlers = StopHandlers()
+        if device.type == "cuda":  # what the loop's code shards or creates goes to the current one
+            torch.cuda.set_device(device.index or 0)
         if peers is not None:
             peers.set_environment()
         spec = options.job.spec
@@ -135,7 +136,12 @@ class OwnLoop:
         if begin is None:
             follows = FollowingTrainer(options, self._layout, parts, code, world)
             kept = RankCheckpoints(peers.checkpoints, follows.kept, world, peers.processes)
-            return follows, code, lambda: Following(follows, together, kept)
+
+            def followed() -> Following:
+                together.enter()
+                return Following(follows, together, kept, self._handlers)
+
+            return follows, code, followed
         leads = LeadingTrainer(options, self._layout, parts, code, world)
 
         def end() -> None:
@@ -144,6 +150,7 @@ class OwnLoop:
                 leads.end()
 
         def led() -> Leading:
+            together.enter()  # the learner reads checkpoints with the others
             batch = FoundBatch(leads.batch_size)
             return Leading(begin(Training(leads, None, batch, 0.0, peers.ranks, end)), leads, together, self._handlers)
 

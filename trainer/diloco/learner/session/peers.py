@@ -23,8 +23,8 @@ from diloco.learner.unit.starting import Unit
 from diloco.runtime.process.launchers import as_torchrun
 
 _LONGEST_PAUSE_SECONDS: Final = 1e-3
-_NOTE_SECONDS: Final = 5.0
-"""Who waits for so long says so, for those that give up."""
+_NOTE_SECONDS: Final = 0.5
+"""Who waits for so long says so, for those that give up, which wait for twice as long for it."""
 
 
 class LateError(RuntimeError):
@@ -45,6 +45,8 @@ class SessionWorld(Channels):
         )
         super().__init__(rank, ranks, device, control, saving)
         self._store, self._arrivals = store, 0
+        self._noted: str | None = None
+        """What this process has said of an earlier arrival."""
 
     def spread(self, tensor: Tensor) -> Tensor:
         """See `Channels`."""
@@ -84,18 +86,25 @@ class SessionWorld(Channels):
         own = torch.tensor(numbers)
         every = [torch.empty_like(own) for _ in range(self.ranks)]
         work = self._control.allgather(every, own)
-        began, pause, noted = time.monotonic(), 5e-5, False
+        began, pause, note = time.monotonic(), 5e-5, None
         while not work.is_completed():
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             waited = time.monotonic() - began
-            if waited > min(_NOTE_SECONDS, patience_seconds / 2) and not noted:
-                self._store.set(self._note(self.rank), "")
-                noted = True
-            if waited > patience_seconds:
-                raise LateError(named([one for one in range(self.ranks) if not self._store.check([self._note(one)])]))
+            if waited > _NOTE_SECONDS and note is None:
+                note = self._note(self.rank)
+                self._store.set(note, "")
+            if waited > patience_seconds + 2 * _NOTE_SECONDS and (late := self._late()):
+                raise LateError(named(late))
         work.wait()
+        if self._noted is not None:  # all have come here, so none looks for it
+            self._store.delete_key(self._noted)
+        self._noted = note
         return [one.tolist() for one in every]
+
+    def _late(self) -> list[int]:
+        """Ranks that do not wait."""
+        return [one for one in range(self.ranks) if not self._store.check([self._note(one)])]
 
     def _note(self, rank: int) -> str:
         return f"waits/{self._arrivals}/{rank}"

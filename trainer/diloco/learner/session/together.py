@@ -28,9 +28,22 @@ class Together:
         self.world = world
         self._module, self._parameters, self._code = module, trained_parameters(module), code
         stuck, startup = job.failure_policy.stuck_seconds or float("inf"), job.sync.startup_seconds
+        self._startup_seconds = startup
         self._first_seconds = _SHARE_OF_STUCK * max(stuck, startup)
         self._seconds = _SHARE_OF_STUCK * stuck
         self._met = False
+
+    def enter(self) -> None:
+        """Wait until all processes enter the session.
+
+        Raises:
+            DataError: some do not.
+        """
+        try:
+            self.world.every([0], self._startup_seconds)
+        except LateError as error:
+            text = f"{error} of its processes did not enter its session for {self._startup_seconds} s after the others"
+            raise self._code.mistake(f"{text}; enter it in all processes") from error
 
     def meet(self, steps: int) -> None:
         """Wait until all processes have made ``steps`` of the optimizer, and see that they have.

@@ -111,7 +111,8 @@ def compare(store: Store, rank: int, ranks: int, facts: dict[str, str]) -> None:
 def facts_of(spec: JobSpec, layout: Layout) -> dict[str, str]:
     """What must be the same in all processes, by name."""
     # What may change while a job runs may reach pods at different times.
-    trained = spec.model_dump_json(include={"model", "data", "task", "training"}, exclude={"training": {"tokens"}})
+    fields = {"model", "data", "task", "loop", "training"}
+    trained = spec.model_dump_json(include=fields, exclude={"training": {"tokens"}})
     return {
         "diloco": __version__,
         "torch": torch.__version__,

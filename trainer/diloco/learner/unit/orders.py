@@ -31,6 +31,8 @@ class Op(IntEnum):
     """End the process; in a loop of the user's own, end the session."""
     GO_ON = 9
     """Go on with a loop of the user's own. ``a``: steps of the learner so far."""
+    TAKE_UP = 10
+    """Restore what a loop of the user's own has saved in the checkpoint that was loaded last."""
 
 
 class OrderError(ValueError):

@@ -131,6 +131,12 @@ _SPEC = (
         }.items()
     ),
     Rule(
+        """!has(self.loop)
+            || self.regions.all(r, r.pools.all(p, !has(p.parallelism) || p.parallelism == 'FSDP'))""",
+        f"have a parallelism that {OF_A_LOOP}",
+        "regions",
+    ),
+    Rule(
         "!has(self.model.builtin) || has(self.data.text) || has(self.model.builtin.vocabularySize)",
         "is missing; without spec.data.text give the number of token ids",
         "model.builtin.vocabularySize",
