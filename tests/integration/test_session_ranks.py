@@ -50,7 +50,7 @@ def test_a_learner_that_ends_before_it_has_gone_on_loses_nothing(ends: Ends) -> 
     assert last[0]["values"] == ends["sharded"][-1][0]["values"]
 
 
-def test_all_processes_restore_what_the_loop_saved_though_the_optimizers_start_over(ends: Ends) -> None:
+def test_all_restore_what_the_loop_saved_though_optimizers_start_over(ends: Ends) -> None:
     assert {one["code"] for life in ends["starts over"] for one in life} == {EXIT_OK}
 
 
