@@ -28,6 +28,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., torch.device
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: bf16)
         monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+        monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
         return torch.device("cuda")
 
     before = torch.get_float32_matmul_precision()
@@ -133,3 +134,13 @@ def test_matrices_of_f32_are_in_tf32_on_a_device_alone(
     set_up(small_job().training, cuda("NVIDIA H100 80GB HBM3"), tmp_path)
     assert torch.get_float32_matmul_precision() == "high"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
+
+
+def test_what_names_no_device_uses_the_learners_own(
+    cuda: Callable[..., torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda("NVIDIA H100 80GB HBM3")
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    set_up(small_job().training, torch.device("cuda:1"), tmp_path)
+    assert chosen == [1]
