@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,12 @@ from diloco.learner.unit.collectives.boxes import OwnBoxes
 from diloco.learner.unit.collectives.channels import Channels
 from diloco.learner.unit.collectives.exchange import Exchange
 from diloco.learner.unit.collectives.world import World
-from diloco.learner.unit.sharding import Parted
 from diloco.model.fragments import trained_parameters
 from diloco.model.sharded import kept_parts, part
 from diloco.spec import JobSpec
+
+if TYPE_CHECKING:
+    from diloco.learner.unit.sharding import Parted  # it loads FSDP, which few learners need
 
 
 class ModelParts:
@@ -72,7 +75,7 @@ class ModelParts:
 class Rank(ModelParts):
     """One process's parts, and what makes its share of each step."""
 
-    def __init__(self, job: JobSpec, parted: Parted, layout: Layout, data: LearnerData, world: World) -> None:
+    def __init__(self, job: JobSpec, parted: "Parted", layout: Layout, data: LearnerData, world: World) -> None:
         """``data``: the learner's; the same in all processes.
 
         Raises:
