@@ -47,7 +47,7 @@ def test_every_field_has_a_default_and_a_description() -> None:
     assert [one["title"] for one in definitions if "required" in one] == []
 
 
-def test_what_holds_for_every_region_and_pool_gives_way_to_what_one_says_itself(tmp_path: Path) -> None:
+def test_what_a_region_says_goes_before_what_every_region_says(tmp_path: Path) -> None:
     world = load_world(written(tmp_path, FILE), job())
     east, west = world.region("east"), world.region("west")
     assert (east.bytes_per_second, east.round_trip_seconds) == (math.inf, 0.05)
