@@ -14,13 +14,11 @@ from tests.support.small_job import named_job, small_job, write_text
 
 LOSSES_PER_SECOND = 0.02
 DOWN, UP, RECOVERY = 16.0, 14.0, 48.0
-PAUSES = {"pause_down_seconds": DOWN, "pause_up_seconds": UP}
 
 
-def failures(slices: int = 100, recovery: Absence | None = None) -> Failures:
+def failures(slices: int = 100) -> Failures:
     chips = 100
-    recovery = recovery or Absence(RECOVERY)
-    return Failures(chips, chips // slices, chips / LOSSES_PER_SECOND, recovery=recovery, **PAUSES)
+    return Failures(chips, chips // slices, chips / LOSSES_PER_SECOND, DOWN, UP, Absence(RECOVERY))
 
 
 def up_to(seconds: float, what: Failures, seed: str = "seed") -> list[Standstill]:
