@@ -26,6 +26,7 @@ from diloco.learner.session.stop_handlers import StopHandlers
 from diloco.learner.session.together import Together, check_meshes, parting_of
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.session.unwrapped import unwrapped
+from diloco.learner.training.devices.device import set_up
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.joining import UnitError, facts_of
 from diloco.model.build import build_model
@@ -86,8 +87,7 @@ class OwnLoop:
             DataError: the entrypoint cannot be loaded.
         """
         self._handlers = StopHandlers()
-        if device.type == "cuda":  # what the loop's code shards or creates goes to the current one
-            torch.cuda.set_device(device.index or 0)
+        set_up(options.job.spec.training, device, options.directory)  # before the loop's code, which may set otherwise
         if peers is not None:
             peers.set_environment()
         spec = options.job.spec
