@@ -138,7 +138,7 @@ class OwnLoop:
             kept = RankCheckpoints(peers.checkpoints, follows.kept, world, peers.processes)
 
             def followed() -> Following:
-                together.enter()
+                self._enter(together)
                 return Following(follows, together, kept, self._handlers)
 
             return follows, code, followed
@@ -150,14 +150,19 @@ class OwnLoop:
                 leads.end()
 
         def led() -> Leading:
-            together.enter()  # the learner reads checkpoints with the others
+            self._enter(together)  # the learner reads checkpoints with the others
             batch = FoundBatch(leads.batch_size)
             return Leading(begin(Training(leads, None, batch, 0.0, peers.ranks, end)), leads, together, self._handlers)
 
         return leads, code, led
 
+    def _enter(self, together: Together) -> None:
+        self._handlers.restore()
+        together.enter(lambda: self._orders.stopping)
+
     def _world(self, model: nn.Module, peers: Peers) -> SessionWorld:
         """The connections to the learner's other processes, once all have a session."""
+        self._handlers.restore()
         spec, parameters = self._options.job.spec, trained_parameters(model)
         check_meshes(parameters, peers.ranks, self._code)
         facts = facts_of(spec, self._layout) | {"how the model is sharded": parting_of(parameters)}
