@@ -121,7 +121,6 @@ lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, a
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests testbed scripts benchmarks
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_reference.py --check
 	$(BIN)/python scripts/generate_reasons.py --check
