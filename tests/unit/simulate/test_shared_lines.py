@@ -35,7 +35,11 @@ def test_a_transfer_alone_has_the_whole_rate_and_two_have_half_of_it() -> None:
     seen = Seen()
     line = SharedLine(seen.clock, 100.0)
     line.carry(100, partial(seen.done, "first"))
-    seen.clock.at(0.5, lambda: line.carry(100, partial(seen.done, "second")) and None)
+
+    def begin_second() -> None:
+        line.carry(100, partial(seen.done, "second"))
+
+    seen.clock.at(0.5, begin_second)
     drain(seen.clock)
     # Half of the first is through when the second begins; the second is alone for its last half.
     assert seen.at == pytest.approx({"first": 1.5, "second": 2.0})

@@ -178,11 +178,11 @@ class World(SpecModel):
                 if pool not in (EVERY, *known):
                     use = shortlist([*dict.fromkeys(known), repr(EVERY)])
                     yield Problem(f"regions.{name}.pools.{pool}", f"is not a pool of the job there; use {use}")
-        for place, pool in spec.pools.items():
+        for place, of_job in spec.pools.items():
             chips, slice_chips = self.chips(spec, place), self.pool(place).slice_chips
-            if pool.size and slice_chips is not None and slice_chips > chips:
-                region, _, name = place.partition("/")
-                path = f"regions.{region}.pools.{name}.sliceChips"
+            if of_job.size and slice_chips is not None and slice_chips > chips:
+                within, _, pool = place.partition("/")
+                path = f"regions.{within}.pools.{pool}.sliceChips"
                 yield Problem(path, f"{slice_chips} is more than a learner's {chips} chips; use at most {chips}")
 
 
