@@ -30,10 +30,11 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     pods = job_now.pods_by_set or {}
     causes += bad_node_causes([(one, pods.get(set_of(one), {})) for one in job_now.workloads], job_now.now)
     out = frozenset[str]().union(*(one.out_learners for one in job_now.workloads))
-    known = Spared(spared=out, lost=lost)
+    undeletable = job_now.observed.pods_forbidden
+    known = Spared(spared=out, lost=lost, undeletable=undeletable)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync)
-        known = Spared(present(view), given_up(view) | out, lost, cut_off(view))
+        known = Spared(present(view), given_up(view) | out, lost, cut_off(view), undeletable)
     return causes + learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
 
 

@@ -271,9 +271,10 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "`LearnersGivenUp`, says who is given up.",
         ),
         Reason.ROLLOUT_WAITING: warning(
-            "`resources` of a pool were changed, and one of its pods is not ready and keeps the others from being "
-            "updated: a StatefulSet updates one pod at a time, the last first.",
-            "Fix that pod, or run `kubectl delete pod` on those that wait: each comes back with the new template.",
+            "`resources` of a pool were changed, and some of its pods keep the old ones. The operator replaces one "
+            "learner at a time, the last first, and only while the others are ready and it may delete pods.",
+            "Fix the pod that is not ready, or grant the operator the right. Or run `kubectl delete pod` on those that "
+            "wait: each comes back with the new template.",
         ),
         Reason.KUBECONFIG_DELETED: warning(
             "Someone has deleted the Secret with a region's kubeconfig. The finalizer `diloco.dev/in-use` keeps it, "

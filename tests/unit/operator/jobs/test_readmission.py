@@ -10,7 +10,6 @@ from tests.unit.operator.jobs.training_cluster import (
     gated,
     give_up,
     given_up,
-    old_set,
     pool,
     reasons,
     uids,
@@ -41,7 +40,6 @@ def test_the_annotation_lets_it_back_in_once() -> None:
     assert GIVEN_UP in w.syncers["demo"].joined
     assert "diloco.dev/readmit" not in w.job()["metadata"]["annotations"]
     assert READMITTED_FILE not in w.home.of_kind("ConfigMap")["demo-job"]["data"]
-    assert old_set(w).get("updateStrategy", {}).get("type") != "OnDelete"
     assert "givenUp" not in pool(w)
     assert "held" not in pool(w)
     assert reasons(w).count("LearnerReadmitted") == 1
