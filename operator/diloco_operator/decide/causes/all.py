@@ -76,6 +76,6 @@ def taken_causes(taken: frozenset[ChildKey], retained: Object | None) -> list[Ca
             f"claim {key.name} holds the training of an earlier job of this name; to go on with it, set "
             "spec.syncer.storage.adoptRetained: true; to start from zero, delete the claim or use another name"
         )
-        return [Cause(Reason.VOLUME_RETAINED, text), *taken_causes(taken - {key}, None)]
+        return [Cause(Reason.NAME_TAKEN, text), *taken_causes(taken - {key}, None)]
     named = shortlist(sorted(map(str, taken)))
     return [Cause(Reason.NAME_TAKEN, f"names taken by another owner: {named}")] if taken else []
