@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality scale mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core check-quick programs test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality scale mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -47,10 +47,16 @@ check: lint ## Lint, then unit and property tests without the slow ones: what to
 	$(UNITS) $(QUICK)
 
 test: $(STAMP) ## What a change needs: lint, unit and property tests, the core of those with processes and an API server
-	@$(KIND) --clusters 0 run lint programs test-core+test-quick
+	@$(KIND) --clusters 0 run test-core+check-quick
 
 # Calculates only, so it takes what tests with processes leave of the machine: a third.
+check-quick: lint programs test-quick
+
 check-all: lint test-units
+
+# An API server and helm: what tests without a cluster want. It is built beside lint where it is missing.
+programs: $(STAMP)
+	@$(KIND) set-up programs
 
 test-e2e: $(STAMP) ## Every test on real clusters: the chart, the documented commands, faults (KEEP_CLUSTERS=1 keeps the clusters)
 	@$(KIND) --clusters 2 --small 1 run clusters test-clusters
@@ -78,7 +84,7 @@ PROCESSES := $(BIN)/pytest -n 4 $(RERUNS) --dist loadfile --no-loadscope-reorder
 test-processes: $(STAMP)
 	$(PROCESSES) $(LISTS)
 
-test-core: $(STAMP)
+test-core: programs
 	$(PROCESSES) -m core $(LISTS)
 
 # Tests that take nodes or the operator away: one worker for each of the first two clusters. Beside them, in the third,
@@ -143,7 +149,7 @@ reasons: $(STAMP) ## Generate the tables of docs/how-to/operations.md from the o
 metrics: $(STAMP) ## Generate the tables of docs/reference/measurements.md from the metrics that the processes serve
 	$(BIN)/python scripts/generate_metrics.py
 
-reference: $(STAMP) ## Generate docs/reference/manifest.md from the models
+reference: $(STAMP) ## Generate docs/reference/manifest.md and world.md from the models
 	$(BIN)/python scripts/generate_reference.py
 
 crd: $(STAMP) ## Generate the CustomResourceDefinition from the models, into crds/ and the chart

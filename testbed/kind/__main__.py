@@ -57,7 +57,7 @@ def _do(options: argparse.Namespace) -> int:
             small = {clusters.numbered(name, options.clusters + index): 0 for index in range(options.small)}
             return steps.run(options.arguments, large | small)
         case "set-up" if options.arguments == ["programs"]:
-            bed.programs()
+            steps.await_programs()
         case "set-up":
             bed.build()
             for argument in options.arguments:

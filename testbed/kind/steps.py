@@ -1,9 +1,9 @@
 """Runs the steps of `make test` one after the other, while what they need is set up beside them.
 
-A step is a target of the Makefile, or one of two waits: `programs` until there are helm and an API server, `clusters`
-until the clusters are up. `FIRST+SECOND` makes SECOND beside FIRST, at low priority: a step that mostly waits, and one
-that calculates. What can be built is built from the first second on, at low priority too. Clusters are made from the
-end of `programs` on, and are paused until they are wanted: even idle ones keep a third of a core busy.
+A step is a target of the Makefile, or one of two waits: `programs` until there are helm and an API server, from when
+on clusters are made; `clusters` until they are up. `FIRST+SECOND` makes SECOND beside FIRST, at low priority: a step
+that mostly waits, and one that calculates. What can be built is built from the first second on, at low priority too.
+Clusters are paused until they are wanted: even idle ones keep a third of a core busy.
 
 The set-up is a process that does ahead of time what the waits do themselves. They find it done, or do it and report
 what fails.
@@ -59,10 +59,9 @@ def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
             with _timed(step, minutes):
                 match step:
                     case "programs":
-                        _await_programs()
-                        if names:
-                            wanted = (f"{name}={workers}" for name, workers in names.items())
-                            set_up = at_the_end.enter_context(_set_up(*wanted))
+                        await_programs()
+                        wanted = (f"{name}={workers}" for name, workers in names.items())
+                        set_up = at_the_end.enter_context(_set_up(*wanted))
                     case "clusters":
                         set_up.wait()
                         env |= _await_clusters(names)
@@ -81,7 +80,8 @@ def _end(names: Iterable[str], minutes: list[tuple[str, float]]) -> None:
             bed.end_of_use(name)
 
 
-def _await_programs() -> None:
+def await_programs() -> None:
+    """Build what tests without a cluster want; they skip what cannot be built, and why is said here."""
     try:
         bed.programs()
     except Unavailable as why:

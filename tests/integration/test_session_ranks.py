@@ -64,6 +64,11 @@ def test_a_framework_that_ends_by_itself_leaves_no_process_waiting(ends: Ends) -
     assert ends["stops by itself"][0][0]["code"] == EXIT_OK
 
 
+def test_a_process_that_waits_for_others_to_enter_stops_when_asked_to(ends: Ends) -> None:
+    (first, _), *_ = ends["stopped before others enter"]
+    assert (first["code"], first["error"], first["losses"]) == (EXIT_OK, "", [])
+
+
 @pytest.mark.parametrize(
     ("case", "rank", "code", "told"),
     [

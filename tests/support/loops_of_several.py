@@ -1,6 +1,7 @@
 """Loops of the user's own for learners of several processes, valid and invalid ones."""
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -91,6 +92,8 @@ def train(model: nn.Module, how: str, fault: str = "") -> None:
     session.saved["numbers"] = numbers
     if fault == "not entered" and rank:
         time.sleep(1000)
+    if fault == "stopped before others enter":
+        _stop_the_first(rank)
     with session:
         _check_that_all_have(numbers.place, ranks)
         goes_on = True
@@ -108,6 +111,16 @@ def train(model: nn.Module, how: str, fault: str = "") -> None:
                 return
             goes_on = session.step(loss.detach())
     distributed.destroy_process_group()
+
+
+def _stop_the_first(rank: int) -> None:
+    """By SIGTERM, which a framework handles there until it waits for the others."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pid = torch.tensor([os.getpid()])
+    distributed.broadcast(pid, 0)
+    while rank:
+        os.kill(int(pid), signal.SIGTERM)
+        time.sleep(0.1)
 
 
 def _check_that_all_have(number: int, ranks: int) -> None:

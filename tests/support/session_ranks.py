@@ -91,6 +91,9 @@ CASES: Final = {
     "small mesh": Case("small mesh"),
     "sharded in the first": Case("sharded in the first", awaited=(1,)),
     "other models": Case("whole", spec={"model": {"entrypoint": f"{LOOPS}:model_by_rank"}}, awaited=(1,)),
+    "stopped before others enter": Case(
+        fault="stopped before others enter", spec={"sync": {"fragments": 2, "startupSeconds": 600}}, awaited=(0,)
+    ),
     "stops by itself": Case(fault="stops by itself", awaited=(0,)),
 }
 
@@ -166,6 +169,7 @@ def rank_of(first: First, rank: int, ranks: int, met: Meeting) -> dict[str, Any]
     torch.set_num_threads(1)
     options = first.options
     if rank == 0:
+        signal.signal(signal.SIGTERM, lambda *_: first.orders.stop("SIGTERM"))
         store = store_at(met.url, ranks, met.listening)
         peers = Peers(0, ranks, ranks, met.url, options.directory / CHECKPOINTS_FOLDER, store)
         told["code"] = exit_code_of(lambda: first.run(peers))

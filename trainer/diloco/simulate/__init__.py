@@ -5,7 +5,8 @@ replaces threads, links and clocks. So a run with stragglers, kills and cut link
 waiting takes no time; only the training itself is computed.
 """
 
-from diloco.simulate.scenario import Cut, Kill, Link, Profile, Scenario, ScenarioError
+from diloco.simulate.checks import ScenarioError
+from diloco.simulate.scenario import Cut, Kill, Link, Profile, Scenario
 from diloco.simulate.world import Outcome, SimulationError, simulate
 
 __all__ = ["Cut", "Kill", "Link", "Outcome", "Profile", "Scenario", "ScenarioError", "SimulationError", "simulate"]

@@ -7,14 +7,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-
-class ScenarioError(ValueError):
-    """An invalid scenario; the text names the part, its value and what is allowed."""
-
-
-def _check(name: str, value: float, *, at_least: float) -> None:
-    if not value >= at_least:
-        raise ScenarioError(f"{name} is {value}: it must be at least {at_least:g}")
+from diloco.simulate.checks import ScenarioError, above_zero, at_least
+from diloco.simulate.failures import Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +19,8 @@ class Link:
     bytes_per_second: float = 1e9
 
     def __post_init__(self) -> None:
-        _check("link.latency_seconds", self.latency_seconds, at_least=0)
-        if not self.bytes_per_second > 0:
-            raise ScenarioError(f"link.bytes_per_second is {self.bytes_per_second}: it must be above 0")
+        at_least(0, "link.latency_seconds", self.latency_seconds)
+        above_zero("link.bytes_per_second", self.bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +35,9 @@ class Profile:
     link: Link = Link()
 
     def __post_init__(self) -> None:
-        if not self.step_seconds > 0:
-            raise ScenarioError(f"step_seconds is {self.step_seconds}: it must be above 0")
-        _check("jitter", self.jitter, at_least=0)
-        _check("start_seconds", self.start_seconds, at_least=0)
+        above_zero("step_seconds", self.step_seconds)
+        at_least(0, "jitter", self.jitter)
+        at_least(0, "start_seconds", self.start_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +69,8 @@ class Scenario:
     """By learner id; other learners have ``default``."""
     default: Profile = Profile()
     faults: tuple[Fault, ...] = ()
+    failures: Mapping[str, Failures] = field(default_factory=dict)
+    """By learner id: what makes it stand still at times drawn from ``seed``. Others never do."""
     merge_seconds: float = 0.005
     reconnect_seconds: float = 1.0
     """How long a learner waits before it tries a broken link again."""
@@ -85,14 +79,13 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check("merge_seconds", self.merge_seconds, at_least=0)
-        if not self.reconnect_seconds > 0:
-            raise ScenarioError(f"reconnect_seconds is {self.reconnect_seconds}: it must be above 0")
+        at_least(0, "merge_seconds", self.merge_seconds)
+        above_zero("reconnect_seconds", self.reconnect_seconds)
 
     def check_learners(self, learners: Iterable[str]) -> None:
         """Raise ScenarioError if a profile or a fault names a learner that the job does not have."""
         known = tuple(learners)
-        named = [*self.profiles, *(fault.learner for fault in self.faults)]
+        named = [*self.profiles, *self.failures, *(fault.learner for fault in self.faults)]
         for learner in named:
             if learner not in known:
                 raise ScenarioError(f"the scenario names learner {learner!r}; the job has {', '.join(known)}")
@@ -109,8 +102,7 @@ def faults_every(
 
     ``make`` is called with the learner and the moment, in seconds.
     """
-    if not seconds > 0:
-        raise ScenarioError(f"seconds between faults is {seconds}: it must be above 0")
+    above_zero("seconds between faults", seconds)
     draw = random.Random(f"faults/{seed}")  # noqa: S311 - a scenario, no secret
     faults = []
     for stretch in range(int(until_seconds // seconds)):

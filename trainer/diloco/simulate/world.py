@@ -14,6 +14,7 @@ from diloco.core.fragments import Layout
 from diloco.learner.data.task import JobTask
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work
+from diloco.simulate.failures import Failures, Standstill, standstills
 from diloco.simulate.learner import Disk, SimulatedLearner
 from diloco.simulate.scenario import Cut, Kill, Profile, Scenario
 from diloco.simulate.session import Environment, Identity
@@ -94,6 +95,8 @@ def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, stop_se
     hosts = {learner: _Host(environment, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
     for learner, host in hosts.items():
         clock.at(scenario.profile(learner).start_seconds, host.start)
+    for learner, failures in scenario.failures.items():
+        clock.at(scenario.profile(learner).start_seconds, partial(hosts[learner].fail, failures))
     for fault in scenario.faults:
         clock.at(fault.at_seconds, partial(hosts[fault.learner].inject, fault))
     end = scenario.deadline_seconds if stop_seconds is None else stop_seconds
@@ -129,6 +132,25 @@ class _Host:
         trainer, encoder = self._work.new_trainer(self._learner), self._work.new_encoder(self._disk.residuals)
         self._process = SimulatedLearner(self._environment, identity, trainer, encoder, self._disk)
         self._process.session.open()
+
+    def fail(self, failures: Failures) -> None:
+        """Stand still from now on as ``failures`` says."""
+        stops = standstills(failures, f"{self._environment.seed}/{self._learner}")
+        began, clock = self._environment.clock.now, self._environment.clock
+
+        def wait_for_next() -> None:
+            stop = next(stops, None)
+            if stop is not None:
+                clock.at(began + stop.at_seconds, partial(stand_still, stop))
+
+        def stand_still(stop: Standstill) -> None:
+            if stop.ends_process:
+                self.inject(Kill(self._learner, clock.now, stop.seconds))
+            elif self._process is not None:
+                self._process.pause(stop.seconds)
+            wait_for_next()
+
+        wait_for_next()
 
     def inject(self, fault: Kill | Cut) -> None:
         if self._process is None:

@@ -1,5 +1,6 @@
 """Loops of the user's own: what they train, what outlives a restart, and what is said of wrong ones."""
 
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -218,12 +219,19 @@ def test_what_a_loop_tells_of_a_step_may_be_of_many_kinds(tmp_path: Path) -> Non
     assert told == [("2.0", "nan"), ("nan", "0.5"), ("nan", "nan")]
 
 
-def test_on_a_gpu_the_loop_finds_its_device_as_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, chosen = Stage(tmp_path, "there_is_none"), list[int]()
+def test_on_a_gpu_a_loop_finds_its_device_tf32_and_what_was_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, chosen = Stage(tmp_path, "there_is_none"), list[object]()
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "DILOCO_CACHE"):
+        monkeypatch.setenv(name, "")  # so that it is as before after the test
+        monkeypatch.delenv(name)
     with pytest.raises(DataError):
         OwnLoop(stage.options, torch.device("cuda:1"), stage.orders, None)
-    assert chosen == [1]
+    assert chosen == [1, "high"]
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(stage.options.directory / "compiled")
 
 
 @pytest.mark.parametrize("what", ["a loader", "a number", "an object", "raises there"])

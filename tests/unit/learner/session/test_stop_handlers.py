@@ -35,10 +35,9 @@ def handler() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("process", [first, another])
-@pytest.mark.parametrize("call", ["begin", "after_step"])
-def test_between_two_steps_signals_are_handled_as_before_the_loop(process: Any, call: str) -> None:
+def test_between_two_steps_signals_are_handled_as_before_the_loop(process: Any) -> None:
     before = signal.getsignal(signal.SIGTERM)
     begun = process()
     signal.signal(signal.SIGTERM, own)
-    getattr(begun, call)(*[SimpleNamespace(steps=1)] * (call == "after_step"))
+    begun.after_step(SimpleNamespace(steps=1))
     assert signal.getsignal(signal.SIGTERM) is before

@@ -126,7 +126,6 @@ class Following:
 
     def begin(self) -> Ending | None:
         """See `InnerLoop`."""
-        self._handlers.restore()
         return self._obey()
 
     def after_step(self, result: StepResult) -> Ending | None:

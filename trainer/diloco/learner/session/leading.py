@@ -86,7 +86,6 @@ class Leading:
 
     def begin(self) -> Ending | None:
         """See `InnerLoop`."""
-        self._handlers.restore()
         return self._going_on(self._learner.loop.begin())
 
     def after_step(self, result: StepResult) -> Ending | None:

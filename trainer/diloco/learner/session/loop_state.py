@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import torch
@@ -41,6 +42,10 @@ class LearnerOfJob(Protocol):
     @property
     def learner(self) -> str:
         """Its id, ``region/pool/index``."""
+
+    @property
+    def directory(self) -> Path:
+        """Its own, on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

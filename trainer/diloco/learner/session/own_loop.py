@@ -26,6 +26,7 @@ from diloco.learner.session.stop_handlers import StopHandlers
 from diloco.learner.session.together import Together, check_meshes, parting_of
 from diloco.learner.session.trainer import SessionTrainer
 from diloco.learner.session.unwrapped import unwrapped
+from diloco.learner.training.devices.device import set_up
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.joining import UnitError, facts_of
 from diloco.model.build import build_model
@@ -86,8 +87,7 @@ class OwnLoop:
             DataError: the entrypoint cannot be loaded.
         """
         self._handlers = StopHandlers()
-        if device.type == "cuda":  # what the loop's code shards or creates goes to the current one
-            torch.cuda.set_device(device.index or 0)
+        set_up(options.job.spec.training, device, options.directory)  # before the loop's code, which may set otherwise
         if peers is not None:
             peers.set_environment()
         spec = options.job.spec
@@ -138,7 +138,7 @@ class OwnLoop:
             kept = RankCheckpoints(peers.checkpoints, follows.kept, world, peers.processes)
 
             def followed() -> Following:
-                together.enter()
+                self._enter(together)
                 return Following(follows, together, kept, self._handlers)
 
             return follows, code, followed
@@ -150,14 +150,19 @@ class OwnLoop:
                 leads.end()
 
         def led() -> Leading:
-            together.enter()  # the learner reads checkpoints with the others
+            self._enter(together)  # the learner reads checkpoints with the others
             batch = FoundBatch(leads.batch_size)
             return Leading(begin(Training(leads, None, batch, 0.0, peers.ranks, end)), leads, together, self._handlers)
 
         return leads, code, led
 
+    def _enter(self, together: Together) -> None:
+        self._handlers.restore()
+        together.enter(lambda: self._orders.stopping)
+
     def _world(self, model: nn.Module, peers: Peers) -> SessionWorld:
         """The connections to the learner's other processes, once all have a session."""
+        self._handlers.restore()
         spec, parameters = self._options.job.spec, trained_parameters(model)
         check_meshes(parameters, peers.ranks, self._code)
         facts = facts_of(spec, self._layout) | {"how the model is sharded": parting_of(parameters)}

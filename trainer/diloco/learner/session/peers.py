@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, Store  # type: ignore[attr-defined]  # documented
 
+from diloco.learner.data.source import DataStoppedError
 from diloco.learner.unit.collectives.channels import Channels
 from diloco.learner.unit.collectives.world import NO_LIMIT, collected
 from diloco.learner.unit.joining import await_all, compare, meeting_at, store_at
@@ -75,11 +76,14 @@ class SessionWorld(Channels):
         """Whether the loop's default group, which it has for its own collectives, can carry tensors on the device."""
         return self.device.type != "cpu" and dist.is_initialized()
 
-    def every(self, numbers: Sequence[int], patience_seconds: float) -> list[list[int]]:
+    def every(
+        self, numbers: Sequence[int], patience_seconds: float, stopping: Callable[[], bool] = lambda: False
+    ) -> list[list[int]]:
         """The ``numbers``, equally many, of all processes, by rank, once all have called this.
 
         Raises:
             LateError: some have not in this time.
+            DataStoppedError: this process is asked to stop, says ``stopping``.
             RuntimeError: another one has ended.
         """
         self._arrivals += 1
@@ -88,6 +92,8 @@ class SessionWorld(Channels):
         work = self._control.allgather(every, own)
         began, pause, note = time.monotonic(), 5e-5, None
         while not work.is_completed():
+            if stopping():
+                raise DataStoppedError("stopped before all processes of this learner were in its session")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             waited = time.monotonic() - began

@@ -1,6 +1,6 @@
 """Whether the processes that call one loop train one model together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import xxhash
@@ -33,14 +33,15 @@ class Together:
         self._seconds = _SHARE_OF_STUCK * stuck
         self._met = False
 
-    def enter(self) -> None:
+    def enter(self, stopping: Callable[[], bool]) -> None:
         """Wait until all processes enter the session.
 
         Raises:
             DataError: some do not.
+            DataStoppedError: this process is asked to stop, says ``stopping``.
         """
         try:
-            self.world.every([0], self._startup_seconds)
+            self.world.every([0], self._startup_seconds, stopping)
         except LateError as error:
             text = f"{error} of its processes did not enter its session for {self._startup_seconds} s after the others"
             raise self._code.mistake(f"{text}; enter it in all processes") from error

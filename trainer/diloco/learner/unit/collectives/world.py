@@ -21,13 +21,11 @@ class World(Channels):
     """This process's connections to the others of its learner."""
 
     def __init__(self, store: Store, rank: int, ranks: int, device: torch.device) -> None:
-        """Wait for all, and connect.
+        """Wait for all, and connect. On CUDA ``device`` is the current one, which torch's collectives use.
 
         Raises:
             RuntimeError: another one ended meanwhile.
         """
-        if device.type == "cuda":  # torch's collectives use the current one
-            torch.cuda.set_device(device.index or 0)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=NO_LIMIT
         )
