@@ -131,7 +131,6 @@ lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, a
 	$(BIN)/python scripts/generate_pod_fields.py --check
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_quality.py --check
-	$(BIN)/python scripts/generate_scale.py --check
 
 format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
