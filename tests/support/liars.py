@@ -356,8 +356,7 @@ def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
             clock.at(course.restarts_at, partial(process.session.cut, course.honest_are_away))
         for liar in liars:
             clock.at(course.restarts_at + 0.1, liar.join)
-    while syncer.finish is None and clock.now < 1e5 and clock.advance():
-        pass
+    clock.run(1e5, inf, lambda: syncer.finish is None)
     known = syncer.state.learners
     total = sum(syncer.weights.values())
     trained = [known[name] for name in honest if known[name].tokens]

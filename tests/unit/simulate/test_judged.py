@@ -62,7 +62,7 @@ def test_a_job_without_a_learner_has_failed() -> None:
     assert (verdict.ending, verdict.reason) == (Ending.FAILED, "no learner is left")
 
 
-def test_a_job_that_takes_far_too_long_is_given_up_with_how_long_it_would_take() -> None:
+def test_a_job_that_takes_far_too_long_is_given_up() -> None:
     verdict, course = run(Scenario(default=Profile(0.01, link=Link(0.01, 100.0))), quorum=2, maxStalenessSteps=8)
     assert verdict.ending is Ending.TOO_SLOW
     assert "times as long as its learners need to train the tokens (4 s)" in verdict.reason

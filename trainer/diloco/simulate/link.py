@@ -11,12 +11,17 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.scenario import Link
 
 Transfer = Callable[[], tuple[int, Callable[[], None]]]
 """Called when a transfer begins; returns its bytes, and a function to call when it has arrived."""
+
+
+_PRECISION = 1e-12
+"""Of virtual time, as a share of it."""
 
 
 class SharedLine:
@@ -35,7 +40,8 @@ class SharedLine:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         """By the bytes received at which a transfer is complete; some were dropped."""
         self._dropped = set[int]()
-        self._ticket = 0
+        self._looks_at = inf
+        """When it next looks whether a transfer is complete; others that began since may have delayed it."""
 
     def carry(self, size_bytes: int, done: Callable[[], None]) -> Callable[[], None]:
         """Begin a transfer, and call ``done`` when it is complete. Returns a function that drops it."""
@@ -43,7 +49,8 @@ class SharedLine:
         self._numbered += 1
         number = self._numbered
         heapq.heappush(self._due, (self._received + size_bytes, number, done))
-        self._schedule()
+        if self._due[0][1] == number:
+            self._schedule()
         return partial(self._drop, number)
 
     def _drop(self, number: int) -> None:
@@ -58,22 +65,34 @@ class SharedLine:
             self._received += (self._clock.now - self._at) * self._bytes_per_second / sharers
         self._at = self._clock.now
 
-    def _schedule(self) -> None:
+    def _left(self) -> float:
+        """Seconds until the next transfer is complete if none is added; infinite: there is none."""
         while self._due and self._due[0][1] in self._dropped:
             self._dropped.discard(heapq.heappop(self._due)[1])
-        self._ticket += 1
-        if self._due:
-            left = max(0.0, self._due[0][0] - self._received) * (len(self._due) - len(self._dropped))
-            self._clock.after(left / self._bytes_per_second, partial(self._complete, self._ticket))
+        if not self._due:
+            return inf
+        left_bytes = max(0.0, self._due[0][0] - self._received) * (len(self._due) - len(self._dropped))
+        return left_bytes / self._bytes_per_second
 
-    def _complete(self, ticket: int) -> None:
-        if ticket != self._ticket:
+    def _schedule(self) -> None:
+        at = self._clock.now + self._left()
+        if at < self._looks_at:
+            self._looks_at = at
+            self._clock.at(at, partial(self._look, at))
+
+    def _look(self, at: float) -> None:
+        if at != self._looks_at:
             return
-        self._at = self._clock.now
-        self._received = self._due[0][0]
-        _, _, done = heapq.heappop(self._due)
+        self._looks_at = inf
+        self._advance()
+        done = None
+        # Not less than the precision of the clock, or it would never be complete.
+        if self._left() <= _PRECISION * (1.0 + at):
+            self._received = max(self._received, self._due[0][0])
+            done = heapq.heappop(self._due)[2]
         self._schedule()
-        done()
+        if done is not None:
+            done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +154,7 @@ class Direction:
         """When the latest transfer has been sent."""
         self._will_go_on = False
         self._parts = 0
-        """Lines, the connection's own rate included, that the transfer under way has not passed yet."""
+        """Lines that the transfer under way has not passed yet, or 1 while its own connections take longer."""
         self._drops: list[Callable[[], None]] = []
         self._arrives_at = 0.0
 
@@ -185,14 +204,21 @@ class Direction:
         """Flow through all lines at once: the transfer is sent when the slowest has carried it."""
         connection = self._connection
         self._will_go_on = False
-        self._parts = 1 + len(self._lines)
+        self._parts = len(self._lines)
+
+        def sent() -> None:
+            self._parts = 0
+            self._deliver(connection.clock.now, deliver)
+            self._next()
 
         def passed() -> None:
             self._parts -= 1
             if self._parts == 0 and connection.open:
                 self._drops.clear()
-                self._deliver(connection.clock.now, deliver)
-                self._next()
+                if sent_at <= connection.clock.now:
+                    sent()
+                else:
+                    self._parts = 1
+                    connection.clock.at(sent_at, sent, connection)
 
         self._drops = [line.carry(size_bytes, passed) for line in self._lines]
-        connection.clock.at(sent_at, passed, connection)

@@ -95,13 +95,9 @@ class Simulation:
 
         Returns whether it can go on: the job is not over, and something is left to happen.
         """
-        clock, syncer = self._clock, self._syncer
-        happened = 0
-        while syncer.finish is None and clock.now <= until_seconds and happened < most_events:
-            if not clock.advance():
-                return False
-            happened += 1
-        return syncer.finish is None
+        syncer = self._syncer
+        left = self._clock.run(until_seconds, most_events, lambda: syncer.finish is None)
+        return left and syncer.finish is None
 
     def course(self) -> Course:
         """How it went so far."""
