@@ -123,5 +123,4 @@ def test_scaled_below_it_nothing_is_held_back_any_more() -> None:
     w.run(90)
     assert gated(w) == set()
     assert "held" not in pool(w)
-    assert old_set(w).get("updateStrategy", {}).get("type") != "OnDelete"
     assert "LearnerReadmitted" not in reasons(w), "its pool is smaller"
