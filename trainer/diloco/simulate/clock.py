@@ -19,6 +19,8 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.happened = 0
+        """Callbacks that were due."""
         self._scheduled = 0
         self._due: list[tuple[float, int, Callable[[], None], Breakable | None]] = []
 
@@ -34,11 +36,16 @@ class VirtualClock:
         """Run ``what`` in ``seconds``."""
         self.at(self.now + seconds, what)
 
-    def advance(self) -> bool:
-        """Run the next callback; False if none is left."""
-        if not self._due:
-            return False
-        self.now, _, what, over = heapq.heappop(self._due)
-        if over is None or over.open:
-            what()
-        return True
+    def run(self, until: float, most: float, wanted: Callable[[], bool]) -> bool:
+        """Run the next callbacks while ``wanted``, up to the first one after ``until`` seconds and at most so many.
+
+        Returns whether any is left.
+        """
+        due, pop = self._due, heapq.heappop
+        while due and most > 0 and self.now <= until and wanted():
+            self.now, _, what, over = pop(due)
+            if over is None or over.open:
+                what()
+            most -= 1
+            self.happened += 1
+        return bool(due)
