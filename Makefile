@@ -131,7 +131,6 @@ lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, a
 	$(BIN)/python scripts/generate_pod_fields.py --check
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_quality.py --check
-	$(BIN)/python scripts/generate_scale.py --check
 
 format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
@@ -149,7 +148,7 @@ reasons: $(STAMP) ## Generate the tables of docs/how-to/operations.md from the o
 metrics: $(STAMP) ## Generate the tables of docs/reference/measurements.md from the metrics that the processes serve
 	$(BIN)/python scripts/generate_metrics.py
 
-reference: $(STAMP) ## Generate docs/reference/manifest.md from the models
+reference: $(STAMP) ## Generate docs/reference/manifest.md and world.md from the models
 	$(BIN)/python scripts/generate_reference.py
 
 crd: $(STAMP) ## Generate the CustomResourceDefinition from the models, into crds/ and the chart

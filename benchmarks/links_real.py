@@ -19,11 +19,12 @@ from typing import Any
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Merged, StepReported
 from diloco.model.build import layout_of_job
-from diloco.plan.world import World, read_world
 from diloco.simulate import Link, Profile, Scenario
 from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry
+from diloco.world.model import World
+from diloco.world.reading import read_world
 from support.job import carry_out, manifest, steps_of, summary, tapes
 from support.report import Ratio, command, write_report
 
@@ -87,7 +88,7 @@ def measure(point: Point) -> dict[str, Any]:
         output = carry_out(Path(name), point.manifest(), *flags)
         ((_, entries),), learners = tapes(output), summary(output)["learners"]
     members = [len(one.members) for entry in entries for one in entry.actions if isinstance(one, Merge)]
-    counted = count(job, entries, read_world(job.spec, point.links, ()))
+    counted = count(job, entries, read_world(job.spec, point.links))
     real = {one["id"]: one["merged_tokens"] / one["tokens"] for one in learners}
     share = sum(one["merged_tokens"] for one in learners) / sum(one["tokens"] for one in learners)
     worst = min(real, key=real.__getitem__)
@@ -112,8 +113,8 @@ def count(job: DiLoCoJob, entries: list[TapeEntry], world: World) -> dict[str, f
     regions, steps = len(job.spec.regions), steps_of(entries)
     profiles = {}
     for learner in job.spec.learner_ids:
-        link = world.link(learner.partition("/")[0])
-        rate = min(link.bytes_per_second, world.syncer_bytes_per_second / regions, 1e9)
+        link = world.region(learner.partition("/")[0])
+        rate = min(link.bytes_per_second, world.syncer.bytes_per_second / regions, 1e9)
         profiles[learner] = profile(steps[learner], Link(link.round_trip_seconds / 2 + 0.001, rate))
     merge_seconds = statistics.mean(one.event.seconds for one in entries if isinstance(one.event, Merged))
     scenario = Scenario(profiles, merge_seconds=merge_seconds)

@@ -77,7 +77,7 @@ def run_case(ranks: int, folder: Path, steps: int) -> dict[str, Any]:
         with unit_of(ranks, folder) as unit:
             with unit.trainer(spec) as trainer:
                 found, layout = train(trainer, steps, folder), trainer.layout
-            held = unit.held_bytes
+            held = [own_bytes(), *unit.held_bytes()]
     numel = sum(fragment.numel for fragment in layout.fragments)
     return {**found, "parameters": numel, "held_bytes": held[0], "held_bytes_others": max(held[1:], default=0)}
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/manifest.md, the reference of every field of a DiLoCoJob, from the models themselves.
+"""Writes docs/reference/manifest.md and world.md, the references of every field of both files, from their models.
 
 python scripts/generate_reference.py            # write it
 python scripts/generate_reference.py --check    # fail if it is not what the models say
@@ -15,8 +15,10 @@ from diloco.spec.crd.immutability import MUTABLE, MUTABLE_SUSPENDED, MUTABLE_UNM
 from diloco.spec.reading.translate import job_schema
 from diloco.spec.status.job import JobStatus
 from diloco.spec.words import Schema, SchemaReader, listed
+from diloco.world.reading import world_schema
 
 PAGE = REPOSITORY / "docs/reference/manifest.md"
+WORLD_PAGE = REPOSITORY / "docs/reference/world.md"
 COMMAND = "make reference"
 
 INTRODUCTION = f"""\
@@ -46,6 +48,38 @@ What the operator reports in `status`. Nothing else writes it, and a manifest ne
 known yet are absent. Numbers with a fraction are text, as everywhere in Kubernetes.
 """
 
+WORLD = f"""\
+# The world file
+
+<!-- Made from trainer/diloco/world by `{COMMAND}`; do not edit. -->
+
+What decides how a job goes and is not in its manifest: links, step times, failures and prices. `diloco plan --world`
+reads links and step times, `diloco simulate --world` all of it ([how to](../how-to/simulate.md)). Every field has a
+default, so a file names only what is known. A mistake is reported with its line, its value and what is allowed.
+
+```yaml
+regions:
+  "*":                       # every region
+    roundTripSeconds: 0.03
+    pools:
+      "*": {{stepSeconds: 0.5, chipInterruptionHours: 8766}}
+  us-west:                   # goes before what every region says
+    link: 1Gbit/s
+    pricePerGB: 0.02
+    pools:
+      old: {{stepSeconds: 0.9, preemptionsPerHour: 0.05, pricePerHour: 1.1}}
+syncer: {{link: 10Gbit/s}}
+```
+
+`--link REGION=RATE,RTT` is short for `link` and `roundTripSeconds`, `--link syncer=RATE` for `syncer.link`, and `--step
+REGION/POOL=SECONDS` for `stepSeconds`. Beside a file they change what it says.
+"""
+
+
+def world_page() -> str:
+    """The page of the world file, as Markdown."""
+    return "".join([WORLD, *_sections(world_schema(), "", written=True)])
+
 
 def page() -> str:
     """The whole page, as Markdown."""
@@ -69,6 +103,8 @@ def _sections(reader: SchemaReader, root: str, *, written: bool) -> Iterator[str
             place, resolved = f"{path}.{name}".lstrip("."), reader.resolved(field)
             if resolved.get("type") == "array":
                 place, resolved = f"{place}[]", reader.resolved(resolved.get("items", {}))
+            elif isinstance(each := resolved.get("additionalProperties"), dict):
+                place, resolved = f"{place}.NAME", reader.resolved(each)
             if "properties" in resolved and PUBLISHED_TYPE not in resolved:
                 inner.append((place, resolved))
         waiting = inner + waiting
@@ -110,4 +146,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(lambda: {PAGE: page()}, COMMAND))
+    sys.exit(main(lambda: {PAGE: page(), WORLD_PAGE: world_page()}, COMMAND))

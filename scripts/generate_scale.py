@@ -17,9 +17,9 @@ from generated import REPOSITORY, between_marks, main
 from diloco.cli.manifests.plan_model import model_of
 from diloco.local.view.units import bytes_text, short_duration_text
 from diloco.plan.plan import Counted, Plan, make_plan
-from diloco.plan.world import read_world
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.job import Metadata
+from diloco.world.reading import read_world
 
 PAGE: Final = REPOSITORY / "docs/how-to/scale.md"
 COMMAND: Final = "make scale"

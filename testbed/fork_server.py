@@ -26,7 +26,7 @@ from typing import Any
 
 from diloco.runtime.process.forking import ROOM, Order, become, ends, fork, freeze, serve, show_as
 
-_PROGRAMS = ("diloco.cli.entry", "diloco.cli.fork_server", "diloco_operator.main")
+_PROGRAMS = ("diloco.cli.entry", "diloco.cli.fork_server", "diloco_operator.main", "testbed.units")
 _LOADED = (
     *(
         "diloco.cli.main",

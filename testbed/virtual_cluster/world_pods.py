@@ -97,14 +97,15 @@ class Pods:
         kept = [pod for pod in own if item["kind"] == "StatefulSet" or "deletionTimestamp" not in pod["metadata"]]
         ready = sum(is_ready(pod) for pod in kept)
         updated = sum(_revision(pod) == revision and "deletionTimestamp" not in pod["metadata"] for pod in kept)
-        rolls = item["spec"].get("updateStrategy", {}).get("type") != "OnDelete"
-        complete = rolls and updated == ready == item["spec"]["replicas"]
+        # With OnDelete a StatefulSet's status keeps the first revision.
+        complete = item["kind"] == "Deployment" and updated == ready == item["spec"]["replicas"]
         current = revision if complete else item.get("status", {}).get("currentRevision", revision)
+        # The controllers leave out a count of 0.
+        counts = {"readyReplicas": ready, "updatedReplicas": updated}
         item["status"] = {
             "observedGeneration": item["metadata"]["generation"],
             "replicas": len(kept),
-            "readyReplicas": ready,
-            "updatedReplicas": updated,
+            **{field: count for field, count in counts.items() if count},
             "currentRevision": current,
             "updateRevision": revision,
         }
@@ -181,19 +182,6 @@ class Pods:
         for pod_name in names:
             if pod_name not in self.pods and name not in self.forbidden:
                 self._create(pod_name, item)
-        if item["spec"].get("updateStrategy", {}).get("type") == "OnDelete":
-            return
-        # A rollout goes from the last to the first, and waits for each to be ready.
-        revision = _revision_of(item)
-        for pod_name in reversed(names):
-            found = self.pods.get(pod_name)
-            if found is None or "deletionTimestamp" in found["metadata"]:
-                return
-            if _revision(found) != revision:
-                self.delete(pod_name)
-                return
-            if not is_ready(found):
-                return
 
     def _deployment(self, item: Object) -> None:
         """With the strategy Recreate: a ReplicaSet counts active pods only, but a rollout waits for the last to end."""

@@ -82,12 +82,13 @@ def run(rank: int, folder: Path) -> None:
         if rank:
             follow_jobs(world, checkpoints)
             continue
-        with Unit(world) as unit:
-            with unit.trainer(job, parallelism) as trainer:
-                results.append(train(trainer, job, checkpoints))
-            if number == len(STARTS) - 1:
-                (folder / "result.json").write_text(json.dumps(results))
-                check_alike(unit, job_of(folder / "text"))
+        unit = Unit(world)
+        with unit.trainer(job, parallelism) as trainer:
+            results.append(train(trainer, job, checkpoints))
+        if number == len(STARTS) - 1:
+            (folder / "result.json").write_text(json.dumps(results))
+            check_alike(unit, job_of(folder / "text"))
+        unit.leave()
 
 
 def main(folder: Path) -> int:

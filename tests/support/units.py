@@ -7,7 +7,7 @@ import pytest
 
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.spec import JobSpec
-from testbed.units import Unit, of_one
+from testbed.units import StartedUnit, Unit, of_one
 from tests.support.small_job import small_job
 from tests.support.small_learner import trainer_of
 
@@ -59,7 +59,7 @@ def job_of(text: Path, *, mask: bool = False, training: dict[str, Any] | None = 
     return small_job(None, 1, **plain)
 
 
-def check_alike(unit: Unit, job: JobSpec, parallelism: str = "FSDP") -> None:
+def check_alike(unit: Unit | StartedUnit, job: JobSpec, parallelism: str = "FSDP") -> None:
     """The same losses, norms, outer gradients and evaluations, and what is received is there as it was sent.
 
     Adam's steps, of 3e-3 here, make much of rounding where a gradient is near 0: up to a three-hundredth of a step.

@@ -127,7 +127,7 @@ def _well(kind: Kind, item: dict[str, Any]) -> dict[str, Any]:
         return {"phase": "Bound"}
     wanted = item["spec"]["replicas"]
     status = {"observedGeneration": item["metadata"]["generation"], "replicas": wanted, "readyReplicas": wanted}
-    return status | ({"updatedReplicas": wanted, "availableReplicas": wanted} if kind is DEPLOYMENT else {})
+    return status | {"updatedReplicas": wanted, "availableReplicas": wanted}
 
 
 def _pod(item: dict[str, Any], index: int) -> dict[str, Any]:

@@ -6,26 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from diloco.core.sizes import ENCODINGS
+from diloco.core.sizes import ENCODINGS, F32, all_reduce_share
 from diloco.plan.fit.situation import DOWNLINKS
 from support.report import Ratio, Ratios
 from support.wan.cells import INTERVAL, METHODS, REGIONS, Cell
 
 Results = Mapping[Cell, Mapping[str, Any]]
-_GRADIENT_BYTES = 4
 
 
 def byte_ratio(method: str) -> float:
     """Bytes of data-parallel training over a decoupled method's, a parameter and ``INTERVAL`` steps: arithmetic.
 
-    A ring all-reduce of f32 sends and receives 2 (M - 1) / M x 4 bytes each way: 16 (M - 1) / M H / (up + down).
+    With gradients in f32: 16 (M - 1) / M H / (up + down).
     """
     sync = METHODS[method]
     assert sync is not None
-    many = 1 << 30
-    up = ENCODINGS[sync["compression"]].payload_bytes(many) / many
-    down = DOWNLINKS[sync["downlink"]].payload_bytes(many) / many
-    return 4 * _GRADIENT_BYTES * (len(REGIONS) - 1) / len(REGIONS) * INTERVAL / (up + down)
+    up, down = ENCODINGS[sync["compression"]], DOWNLINKS[sync["downlink"]]
+    both_ways = 2 * all_reduce_share(len(REGIONS)) * F32.parameter_bytes
+    return both_ways * INTERVAL / (up.parameter_bytes + down.parameter_bytes)
 
 
 def bytes_an_interval(cell: Cell, result: Mapping[str, Any]) -> float:

@@ -62,9 +62,10 @@ RULES: Final = (
         "",
         "pods",
         ("delete",),
-        "Deletes a learner's pod whose node no longer responds, so that another one takes its place.",
+        "Deletes a learner's pod whose node no longer responds or whose template was changed, so that another one "
+        "takes its place.",
         without="a learner's pod on a node that does not respond stays until somebody deletes it, and so does one that "
-        "keeps crashing on a broken node",
+        "keeps crashing on a broken node, or whose `resources` were changed",
     ),
     Rule(
         "",

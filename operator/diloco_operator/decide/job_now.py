@@ -38,15 +38,15 @@ from diloco_operator.decide.objects.workloads import (
     PoolWorkload,
     component,
     is_bound,
+    may_have_outdated,
     pool_workloads,
     replicas,
-    rollout_waits,
     syncer_claim,
     syncer_deployment,
     syncer_ready,
 )
 from diloco_operator.decide.observed import ChildKey, Object, Observed, PodObserved, SyncerStatusView
-from diloco_operator.manifests.placement.holds import creates_gated, is_held_back
+from diloco_operator.manifests.placement.holds import creates_gated
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.objects import mapping
 from diloco_operator.options import OperatorOptions
@@ -339,7 +339,7 @@ class JobNow:
 
     @cached_property
     def holdings(self) -> dict[ChildKey, Holding]:
-        """What is done about held pods, by set; nothing while the job is to stop."""
+        """What is done about held and outdated pods, by set; nothing while the job is to stop."""
         if self.suspend or self.job is None:
             return {}
         pods = self.pods_by_set
@@ -350,7 +350,7 @@ class JobNow:
                 may_delete=one.key.cluster not in self.observed.pods_forbidden,
             )
             for one in self.workloads
-            if _needs_holding(one)
+            if _needs_replacing(one)
         }
 
     @cached_property
@@ -360,16 +360,10 @@ class JobNow:
         return pods_left(self.observed.children, self.observed.looked, self.clusters, after_seconds)
 
 
-def _needs_holding(workload: PoolWorkload) -> bool:
-    return bool(workload.nodes > 1 or workload.held or is_held_back(workload.live))
-
-
 def _needs_replacing(workload: PoolWorkload) -> bool:
     """Whether pods may have to be deleted, to be created anew."""
     live = workload.live
-    if workload.nodes > 1 and not workload.held:
-        return live is not None and (creates_gated(live) or rollout_waits(workload) > 0)
-    return _needs_holding(workload)
+    return bool(workload.held) or (live is not None and creates_gated(live)) or may_have_outdated(workload)
 
 
 def _number(value: object) -> int | None:

@@ -49,7 +49,7 @@ def reopened(job_now: JobNow) -> Verdicts:
     merged = job_now.before.progress.tokens if job_now.before.progress else 0
     # Complete says it for as long as the job goes on, and the budget may change again.
     text = f"the job was complete with {merged} tokens merged, and spec.training.tokens was raised"
-    raised = Verdict("False", Reason.BUDGET_RAISED, text)
+    raised = Verdict("False", Reason.RESUMED, text)
     kept: Verdicts = {
         type_: taken_over(job_now.before, type_, AS_EXPECTED) for type_ in ("Degraded", "Suspended", "Failed")
     }

@@ -31,7 +31,6 @@ from diloco_operator.decide.status.conditions import event
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.places import JobsCluster, Places
-from diloco_operator.manifests.placement.holds import left_over
 
 _log = logging.getLogger(__name__)
 _Write = Callable[[JobsCluster], Awaitable[None]]
@@ -231,8 +230,7 @@ class ChildWrites:
     async def _put(self, place: JobsCluster, child: ChildKey, body: Object) -> Object:
         kind = child_kind(child.kind)
         try:
-            applied = await place.api.apply(kind, body)
-            return await place.api.overwrite(kind, overwriting(body, applied)) if left_over(body, applied) else applied
+            return await place.api.apply(kind, body)
         except InvalidError:
             live = place.known(child)
             if live is None or not place.owns(live):

@@ -49,6 +49,8 @@ def stateful_set(job: DiLoCoJob, key: PoolKey, set_name: str, image: str, count:
             "replicas": count * pool.nodes_per_learner,
             "serviceName": names.learners(name),
             "podManagementPolicy": "Parallel",
+            # The operator replaces pods, a learner at a time with all of its pods (`decide.learners.held_pods`).
+            "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": labels.pool_selector(name, key)},
             "template": {**placed, "spec": leaves_lost_nodes(placed["spec"])},
             **({} if pool.storage is None else _claims(pool.storage)),

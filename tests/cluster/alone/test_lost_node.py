@@ -145,7 +145,7 @@ def test_a_lost_syncer_stays_until_a_person_says_that_it_is_off(
         job.kubectl("annotate", "dilocojob", job.name, f"diloco.dev/syncer-stopped={syncer.uid}")
         job.becomes("Suspended")
         assert job.pods() == []
-        job.tells("SyncerPodReleased")
+        job.tells("LostPodDeleted")
         # Its volume is on that node: the new syncer waits for it.
         job.patch(suspend=False)
         wait_until(lambda: (pod := job.find_syncer()) and not pod.ready, "there is a new syncer")

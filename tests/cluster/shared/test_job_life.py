@@ -58,7 +58,7 @@ def test_a_job_trains_real_text_in_pods_until_its_budget_is_merged(job: ClusterJ
     assert status.start_time is not None
     assert status.completion_time is not None
     assert status.start_time < status.completion_time
-    job.tells("WaitingForSyncer", "Training", "BudgetReached")
+    job.tells("Waiting", "Training", "BudgetReached")
     row = job.row("--output", "wide")
     assert (row["PHASE"], row["PROGRESS"], row["LOSS"]) == ("Complete", "100%", progress.loss)
     assert (row["STEP"], row["GOODPUT"]) == (str(progress.step), progress.goodput)
@@ -99,7 +99,7 @@ def test_a_complete_job_goes_on_with_a_larger_budget_that_may_change(job: Cluste
         lambda status: status.phase == "Training" and _merged(status) > before.tokens, "it goes on from its checkpoint"
     )
     assert (status.completion_time, status.model) == (None, None)
-    job.tells("BudgetRaised")
+    job.tells("Resumed")
     assert status.progress is not None
     assert status.progress.step > before.step
     pods = {one.name: (one.uid, one.restarts) for one in job.pods()}

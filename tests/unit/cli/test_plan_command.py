@@ -72,6 +72,24 @@ def test_the_verdict_is_told_to_people_and_programs_with_its_exit_code(
     assert (document["kind"], document["fits"]) == (kind, code == 0)
 
 
+def test_a_world_file_says_what_flags_say_and_is_refused_in_one_line(
+    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = tmp_path / "world.yaml"
+    world.write_text("regions: {'*': {link: 100Mbit/s, roundTripSeconds: 0.08, pools: {'*': {stepSeconds: 0.5}}}}")
+    assert execute(["plan", job, "--world", str(world), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert execute(["plan", job, "--link", "*=100Mbit/s,80ms", "--step", "*=0.5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told
+    assert execute(["plan", job, "--world", str(world), "--link", "west=2Mbit/s", "--json"]) == 5
+    world.write_text("regions:\n  est: {}\n")
+    capsys.readouterr()
+    assert execute(["plan", job, "--world", str(world)]) == 2
+    assert capsys.readouterr().err == (
+        f"diloco: {world}:2: regions.est: is not a region of the job; use east, west, '*'\n"
+    )
+
+
 OWN = JOB.replace("builtin: {preset: nano}", "entrypoint: ENTRYPOINT").replace(
     "regions:", "sync: {fragments: 2}\n  regions:"
 )

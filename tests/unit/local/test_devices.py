@@ -13,8 +13,8 @@ from diloco.local.launch import continuation
 from diloco.local.run_plan import RunPlan, RunRequest, learner_arguments
 from diloco.local.supervisor import Supervisor
 from diloco.local.view.screen import PlainRunView
-from diloco.plan.world import World
 from diloco.spec.placement import Pool
+from diloco.world.model import World
 from tests.support.small_job import named_job, small_job
 
 EAST, WEST = ("east/a/0", "east/a/1"), ("west/b/0", "west/b/1", "west/b/2")

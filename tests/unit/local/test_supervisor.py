@@ -17,10 +17,10 @@ from diloco.local.run_plan import RunPlan, RunRequest
 from diloco.local.status_poll import Seen, StatusWatch
 from diloco.local.supervisor import Ending, Supervisor
 from diloco.local.view.screen import PlainRunView
-from diloco.plan.world import World
 from diloco.runtime.process.exits import STOP_SIGNALS
 from diloco.spec.status.engine import Phase
 from diloco.spec.status.syncer import SyncerStatus
+from diloco.world.model import World
 from tests.support.hand_clock import HandClock
 from tests.support.seen_jobs import syncer_account
 from tests.support.small_job import named_job, small_job

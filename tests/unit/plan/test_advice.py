@@ -9,9 +9,9 @@ import pytest
 from diloco.plan.advice import Advice, advice, not_measured
 from diloco.plan.model_size import model_size
 from diloco.plan.plan import situation_of
-from diloco.plan.world import read_world
 from diloco.spec import JobSpec, recommendations
 from diloco.spec.recommendations import Recommendation
+from diloco.world.reading import read_world
 from tests.support.small_job import small_job
 
 WIDE = Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.0, 5, 4.0, 0.82)

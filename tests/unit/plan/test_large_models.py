@@ -8,10 +8,10 @@ import pytest
 
 from diloco.model.build import layout_of_job
 from diloco.plan.plan import make_plan
-from diloco.plan.world import RegionLink, World
 from diloco.simulate import Link, Profile, Scenario
 from diloco.simulate.world import simulate_course
 from diloco.spec import JobSpec
+from diloco.world.reading import read_world
 from tests.support.small_job import named_job, small_job
 
 STEP_SECONDS = 2.0
@@ -72,10 +72,7 @@ def test_fragments_are_even_and_as_much_is_merged_as_planned(name: str, folders:
     link_rate = 4 * layout.numel / (24 * STEP_SECONDS) / 0.6  # used to 60 % on the way down
     regions = [{"name": name, "connections": 64, "pools": [{"name": "a"}]} for name in ("east", "west")]
     spec = small_job(model={"entrypoint": "mine:make"}, regions=regions, sync={"interval": 24})
-    world = World(
-        {one.name: RegionLink(link_rate, 0.02) for one in spec.regions},
-        step_seconds=dict.fromkeys(spec.pools, STEP_SECONDS),
-    )
+    world = read_world(spec, [f"*={link_rate:.0f}B/s,20ms"], [f"*={STEP_SECONDS}"])
     made = make_plan(named_job("planned", spec), world, layout.numels)
     profile = Profile(STEP_SECONDS, link=Link(0.01, link_rate))
     scenario = Scenario(

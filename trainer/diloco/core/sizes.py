@@ -32,6 +32,11 @@ class Encoding:
         """Bytes of one block of ``numel`` elements, at most ``BLOCK``."""
         return self.scale_bytes(numel) + -(-numel * self.bits // 8)
 
+    @property
+    def parameter_bytes(self) -> float:
+        """Of a parameter in a large payload, scales included."""
+        return self.block_bytes(BLOCK) / BLOCK
+
     def scale_bytes(self, numel: int) -> int:
         """Bytes of a block's scales, which come first."""
         return -(-numel // self.group) * _SCALE_BYTES if self.group else 0
@@ -54,9 +59,17 @@ F32: Final = ENCODINGS["None"]
 """Elements without encoding."""
 
 
-def all_reduce_bytes(parameters: int, learners: int) -> float:
-    """What each learner sends in a step of data-parallel training, and receives: a ring all-reduce of all gradients.
+def all_reduce_share(learners: int) -> float:
+    """What each learner sends for an all-reduce as a ring, and receives, over what is reduced: 2 (M - 1) / M.
 
-    That is 2 (M - 1) / M of them (Patarasuk and Yuan 2009), in f32: gradients have their parameters' type.
+    Patarasuk and Yuan 2009.
     """
-    return 2 * (learners - 1) / learners * F32.payload_bytes(parameters)
+    return 2 * (learners - 1) / learners
+
+
+def all_reduce_bytes(parameters: int, learners: int) -> float:
+    """What each learner sends in a step of data-parallel training, and receives: an all-reduce of all gradients.
+
+    They are in f32: gradients have their parameters' type.
+    """
+    return all_reduce_share(learners) * F32.payload_bytes(parameters)

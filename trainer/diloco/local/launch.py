@@ -20,7 +20,6 @@ from diloco.local.run_plan import LOOPBACK, RunPlan, RunRequest
 from diloco.local.supervisor import Ending, Outcome, Supervisor
 from diloco.local.targets import parse_speeds
 from diloco.local.view.screen import LiveRunView, PlainRunView, RunView, say
-from diloco.plan.world import read_world
 from diloco.runtime.console import new_console
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.runtime.output import LastingOutput
@@ -28,6 +27,7 @@ from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_
 from diloco.spec import DiLoCoJob, load_job, parse_job
 from diloco.spec.reading.load import read_manifest
 from diloco.spec.words import listed
+from diloco.world.reading import read_world
 
 
 class RequestError(ValueError):
@@ -100,7 +100,7 @@ def make_plan(request: RunRequest, job: DiLoCoJob, text: str) -> RunPlan:
         raise RequestError(f"--http-port: {request.port} is also --port; use another port")
     speeds = parse_speeds(request.slow, learners)
     faults = parse_faults(request.chaos, learners)
-    world = read_world(job.spec, request.link, (), link_flag="--emulate-link")
+    world = read_world(job.spec, request.link, link_flag="--emulate-link")
     pools = {learner: job.spec.pool_of(learner) for learner in learners}
     devices = assign_devices(request.device, pools, cuda_devices)
     sync_port, http_port = free_ports(2)

@@ -10,9 +10,9 @@ from typing import Final
 from diloco.local.certificates import learner_flags, syncer_flags
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.directory import RunDirectory
-from diloco.plan.world import World
 from diloco.spec import DiLoCoJob
 from diloco.spec.names.learner_ids import region_of
+from diloco.world.model import World
 
 LOOPBACK: Final = "127.0.0.1"
 SYNCER_THREADS: Final = 1
@@ -70,9 +70,9 @@ class RunPlan:
     def relayed_regions(self) -> tuple[str, ...]:
         """Regions that reach the syncer through a relay, because a fault cuts their link or it has a rate or delay."""
         cut = {victim for fault in self.faults if fault.kind is FaultKind.CUT for victim in fault.victims}
-        every = self.request.relays or math.isfinite(self.world.syncer_bytes_per_second)
+        every = self.request.relays or math.isfinite(self.world.syncer.bytes_per_second)
         names = (region.name for region in self.job.spec.regions)
-        return tuple(name for name in names if every or name in cut or name in self.world.links)
+        return tuple(name for name in names if every or name in cut or self.world.gives_link(name))
 
     @property
     def learner_threads(self) -> int:

@@ -138,10 +138,10 @@ class Supervisor:
         def pipe(bytes_per_second: float) -> tuple[Pipe, ...]:
             return (Pipe(bytes_per_second, time.monotonic),) if math.isfinite(bytes_per_second) else ()
 
-        to_syncer, from_syncer = pipe(world.syncer_bytes_per_second), pipe(world.syncer_bytes_per_second)
+        to_syncer, from_syncer = pipe(world.syncer.bytes_per_second), pipe(world.syncer.bytes_per_second)
         relays = {}
         for region in self._plan.relayed_regions:
-            link = world.link(region)
+            link = world.region(region)
             delay_seconds = link.round_trip_seconds / 2
             up = Shape((*pipe(link.bytes_per_second), *to_syncer), delay_seconds)
             down = Shape((*from_syncer, *pipe(link.bytes_per_second)), delay_seconds)

@@ -14,13 +14,14 @@ from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link,
 from diloco.plan.flops import device_flops_per_second
 from diloco.plan.memory import Memory, Passes, memory
 from diloco.plan.model_size import ModelSize, model_size
-from diloco.plan.needs import Needs, bytes_per_second_of, needs
-from diloco.plan.syncer_load import MERGE_BYTES_PER_SECOND, SyncerLoad, syncer_load
-from diloco.plan.world import RegionLink, World
+from diloco.plan.needs import Needs, needs
+from diloco.plan.syncer_load import SyncerLoad, syncer_load
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.placement import Region
 from diloco.spec.quantities import parse_rate
 from diloco.spec.words import listed
+from diloco.world.model import RegionWorld, World
+from diloco.world.rates import bytes_per_second_of
 
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""
@@ -95,7 +96,7 @@ class Plan:
         words = []
         if self.unlimited:
             words.append(f"the links of {listed(self.unlimited, 'and')} are unlimited (--link)")
-        if isinf(self.world.syncer_bytes_per_second):
+        if isinf(self.world.syncer.bytes_per_second):
             words.append("the syncer's own link is unlimited (--link syncer=RATE)")
         if self.model.assumed:
             words.append(self.model.assumed)
@@ -117,7 +118,7 @@ def make_plan(
     """
     model, counted = model_size(job.spec, size), counted or Counted()
     situation = situation_of(job.spec, world, model)
-    unknown = not world.step_seconds
+    unknown = situation.quorum_step_seconds is None
     smallest = smallest_step_seconds(situation) if unknown else None
     result = fit(situation)
     return Plan(
@@ -131,7 +132,7 @@ def make_plan(
             situation, result, job.spec.training.tokens, {one.name: one.connections for one in job.spec.regions}
         ),
         unlimited=tuple(
-            region.name for region in job.spec.regions if region.name not in world.links and region.bandwidth is None
+            region.name for region in job.spec.regions if not world.gives_link(region.name) and region.bandwidth is None
         ),
         memory=memory(job.spec, situation.exchange, situation.learners, counted.frozen_bytes, counted.passes),
         flops_of_token=counted.flops_of_token,
@@ -151,23 +152,23 @@ def make_plan(
 def situation_of(spec: JobSpec, world: World, model: ModelSize) -> Situation:
     """The job and the world as input for `plan.fit.fit`."""
     exchange = Exchange.of(spec.sync, model.numels)
-    groups = tuple(_groups(spec, world))
-    syncer = Link(SYNCER_LINK, world.syncer_bytes_per_second, world.syncer_bytes_per_second)
+    groups = tuple(_groups(spec, world, model.parameters))
+    syncer = Link(SYNCER_LINK, world.syncer.bytes_per_second, world.syncer.bytes_per_second)
     merged_bytes = F32.payload_bytes(model.parameters) / len(model.numels) * sum(group.learners for group in groups)
-    return Situation(exchange, groups, syncer, merged_bytes / MERGE_BYTES_PER_SECOND)
+    return Situation(exchange, groups, syncer, merged_bytes / world.syncer.merge_bytes_per_second)
 
 
-def _groups(spec: JobSpec, world: World) -> Iterator[LearnerGroup]:
+def _groups(spec: JobSpec, world: World, parameters: int) -> Iterator[LearnerGroup]:
     for region in spec.regions:
-        link = _link(region, world.link(region.name))
+        link = _link(region, world.region(region.name))
         for pool in region.pools:
             if pool.size:
                 name = f"{region.name}/{pool.name}"
                 tokens = pool.largest_batch(spec.training) * spec.training.sequence_length
-                yield LearnerGroup(name, pool.size, link, world.step_seconds.get(name), tokens)
+                yield LearnerGroup(name, pool.size, link, world.step_seconds(spec, name, parameters), tokens)
 
 
-def _link(region: Region, given: RegionLink) -> Link:
+def _link(region: Region, given: RegionWorld) -> Link:
     """A region's link, with what its learners together may and can use of it."""
     allowed = math.inf if region.bandwidth is None else parse_rate(f"{region.name}: bandwidth", region.bandwidth)
     learners = sum(pool.size for pool in region.pools)

@@ -85,6 +85,9 @@ class SimulatedLearner:
         """It has received the whole model once, and trains."""
         self._progress = 0.0
         self._in_step = False
+        self._paused_until = 0.0
+        self._step_delay_seconds = 0.0
+        """Pauses during the step under way."""
         self._finished: tuple[StepResult, float] | None = None
         """The latest step and its duration in seconds, until its report is made."""
         self._unsent: StepReported | None = None
@@ -92,6 +95,27 @@ class SimulatedLearner:
         self._activity = Activity(lambda: environment.clock.now)
         if disk.trainer is not None:
             trainer.load_state(copy.deepcopy(disk.trainer))
+
+    def pause(self, seconds: float) -> None:
+        """Compute nothing for this time, the step under way included. The session lasts."""
+        clock = self._environment.clock
+        self._paused_until = max(self._paused_until, clock.now + seconds)
+        if self._in_step:
+            self._step_delay_seconds += seconds
+        before = self._activity.switch_to(Kind.LOADING)
+
+        def resume() -> None:
+            if clock.now >= self._paused_until:
+                self._activity.switch_to(before)
+                self._wake()
+
+        clock.after(seconds, resume)
+
+    def leave(self) -> None:
+        """End in order: write a checkpoint, and tell the syncer."""
+        if self.session.alive and self._loaded:
+            self._save()
+        self.session.leave()
 
     def _make_join(self) -> LearnerJoined:
         trainer = self._trainer
@@ -168,7 +192,7 @@ class SimulatedLearner:
             self._between_steps()
 
     def _between_steps(self) -> None:
-        if not self.session.alive:
+        if not self.session.alive or self._environment.clock.now < self._paused_until:
             return
         self._swap_in()
         for request in self._requests.take():
@@ -188,6 +212,10 @@ class SimulatedLearner:
         self._environment.clock.after(seconds, partial(self._step_done, seconds))
 
     def _step_done(self, seconds: float) -> None:
+        if self._step_delay_seconds:
+            delay, self._step_delay_seconds = self._step_delay_seconds, 0.0
+            self._environment.clock.after(delay, partial(self._step_done, seconds))
+            return
         self._in_step = False
         if not self.session.alive:
             return
@@ -199,9 +227,12 @@ class SimulatedLearner:
         else:
             self._finished = (result, seconds)
             if trainer.steps % self._environment.job.training.checkpoint_every_steps == 0:
-                self._disk.trainer = trainer.state()
-                self._disk.residuals = dict(self._encoder.residuals())
+                self._save()
         self._between_steps()
+
+    def _save(self) -> None:
+        self._disk.trainer = self._trainer.state()
+        self._disk.residuals = dict(self._encoder.residuals())
 
     def _report(self) -> None:
         """Stage what will be requested next, then report the step, which makes the request due."""

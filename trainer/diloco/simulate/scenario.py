@@ -3,18 +3,13 @@
 Plain values and checks; random faults are drawn from a seed that is passed in.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-
-class ScenarioError(ValueError):
-    """An invalid scenario; the text names the part, its value and what is allowed."""
-
-
-def _check(name: str, value: float, *, at_least: float) -> None:
-    if not value >= at_least:
-        raise ScenarioError(f"{name} is {value}: it must be at least {at_least:g}")
+from diloco.simulate.checks import ScenarioError, above_zero, at_least
+from diloco.simulate.failures import Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +18,13 @@ class Link:
 
     latency_seconds: float = 0.005
     bytes_per_second: float = 1e9
+    jitter_seconds: float = 0.0
+    """Standard deviation of what a message takes longer than the latency."""
 
     def __post_init__(self) -> None:
-        _check("link.latency_seconds", self.latency_seconds, at_least=0)
-        if not self.bytes_per_second > 0:
-            raise ScenarioError(f"link.bytes_per_second is {self.bytes_per_second}: it must be above 0")
+        at_least(0, "link.jitter_seconds", self.jitter_seconds)
+        at_least(0, "link.latency_seconds", self.latency_seconds)
+        above_zero("link.bytes_per_second", self.bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +37,16 @@ class Profile:
     """Standard deviation of that duration, as a share of it."""
     start_seconds: float = 0.0
     link: Link = Link()
+    lines: tuple[str, ...] = ()
+    """Names of the shared lines that its connection passes."""
+    notice_seconds: float = 0.0
+    """From the notice of a preemption to its end."""
 
     def __post_init__(self) -> None:
-        if not self.step_seconds > 0:
-            raise ScenarioError(f"step_seconds is {self.step_seconds}: it must be above 0")
-        _check("jitter", self.jitter, at_least=0)
-        _check("start_seconds", self.start_seconds, at_least=0)
+        above_zero("step_seconds", self.step_seconds)
+        at_least(0, "jitter", self.jitter)
+        at_least(0, "start_seconds", self.start_seconds)
+        at_least(0, "notice_seconds", self.notice_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,14 @@ class Scenario:
     """By learner id; other learners have ``default``."""
     default: Profile = Profile()
     faults: tuple[Fault, ...] = ()
+    failures: Mapping[str, Failures] = field(default_factory=dict)
+    """By learner id: what makes it stand still at times drawn from ``seed``. Others never do."""
+    lines: Mapping[str, float] = field(default_factory=dict)
+    """Bytes a second, each way, of the lines that learners share, by name."""
     merge_seconds: float = 0.005
+    """What every merge takes. One is made at a time."""
+    merge_bytes_per_second: float = math.inf
+    """Rate at which a merge reads its members' outer gradients, as f32, besides."""
     reconnect_seconds: float = 1.0
     """How long a learner waits before it tries a broken link again."""
     deadline_seconds: float = 1e5
@@ -85,14 +93,16 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check("merge_seconds", self.merge_seconds, at_least=0)
-        if not self.reconnect_seconds > 0:
-            raise ScenarioError(f"reconnect_seconds is {self.reconnect_seconds}: it must be above 0")
+        at_least(0, "merge_seconds", self.merge_seconds)
+        above_zero("merge_bytes_per_second", self.merge_bytes_per_second)
+        for name, rate in self.lines.items():
+            above_zero(f"lines[{name}]", rate)
+        above_zero("reconnect_seconds", self.reconnect_seconds)
 
     def check_learners(self, learners: Iterable[str]) -> None:
         """Raise ScenarioError if a profile or a fault names a learner that the job does not have."""
         known = tuple(learners)
-        named = [*self.profiles, *(fault.learner for fault in self.faults)]
+        named = [*self.profiles, *self.failures, *(fault.learner for fault in self.faults)]
         for learner in named:
             if learner not in known:
                 raise ScenarioError(f"the scenario names learner {learner!r}; the job has {', '.join(known)}")
@@ -109,8 +119,7 @@ def faults_every(
 
     ``make`` is called with the learner and the moment, in seconds.
     """
-    if not seconds > 0:
-        raise ScenarioError(f"seconds between faults is {seconds}: it must be above 0")
+    above_zero("seconds between faults", seconds)
     draw = random.Random(f"faults/{seed}")  # noqa: S311 - a scenario, no secret
     faults = []
     for stretch in range(int(until_seconds // seconds)):

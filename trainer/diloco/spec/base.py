@@ -21,6 +21,7 @@ HOST = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*|[0-9a
 _OCTET = r"(25[0-5]|(2[0-4]|1[0-9]|[1-9]?)[0-9])"
 ADDRESS_RANGE = rf"^({_OCTET}(\.{_OCTET}){{3}}/([12]?[0-9]|3[0-2])|[0-9a-f:]+/(1[01][0-9]|12[0-8]|[1-9]?[0-9]))$"
 RATE = r"^[1-9][0-9]{0,5}(\.[0-9]{1,3})?[kMG](bit|B)/s$"
+LINK_RATE = r"^(unlimited|[0-9][0-9._e+-]* ?([kMGT]|[KMG]i)?(bit|B)/s)$"
 SIZE = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 _NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
 QUANTITY = rf"^(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?$"
@@ -53,6 +54,7 @@ PATTERNS_IN_WORDS = {
     HOST: "a name in DNS or an address, such as syncer.example.com or 203.0.113.7",
     ADDRESS_RANGE: "a range of addresses such as 203.0.113.0/24",
     RATE: "a rate such as 500Mbit/s or 62.5MB/s",
+    LINK_RATE: "a rate such as 500Mbit/s or 62.5MB/s, or unlimited",
     SIZE: "a quantity of bytes such as 10Gi",
     QUANTITY: "a quantity such as 500m or 16Gi",
     BUFFER_SIZES: "three sizes in bytes, the smallest first, such as 4096 131072 67108864",
@@ -66,7 +68,7 @@ PATTERNS_IN_WORDS = {
     ENV_NAME: "a name of printable characters other than =",
     MOUNT_PATH: "a path without a colon, such as /data",
     MEDIUM: "Memory, HugePages or HugePages-SIZE",
-    REASON: "a word such as WaitingForLearners",
+    REASON: "a word such as QuorumMissing",
 }
 """Descriptions of the fields' patterns, for errors and the reference page."""
 

@@ -30,10 +30,11 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     pods = job_now.pods_by_set or {}
     causes += bad_node_causes([(one, pods.get(set_of(one), {})) for one in job_now.workloads], job_now.now)
     out = frozenset[str]().union(*(one.out_learners for one in job_now.workloads))
-    known = Spared(spared=out, lost=lost)
+    undeletable = job_now.observed.pods_forbidden
+    known = Spared(spared=out, lost=lost, undeletable=undeletable)
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync)
-        known = Spared(present(view), given_up(view) | out, lost, cut_off(view))
+        known = Spared(present(view), given_up(view) | out, lost, cut_off(view), undeletable)
     return causes + learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
 
 
@@ -75,6 +76,6 @@ def taken_causes(taken: frozenset[ChildKey], retained: Object | None) -> list[Ca
             f"claim {key.name} holds the training of an earlier job of this name; to go on with it, set "
             "spec.syncer.storage.adoptRetained: true; to start from zero, delete the claim or use another name"
         )
-        return [Cause(Reason.VOLUME_RETAINED, text), *taken_causes(taken - {key}, None)]
+        return [Cause(Reason.NAME_TAKEN, text), *taken_causes(taken - {key}, None)]
     named = shortlist(sorted(map(str, taken)))
     return [Cause(Reason.NAME_TAKEN, f"names taken by another owner: {named}")] if taken else []

@@ -23,11 +23,11 @@ from diloco_operator.decide.causes.pods import (
     pod_problem,
     running_since,
 )
-from diloco_operator.decide.objects.workloads import PoolWorkload, component, index_of, rollout_waits
+from diloco_operator.decide.objects.workloads import PoolWorkload, component, index_of, is_outdated
 from diloco_operator.decide.observed import ChildKey, Object, PodList, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line
-from diloco_operator.manifests.placement.holds import is_held_back
+from diloco_operator.manifests.placement.holds import creates_gated
 from diloco_operator.names import PoolKey
 
 JOIN_SECONDS = 60.0
@@ -78,6 +78,8 @@ class Spared:
     """Uids of pods on nodes that do not respond. Their causes are reported elsewhere (`lost_pods`)."""
     cut_off: Mapping[str, float] = field(default_factory=dict)
     """Seconds since the syncer last heard of learners that have lost their session."""
+    undeletable: frozenset[str] = frozenset()
+    """Clusters whose API server refuses to delete pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,23 @@ def learner_causes(workloads: Iterable[PoolWorkload], looked: PodList, known: Sp
         missed = len({_learner(workload, pod) for pod in lost} - known.spared)
         causes += _grouped(without_waiting(workload, problems, missed), _counted(workload))
         causes += _forbidden(workload, looked.events)
-        # Of a set whose pods are held back, the controller waits for none (`held_pods`).
-        given_up = not is_held_back(workload.live) and any(_learner(workload, one.pod) in known.spared for one in own)
-        waiting = rollout_waits(workload)
-        if waiting and (problems or given_up or lost):
-            text = f"{waiting} of {workload.desired} learners of {workload.pool} do not have the new template yet: "
-            causes.append(Cause(Reason.ROLLOUT_WAITING, f"{text}other pods of the pool are not ready"))
+        why = "other pods of the pool are not ready" if problems or lost else ""
+        if workload.key.cluster in known.undeletable:
+            why = "the operator has no right to delete pods there"
+        causes += _rollout(workload, own, why)
     return causes
+
+
+def _rollout(workload: PoolWorkload, own: Iterable[PodObserved], why: str) -> Iterator[Cause]:
+    """Learners that do not get a changed template; ``why``: empty: they do, one after the other."""
+    live = workload.live
+    if live is None or creates_gated(live) or not why:
+        return
+    old = {_learner(workload, one.pod) for one in own if is_outdated(one.pod, live)}
+    waiting = len(old - {f"{workload.pool}/{index}" for index in workload.held})
+    if waiting:
+        text = f"{waiting} of {workload.desired} learners of {workload.pool} do not have the new template yet: {why}"
+        yield Cause(Reason.ROLLOUT_WAITING, text)
 
 
 def waiting_learners(

@@ -19,13 +19,9 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "merged.",
             "Degraded says why the others do not train. Or scale a pool up.",
         ),
-        Reason.WAITING_FOR_SYNCER: normal(
-            "The syncer's pod is not ready yet: it waits for a node, pulls its image, starts, or loads a checkpoint.",
-            "If this lasts, Degraded says why.",
-        ),
-        Reason.WAITING_FOR_LEARNERS: normal(
-            "The syncer runs but no learner trains yet: they wait for nodes, pull their image, start, or load the "
-            "model.",
+        Reason.WAITING: normal(
+            "The syncer's pod is not ready, or no learner trains yet: a pod waits for a node, pulls its image, starts, "
+            "or loads the model or a checkpoint. The message says which.",
             "If this lasts, Degraded says why.",
         ),
         Reason.TRAINING: normal(
@@ -45,15 +41,12 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Resume with `suspend: false`: the job goes on from its last checkpoint.",
         ),
         Reason.RESUMED: normal(
-            "The job was suspended and continues from its checkpoint.",
+            "The job continues from its last checkpoint: it was suspended, or it was complete and `training.tokens` "
+            "was raised above what is merged. Its deadline starts over.",
         ),
         Reason.BUDGET_REACHED: normal(
             "`training.tokens` tokens are merged and the model is exported; `status.model` says where.",
             "Copy the model before `ttlSecondsAfterFinished` deletes the job and its volume.",
-        ),
-        Reason.BUDGET_RAISED: normal(
-            "The job was complete, and `training.tokens` was raised above what is merged: it goes on from its last "
-            "checkpoint, and its deadline starts over.",
         ),
         Reason.DEADLINE_EXCEEDED: warning(
             "`activeDeadlineSeconds` have passed since the job was started or last resumed.",
@@ -72,31 +65,24 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "delete them with `diloco cluster orphans`.",
         ),
         Reason.LOST_POD_DELETED: warning(
-            "The operator has deleted a learner's pod by force, because its node did not respond. If the job runs, "
-            "another one starts.",
-            "Look at that node. If the pod's process still runs there, the syncer turns it away.",
-        ),
-        Reason.SYNCER_POD_RELEASED: warning(
-            "The operator has deleted the syncer's pod by force, because the annotation `diloco.dev/syncer-stopped` "
-            "says that its machine is off.",
-            "Nothing. If the next pod cannot mount the volume for more than six minutes, taint the node: see 'A node "
-            "is lost' below.",
+            "The operator has deleted a pod by force, because its node did not respond: a learner's, or the syncer's "
+            "once the annotation `diloco.dev/syncer-stopped` says that its machine is off. If the job runs, another "
+            "one starts.",
+            "Look at that node. If a learner's process still runs there, the syncer turns it away. If the syncer's "
+            "next pod cannot mount the volume for more than six minutes, taint the node: see 'A node is lost' below.",
         ),
         Reason.LEARNER_HELD: normal(
             "The pod of a learner that is given up, in `excludedIndices` or placed in part was deleted to free its "
             "node. The next pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
         ),
         Reason.LEARNER_READMITTED: normal(
-            "The syncer lets a learner that was given up join again, because the annotation `diloco.dev/readmit` "
-            "names it. Its restarts are counted from zero, and its pod may have a node.",
-        ),
-        Reason.GIVEN_UP_FORGOTTEN: normal(
-            "A learner that was given up may join again: the syncer was started from a checkpoint that is older than "
-            "the giving up.",
-            "If it goes on failing, it is given up again.",
+            "A learner that was given up may join again: the annotation `diloco.dev/readmit` names it, or the syncer "
+            "was started from a checkpoint that is older than the giving up. Its pod may have a node, and after the "
+            "annotation its restarts are counted from zero.",
         ),
         Reason.POOL_SCALED: normal(
-            "The manifest asks for more or fewer learners of a pool than before.",
+            "The manifest asks for more or fewer learners of a pool than before. Or learners found no node for "
+            "`fallbackAfterSeconds` and run in the region's next pool, or no longer do.",
         ),
         Reason.ROLLOUT_STARTED: normal(
             "The manifest has changed the template of pods that run: learners are replaced one at a time, the syncer "
@@ -110,16 +96,6 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.LEARNERS_BACK: normal(
             "Learners have joined the syncer again, after they were lost or had left. Told at most once a minute.",
-        ),
-        Reason.FALLBACK_CHANGED: normal(
-            "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many "
-            "more; or they have nodes again, or are given up or left out, and it has fewer.",
-        ),
-        Reason.PLACED_IN_PART: warning(
-            "Only some pods of a learner of several nodes found a node for a minute, or `fallbackAfterSeconds`. All of "
-            "them are held back, so that none keeps a node. They are tried again after one to ten minutes, one "
-            "learner of a pool at a time.",
-            "If nodes are being added: nothing. Otherwise lower the pool's `learners`.",
         ),
         Reason.AS_EXPECTED: normal(
             "Nothing to report.",

@@ -4,9 +4,8 @@ A held pod exists, because a StatefulSet has no gaps, but a scheduling gate keep
 set when a pod is created. So the set's template has the gate until each pod to hold was created with it (`_gate`); then
 the template is as before. Pods that were created meanwhile and should run are deleted, and created again without it.
 
-While pods are held, the set's controller replaces none on its own account (OnDelete). What a changed template needs is
-done here: one learner after the other, as the controller does it, but without waiting for those that are held. Of
-learners of several nodes that is always done here, as the end of one of its pods ends the others.
+The set's controller replaces no pod on its own account (OnDelete). What a changed template needs is done here: one
+learner after the other, with all of its pods, as the end of one ends the others. It waits for none that is held.
 
 Nothing is remembered: what is held is in the manifest and the status, and how far it is shows in the pods.
 """
@@ -20,6 +19,7 @@ from diloco_operator.decide.causes.pods import is_lost, is_ready, node_of
 from diloco_operator.decide.objects.workloads import (
     PoolWorkload,
     index_of,
+    is_outdated,
     number_of,
     seen_by_controller,
     status_of,
@@ -27,7 +27,7 @@ from diloco_operator.decide.objects.workloads import (
 from diloco_operator.decide.observed import ChildKey, Object, PodObserved
 from diloco_operator.decide.plan import PodDeletion
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.manifests.placement.holds import creates_gated, has_gate, held_back, is_held_back, is_on_delete
+from diloco_operator.manifests.placement.holds import creates_gated, has_gate
 
 MOST_WITH_THEM: Final = 16
 """Other pods of a set that may be created with the gate, because they are missing too (ours): they start a little
@@ -44,8 +44,6 @@ SetUid = tuple[str, str]
 class Holding:
     """What is done about the held pods of one set."""
 
-    on_delete: bool = False
-    """Its controller must replace no pods on its own account."""
     gate: bool = False
     """Pods that it creates now are held back."""
     delete: tuple[PodDeletion, ...] = ()
@@ -86,35 +84,25 @@ def holding(
         lost_after_seconds: How long after its grace period a pod counts as lost.
         may_delete: The API server has not refused to delete pods there.
     """
-    live, several = workload.live, workload.nodes > 1
+    live = workload.live
     held = frozenset(index for index in workload.pods_of(workload.held) if index < workload.pods)
     if live is None:
         gate = bool(held) and workload.pods - len(held) <= MOST_WITH_THEM
-        return Holding(bool(held or several), gate, held=None)
-    if not (held or several or is_held_back(live)):
-        return Holding()
+        return Holding(gate, held=None if held else 0)
     # An empty list may be of a cluster that could not be asked.
     if pods is None or (not pods and number_of(status_of(live).get("replicas"))):
-        return Holding(is_on_delete(live) or several, creates_gated(live), held=None)
-    # Without the right to delete pods, none can be held back, and the controller has to replace them.
+        return Holding(creates_gated(live), held=None if held else 0)
+    # Without the right to delete pods, none can be held back.
     held = held if may_delete else frozenset()
     # A pod of another name is none of its set, whatever its owner reference says.
     pods = {index: pod for index, pod in pods.items() if pod["metadata"].get("name") == f"{workload.key.name}-{index}"}
     own = _Pods(pods, held, workload.pods, now)
     gate = _gate(own, lost_after_seconds)
     gated = {index for index, pod in pods.items() if has_gate(pod.get("spec"))}
-    # The controller would replace gated pods too, but only after waiting for others.
-    on_delete = bool(held or ((gated or several) and may_delete))
-    delete = _deletions(workload, live, own, gate=gate, on_delete=on_delete) if may_delete else ()
+    delete = _deletions(workload, live, own, gate=gate) if may_delete else ()
     again = _SOON_SECONDS if delete or gate != creates_gated(live) else float("inf")
     whole = sum(workload.pods_of({one}) <= held & gated for one in workload.held)
-    return Holding(on_delete, gate, delete, whole, again)
-
-
-def as_held(one: Object, found: Holding) -> Object:
-    """A set as it has to be; ``one``: as it is while nothing is held."""
-    # The gate in one write with the strategy, or the controller would replace every pod.
-    return held_back(one, gated=found.gate) if found.on_delete or found.gate else one
+    return Holding(gate, delete, whole, again)
 
 
 def _gate(own: _Pods, lost_after_seconds: float) -> bool:
@@ -129,9 +117,7 @@ def _done(pod: Object | None, now: datetime, lost_after_seconds: float) -> bool:
     return pod is not None and (has_gate(pod.get("spec")) or is_lost(pod, now, lost_after_seconds))
 
 
-def _deletions(
-    workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool, on_delete: bool
-) -> tuple[PodDeletion, ...]:
+def _deletions(workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool) -> tuple[PodDeletion, ...]:
     """The pods to be created anew, by a template that the controller has seen."""
     if not seen_by_controller(live) or creates_gated(live) != gate:
         return ()
@@ -142,7 +128,7 @@ def _deletions(
     waiting = [index for index, pod in sorted(there.items()) if index not in own.held and has_gate(pod.get("spec"))]
     if waiting:
         return _of(workload, there, waiting, None)
-    if not (on_delete and is_on_delete(live) and all(index in there for index in own.others)):
+    if not all(index in there for index in own.others):
         return ()
     return _of(workload, there, _outdated(workload, live, own, there), None)
 
@@ -152,17 +138,10 @@ def _outdated(workload: PoolWorkload, live: Object, own: _Pods, there: Mapping[i
 
     Of one that does not work first, then from the last on.
     """
-    old = [index for index in own.others if _is_outdated(there[index], live)]
+    old = [index for index in own.others if is_outdated(there[index], live)]
     broken = {workload.learner_of(index) for index in own.others if not is_ready(there[index])}
     due = [index for index in old if workload.learner_of(index) in broken] if broken else old
     return [index for index in due if workload.learner_of(index) == workload.learner_of(due[-1])]
-
-
-def _is_outdated(pod: Object, live: Object) -> bool:
-    """Whether a pod has another template than its set, by what the controller has seen. False: not known either."""
-    own = (pod["metadata"].get("labels") or {}).get("controller-revision-hash")
-    wanted = status_of(live).get("updateRevision")
-    return bool(own and wanted) and own != wanted
 
 
 def _of(

@@ -239,7 +239,7 @@ def _syncers(job_now: JobNow, gone: Iterable[PodObserved]) -> tuple[list[PodDele
         name, uid, node = str(observed.pod["metadata"].get("name", "")), uid_of(observed.pod), node_of(observed.pod)
         why = _undeletable(job_now, observed)
         if stopped == uid and why is None and observed.pod["metadata"].get("deletionTimestamp"):
-            deletion = PodDeletion(ChildKey(POD, name), uid, Reason.SYNCER_POD_RELEASED, "the syncer", node)
+            deletion = PodDeletion(ChildKey(POD, name), uid, Reason.LOST_POD_DELETED, "the syncer", node)
             released.append(deletion)
             continue
         text = (

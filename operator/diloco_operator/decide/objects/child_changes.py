@@ -8,13 +8,13 @@ from diloco_operator.decide.certificates import JobIdentity, certificates
 from diloco_operator.decide.clusters import HOME
 from diloco_operator.decide.ending.stopping import scaled_down
 from diloco_operator.decide.job_now import JobNow
-from diloco_operator.decide.learners.held_pods import as_held
 from diloco_operator.decide.objects.drift import is_due
 from diloco_operator.decide.objects.templates import default_image, described, kept
 from diloco_operator.decide.objects.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, is_told_to_leave, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
 from diloco_operator.manifests import Inputs, Placed, Scale, all_children, choose_images
+from diloco_operator.manifests.placement.holds import held_back
 from diloco_operator.signing import CertificateMaker
 
 SECRET = "Secret"  # noqa: S105  # a kind
@@ -72,9 +72,7 @@ def _as_it_runs(one: Object, cluster: str, live: Mapping[ChildKey, Object]) -> O
 def _held(one: Object, cluster: str, job_now: JobNow) -> Object:
     key = ChildKey.of(one, cluster)
     holding = job_now.holdings.get(key)
-    if holding is None or not one["spec"]["replicas"]:
-        return one
-    return as_held(one, holding)
+    return held_back(one) if holding is not None and holding.gate and one["spec"]["replicas"] else one
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 A learner of several nodes has a pod on each. Everything is decided by learner; `PoolWorkload` knows whose a pod is.
 """
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +14,7 @@ from diloco_operator import labels, names
 from diloco_operator.decide.causes.pods import is_ready
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.status.text import parsed_time
-from diloco_operator.manifests.placement.holds import creates_gated, is_on_delete
+from diloco_operator.manifests.placement.holds import creates_gated
 from diloco_operator.names import PoolKey, SetNames
 
 STATEFUL_SET = "StatefulSet"
@@ -150,21 +149,21 @@ class PoolWorkload:
         return number_of(status_of(self.live).get("replicas"))
 
 
-def rollout_waits(workload: PoolWorkload) -> int:
-    """Number of learners without the changed template yet; 0: all have it, or it is not known.
-
-    A StatefulSet changes its pods one after the other, from the last to the first, and waits for each to be ready.
-    """
-    status = status_of(workload.live)
+def may_have_outdated(workload: PoolWorkload) -> bool:
+    """Whether pods that should run may have another template than their set: they have, are missing, or end."""
+    live, status = workload.live, status_of(workload.live)
     # While pods to be held back are created, the others have another template, and keep it.
-    live = workload.live
-    if live is None or creates_gated(live) or not seen_by_controller(live) or "updatedReplicas" not in status:
-        return 0
-    if status.get("currentRevision") == status.get("updateRevision"):
-        return 0  # there is one template: a pod that is missing, or ends, counts as not updated too
-    kept = len(workload.held) * workload.nodes if is_on_delete(live) else 0
-    outdated = max(0, workload.pods - kept - number_of(status["updatedReplicas"]))
-    return math.ceil(outdated / workload.nodes)
+    if live is None or creates_gated(live) or not seen_by_controller(live) or not status.get("updateRevision"):
+        return False
+    updated = number_of(status.get("updatedReplicas"))  # left out where it is 0
+    return updated < workload.pods - len(workload.held) * workload.nodes
+
+
+def is_outdated(pod: Object, live: Object) -> bool:
+    """Whether a pod has another template than its set, by what the controller has seen. False: not known either."""
+    own = (pod["metadata"].get("labels") or {}).get("controller-revision-hash")
+    wanted = status_of(live).get("updateRevision")
+    return bool(own and wanted) and own != wanted
 
 
 def pool_workloads(

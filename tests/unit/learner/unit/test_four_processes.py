@@ -1,37 +1,25 @@
 """Four processes train as one does, however they hold the model; some have fewer rows of a tensor, or none."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.units import Unit, unit_of
-from tests.support.units import alone, check_alike, job_of, write_documents
+from testbed.units import StartedUnit
+from tests.support.units import alone, check_alike, job_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
 
 
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unit]:
-    with unit_of(4, tmp_path_factory.mktemp("unit")) as unit:
-        yield unit
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_documents(tmp_path_factory.mktemp("text"))
-
-
 @pytest.mark.parametrize("micro", [None, 1])
 @pytest.mark.parametrize("parallelism", ["FSDP", "HSDP", "DDP"])
-def test_four_processes_train_as_one(four: Unit, text: Path, parallelism: str, micro: int | None) -> None:
+def test_four_processes_train_as_one(four: StartedUnit, text: Path, parallelism: str, micro: int | None) -> None:
     training: dict[str, Any] = {"batchSize": 8, "microBatchSize": micro}
     check_alike(four, job_of(text, sync={"fragments": 12}, training=training), parallelism)
 
 
 @pytest.mark.parametrize("parallelism", ["FSDP", "HSDP", "DDP"])
-def test_a_first_step_of_muon_is_that_of_one_process(four: Unit, text: Path, parallelism: str) -> None:
+def test_a_first_step_of_muon_is_that_of_one_process(four: StartedUnit, text: Path, parallelism: str) -> None:
     muon = {"batchSize": 8, "optimizer": {"type": "Muon", "clipNorm": 0}}
     one = alone(job := job_of(text, training=muon))
     one.step(0.0)

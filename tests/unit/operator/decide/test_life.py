@@ -29,7 +29,7 @@ def test_a_job_is_applied_trains_and_completes_with_its_model_on_the_claim() -> 
     w = World()
     w.reconcile()
     assert Counter(kind for kind, _ in w.home.objects) == KINDS
-    assert (w.status["phase"], w.status["reason"]) == ("Pending", "WaitingForSyncer")
+    assert (w.status["phase"], w.status["reason"]) == ("Pending", "Waiting")
     w.run(60)
     assert (w.status["phase"], w.status["reason"]) == ("Training", "Training")
     assert w.status["startTime"] == stamp(START)
@@ -43,7 +43,7 @@ def test_a_job_is_applied_trains_and_completes_with_its_model_on_the_claim() -> 
     assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("True", "BudgetReached")
     assert not w.pods.pods
     assert ("PersistentVolumeClaim", "demo-syncer") in w.home.objects
-    assert [event.reason for event in w.events] == ["WaitingForSyncer", "Training", "BudgetReached"]
+    assert [event.reason for event in w.events] == ["Waiting", "Training", "BudgetReached"]
 
 
 def test_the_end_is_recorded_before_anything_is_stopped() -> None:
@@ -231,13 +231,13 @@ def test_a_complete_job_goes_on_from_its_checkpoint_with_a_larger_budget() -> No
     raised_at = w.now
     raise_budget(w, 100_000)
     w.reconcile()
-    assert (w.status["phase"], w.status["reason"]) == ("Pending", "BudgetRaised")
+    assert (w.status["phase"], w.status["reason"]) == ("Pending", "Resumed")
     assert not {"startTime", "completionTime", "model"} & w.status.keys()
     told = "the job was complete with 60000 tokens merged, and spec.training.tokens was raised"
-    assert [(event.reason, event.message) for event in w.events[-1:]] == [("BudgetRaised", told)]
+    assert [(event.reason, event.message) for event in w.events[-1:]] == [("Resumed", told)]
     w.run(60)
     assert w.status["phase"] == "Training"
-    assert (w.condition("Complete")["status"], w.condition("Complete")["reason"]) == ("False", "BudgetRaised")
+    assert (w.condition("Complete")["status"], w.condition("Complete")["reason"]) == ("False", "Resumed")
     assert w.status["startTime"] == stamp(raised_at)
     assert (w.status["syncer"]["epoch"], w.status["progress"]["tokens"] > 60_000) == (2, True)
     w.run(200)
@@ -271,7 +271,7 @@ def test_a_budget_raised_before_a_complete_jobs_pods_are_gone_is_trained() -> No
     uids = {pod["metadata"]["uid"] for pod in w.pods.pods.values()}
     raise_budget(w, 100_000)
     w.run(10)
-    assert (w.condition("Complete")["reason"], w.status["phase"]) == ("BudgetRaised", "Training")
+    assert (w.condition("Complete")["reason"], w.status["phase"]) == ("Resumed", "Training")
     assert {pod["metadata"]["uid"] for pod in w.pods.pods.values()} == uids
     w.run(250)
     assert (w.status["phase"], w.status["progress"]["tokens"]) == ("Complete", 100_000)

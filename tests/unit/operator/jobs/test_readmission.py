@@ -10,7 +10,6 @@ from tests.unit.operator.jobs.training_cluster import (
     gated,
     give_up,
     given_up,
-    old_set,
     pool,
     reasons,
     uids,
@@ -41,7 +40,6 @@ def test_the_annotation_lets_it_back_in_once() -> None:
     assert GIVEN_UP in w.syncers["demo"].joined
     assert "diloco.dev/readmit" not in w.job()["metadata"]["annotations"]
     assert READMITTED_FILE not in w.home.of_kind("ConfigMap")["demo-job"]["data"]
-    assert old_set(w).get("updateStrategy", {}).get("type") != "OnDelete"
     assert "givenUp" not in pool(w)
     assert "held" not in pool(w)
     assert reasons(w).count("LearnerReadmitted") == 1
@@ -108,7 +106,7 @@ def test_the_wrong_index_is_told_once_with_the_right_one() -> None:
     assert "LearnerReadmitted" not in reasons(w)
 
 
-def test_a_giving_up_that_the_syncer_forgot_is_not_called_an_order() -> None:
+def test_a_giving_up_that_the_syncer_forgot_is_told_as_such() -> None:
     w = given_up()
     del w.pods.troubles[MIDDLE]
     (syncer,) = w.home.pods_of("syncer", "demo")
@@ -119,8 +117,7 @@ def test_a_giving_up_that_the_syncer_forgot_is_not_called_an_order() -> None:
     w.run(90)
     assert gated(w) == set()
     assert GIVEN_UP in w.syncers["demo"].joined
-    assert "LearnerReadmitted" not in reasons(w)
-    (told,) = [event for event in w.api.events if event["reason"] == "GivenUpForgotten"]
+    (told,) = [event for event in w.api.events if event["reason"] == "LearnerReadmitted"]
     assert told["note"].startswith(f"{GIVEN_UP} may join again: the syncer was started again, from a checkpoint")
 
 

@@ -42,7 +42,7 @@ def test_a_retained_claim_outlives_its_job_and_is_not_taken_unasked() -> None:
     assert w.home.objects[CLAIM] == before
     assert not w.home.pods_of("syncer", "demo")
     degraded = w.condition("Degraded")
-    assert degraded["reason"] == "VolumeRetained"
+    assert degraded["reason"] == "NameTaken"
     assert "set spec.syncer.storage.adoptRetained: true" in degraded["message"]
     # Until it is asked to.
     w.change(syncer={"storage": {"adoptRetained": True}})

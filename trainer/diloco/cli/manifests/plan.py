@@ -11,15 +11,23 @@ from diloco.cli.manifests.plan_model import model_of
 from diloco.cli.manifests.plan_view import plan_view
 from diloco.plan.document import document
 from diloco.plan.plan import make_plan
-from diloco.plan.world import read_world
 from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_OK
 from diloco.spec import load_job
 from diloco.spec.quantities import parse_bytes
+from diloco.world.reading import read_world
 
 
 def plan(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.", show_default=False)],
+    world: Annotated[
+        Path | None,
+        typer.Option(
+            "--world",
+            metavar="WORLD",
+            help="A world file: links, step times, failures, prices. --link and --step change it.",
+        ),
+    ] = None,
     link: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,6 +84,7 @@ def plan(
       diloco plan job.yaml --link '*=1Gbit/s,20ms' --step '*=0.5'
       diloco plan job.yaml --link us-west=200Mbit/s,80ms --step us-east=0.4 --step us-west=0.9
       diloco plan job.yaml --link us-west=25MB/s,80ms --link syncer=1Gbit/s
+      diloco plan job.yaml --world world.yaml
       diloco plan own-model.yaml --parameters 1.3B --link '*=1Gbit/s' --step '*=2.5' --json
       diloco plan own-model.yaml --hf models/qwen3 --link '*=1Gbit/s,80ms' --step '*=2.5'
 
@@ -85,8 +94,8 @@ def plan(
     does not fit or needs step times to tell, 2 for an error in the input.
     """
     manifest = load_job(job)
-    world = read_world(manifest.spec, link or (), step or ())
-    made = make_plan(manifest, world, *model_of(manifest.spec, parameters, hf, passes=device_memory is not None))
+    given = read_world(manifest.spec, link or (), step or (), file=world)
+    made = make_plan(manifest, given, *model_of(manifest.spec, parameters, hf, passes=device_memory is not None))
     if device_memory is not None:
         made = replace(made, device_bytes=parse_bytes("--device-memory", device_memory))
     if as_json:

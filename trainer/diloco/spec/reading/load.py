@@ -31,8 +31,10 @@ def load_job(path: str | Path) -> DiLoCoJob:
     return parse_job(read_manifest(path), str(path))
 
 
-def read_manifest(path: str | Path) -> str:
+def read_manifest(path: str | Path, what: str = "a manifest") -> str:
     """The text of a manifest's file, without a byte order mark. A pipe is read if it delivers data in time.
+
+    ``what``: what the file is, in errors.
 
     Raises:
         SpecError: it cannot be read, is not text, or is too large.
@@ -42,13 +44,13 @@ def read_manifest(path: str | Path) -> str:
         content = _read(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise SpecError([Problem(source, f"cannot be read: {reason}; use the path of a manifest")], source) from None
+        raise SpecError([Problem(source, f"cannot be read: {reason}; use the path of {what}")], source) from None
     if len(content) > MAXIMUM_BYTES:
-        raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; a manifest is a few KiB of YAML")
+        raise _unreadable(source, f"is larger than {MAXIMUM_BYTES // 1024} KiB; {what} is a few KiB of YAML")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _unreadable(source, "is not UTF-8 text; a manifest is YAML") from None
+        raise _unreadable(source, f"is not UTF-8 text; {what} is YAML") from None
 
 
 def parse_job(text: str, source: str = "manifest") -> DiLoCoJob:

@@ -44,9 +44,10 @@ def job_schema() -> SchemaReader:
     return SchemaReader(DiLoCoJob.model_json_schema())
 
 
-def translate(error: ValidationError) -> list[Problem]:
-    """All problems without duplicates, in the manifest's order."""
-    found = (problem for detail in error.errors(include_url=False) for problem in _problems(detail))
+def translate(error: ValidationError, schema: SchemaReader | None = None) -> list[Problem]:
+    """All problems without duplicates, in the document's order. ``schema``: the document's; default: the manifest's."""
+    reader = schema or job_schema()
+    found = (problem for detail in error.errors(include_url=False) for problem in _problems(reader, detail))
     return list(dict.fromkeys(found))
 
 
@@ -58,7 +59,7 @@ def path_text(location: Iterable[str | int]) -> str:
     return text.lstrip(".")
 
 
-def _problems(detail: "ErrorDetails") -> Iterator[Problem]:
+def _problems(reader: SchemaReader, detail: "ErrorDetails") -> Iterator[Problem]:
     location = detail["loc"]
     raised = detail.get("ctx", {}).get("error")
     if isinstance(raised, PartError):
@@ -69,16 +70,15 @@ def _problems(detail: "ErrorDetails") -> Iterator[Problem]:
     if detail["type"] == "too_short" and detail["input"]:
         # pydantic counts only valid items; invalid ones have problems of their own.
         return
-    yield Problem(path_text(location) or "manifest", _message(detail, location))
+    yield Problem(path_text(location) or "manifest", _message(reader, detail, location))
 
 
-def _message(detail: "ErrorDetails", location: _Location) -> str:
-    reader = job_schema()
+def _message(reader: SchemaReader, detail: "ErrorDetails", location: _Location) -> str:
     node, value, kind = reader.node(location), detail["input"], detail["type"]
     if kind == "missing":
         return f"is missing; use {reader.allowed(node)}"
     if kind == "extra_forbidden":
-        return _unknown_field(location)
+        return _unknown_field(reader, location)
     if kind.endswith(("_type", "_parsing", "_size")):
         return _wrong_type(reader, node, value)
     if kind in _VERDICTS:
@@ -111,8 +111,8 @@ def _count(text: str) -> int | None:
         return None
 
 
-def _unknown_field(location: _Location) -> str:
-    name, reader = _folded(str(location[-1])), job_schema()
+def _unknown_field(reader: SchemaReader, location: _Location) -> str:
+    name = _folded(str(location[-1]))
     here = reader.node(location[:-1])
     for known, message in ELSEWHERE.get(here.get("title", ""), {}).items():
         if _folded(known) == name:

@@ -15,14 +15,9 @@ from diloco.model.fragments import trained_parameters
 from diloco.spec import JobSpec
 from testbed.fake_world import Counted, fake_world
 from testbed.units import of_one
-from tests.support.units import job_of, write_documents
+from tests.support.units import job_of
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_documents(tmp_path_factory.mktemp("text"))
 
 
 RANKS = 8

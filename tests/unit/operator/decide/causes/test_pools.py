@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from testbed.virtual_cluster.operator_world import World, job_object
-from testbed.virtual_cluster.world_pods import crashed, running, unschedulable, waiting
+from testbed.virtual_cluster.world_pods import copied, crashed, running, unschedulable, waiting
 from tests.unit.operator.decide.training_world import OLD, degraded, lose
 
 NO_NODE = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
@@ -175,6 +175,21 @@ def test_a_syncer_without_a_node_says_if_its_learners_outrank_it() -> None:
         f"syncer unschedulable: {NO_NODE}; learners of this job have the priority 1000 and the syncer 0, so they can "
         "displace it: set spec.syncer.podTemplate.spec.priorityClassName"
     ) in degraded(w)[2]
+
+
+def test_learners_wait_for_a_changed_template_while_a_new_pod_has_no_node() -> None:
+    w = elastic_world(3)
+    regions = copied(w.job["spec"]["regions"])
+    regions[1]["pools"][0]["resources"] = {"limits": {"cpu": "8"}}
+    w.change(regions=regions)
+    w.pods.troubles[f"{OLD}2"] = unschedulable(NO_NODE)
+    w.run(90)
+    told = "2 of 3 learners of us-west/old do not have the new template yet: other pods of the pool are not ready"
+    assert told in degraded(w)[2]
+    assert pool(w)["training"] == 2
+    w.pods.troubles.clear()
+    w.run(90)
+    assert (degraded(w)[0], pool(w)["training"]) == ("False", 3)
 
 
 def test_with_one_template_no_pod_waits_for_another() -> None:

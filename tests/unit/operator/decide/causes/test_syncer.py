@@ -91,8 +91,8 @@ REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/ol
     ("field", "bad", "good", "reason", "words"),
     [
         ("too_fast", {"us-west/old/0"}, set(), "LearnersTooFast", f"us-west/old/0 {TOO_FAST}"),
-        ("unanswering", {"us-west/old/0": SILENT}, {}, "LearnersNotAnswering", f"us-west/old/0: {SILENT}"),
-        ("against", {"us-west/old/0"}, set(), "LearnersDisagreeing", f"us-west/old/0 {AGAINST}"),
+        ("unanswering", {"us-west/old/0": SILENT}, {}, "LearnersStalled", f"us-west/old/0: {SILENT}"),
+        ("against", {"us-west/old/0"}, set(), "LearnersDiverging", f"us-west/old/0 {AGAINST}"),
         ("tape_problem", "no space", "", "TapeFailing", "the tape is incomplete: no space"),
         ("backup_problem", "access denied", "", "BackupFailing", "the syncer cannot upload backups: access denied"),
         ("links", THIN_LINKS, FITS, "ScheduleMisfit", THIN_LINKS["reason"] + REMEDIES),

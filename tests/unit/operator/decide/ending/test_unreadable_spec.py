@@ -108,7 +108,7 @@ def test_a_lost_syncer_is_released_although_the_spec_cannot_be_read() -> None:
     w.job["metadata"]["annotations"] = {SYNCER_STOPPED: uid}
     w.pods.troubles.clear()
     w.run(60)
-    assert [one.reason for one in w.forced] == ["SyncerPodReleased"]
+    assert [one.reason for one in w.forced] == ["LostPodDeleted"]
     assert len(w.syncer.joined) == 4
 
 

@@ -7,7 +7,7 @@ import pytest
 from diloco_operator.decide.learners.held_pods import MOST_AT_ONCE, MOST_WITH_THEM, Holding, holding, pods_by_set
 from diloco_operator.decide.objects.workloads import PoolWorkload
 from diloco_operator.decide.observed import ChildKey, Object, PodObserved
-from diloco_operator.manifests.placement.holds import GATE, held_back, left_over, without_gate
+from diloco_operator.manifests.placement.holds import GATE, creates_gated, held_back, without_gate
 from diloco_operator.names import PoolKey
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -34,12 +34,11 @@ def pod(
     return found
 
 
-def live(*, gated: bool = False, on_delete: bool = True, seen: bool = True, replicas: int = 4) -> Object:
-    strategy = {"type": "OnDelete"} if on_delete else {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+def live(*, gated: bool = False, seen: bool = True, replicas: int = 4) -> Object:
     template = {"metadata": {}, "spec": {"schedulingGates": GATES} if gated else {}}
     return {
         "metadata": {"name": NAME, "uid": UID, "generation": 7},
-        "spec": {"updateStrategy": strategy, "template": template, "replicas": replicas},
+        "spec": {"template": template, "replicas": replicas},
         "status": {"observedGeneration": 7 if seen else 6, "replicas": replicas, "updateRevision": "new"},
     }
 
@@ -67,14 +66,15 @@ def deleted(found: Holding) -> list[str]:
 
 
 def test_a_set_without_held_pods_is_left_alone() -> None:
-    assert decide(live(on_delete=False), others(), held=set()) == Holding()
-    assert not decide(live(), others(), held=set()).on_delete
+    lists: tuple[dict[int, Object] | None, ...] = (others(), None, {})
+    assert [decide(live(), there, held=set()) for there in lists] == [Holding()] * 3
+    assert decide(None, None, held=set()) == Holding()
 
 
 WITH_GATE = pod(1, gated=True)
 ANOTHER_WITH_IT = others(p1=WITH_GATE, p3=pod(3, gated=True))
 STEPS: dict[str, tuple[Object, dict[int, Object], bool, list[str]]] = {
-    "without the gate no pod is deleted": (live(on_delete=False), others(), True, []),
+    "without the gate no pod is deleted": (live(), others(), True, []),
     "the controller has not seen the gate": (live(gated=True, seen=False), others(), True, []),
     "the controller has seen it": (live(gated=True), others(), True, [f"{NAME}-1"]),
     "the next pod is not there": (live(gated=True), {i: pod(i) for i in (0, 2, 3)}, True, []),
@@ -91,28 +91,26 @@ STEPS: dict[str, tuple[Object, dict[int, Object], bool, list[str]]] = {
 def test_a_held_pod_is_made_anew_with_a_gate_that_no_other_gets(step: str) -> None:
     item, there, gate, gone = STEPS[step]
     found = decide(item, there)
-    assert (found.on_delete, found.gate, deleted(found)) == (True, gate, gone)
+    assert (found.gate, deleted(found)) == (gate, gone)
     assert not any(one.by_force for one in found.delete)
 
 
-def test_the_strategy_stays_until_no_pod_has_the_gate() -> None:
-    found = decide(live(), others(p1=WITH_GATE), held=set())
-    assert (found.on_delete, deleted(found)) == (True, [f"{NAME}-1"])
+def test_the_pod_of_a_learner_that_is_let_back_in_is_made_anew() -> None:
+    assert deleted(decide(live(), others(p1=WITH_GATE), held=set())) == [f"{NAME}-1"]
     assert decide(live(), others(p1=WITH_GATE)).held == 1
 
 
 def test_pods_that_were_not_listed_change_nothing() -> None:
-    for item in (live(gated=True), live(), live(on_delete=False)):
+    for item in (live(gated=True), live()):
         lists: tuple[dict[int, Object] | None, ...] = (None, {})
         for unknown in lists:
             found = decide(item, unknown)
-            assert not left_over(held_back(item, gated=found.gate) if found.on_delete else item, item)
-            assert (found.delete, found.held) == ((), None)
+            assert (found.gate, found.delete, found.held) == (creates_gated(item), (), None)
 
 
 def test_without_the_right_to_delete_pods_none_is_held() -> None:
     found = decide(live(gated=True), others(), may_delete=False)
-    assert (found.on_delete, found.gate, found.delete) == (False, False, ())
+    assert (found.gate, found.delete) == (False, ())
 
 
 @pytest.mark.parametrize("missing", [MOST_WITH_THEM, MOST_WITH_THEM + 1])
@@ -132,13 +130,6 @@ def test_outdated_pods_are_replaced_one_by_one_without_the_held_one() -> None:
     assert deleted(decide(live(), others(p0=pod(0, revision="old"), p1=held, p2=broken))) == [f"{NAME}-2"]
     leaving = others(p0=pod(0, revision="old"), p1=held, p3=pod(3, leaving=0))
     assert deleted(decide(live(), leaving)) == []
-
-
-@pytest.mark.parametrize("item", [None, live(on_delete=False), live()])
-def test_of_several_nodes_only_the_operator_replaces_pods(item: Object | None) -> None:
-    found = decide(item, None, held=set(), learners=2, nodes=2)
-    assert (found.on_delete, found.gate, found.delete) == (True, False, ())
-    assert not decide(live(), others(), held=set(), learners=2, nodes=2, may_delete=False).on_delete
 
 
 def test_all_outdated_pods_of_one_learner_are_replaced_at_once() -> None:
@@ -182,7 +173,7 @@ def test_a_pod_of_another_name_or_owner_is_none_of_the_sets() -> None:
 def test_gates_of_others_stay_in_a_template() -> None:
     theirs = {"name": "kueue.x-k8s.io/admission"}
     item = {"spec": {"template": {"spec": {"schedulingGates": [theirs]}}}}
-    gated = held_back(item, gated=True)["spec"]["template"]
+    gated = held_back(item)["spec"]["template"]
     assert gated["spec"]["schedulingGates"] == [theirs, {"name": GATE}]
     assert without_gate(gated) == item["spec"]["template"]
-    assert without_gate(held_back({"spec": {"template": {"spec": {}}}}, gated=True)["spec"]["template"]) == {"spec": {}}
+    assert without_gate(held_back({"spec": {"template": {"spec": {}}}})["spec"]["template"]) == {"spec": {}}

@@ -223,7 +223,7 @@ def test_the_syncers_pod_stays_until_a_person_names_it(suspend: bool) -> None:
     w.pods.troubles.clear()
     w.run(60)
     assert name not in w.pods.pods
-    assert [deletion.reason for deletion in w.forced if deletion.uid == uid] == ["SyncerPodReleased"]
+    assert [deletion.reason for deletion in w.forced if deletion.uid == uid] == ["LostPodDeleted"]
     assert w.status["phase"] == ("Suspended" if suspend else "Training")
     w.run(60)
     assert degraded(w)[0] == "False"
