@@ -3,7 +3,7 @@
     python benchmarks/published.py --json benchmarks/results/published.json
 
 Prints each cell as published, ours and the difference, and fails if a claim is not within what it allows.
-`diloco.simulate.published` says what is fitted and what is inferred.
+docs/explanation/published.md says what is fitted and what is inferred.
 """
 
 import statistics
