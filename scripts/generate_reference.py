@@ -53,20 +53,21 @@ WORLD = f"""\
 
 <!-- Made from trainer/diloco/world by `{COMMAND}`; do not edit. -->
 
-What decides how a job goes and is not in its manifest, such as links and step times. `diloco plan JOB --world WORLD`
-reads it ([how to](../how-to/links.md)). Every field has a default, so a file names only what is known. A mistake is
-reported with its line, its value and what is allowed.
+What decides how a job goes and is not in its manifest: links, step times, failures and prices. `diloco plan --world`
+reads links and step times, `diloco simulate --world` all of it ([how to](../how-to/simulate.md)). Every field has a
+default, so a file names only what is known. A mistake is reported with its line, its value and what is allowed.
 
 ```yaml
 regions:
   "*":                       # every region
     roundTripSeconds: 0.03
     pools:
-      "*": {{stepSeconds: 0.5}}
+      "*": {{stepSeconds: 0.5, chipInterruptionHours: 8766}}
   us-west:                   # goes before what every region says
     link: 1Gbit/s
+    pricePerGB: 0.02
     pools:
-      old: {{chips: 64, chipFlops: 9.89e+14, mfu: 0.4}}    # steps as long as that takes
+      old: {{stepSeconds: 0.9, preemptionsPerHour: 0.05, pricePerHour: 1.1}}
 syncer: {{link: 10Gbit/s}}
 ```
 

@@ -85,7 +85,7 @@ class CheckedSyncer(SimulatedSyncer):
         layout = layout_of_sizes([1000] * FRAGMENTS)
         self.options = EngineOptions.from_job(named_job("liars", spec), layout)
         self.work = counted_work(spec, layout)
-        super().__init__(self.options, self.work.model, clock, merge_seconds=0.01)
+        super().__init__(self.options, self.work.model, clock, merge_seconds=lambda _: 0.01)
         self._guard()
         self.weights: dict[str, float] = {}
         """By learner: its weights, added up over all merges."""
@@ -121,9 +121,9 @@ class CheckedSyncer(SimulatedSyncer):
             self.admission.planned(event.learners)
         super().feed(event)
 
-    def _merge(self, order: Merge) -> None:
+    def _merge(self, order: Merge, seconds: float) -> None:
         if order.members[0].incarnation > self.state.epoch * INCARNATIONS_PER_EPOCH:  # not of an earlier process
-            super()._merge(order)
+            super()._merge(order, seconds)
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
         mine = (event.learner, event.incarnation, event.fragment, event.version, event.attempt, event.base_version)
@@ -143,7 +143,7 @@ class CheckedSyncer(SimulatedSyncer):
 class _Unlinked:
     """A line without a link: what is said is heard at once."""
 
-    def send(self, deliver: object) -> None:
+    def send_back(self, deliver: object) -> None:
         deliver()  # type: ignore[operator]
 
 
@@ -356,8 +356,7 @@ def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
             clock.at(course.restarts_at, partial(process.session.cut, course.honest_are_away))
         for liar in liars:
             clock.at(course.restarts_at + 0.1, liar.join)
-    while syncer.finish is None and clock.now < 1e5 and clock.advance():
-        pass
+    clock.run(1e5, inf, lambda: syncer.finish is None)
     known = syncer.state.learners
     total = sum(syncer.weights.values())
     trained = [known[name] for name in honest if known[name].tokens]

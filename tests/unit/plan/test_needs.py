@@ -5,7 +5,8 @@ import pytest
 
 from diloco.plan.fit.fit import FULL, fit
 from diloco.plan.fit.situation import Exchange, LearnerGroup, Situation
-from diloco.plan.needs import CONNECTION_BYTES, connections_for, job_bytes, needs, rounds_until
+from diloco.plan.needs import job_bytes, needs, rounds_until
+from diloco.world.rates import CONNECTION_BYTES, connections_for
 from tests.support.situations import link
 
 NUMELS = (1000, 3000)

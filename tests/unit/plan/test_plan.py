@@ -11,9 +11,9 @@ from diloco.cli.manifests.plan_view import needs_table, plan_view
 from diloco.plan.document import document
 from diloco.plan.fit.fit import FitKind
 from diloco.plan.memory import Passes
-from diloco.plan.needs import CONNECTION_BYTES
 from diloco.plan.plan import Counted, Plan, make_plan
 from diloco.spec import DiLoCoJob
+from diloco.world.rates import CONNECTION_BYTES
 from diloco.world.reading import read_world
 from tests.support.drawn import drawn
 from tests.support.small_job import named_job, small_job

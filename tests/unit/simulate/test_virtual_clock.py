@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection, Direction
@@ -7,8 +8,7 @@ from diloco.simulate.scenario import Link
 
 
 def drain(clock: VirtualClock) -> None:
-    while clock.advance():
-        pass
+    clock.run(inf, inf, lambda: True)
 
 
 def test_callbacks_run_in_order_of_time_and_then_of_scheduling() -> None:

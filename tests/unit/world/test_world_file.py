@@ -17,14 +17,15 @@ FILE = """
 regions:
   "*":
     roundTripSeconds: 0.05
+    pricePerGB: 0.02
     pools:
-      "*": {stepSeconds: 0.5}
-      new: {stepSeconds: 0.25, chips: 16}
+      "*": {stepSeconds: 0.5, recovery: {meanSeconds: 60}}
+      new: {stepSeconds: 0.25, chips: 16, sliceChips: 8}
   west:
     link: 200Mbit/s
     roundTripSeconds: 0.08
     pools:
-      "*": {mfu: 0.3}
+      "*": {pricePerHour: 2.5}
 syncer: {link: 10Gbit/s}
 """
 
@@ -50,11 +51,11 @@ def test_every_field_has_a_default_and_a_description() -> None:
 def test_what_a_region_says_goes_before_what_every_region_says(tmp_path: Path) -> None:
     world = load_world(written(tmp_path, FILE), job())
     east, west = world.region("east"), world.region("west")
-    assert (east.bytes_per_second, east.round_trip_seconds) == (math.inf, 0.05)
-    assert (west.bytes_per_second, west.round_trip_seconds) == (25e6, 0.08)
+    assert (east.bytes_per_second, east.round_trip_seconds, east.price_per_gb) == (math.inf, 0.05, 0.02)
+    assert (west.bytes_per_second, west.round_trip_seconds, west.price_per_gb) == (25e6, 0.08, 0.02)
     old, new = world.pool("east/old"), world.pool("west/new")
-    assert (old.step_seconds, old.chips, old.mfu) == (0.5, None, 0.4)
-    assert (new.step_seconds, new.chips, new.mfu) == (0.25, 16, 0.3)
+    assert (old.step_seconds, old.chips, old.recovery.mean_seconds, old.price_per_hour) == (0.5, None, 60, 0)
+    assert (new.step_seconds, new.chips, new.slice_chips, new.price_per_hour) == (0.25, 16, 8, 2.5)
     assert [world.chips(job(), place) for place in ("east/old", "west/new")] == [1, 16]
     assert [world.gives_link(name) for name in ("east", "west")] == [True, True]
     assert not World().gives_link("east")
@@ -76,7 +77,7 @@ def test_flags_change_what_the_file_says(tmp_path: Path) -> None:
     path = written(tmp_path, FILE)
     world = read_world(job(), ["west=1Gbit/s", "syncer=unlimited"], ["west=3"], file=path)
     west = world.region("west")
-    assert (west.bytes_per_second, west.round_trip_seconds) == (125e6, 0.0)
+    assert (west.bytes_per_second, west.round_trip_seconds, west.price_per_gb) == (125e6, 0.0, 0.02)
     assert (world.pool("west/new").step_seconds, world.pool("west/new").chips) == (3.0, 16)
     assert world.pool("east/old").step_seconds == 0.5
     assert world.syncer.bytes_per_second == math.inf
@@ -94,6 +95,14 @@ def test_flags_change_what_the_file_says(tmp_path: Path) -> None:
         (
             "regions: {'*': {pools: {'*': {stepSeconds: -1}}}}",
             "1: regions.*.pools.*.stepSeconds: -1 is too small; use a number above 0",
+        ),
+        (
+            "regions: {'*': {pools: {'*': {recovery: {shape: 0}}}}}",
+            "regions.*.pools.*.recovery.shape: 0 is too small; use a number from 0.1 to 100",
+        ),
+        (
+            "regions: {'*': {pools: {'*': {chips: 6, sliceChips: 8}}}}",
+            "regions.east.pools.new.sliceChips: 8 is more than a learner's 6 chips; use at most 6",
         ),
         ("- 1", "world.yaml: is not a mapping; its fields are regions and syncer"),
         ("{a", "is not valid YAML"),

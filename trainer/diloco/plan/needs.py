@@ -12,11 +12,8 @@ from typing import Final
 from diloco.plan.fit.fit import FULL, Fit
 from diloco.plan.fit.situation import Exchange, Situation
 from diloco.plan.fit.transit import Transit, transits
+from diloco.world.rates import connections_for
 
-CONNECTION_BYTES: Final = 2 << 20
-"""What one connection keeps under way on a long link (ours): of Linux's largest receive buffer, 6 MiB, TCP offers about
-a third to data that has not been read. `benchmarks/link.py` measures it at 1 Gbit/s and 150 ms: 115 Mbit/s for each of
-eight connections."""
 _HALF_STEP: Final = 0.5
 """Steps lost to each exchange of a fragment if links and merges take no time."""
 
@@ -111,16 +108,6 @@ def job_bytes(exchange: Exchange, rounds: int) -> tuple[int, int]:
     up = cycles * sum(exchange.up_bytes) + sum(exchange.up_bytes[:rest])
     down = cycles * sum(exchange.down_bytes) + sum(exchange.down_bytes[:rest])
     return up, exchange.load_bytes + down
-
-
-def connections_for(bytes_per_second: float, round_trip_seconds: float) -> int:
-    """Connections that together keep the bandwidth-delay product under way."""
-    return max(1, math.ceil(bytes_per_second * round_trip_seconds / CONNECTION_BYTES))
-
-
-def bytes_per_second_of(connections: int, round_trip_seconds: float) -> float:
-    """What so many connections carry at most; without a round trip any rate."""
-    return connections * CONNECTION_BYTES / round_trip_seconds if round_trip_seconds else math.inf
 
 
 def rounds_until(situation: Situation, result: Fit, budget_tokens: int) -> int:

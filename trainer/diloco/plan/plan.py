@@ -14,13 +14,14 @@ from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link,
 from diloco.plan.flops import device_flops_per_second
 from diloco.plan.memory import Memory, Passes, memory
 from diloco.plan.model_size import ModelSize, model_size
-from diloco.plan.needs import Needs, bytes_per_second_of, needs
+from diloco.plan.needs import Needs, needs
 from diloco.plan.syncer_load import SyncerLoad, syncer_load
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.placement import Region
 from diloco.spec.quantities import parse_rate
 from diloco.spec.words import listed
 from diloco.world.model import RegionWorld, World
+from diloco.world.rates import bytes_per_second_of
 
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""

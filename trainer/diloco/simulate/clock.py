@@ -34,11 +34,15 @@ class VirtualClock:
         """Run ``what`` in ``seconds``."""
         self.at(self.now + seconds, what)
 
-    def advance(self) -> bool:
-        """Run the next callback; False if none is left."""
-        if not self._due:
-            return False
-        self.now, _, what, over = heapq.heappop(self._due)
-        if over is None or over.open:
-            what()
-        return True
+    def run(self, until: float, most: float, wanted: Callable[[], bool]) -> bool:
+        """Run the next callbacks while ``wanted``, up to the first one after ``until`` seconds and at most so many.
+
+        Returns whether any is left.
+        """
+        due, pop = self._due, heapq.heappop
+        while due and most > 0 and self.now <= until and wanted():
+            self.now, _, what, over = pop(due)
+            if over is None or over.open:
+                what()
+            most -= 1
+        return bool(due)

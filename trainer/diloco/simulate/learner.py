@@ -111,6 +111,12 @@ class SimulatedLearner:
 
         clock.after(seconds, resume)
 
+    def leave(self) -> None:
+        """End in order: write a checkpoint, and tell the syncer."""
+        if self.session.alive and self._loaded:
+            self._save()
+        self.session.leave()
+
     def _make_join(self) -> LearnerJoined:
         trainer = self._trainer
         versions = trainer.versions if self._loaded and not self._loading else ()
@@ -221,9 +227,12 @@ class SimulatedLearner:
         else:
             self._finished = (result, seconds)
             if trainer.steps % self._environment.job.training.checkpoint_every_steps == 0:
-                self._disk.trainer = trainer.state()
-                self._disk.residuals = dict(self._encoder.residuals())
+                self._save()
         self._between_steps()
+
+    def _save(self) -> None:
+        self._disk.trainer = self._trainer.state()
+        self._disk.residuals = dict(self._encoder.residuals())
 
     def _report(self) -> None:
         """Stage what will be requested next, then report the step, which makes the request due."""

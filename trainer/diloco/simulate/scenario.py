@@ -3,6 +3,7 @@
 Plain values and checks; random faults are drawn from a seed that is passed in.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,11 @@ class Link:
 
     latency_seconds: float = 0.005
     bytes_per_second: float = 1e9
+    jitter_seconds: float = 0.0
+    """Standard deviation of what a message takes longer than the latency."""
 
     def __post_init__(self) -> None:
+        at_least(0, "link.jitter_seconds", self.jitter_seconds)
         at_least(0, "link.latency_seconds", self.latency_seconds)
         above_zero("link.bytes_per_second", self.bytes_per_second)
 
@@ -33,11 +37,16 @@ class Profile:
     """Standard deviation of that duration, as a share of it."""
     start_seconds: float = 0.0
     link: Link = Link()
+    lines: tuple[str, ...] = ()
+    """Names of the shared lines that its connection passes."""
+    notice_seconds: float = 0.0
+    """From the notice of a preemption to its end."""
 
     def __post_init__(self) -> None:
         above_zero("step_seconds", self.step_seconds)
         at_least(0, "jitter", self.jitter)
         at_least(0, "start_seconds", self.start_seconds)
+        at_least(0, "notice_seconds", self.notice_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,12 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     failures: Mapping[str, Failures] = field(default_factory=dict)
     """By learner id: what makes it stand still at times drawn from ``seed``. Others never do."""
+    lines: Mapping[str, float] = field(default_factory=dict)
+    """Bytes a second, each way, of the lines that learners share, by name."""
     merge_seconds: float = 0.005
+    """What every merge takes. One is made at a time."""
+    merge_bytes_per_second: float = math.inf
+    """Rate at which a merge reads its members' outer gradients, as f32, besides."""
     reconnect_seconds: float = 1.0
     """How long a learner waits before it tries a broken link again."""
     deadline_seconds: float = 1e5
@@ -80,6 +94,9 @@ class Scenario:
 
     def __post_init__(self) -> None:
         at_least(0, "merge_seconds", self.merge_seconds)
+        above_zero("merge_bytes_per_second", self.merge_bytes_per_second)
+        for name, rate in self.lines.items():
+            above_zero(f"lines[{name}]", rate)
         above_zero("reconnect_seconds", self.reconnect_seconds)
 
     def check_learners(self, learners: Iterable[str]) -> None:

@@ -1,7 +1,8 @@
 """A learner's session with the syncer in virtual time: joins, keeps the lease, and reconnects after a break."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from torch import Tensor
@@ -9,11 +10,20 @@ from torch import Tensor
 from diloco.core.engine.actions import Admit, Fence, Finish, Refusal, Refuse
 from diloco.core.engine.events import Event, FragmentArrived, LearnerAlive, LearnerJoined
 from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection
+from diloco.simulate.link import Connection, Lines, SharedLine
 from diloco.simulate.scenario import Profile
 from diloco.simulate.syncer import LearnerLine, Order, SimulatedSyncer
 from diloco.simulate.work import Payload
 from diloco.spec import JobSpec
+from diloco.spec.names.learner_ids import region_of
+
+
+@dataclass
+class Traffic:
+    """Bytes of the fragments that were sent between the learners of each region and the syncer."""
+
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,15 @@ class Environment:
     syncer: SimulatedSyncer
     reconnect_seconds: float
     seed: int
+    lines: Mapping[str, tuple[SharedLine, SharedLine]] = field(default_factory=dict)
+    """Up and down, by name."""
+
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def lines_of(self, profile: Profile) -> Lines:
+        """The shared lines that a learner's connection passes."""
+        passed = [self.lines[name] for name in profile.lines]
+        return Lines([up for up, _ in passed], [down for _, down in passed])
 
 
 @dataclass(frozen=True)
@@ -34,6 +53,8 @@ class Identity:
     learner: str
     instance: str
     profile: Profile
+    restart: Callable[[], None] = lambda: None
+    """Called when the syncer has ended the process so that another takes its place."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +83,29 @@ class SimulatedSession:
         self.admitted = False
         """The syncer has accepted the current connection."""
         self.incarnation = 0
+        self._delays = random.Random(f"{environment.seed}/{identity.instance}/delays")  # noqa: S311 - no secret
 
     def open(self) -> None:
         """Connect and join; an existing connection is closed."""
         if not (self.alive and self._reachable):
             return
         self._disconnect()
-        connection = Connection(self._environment.clock, self._identity.profile.link)
+        environment, profile = self._environment, self._identity.profile
+        connection = Connection(environment.clock, profile.link, environment.lines_of(profile), self._delays)
         line = LearnerLine(connection, self._handle_order)
         self._link = (connection, line)
         join = self._callbacks.make_join()
-        connection.send(lambda: self._environment.syncer.join(join, line))
+        connection.send(lambda: environment.syncer.join(join, line))
 
     def end(self) -> None:
         """End the process's session without notice."""
         self.alive = False
         self._disconnect()
+
+    def leave(self) -> None:
+        """End the process's session and tell the syncer so."""
+        self.alive = False
+        self._disconnect(clean=True)
 
     def cut(self, seconds: float) -> None:
         """Let nothing through for this time; then reconnect."""
@@ -99,7 +127,12 @@ class SimulatedSession:
         """Push an outer gradient."""
         if self._link is not None:
             deliver = partial(self._environment.syncer.push, event, payload)
-            self._link[0].up.transfer(event.fragment, lambda: (payload.size_bytes, deliver))
+
+            def begin() -> tuple[int, Callable[[], None]]:
+                self._count(self._environment.traffic.up, payload.size_bytes)
+                return payload.size_bytes, deliver
+
+            self._link[0].up.transfer(event.fragment, begin)
 
     def round_over(self, fragment: int) -> None:
         """Drop an outer gradient of this fragment that has not been sent yet, as it would be too late."""
@@ -122,12 +155,17 @@ class SimulatedSession:
     def _serve(self, connection: Connection, fragment: int, held_version: int | None) -> None:
         def begin() -> tuple[int, Callable[[], None]]:
             version, values, size_bytes = self._environment.syncer.pull(fragment, held_version)
+            self._count(self._environment.traffic.down, size_bytes)
             return size_bytes, partial(self._callbacks.received, fragment, version, values)
 
         if connection.open:
             connection.down.transfer(fragment, begin)
 
-    def _disconnect(self) -> None:
+    def _count(self, counts: dict[str, int], size_bytes: int) -> None:
+        region = region_of(self._identity.learner)
+        counts[region] = counts.get(region, 0) + size_bytes
+
+    def _disconnect(self, *, clean: bool = False) -> None:
         if self._link is None or not self._link[0].open:
             return
         connection, line = self._link
@@ -135,13 +173,16 @@ class SimulatedSession:
         self.admitted = False
         self._callbacks.over()
         latency = self._identity.profile.link.latency_seconds
-        self._environment.clock.after(latency, lambda: self._environment.syncer.broken(line))
+        self._environment.clock.after(latency, lambda: self._environment.syncer.over(line, clean=clean))
 
     def _handle_order(self, order: Order, progress: float) -> None:
         match order:
             case Fence(refusal=Refusal.LEASE_EXPIRED | Refusal.RESET):
                 self._disconnect()
                 self._environment.clock.after(self._environment.reconnect_seconds, self.open)
+            case Fence(refusal=Refusal.STUCK):
+                self.end()
+                self._identity.restart()
             case Refuse() | Fence() | Finish():
                 self.end()
             case Admit():

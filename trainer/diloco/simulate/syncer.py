@@ -4,9 +4,10 @@ It makes no decisions, and has no sockets, disk or threads; a message is a callb
 delivers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final, Protocol
 
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from diloco.core.engine.actions import (
     Refuse,
     SetTimer,
 )
-from diloco.core.engine.engine import Engine, EngineOptions
+from diloco.core.engine.engine import Engine, EngineOptions, Progress
 from diloco.core.engine.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection
@@ -42,6 +43,23 @@ class FragmentNews:
     """Whether the receiver's outer gradient is in it."""
 
 
+STARTED: Final = "started"
+"""Change of a process: it runs."""
+
+
+class Observer(Protocol):
+    """Is told what happens in a run."""
+
+    def begins(self, engine: Engine) -> None:
+        """The run begins; the engine may be read at any time."""
+
+    def passed(self, event: Event, actions: Sequence[Action], now: float) -> None:
+        """The engine has received an event and ordered these actions."""
+
+    def process(self, learner: str, now: float, change: str) -> None:
+        """A learner's process runs (``STARTED``), or has ended (any other text, which says why)."""
+
+
 Order = Admit | Refuse | Fence | AskFragment | FragmentNews | Evaluate | Finish
 
 
@@ -54,7 +72,7 @@ class LearnerLine:
 
     def tell(self, order: Order, progress: float) -> None:
         """Send ``order`` and the job's progress, merged tokens over the budget."""
-        self._connection.send(partial(self._receive, order, progress))
+        self._connection.send_back(partial(self._receive, order, progress))
 
 
 @dataclass
@@ -78,10 +96,23 @@ class Counts:
 class SimulatedSyncer:
     """Engine, global model, and the received payloads."""
 
-    def __init__(self, options: EngineOptions, model: GlobalModel, clock: VirtualClock, merge_seconds: float) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        model: GlobalModel,
+        clock: VirtualClock,
+        merge_seconds: Callable[[Merge], float],
+        observer: Observer | None = None,
+    ) -> None:
+        """``merge_seconds``: how long a merge takes."""
         self._clock = clock
         self._merge_seconds = merge_seconds
+        self._merges_until = 0.0
+        """When the merges that were ordered so far are made, one after the other."""
         self._engine = Engine(options, epoch=1)
+        self._observer = observer
+        if observer is not None:
+            observer.begins(self._engine)
         self._model = model
         self._payloads: dict[tuple[str, int, int, int, int], Payload] = {}
         """By learner, incarnation, fragment, version and attempt, as in the real syncer's inbox."""
@@ -94,6 +125,11 @@ class SimulatedSyncer:
         self.counts = Counts()
         self.finish: Finish | None = None
 
+    @property
+    def progress(self) -> Progress:
+        """How far the job is."""
+        return self._engine.progress
+
     def view(self) -> EngineStatus:
         """The engine's current state."""
         return self._engine.view(self._clock.now)
@@ -103,12 +139,12 @@ class SimulatedSyncer:
         self._joining[event.learner, event.instance] = line
         self.feed(event)
 
-    def broken(self, line: LearnerLine) -> None:
-        """A session's connection has broken."""
+    def over(self, line: LearnerLine, *, clean: bool = False) -> None:
+        """A session's connection has broken, or the learner has left (``clean``)."""
         for (learner, incarnation), held in list(self._lines.items()):
             if held is line:
                 del self._lines[learner, incarnation]
-                self.feed(LearnerLeft(learner, incarnation, clean=False))
+                self.feed(LearnerLeft(learner, incarnation, clean=clean))
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
         """A complete outer gradient has arrived."""
@@ -132,7 +168,10 @@ class SimulatedSyncer:
 
     def feed(self, event: Event) -> None:
         """Pass an event to the engine and carry out its actions."""
-        for action in self._engine.step(event, self._clock.now):
+        actions = self._engine.step(event, self._clock.now)
+        if self._observer is not None:
+            self._observer.passed(event, actions, self._clock.now)
+        for action in actions:
             self._act(action)
 
     def _act(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table of actions
@@ -149,7 +188,9 @@ class SimulatedSyncer:
             case AskFragment() | Evaluate():
                 self._tell(action.learner, action.incarnation, action)
             case Merge():
-                self._clock.after(self._merge_seconds, lambda: self._merge(action))
+                seconds = self._merge_seconds(action)
+                self._merges_until = max(self._merges_until, self._clock.now) + seconds
+                self._clock.at(self._merges_until, lambda: self._merge(action, seconds))
             case Discard():
                 self.counts.discarded += 1
                 key = (action.learner, action.incarnation, action.fragment, action.version, action.attempt)
@@ -188,7 +229,7 @@ class SimulatedSyncer:
 
         self._clock.at(action.at, fire)
 
-    def _merge(self, order: Merge) -> None:
+    def _merge(self, order: Merge, seconds: float) -> None:
         payloads = {
             member.learner: self._payloads.pop(
                 (member.learner, member.incarnation, order.fragment, order.version, member.attempt)
@@ -204,7 +245,7 @@ class SimulatedSyncer:
                 order.fragment,
                 order.version,
                 made.digest,
-                self._merge_seconds,
+                seconds,
                 failed=made.failed,
                 left_out=made.left_out,
                 cosines=made.cosines,

@@ -5,24 +5,23 @@ Lock-step DiLoCo is the same run with ``quorum`` = all learners and ``maxStalene
 
 from dataclasses import dataclass
 from functools import partial
-from math import nan
+from math import inf
 
-from torch import Tensor
-
+from diloco.core.engine.actions import Finish, Merge
+from diloco.core.engine.engine import Progress
 from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
-from diloco.learner.data.task import JobTask
+from diloco.core.sizes import F32
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work
-from diloco.simulate.failures import Failures, Standstill, standstills
-from diloco.simulate.learner import Disk, SimulatedLearner
-from diloco.simulate.scenario import Cut, Kill, Profile, Scenario
-from diloco.simulate.session import Environment, Identity
-from diloco.simulate.syncer import Counts, SimulatedSyncer
-from diloco.simulate.tensors import TensorModel, tensor_work
+from diloco.simulate.host import Host
+from diloco.simulate.link import SharedLine
+from diloco.simulate.scenario import Scenario
+from diloco.simulate.session import Environment, Traffic
+from diloco.simulate.syncer import Counts, Observer, SimulatedSyncer
 from diloco.simulate.work import Work
 from diloco.spec import DiLoCoJob
-from diloco.spec.status.engine import EngineStatus, EvaluationStatus
+from diloco.spec.status.engine import EngineStatus
 
 
 class SimulationError(RuntimeError):
@@ -38,38 +37,89 @@ class Course:
     counts: Counts
 
 
-@dataclass(frozen=True)
-class Outcome(Course):
-    """A finished run whose training was computed. Losses are of evaluations, in the task's unit."""
+class Simulation:
+    """One run, from its start for as long as it is wanted."""
 
-    loss_start: float
-    loss: float
-    parameters: tuple[Tensor, ...]
-    """The final global model: one flat f32 buffer per fragment."""
+    def __init__(
+        self, job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, observer: Observer | None = None
+    ) -> None:
+        """``observer`` is told of every event.
 
+        Raises:
+            ScenarioError: the scenario names a learner that the job does not have.
+        """
+        spec = job.spec
+        scenario.check_learners(spec.learner_ids)
+        self._scenario = scenario
+        self._clock = clock = VirtualClock()
 
-def simulate(job: DiLoCoJob, scenario: Scenario, task: JobTask | None = None) -> Outcome:
-    """Train ``job`` under the conditions of ``scenario``; returns the final global model and what happened.
+        def merge_seconds(order: Merge) -> float:
+            merged_bytes = len(order.members) * F32.payload_bytes(layout.fragments[order.fragment].numel)
+            return scenario.merge_seconds + merged_bytes / scenario.merge_bytes_per_second
 
-    The result depends on its arguments alone, to the bit, for one torch and one number of torch threads. ``task``: the
-    job's, if the caller has opened it.
+        options = EngineOptions.from_job(job, layout)
+        self._syncer = SimulatedSyncer(options, work.model, clock, merge_seconds, observer)
+        lines = {name: (SharedLine(clock, rate), SharedLine(clock, rate)) for name, rate in scenario.lines.items()}
+        self.traffic = Traffic()
+        environment = Environment(
+            spec, clock, self._syncer, scenario.reconnect_seconds, scenario.seed, lines, self.traffic
+        )
+        hosts = {
+            learner: Host(environment, learner, scenario.profile(learner), work, observer)
+            for learner in spec.learner_ids
+        }
+        for learner, host in hosts.items():
+            clock.at(scenario.profile(learner).start_seconds, host.start)
+        for learner, failures in scenario.failures.items():
+            clock.at(scenario.profile(learner).start_seconds, partial(hosts[learner].fail, failures))
+        for fault in scenario.faults:
+            clock.at(fault.at_seconds, partial(hosts[fault.learner].inject, fault))
 
-    Raises:
-        ScenarioError: the scenario names a learner that the job does not have.
-        SimulationError: the job was not complete at the scenario's deadline, or no event was left.
-        ModelError, DataError: the job's model or data cannot be used.
-    """
-    scenario.check_learners(job.spec.learner_ids)
-    layout, work = tensor_work(job.spec, task)
-    course = _run(job, scenario, layout, work)
-    assert isinstance(work.model, TensorModel)
-    evaluations = course.view.evaluations
-    start, end = _loss(evaluations[0]), _loss(evaluations[-1])
-    return Outcome(**vars(course), loss_start=start, loss=end, parameters=tuple(work.model.parameters))
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the start."""
+        return self._clock.now
 
+    @property
+    def finish(self) -> Finish | None:
+        """How the job ended; None while it has not."""
+        return self._syncer.finish
 
-def _loss(evaluation: EvaluationStatus) -> float:
-    return nan if evaluation.loss is None else evaluation.loss
+    @property
+    def progress(self) -> Progress:
+        """How far the job is."""
+        return self._syncer.progress
+
+    def advance(self, until_seconds: float = inf, most_events: float = inf) -> bool:
+        """Go on until the job is over, this time has passed, or so many things have happened.
+
+        Returns whether it can go on: the job is not over, and something is left to happen.
+        """
+        syncer = self._syncer
+        left = self._clock.run(until_seconds, most_events, lambda: syncer.finish is None)
+        return left and syncer.finish is None
+
+    def course(self) -> Course:
+        """How it went so far."""
+        return Course(self.now, self._syncer.view(), self._syncer.counts)
+
+    def complete(self) -> Course:
+        """How it goes to its end.
+
+        Raises:
+            SimulationError: the job was not complete at the scenario's deadline, or no event was left.
+        """
+        deadline = self._scenario.deadline_seconds
+        self.advance(deadline)
+        course, finish = self.course(), self.finish
+        if finish is None or not finish.complete:
+            late = "the scenario's deadline" if self.now > deadline else "no learner is left"
+            why = late if finish is None else finish.reason
+            raise SimulationError(
+                f"the run had not finished after {self.now:.0f} virtual seconds with {course.view.merged_tokens:.0f} of"
+                f" {course.view.budget_tokens} tokens merged: {why}"
+            )
+        return course
 
 
 def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, stop_seconds: float | None = None) -> Course:
@@ -82,84 +132,7 @@ def simulate_course(job: DiLoCoJob, scenario: Scenario, layout: Layout, stop_sec
         ScenarioError: the scenario names a learner that the job does not have.
         SimulationError: the job was not complete at the scenario's deadline, or no event was left.
     """
-    scenario.check_learners(job.spec.learner_ids)
-    return _run(job, scenario, layout, counted_work(job.spec, layout), stop_seconds)
-
-
-def _run(job: DiLoCoJob, scenario: Scenario, layout: Layout, work: Work, stop_seconds: float | None = None) -> Course:
-    spec = job.spec
-    clock = VirtualClock()
-    options = EngineOptions.from_job(job, layout)
-    syncer = SimulatedSyncer(options, work.model, clock, scenario.merge_seconds)
-    environment = Environment(spec, clock, syncer, scenario.reconnect_seconds, scenario.seed)
-    hosts = {learner: _Host(environment, learner, scenario.profile(learner), work) for learner in spec.learner_ids}
-    for learner, host in hosts.items():
-        clock.at(scenario.profile(learner).start_seconds, host.start)
-    for learner, failures in scenario.failures.items():
-        clock.at(scenario.profile(learner).start_seconds, partial(hosts[learner].fail, failures))
-    for fault in scenario.faults:
-        clock.at(fault.at_seconds, partial(hosts[fault.learner].inject, fault))
-    end = scenario.deadline_seconds if stop_seconds is None else stop_seconds
-    while syncer.finish is None and clock.now <= end and clock.advance():
-        pass
-    view = syncer.view()
-    stopped = stop_seconds is not None and clock.now > end
-    if not stopped and (syncer.finish is None or not syncer.finish.complete):
-        late = "the scenario's deadline" if clock.now > end else "no learner is left"
-        why = late if syncer.finish is None else syncer.finish.reason
-        raise SimulationError(
-            f"the run had not finished after {clock.now:.0f} virtual seconds with {view.merged_tokens:.0f} of"
-            f" {view.budget_tokens} tokens merged: {why}"
-        )
-    return Course(clock.now, view, syncer.counts)
-
-
-class _Host:
-    """Runs one learner's processes, one after the other."""
-
-    def __init__(self, environment: Environment, learner: str, profile: Profile, work: Work) -> None:
-        self._environment = environment
-        self._learner = learner
-        self._profile = profile
-        self._work = work
-        self._disk = Disk()
-        self._starts = 0
-        self._process: SimulatedLearner | None = None
-
-    def start(self) -> None:
-        self._starts += 1
-        identity = Identity(self._learner, f"{self._learner}#{self._starts}", self._profile)
-        trainer, encoder = self._work.new_trainer(self._learner), self._work.new_encoder(self._disk.residuals)
-        self._process = SimulatedLearner(self._environment, identity, trainer, encoder, self._disk)
-        self._process.session.open()
-
-    def fail(self, failures: Failures) -> None:
-        """Stand still from now on as ``failures`` says."""
-        stops = standstills(failures, f"{self._environment.seed}/{self._learner}")
-        began, clock = self._environment.clock.now, self._environment.clock
-
-        def wait_for_next() -> None:
-            stop = next(stops, None)
-            if stop is not None:
-                clock.at(began + stop.at_seconds, partial(stand_still, stop))
-
-        def stand_still(stop: Standstill) -> None:
-            if stop.ends_process:
-                self.inject(Kill(self._learner, clock.now, stop.seconds))
-            elif self._process is not None:
-                self._process.pause(stop.seconds)
-            wait_for_next()
-
-        wait_for_next()
-
-    def inject(self, fault: Kill | Cut) -> None:
-        if self._process is None:
-            return
-        match fault:
-            case Kill():
-                self._process.session.end()
-                self._process = None
-                if fault.restart_after_seconds is not None:
-                    self._environment.clock.after(fault.restart_after_seconds, self.start)
-            case Cut():
-                self._process.session.cut(fault.seconds)
+    simulation = Simulation(job, scenario, layout, counted_work(job.spec, layout))
+    if stop_seconds is not None and simulation.advance(stop_seconds) and simulation.now > stop_seconds:
+        return simulation.course()
+    return simulation.complete()

@@ -19,6 +19,8 @@ EVERY: Final = "*"
 OPERATIONS_OF_A_PARAMETER: Final = 6
 """Floating-point operations of a forward and a backward pass, for a parameter and a token; attention is not counted."""
 _Part = TypeVar("_Part", bound=BaseModel)
+_MOST_HOURS: Final = 1e9
+_MOST_SECONDS: Final = 1e7
 
 
 def _checked(rate: str) -> str:
@@ -30,6 +32,20 @@ def _checked(rate: str) -> str:
 
 
 LinkRate = Annotated[str, Field(pattern=LINK_RATE, max_length=40), AfterValidator(_checked)]
+Seconds = Annotated[float, Field(ge=0, le=_MOST_SECONDS)]
+Price = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class Recovery(SpecModel):
+    """How long it takes until lost accelerators are back: an exponentiated Weibull distribution."""
+
+    mean_seconds: float = Field(default=600, gt=0, le=_MOST_SECONDS)
+    """Mean time from a loss until the replacement is ready."""
+    shape: float = Field(default=1, ge=0.1, le=100)
+    """Shape of the distribution. 1, with ``power`` 1: exponential, most are shorter than the mean, some much longer.
+    Larger: closer to the mean."""
+    power: float = Field(default=1, ge=0.1, le=100)
+    """Power of the distribution. Larger: fewer short ones."""
 
 
 class PoolWorld(SpecModel):
@@ -37,6 +53,8 @@ class PoolWorld(SpecModel):
 
     step_seconds: float | None = Field(default=None, gt=0, le=86_400)
     """Mean duration of an inner step. Default: computed from ``chipFlops``, if that is given, and otherwise unknown."""
+    step_deviation: float = Field(default=0.02, ge=0, le=1)
+    """Standard deviation of a step's duration, as a fraction of it."""
     chips: int | None = Field(default=None, ge=1, le=10_000_000)
     """Accelerators of a learner. Default: one for each of its processes."""
     chip_flops: float | None = Field(default=None, gt=0, le=1e21)
@@ -44,6 +62,24 @@ class PoolWorld(SpecModel):
     and token, at ``mfu``."""
     mfu: float = Field(default=0.4, gt=0, le=1)
     """Fraction of ``chipFlops`` that a step reaches."""
+    chip_interruption_hours: float | None = Field(default=None, gt=0, le=_MOST_HOURS)
+    """Mean hours between two interruptions of one accelerator; 8766 is a year. Default: none fails."""
+    slice_chips: int | None = Field(default=None, ge=1, le=10_000_000)
+    """Accelerators that are lost together when one of them fails, at most those of a learner. A learner of several
+    slices trains on with the others, at the same speed. Default: all of a learner."""
+    pause_down_seconds: Seconds = 30
+    """Seconds that a learner stands still when it loses a slice and continues without it."""
+    pause_up_seconds: Seconds = 30
+    """Seconds that a learner stands still when all its lost slices are back."""
+    recovery: Recovery = Recovery()
+    """Time until a lost slice or a preempted learner is back."""
+    preemptions_per_hour: float = Field(default=0, ge=0, le=3600)
+    """Mean preemptions of a learner in an hour, all of its accelerators together."""
+    preemption_notice_seconds: Seconds = 30
+    """Seconds from the notice of a preemption to its end. A learner that can end its step in that time leaves in order,
+    with a checkpoint."""
+    price_per_hour: Price = 0
+    """Price of an accelerator for an hour, in any currency. It is paid from the start to the end of the job."""
 
 
 class RegionWorld(SpecModel):
@@ -53,6 +89,10 @@ class RegionWorld(SpecModel):
     """Rate of the link, each way. The manifest's ``bandwidth`` and ``connections`` limit it further."""
     round_trip_seconds: float = Field(default=0, ge=0, le=3600)
     """Time to the syncer and back."""
+    jitter_seconds: float = Field(default=0, ge=0, le=3600)
+    """Standard deviation of the time one way, which is at least half a round trip."""
+    price_per_gb: Price = Field(default=0, alias="pricePerGB")
+    """Price of 10^9 bytes over the link, either way."""
     pools: dict[str, PoolWorld] = Field(default_factory=dict)
     """By name; ``*``: every pool."""
 
@@ -69,6 +109,8 @@ class SyncerWorld(SpecModel):
     """Rate of the syncer's own link, each way, which all learners share."""
     merge_rate: LinkRate = "5GB/s"
     """Bytes of f32 outer gradients that it merges in a second; 5GB/s is measured on two cores."""
+    price_per_hour: Price = 0
+    """Price of its machine for an hour."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -110,7 +152,7 @@ class World(SpecModel):
     def gives_link(self, region: str) -> bool:
         """Whether the file says something of a region's link, be it that it is unlimited."""
         given = (self.regions[key].model_fields_set for key in (EVERY, region) if key in self.regions)
-        return any(fields & {"link", "round_trip_seconds"} for fields in given)
+        return any(fields & {"link", "round_trip_seconds", "jitter_seconds"} for fields in given)
 
     def chips(self, spec: JobSpec, place: str) -> int:
         """Accelerators of a learner at ``region/pool``."""
@@ -136,6 +178,12 @@ class World(SpecModel):
                 if pool not in (EVERY, *known):
                     use = shortlist([*dict.fromkeys(known), repr(EVERY)])
                     yield Problem(f"regions.{name}.pools.{pool}", f"is not a pool of the job there; use {use}")
+        for place, of_job in spec.pools.items():
+            chips, slice_chips = self.chips(spec, place), self.pool(place).slice_chips
+            if of_job.size and slice_chips is not None and slice_chips > chips:
+                within, _, pool = place.partition("/")
+                path = f"regions.{within}.pools.{pool}.sliceChips"
+                yield Problem(path, f"{slice_chips} is more than a learner's {chips} chips; use at most {chips}")
 
 
 def _over(base: _Part, own: _Part) -> _Part:

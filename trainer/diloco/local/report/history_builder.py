@@ -10,8 +10,9 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from diloco.core.account.time_class import TimeClass
-from diloco.core.engine.actions import Admit, AskFragment, Finish, Merge
-from diloco.core.engine.events import LearnerLeft, LearnerReady, Merged, StepReported
+from diloco.core.engine.actions import Action, Admit, AskFragment, Finish, Merge
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.events import Event, LearnerLeft, LearnerReady, Merged, StepReported
 from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
 from diloco.local.journal import Entry
@@ -57,6 +58,21 @@ _MOST_POINTS = 20_000
 
 
 @dataclass(slots=True)
+class _Epoch:
+    engine: Engine
+    now: float
+    recovered: int
+    left_out_before: dict[str, tuple[int, str]]
+    seconds: float = 0.0
+    over: float | None = None
+    """The engine's time when the job was over; None: it is not."""
+    named: set[str] = field(default_factory=set)
+
+    def view(self) -> EngineStatus:
+        return self.engine.view(self.now if self.over is None else self.over)
+
+
+@dataclass(slots=True)
 class _Ask:
     opened: float
     asked: set[str] = field(default_factory=set)
@@ -75,8 +91,8 @@ class HistoryBuilder:
         runs = [entry.details.get("processes", {}) for entry in journal if entry.event == "run"]
         self._processes: dict[str, int] = runs[-1] if runs else {}
         self._turns: dict[str, list[tuple[float, Turn]]] = turns(journal, self._clock)
+        self._epoch: _Epoch
         self._view: EngineStatus | None = None
-        self._finished = False
         self._end = self._clock.end_seconds
         self._losses: dict[str, list[LossPoint]] = defaultdict(list)
         self._recent: dict[str, list[float]] = defaultdict(list)
@@ -90,7 +106,8 @@ class HistoryBuilder:
         self._noted: list[Incident] = []
         self._merges: list[MergePoint] = []
         self._samples: list[Sample] = []
-        self._sample_seconds = _SAMPLE_SECONDS
+        self.sample_seconds = _SAMPLE_SECONDS
+        """Least time between two samples; doubled whenever there are too many."""
         self._merges_seen, self._merge_stride = 0, 1
         self._asks: dict[tuple[int, int], _Ask] = {}
         self.notes: list[str] = []
@@ -108,41 +125,57 @@ class HistoryBuilder:
         """
         job = DiLoCoJob.model_validate(header.job)
         engine = engine_of(header, EngineOptions.from_job(job, self._layout))
-        self._roll_back(engine.view(header.now))
-        self._turns[SYNCER].append((self._clock.seconds(header.started_at), Turn.TRAINS))
-        now, seconds = header.now, 0.0
-        over: float | None = None
-        self._finished = False
-        left_out_before, named = dict(self._left_out), set[str]()
+        self.begins(engine, header.now, self._clock.seconds(header.started_at))
         for entry in lines:
             if isinstance(entry, Torn):
                 text = f"the last line of {entry.file.name} is incomplete: the syncer was killed while writing it"
                 self.notes.append(text)
                 break
-            now, seconds = entry.now, self._clock.seconds(header.started_at + entry.now)
-            recovered = engine.recoveries.count
-            engine.step(entry.event, now)
-            if new := engine.recoveries.count - recovered:
-                self._recoveries += [RecoveryPoint(seconds, one) for one in engine.recoveries.latest[-new:]]
-            self._entry(entry, seconds)
-            self._noted += incidents_noted(entry, seconds, named)
-            if over is None and any(isinstance(action, Finish) for action in entry.actions):
-                over = now  # figures no longer change once the job is over, as in /status
-                self._finished = True
-            if not self._samples or seconds - self._samples[-1].seconds >= self._sample_seconds:
-                self._sample(engine.view(now if over is None else over), seconds)
-            self._end = max(self._end, seconds)
-        self._view = engine.view(now if over is None else over)
+            engine.step(entry.event, entry.now)
+            self.passed(entry.event, entry.actions, entry.now, self._clock.seconds(header.started_at + entry.now))
+        self.ends()
+
+    def begins(self, engine: Engine, now: float, seconds: float) -> None:
+        """An epoch begins at ``seconds`` of the run, with the engine at ``now``; ``passed`` and ``ends`` follow."""
+        self._epoch = _Epoch(engine, now, engine.recoveries.count, dict(self._left_out))
+        self._roll_back(engine.view(now))
+        self._turns[SYNCER].append((seconds, Turn.TRAINS))
+
+    def passed(self, event: Event, actions: Sequence[Action], now: float, seconds: float) -> None:
+        """The epoch's engine has received an event at ``now``, which is at ``seconds`` of the run."""
+        epoch = self._epoch
+        epoch.now, epoch.seconds = now, seconds
+        if new := epoch.engine.recoveries.count - epoch.recovered:
+            self._recoveries += [RecoveryPoint(seconds, one) for one in epoch.engine.recoveries.latest[-new:]]
+            epoch.recovered += new
+        self._entry(event, actions, seconds)
+        self._noted += incidents_noted(actions, seconds, epoch.named)
+        if epoch.over is None and any(isinstance(action, Finish) for action in actions):
+            epoch.over = now  # figures no longer change once the job is over, as in /status
+        if not self._samples or seconds - self._samples[-1].seconds >= self.sample_seconds:
+            self._sample(epoch.view(), seconds)
+        self._end = max(self._end, seconds)
+
+    def ends(self) -> None:
+        """The epoch is over."""
+        epoch = self._epoch
+        self._view = epoch.view()
         self._known |= {one.id: one for one in self._view.learners}
         for one in self._view.learners:
             if one.left_out:  # counted since this start of the syncer
-                before, _ = left_out_before.get(one.id, (0, ""))
+                before, _ = epoch.left_out_before.get(one.id, (0, ""))
                 self._left_out[one.id] = before + one.left_out, one.left_out_reason
-        if seconds:
-            self._sample(self._view, seconds)
+        if epoch.seconds:
+            self._sample(self._view, epoch.seconds)
         # A later evaluation may decide whether one is credible. A tape without lines has taken no sample.
         doubted = [evaluation.doubted for evaluation in self._view.evaluations][: len(self._evaluations)]
         self._evaluations = [replace(point, doubted=its) for point, its in zip(self._evaluations, doubted, strict=True)]
+
+    def process_changed(self, process: str, seconds: float, ended: str) -> None:
+        """A process of a run without a journal has started or, if ``ended`` says why, ended."""
+        self._turns[process].append((seconds, Turn.ENDED if ended else Turn.STARTED))
+        if ended:
+            self._noted.append(Incident(seconds, process, ended))
 
     def history(self) -> RunHistory:
         """The history of everything read so far."""
@@ -212,9 +245,9 @@ class HistoryBuilder:
             )
         return tuple(histories)
 
-    def _entry(self, entry: TapeEntry, seconds: float) -> None:
-        self._event(entry, seconds)
-        for action in entry.actions:
+    def _entry(self, event: Event, actions: Sequence[Action], seconds: float) -> None:
+        self._event(event, seconds)
+        for action in actions:
             if isinstance(action, AskFragment):
                 ask = self._asks.setdefault((action.fragment, action.version), _Ask(seconds))
                 ask.asked.add(action.learner)
@@ -225,8 +258,7 @@ class HistoryBuilder:
             elif isinstance(action, Admit):
                 self._turns[action.learner].append((seconds, Turn.LOST))
 
-    def _event(self, entry: TapeEntry, seconds: float) -> None:
-        event = entry.event
+    def _event(self, event: Event, seconds: float) -> None:
         if isinstance(event, StepReported):
             self._recent[event.learner].append(event.loss)
             blocked = event.spent.blocked_seconds - self._blocked_before.get(event.learner, 0.0)
@@ -238,7 +270,7 @@ class HistoryBuilder:
         elif isinstance(event, LearnerReady):
             self._turns[event.learner].append((seconds, Turn.TRAINS))
         elif isinstance(event, LearnerLeft):
-            self._turns[event.learner].append((seconds, Turn.OVER if self._finished else Turn.LOST))
+            self._turns[event.learner].append((seconds, Turn.LOST if self._epoch.over is None else Turn.OVER))
         elif isinstance(event, Merged):
             self._merged(event, seconds)
 
@@ -273,7 +305,7 @@ class HistoryBuilder:
             del self._samples[1::2]
             for points in self._losses.values():
                 del points[1::2]
-            self._sample_seconds *= 2
+            self.sample_seconds *= 2
         self._samples.append(Sample.of(seconds, view.merged_tokens, view.time_seconds))
         for learner, losses in self._recent.items():
             if losses:

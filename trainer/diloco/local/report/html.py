@@ -91,6 +91,13 @@ def render_report(history: RunHistory, sample: str) -> str:
     )
 
 
+def page_of_charts(
+    heading: str, charts: Sequence[tuple[str, Markup]], table: tuple[Sequence[str], Sequence[Sequence[str]]]
+) -> str:
+    """A page with these charts, by their titles, and a table: its heads, and its rows."""
+    return _PAGES.get_template("charts.html").render(heading=heading, charts=charts, table=table)
+
+
 def _verdict(history: RunHistory) -> str:
     done = f"{history.phase} after {duration_text(history.seconds)}: {history.phase_reason}."
     return done[0].upper() + done[1:]

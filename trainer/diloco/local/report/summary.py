@@ -122,7 +122,9 @@ def closing_table(history: RunHistory) -> RenderableType:
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
     facts.add_row("job", f"{history.job}: {history.phase.lower()} after {duration_text(history.seconds)}")
-    facts.add_row("evaluation loss", f"{loss_text(history.loss_start)} at the start, {loss_text(history.loss_end)} now")
+    if history.evaluations:
+        losses = f"{loss_text(history.loss_start)} at the start, {loss_text(history.loss_end)} now"
+        facts.add_row("evaluation loss", losses)
     for e in history.evaluations:
         if e.doubted:
             facts.add_row("in doubt", f"{loss_text(e.loss)}, found by {e.learner} at {duration_text(e.seconds)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from diloco.core.engine.actions import Fence, Note, NoteKind, Refusal
+from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.journal import Entry
 from diloco.local.report.history import MOST_NAMES, Incident, Life, RegionSample, Span, Stretch
@@ -19,7 +19,6 @@ from diloco.local.targets import SYNCER
 from diloco.runtime.process.exits import how_it_ended
 from diloco.spec.status.syncer import RegionBytes
 from diloco.spec.words import shortlist
-from diloco.tape.reader import TapeEntry
 
 
 class RunClock:
@@ -201,17 +200,17 @@ def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]
     )
 
 
-def incidents_noted(entry: TapeEntry, seconds: float, named: set[str]) -> list[Incident]:
+def incidents_noted(actions: Sequence[Action], seconds: float, named: set[str]) -> list[Incident]:
     """Events for people from the engine's notes, and from sessions that it ended to heal a learner.
 
     Learners in ``named`` have been left out before.
     """
     events = [
         Incident(seconds, fence.learner, f"{_FENCED[fence.refusal]}: {fence.reason}")
-        for fence in entry.actions
+        for fence in actions
         if isinstance(fence, Fence) and fence.refusal in _FENCED
     ]
-    for note in entry.actions:
+    for note in actions:
         if not isinstance(note, Note) or note.kind not in _NOTED:
             continue
         if note.kind is NoteKind.MEMBER_LEFT_OUT:

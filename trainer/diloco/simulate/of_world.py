@@ -1,0 +1,90 @@
+"""Makes the scenario of a job from its world: what each learner, link and machine does."""
+
+import math
+from typing import Final
+
+from diloco.simulate.failures import Absence, Failures
+from diloco.simulate.scenario import Link, Profile, Scenario
+from diloco.spec import JobSpec
+from diloco.spec.placement import Region
+from diloco.spec.quantities import parse_rate
+from diloco.world import WorldError
+from diloco.world.model import RegionWorld, World
+from diloco.world.rates import bytes_per_second_of
+
+_SYNCER_LINE: Final = "syncer/"
+"""Name of the syncer's own line: no region can have it."""
+_HOUR: Final = 3600.0
+
+
+def scenario_of(spec: JobSpec, world: World, parameters: int, seed: int) -> Scenario:
+    """The scenario of a job whose model has so many trained parameters.
+
+    Raises:
+        WorldError: a step time is not known.
+    """
+    profiles, failures, lines = {}, {}, {}
+    if math.isfinite(world.syncer.bytes_per_second):
+        lines[_SYNCER_LINE] = world.syncer.bytes_per_second
+    for region in spec.regions:
+        given = world.region(region.name)
+        if math.isfinite(rate := line_rate(region, given)):
+            lines[region.name] = rate
+        passed = tuple(name for name in (region.name, _SYNCER_LINE) if name in lines)
+        own_rate = bytes_per_second_of(region.connections, given.round_trip_seconds)
+        link = Link(given.round_trip_seconds / 2, own_rate, given.jitter_seconds)
+        for pool in region.pools:
+            if not pool.size:
+                continue
+            place = f"{region.name}/{pool.name}"
+            conditions, step_seconds = world.pool(place), world.step_seconds(spec, place, parameters)
+            if step_seconds is None:
+                raise WorldError(
+                    f"regions.{region.name}.pools.{pool.name}.stepSeconds: is missing; use seconds, or chipFlops"
+                )
+            profile = Profile(
+                step_seconds,
+                conditions.step_deviation,
+                link=link,
+                lines=passed,
+                notice_seconds=conditions.preemption_notice_seconds,
+            )
+            failing = failures_of(spec, world, place)
+            for index in pool.indices:
+                profiles[f"{place}/{index}"] = profile
+                if failing is not None:
+                    failures[f"{place}/{index}"] = failing
+    return Scenario(
+        profiles,
+        failures=failures,
+        lines=lines,
+        merge_seconds=0.0,
+        merge_bytes_per_second=world.syncer.merge_bytes_per_second,
+        deadline_seconds=math.inf,
+        seed=seed,
+    )
+
+
+def line_rate(region: Region, given: RegionWorld) -> float:
+    """Bytes a second that the link of a region carries, each way: of its rate and the manifest's bound the lower."""
+    if region.bandwidth is None:
+        return given.bytes_per_second
+    return min(given.bytes_per_second, parse_rate(f"{region.name}: bandwidth", region.bandwidth))
+
+
+def failures_of(spec: JobSpec, world: World, place: str) -> Failures | None:
+    """How the learners at ``region/pool`` fail; None: they do not."""
+    pool, chips = world.pool(place), world.chips(spec, place)
+    if pool.chip_interruption_hours is None and not pool.preemptions_per_hour:
+        return None
+    away = Absence(pool.recovery.mean_seconds, pool.recovery.shape, pool.recovery.power)
+    return Failures(
+        chips=chips,
+        slice_chips=pool.slice_chips or chips,
+        chip_interruption_seconds=(pool.chip_interruption_hours or math.inf) * _HOUR,
+        pause_down_seconds=pool.pause_down_seconds,
+        pause_up_seconds=pool.pause_up_seconds,
+        recovery=away,
+        preemption_seconds=_HOUR / pool.preemptions_per_hour if pool.preemptions_per_hour else math.inf,
+        preempted=away,
+    )
