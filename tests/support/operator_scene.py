@@ -1,5 +1,6 @@
 """A namespace of an API server with jobs, as a user sees it, for tests of a running operator."""
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +25,8 @@ EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 _RBAC = "rbac.authorization.k8s.io"
 POOLS = {"us-east": {"fast": 2}, "eu": {"slow": 1}}
 CHILDREN_OF_TWO_POOLS = 13
+
+REVISION = "controller-revision-hash"
 
 Start = Callable[..., OperatorProcess]
 """Starts an operator that looks after one namespace: with another kubeconfig, and with further flags."""
@@ -57,6 +60,11 @@ def manifest(name: str, pools: dict[str, dict[str, int]] = POOLS, **spec: Any) -
             **spec,
         },
     }
+
+
+def revision_of(template: dict[str, Any]) -> str:
+    """What tells a set's template from others."""
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
 
 
 class Cluster:
@@ -100,11 +108,12 @@ class Cluster:
         return self.server.kubeconfig_for(user)
 
     def make_pod(self, owner: str, index: int, **spec: Any) -> dict[str, Any]:
-        """A pod of a StatefulSet as its controller makes it, but with these fields."""
+        """A pod of a StatefulSet as its controller makes it, but with these fields, and with a revision of ours."""
         found = self.get("statefulset", owner)
         template, uid = found["spec"]["template"], found["metadata"]["uid"]
         reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": uid, "controller": True}
-        marks = {"labels": template["metadata"]["labels"], "ownerReferences": [reference]}
+        own = {**template["metadata"]["labels"], REVISION: revision_of(template)}
+        marks = {"labels": own, "ownerReferences": [reference]}
         body = {"metadata": {"name": f"{owner}-{index}", **marks}, "spec": template["spec"] | spec}
         made: dict[str, Any] = self.server.put(POD.path(self.namespace), body)
         return made

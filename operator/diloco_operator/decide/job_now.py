@@ -350,6 +350,7 @@ class JobNow:
                 may_delete=one.key.cluster not in self.observed.pods_forbidden,
             )
             for one in self.workloads
+            if _needs_replacing(one)
         }
 
     @cached_property

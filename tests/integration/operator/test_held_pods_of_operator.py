@@ -1,15 +1,15 @@
-"""A learner that is left out, on a real API server, on which these tests do what the StatefulSets' controller does."""
+"""Pods that are held back or outdated, on a real API server: these tests do what the StatefulSets' controller does."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from diloco_operator.api_server.api import Api
-from diloco_operator.api_server.kinds import JOB, STATEFUL_SET
+from diloco_operator.api_server.kinds import JOB, POD, STATEFUL_SET
 from diloco_operator.decide.learners.readmission import READMIT
 from diloco_operator.jobs.job_writes import JobWrites
 from diloco_operator.jobs.jobs import Jobs
 from testbed.kind.waiting import wait_until
-from tests.support.operator_scene import Cluster, Start, manifest
+from tests.support.operator_scene import REVISION, Cluster, Start, manifest, revision_of
 
 SET = "two--us-east-fast"
 GATE = {"name": "diloco.dev/held"}
@@ -28,19 +28,33 @@ def pods_of(cluster: Cluster) -> dict[str, dict[str, Any]]:
 def act_as_controller(cluster: Cluster) -> None:
     """Create the pods that are missing, from the template as it is now, and report what is there."""
     found, there = set_of(cluster), pods_of(cluster)
-    for index in range(found["spec"]["replicas"]):
-        if f"{SET}-{index}" not in there:
-            cluster.make_pod(SET, index)
+    for name in {f"{SET}-{index}" for index in range(found["spec"]["replicas"])} - there.keys():
+        made = cluster.make_pod(SET, int(name.rpartition("-")[2]))
+        if not made["spec"].get("schedulingGates"):
+            cluster.set_status(POD, name, conditions=[{"type": "Ready", "status": "True"}])
     ready = sum(not one["spec"].get("schedulingGates") for one in there.values())
-    counts = {"replicas": len(there), "readyReplicas": ready}
+    revision = revision_of(found["spec"]["template"])
+    updated = sum(one["metadata"]["labels"][REVISION] == revision for one in there.values())
+    counts = {"replicas": len(there), "readyReplicas": ready, "updatedReplicas": updated, "updateRevision": revision}
     cluster.set_status(STATEFUL_SET, SET, observedGeneration=found["metadata"]["generation"], **counts)
 
 
-def leave_out(cluster: Cluster, *indices: int) -> None:
-    pool = {"name": "fast", "learners": 3, "excludedIndices": list(indices)}
+def leave_out(cluster: Cluster, *indices: int, **fields: Any) -> None:
+    pool = {"name": "fast", "learners": 3, "excludedIndices": list(indices), **fields}
     change = manifest("two", pools={})
     change["spec"]["regions"] = [{"name": "us-east", "pools": [pool]}]
     cluster.apply(change)
+
+
+def has_pods(cluster: Cluster) -> dict[str, str]:
+    """The uids of the pods of a set of three learners, once they are there."""
+    leave_out(cluster)
+    wait_until(lambda: bool(set_of(cluster)), "its set is there")
+    for _ in range(2):
+        act_as_controller(cluster)
+    uids = {name: pod["metadata"]["uid"] for name, pod in pods_of(cluster).items()}
+    assert len(uids) == 3
+    return uids
 
 
 def held(cluster: Cluster) -> set[str]:
@@ -54,14 +68,8 @@ def gates(cluster: Cluster) -> list[Any]:
 
 def test_a_learner_is_left_out_and_comes_back_while_the_others_stay(cluster: Cluster, start: Start) -> None:
     with start() as operator:
-        leave_out(cluster)
-        wait_until(lambda: bool(set_of(cluster)), "its set is there")
+        uids = has_pods(cluster)
         template = set_of(cluster)["spec"]["template"]
-        for _ in range(2):
-            act_as_controller(cluster)
-        uids = {name: pod["metadata"]["uid"] for name, pod in pods_of(cluster).items()}
-        assert len(uids) == 3
-
         leave_out(cluster, 1)
 
         def is_held() -> bool:
@@ -84,6 +92,27 @@ def test_a_learner_is_left_out_and_comes_back_while_the_others_stay(cluster: Clu
         now = {name: pod["metadata"]["uid"] for name, pod in pods_of(cluster).items()}
         assert {name for name in uids if now.get(name) != uids[name]} == {f"{SET}-1"}
         assert set_of(cluster)["spec"]["template"] == template
+
+
+def test_changed_resources_replace_one_pod_after_the_other(cluster: Cluster, start: Start) -> None:
+    with start():
+        uids = has_pods(cluster)
+        leave_out(cluster, resources={"limits": {"cpu": "2"}})
+        order: list[str] = []
+
+        def are_replaced() -> bool:
+            act_as_controller(cluster)
+            now = pods_of(cluster)
+            new = [name for name in now if now[name]["metadata"]["uid"] != uids[name] and name not in order]
+            assert len(new) <= 1
+            order.extend(new)
+            return len(order) == 3
+
+        wait_until(are_replaced, "each pod is another one")
+        assert order == [f"{SET}-{index}" for index in (2, 1, 0)]
+        assert {pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] for pod in pods_of(cluster).values()} == {
+            "2"
+        }
 
 
 async def test_an_annotation_is_set_and_removed_and_others_stay(api: Api, cluster: Cluster) -> None:

@@ -94,21 +94,6 @@ def test_a_lost_pod_of_a_suspended_job_is_removed(cluster: Cluster, start: Start
         assert operator.metric("api_requests_total", 'verb="delete"') == 1
 
 
-def test_a_running_job_whose_syncer_is_silent_keeps_its_lost_pod(cluster: Cluster, start: Start) -> None:
-    with start():
-        cluster.apply(manifest("two", failurePolicy={"lostPods": {"afterSeconds": 10}}))
-        cluster.settled("two")
-        uid = lost_learner(cluster)
-
-        def told() -> bool:
-            act_as_controllers(cluster)
-            return cluster.condition("two", "Degraded").get("reason") == "LostPodKept"
-
-        wait_until(told, "it is said")
-        assert "the syncer does not answer" in cluster.condition("two", "Degraded")["message"]
-        assert uid_of(cluster.server, cluster.namespace, VICTIM) == uid
-
-
 def test_without_the_right_the_cause_is_told_until_it_is_granted(cluster: Cluster, start: Start) -> None:
     """As with a chart of another version and an operator of this one."""
     user = f"operator-of-{cluster.namespace}"

@@ -15,7 +15,7 @@ from diloco.cli.manifests import plan, render, validate
 from diloco.cli.models import evaluate, export, tokens
 from diloco.cli.needs_operator import add_cluster_commands
 from diloco.cli.program import new_app, run_command
-from diloco.cli.simulations import simulate
+from diloco.cli.simulations import simulate, world
 from diloco.runtime.process.exits import end
 
 app = new_app()
@@ -48,6 +48,7 @@ app.command("run", rich_help_panel=_WORK)(run.run)
 app.command("validate", rich_help_panel=_WORK)(validate.validate)
 app.command("plan", rich_help_panel=_WORK)(plan.plan)
 app.command("simulate", rich_help_panel=_WORK)(simulate.simulate)
+app.command("world", rich_help_panel=_WORK)(world.world)
 app.command("render", rich_help_panel=_WORK)(render.render)
 app.command("status", rich_help_panel=_WORK)(top.status)
 app.command("top", rich_help_panel=_WORK)(top.top)

@@ -175,6 +175,7 @@ class Syncer:
             model_exported=self._exporter.exported and (self._backups is None or self._backups.settled),
             backup=None if self._backups is None else self._backups.status,
             links=self._links.status(self._now()),
+            measured_links=self._links.measured(),
             bytes_by_region=self.traffic.read(),
             recovered=self._recovered,
             outer_optimizer=str(self._outer),

@@ -82,7 +82,7 @@ def test_any_operator_shows_what_was_seen_and_writes_nothing_new() -> None:
     w.syncer.frozen = True
     w.run(30)
     region, writes = w.region("far"), w.status_writes
-    w.run(300)
+    w.run(300, every=20.0)
     assert w.status_writes == writes
     w.new_operator()
     assert [one for one in w.plan().apply if one.body["kind"] == "Secret"] == [], "no certificate is made for it"

@@ -82,7 +82,7 @@ def test_a_job_that_stands_still_writes_nothing_until_it_is_no_progress() -> Non
     w.syncer.frozen = True
     w.run(20)
     before = w.status_writes
-    w.run(570)
+    w.run(570, every=10.0)
     assert w.status_writes == before
     assert w.status["progress"]["tokensPerSecond"] == 0
     assert "secondsLeft" not in w.status["progress"]

@@ -65,22 +65,6 @@ def test_it_stays_out_while_the_syncer_does_not_answer() -> None:
     assert pool(w)["givenUp"] == [1]
 
 
-def test_a_learner_is_left_out_by_its_index_and_comes_back() -> None:
-    w = training()
-    before = uids(w)
-    w.change_pool(region=1, excludedIndices=[1])
-    w.run(90)
-    assert gated(w) == {MIDDLE}
-    assert (pool(w)["desired"], pool(w)["training"], pool(w)["held"]) == (2, 2, 1)
-    assert w.condition("Degraded")["status"] == "False"
-    assert w.condition("Ready")["status"] == "True"
-    w.change_pool(region=1, excludedIndices=[])
-    w.run(60)
-    assert gated(w) == set()
-    assert (pool(w)["desired"], pool(w)["training"]) == (3, 3)
-    assert all(uids(w)[name] == before[name] for name in before if name != MIDDLE)
-
-
 def test_of_a_new_job_a_learner_that_is_left_out_never_starts() -> None:
     w = ClusterWorld(job_names=())
     job = job_object(tokens=10_000_000)

@@ -103,3 +103,19 @@ def test_a_rate_needs_a_byte_and_a_millisecond(moved: Moved, rate: float | None)
     pulled(meter, Moved(), 0.0)
     pulled(meter, moved, 10.0)
     assert meter.rates(FIRST).down == (None if rate is None else pytest.approx(rate))
+
+
+def test_a_region_is_measured_while_any_of_its_learners_sends() -> None:
+    clock = HandClock()
+    meter = LinkMeter(clock)
+    assert meter.region_rate("east") is None
+    meter.push_began("east/a/0")
+    clock.now += 1.0
+    meter.push_began("east/a/1")
+    clock.now += 1.0
+    meter.push_ended("east/a/0", 100)
+    clock.now += 2.0
+    meter.push_ended("east/a/1", 300)
+    clock.now += 10.0
+    assert meter.region_rate("east") == 100.0
+    assert meter.region_rate("west") is None

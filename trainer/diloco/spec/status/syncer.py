@@ -54,6 +54,17 @@ class LinkStatus(StatusPart):
     down: float
 
 
+class MeasuredLinkStatus(StatusPart):
+    """What was measured of the link between a region and the syncer since the syncer started."""
+
+    region: str
+    up_bytes_per_second: float | None = None
+    """Outer gradients of all its learners, while any are on their way; a link that was never full carries more. None:
+    nothing was measured, as below."""
+    round_trip_seconds: float | None = None
+    """Of a request and its answer, without what the payload takes; usual over the learners. Encoding is in it."""
+
+
 class LinksStatus(StatusPart):
     """Whether overlap, interval and links fit together, as measured; reported only once it has lasted a while."""
 
@@ -148,6 +159,8 @@ class StoredStatus(StatusPart):
     once the model is uploaded too, or after ten minutes of trying."""
     links: LinksStatus | None = None
     """None until the links of a training job have been measured for a while."""
+    measured_links: tuple[MeasuredLinkStatus, ...] = ()
+    """By region, of those with learners."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """By region, in the order of the manifest."""
     backup: BackupStatus | None = None

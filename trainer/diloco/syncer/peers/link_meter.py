@@ -10,6 +10,7 @@ from statistics import median_low
 from typing import Final
 
 from diloco.runtime.process.busy import BusyMeter, Moved
+from diloco.spec.names.learner_ids import region_of
 
 WINDOW_SECONDS: Final = 120.0
 """Time over which rates are measured (ours)."""
@@ -33,6 +34,7 @@ class LinkMeter:
         """``clock`` returns seconds of a monotonic clock."""
         self._clock = clock
         self._pushes: dict[str, BusyMeter] = {}
+        self._regions: dict[str, BusyMeter] = {}
         self._pulls: dict[str, Moved] = {}
         self._ups: dict[str, _Window] = {}
         self._downs: dict[str, _Window] = {}
@@ -41,10 +43,12 @@ class LinkMeter:
     def push_began(self, learner: str) -> None:
         """Note that a learner's push has begun to arrive."""
         self._pushes.setdefault(learner, BusyMeter(self._clock)).begin()
+        self._regions.setdefault(region_of(learner), BusyMeter(self._clock)).begin()
 
     def push_ended(self, learner: str, received_bytes: int) -> None:
         """Note that a push is over, and how many bytes were received."""
         self._pushes[learner].end(received_bytes)
+        self._regions[region_of(learner)].end(received_bytes)
 
     def pulled(self, learner: str, pulls: Moved) -> None:
         """Set a learner's own count of its pulls since its process began."""
@@ -60,6 +64,14 @@ class LinkMeter:
         for learner, moved in self._pulls.items():
             self._downs.setdefault(learner, _Window()).add(now, moved)
         return True
+
+    def region_rate(self, region: str) -> float | None:
+        """Bytes per second from all learners of a region while any were under way, since the start; None: none were."""
+        meter = self._regions.get(region)
+        moved = Moved() if meter is None else meter.read()
+        return (
+            moved.bytes / moved.busy_seconds if moved.busy_seconds >= _SHORTEST_BUSY_SECONDS and moved.bytes else None
+        )
 
     def rates(self, learner: str) -> Rates:
         """The rates over the window."""

@@ -31,7 +31,7 @@ def test_suspending_waits_for_a_cluster_no_longer_than_the_bound(*, restarted: b
     if restarted:
         w.new_operator()
     w.change(suspend=True)
-    w.run(300)
+    w.run(300, every=20.0)
     assert w.condition("Suspended")["reason"] == "Suspending"
     assert w.pods_of("syncer"), "the learners may still hand in their work"
     assert not w.pods_of("learner")
@@ -54,7 +54,7 @@ def test_suspending_waits_for_a_cluster_no_longer_than_the_bound(*, restarted: b
 def test_a_cluster_that_lacks_a_rule_is_waited_for_while_it_stops() -> None:
     w = training()
     w.others[FAR].state = ClusterState.FORBIDDEN
-    w.run(BOUND + 60)
+    w.run(BOUND + 60, every=20.0)
     w.change(suspend=True)
     w.run(10)
     assert w.condition("Suspended")["message"] == "learners' pods are stopping"
@@ -70,7 +70,7 @@ def test_a_cluster_that_forbids_scaling_is_awaited_to_the_bound_only() -> None:
     far.state, far.refuses = ClusterState.FORBIDDEN, True
     w.refusals = {ChildKey("StatefulSet", "demo--far-new", FAR): "statefulsets.apps is forbidden"}
     w.change(suspend=True)
-    w.run(300)
+    w.run(300, every=20.0)
     assert w.condition("Suspended")["reason"] == "Suspending"
     w.run(BOUND - 200)
     assert w.status["phase"] == "Suspended"
@@ -96,7 +96,7 @@ def test_a_job_completes_without_a_cluster_and_is_cleaned_up_later() -> None:
     w.run(60)
     assert w.status["phase"] == "Complete"
     assert w.pods_of("syncer")
-    w.run(BOUND)
+    w.run(BOUND, every=20.0)
     assert not w.pods.pods
     assert w.condition("Degraded")["reason"] == "ClusterUnreachable"
     back(w)

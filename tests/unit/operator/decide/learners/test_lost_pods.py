@@ -50,7 +50,7 @@ def test_a_lost_learner_is_replaced_and_nobody_else_is_touched() -> None:
 def test_the_time_is_the_manifests_and_may_change_meanwhile() -> None:
     w = training_world(failurePolicy={"lostPods": {"afterSeconds": 600}})
     lose(w, VICTIM)
-    w.run(300)
+    w.run(300, every=20.0)
     assert not w.forced
     assert degraded(w)[0] == "False"
     w.change(failurePolicy={"lostPods": {"afterSeconds": 30}})
@@ -208,7 +208,7 @@ def test_the_syncers_pod_stays_until_a_person_names_it(suspend: bool) -> None:
     uid = lose(w, name)
     w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
     w.change(suspend=suspend)
-    w.run(400)
+    w.run(400, every=20.0)
     assert name in w.pods.pods
     status, reason, message = degraded(w)
     assert (status, reason) == ("True", "SyncerNodeLost")

@@ -16,7 +16,7 @@ def test_an_unreachable_syncer_makes_ready_unknown_and_keeps_the_progress() -> N
     assert w.condition("Degraded")["message"] == f"the syncer does not answer: no answer within 3 s, since {since}"
     assert w.status["phase"] == "Training"
     writes = w.status_writes
-    w.run(300)
+    w.run(300, every=20.0)
     assert w.status_writes == writes
     assert w.status["learners"] == {"desired": 4, "ready": 4, "training": 0, "summary": "?/4"}
     # How far it came is known, how fast it goes is not.
@@ -56,7 +56,7 @@ def loses_its_syncer_for_ten_minutes(w: World) -> None:
     """The phase says Training for ten minutes from the syncer's end, and Pending after them."""
     w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
     w.pods.delete(w.pods_of("syncer")[0])
-    w.run(580)
+    w.run(580, every=20.0)
     assert w.status["phase"] == "Training"
     w.run(60)
     assert w.status["phase"] == "Pending"
@@ -73,7 +73,7 @@ def test_a_job_trains_until_its_syncer_is_not_ready_for_ten_minutes() -> None:
 def test_the_ten_minutes_begin_when_the_syncer_goes_not_the_quorum() -> None:
     w = training_world()
     w.syncer.stalled = set(w.syncer.joined)
-    w.run(1200)
+    w.run(1200, every=60.0)
     assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("False", "QuorumMissing")
     loses_its_syncer_for_ten_minutes(w)
 
@@ -82,13 +82,13 @@ def test_an_edited_message_without_a_time_has_the_wait_begin_anew() -> None:
     w = training_world()
     w.pods.troubles["demo-syncer"] = {"phase": "Pending"}
     w.pods.delete(w.pods_of("syncer")[0])
-    w.run(580)
+    w.run(580, every=20.0)
     said = w.condition("Ready")["message"].rpartition(", since ")[0]
     w.condition("Ready")["message"] = f"{said}, since long ago"
     w.run(60)
     assert w.status["phase"] == "Training"
     assert "long ago" not in w.condition("Ready")["message"]
-    w.run(600)
+    w.run(600, every=20.0)
     assert w.status["phase"] == "Pending"
 
 

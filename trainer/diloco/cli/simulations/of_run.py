@@ -1,0 +1,140 @@
+"""Makes the world of a run from its record: step times from the tapes, links, restarts and recoveries.
+
+So a plan or a simulation of the next job begins with what was measured.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean, median, quantiles, stdev
+from typing import Any, Final
+
+from diloco.core.engine.events import StepReported
+from diloco.core.fragments import Layout
+from diloco.local.directory import RunDirectory
+from diloco.local.journal import Entry
+from diloco.local.report.history import RunHistory
+from diloco.local.report.history_builder import HistoryBuilder
+from diloco.spec import DiLoCoJob
+from diloco.spec.names.learner_ids import pool_of, region_of
+from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, Torn
+from diloco.tape.segments import find_tapes
+
+_MOST_STEPS: Final = 20_000
+"""Step times of a pool that are kept; beyond it every second one goes."""
+_LEAST_STEPS: Final = 20
+"""With fewer, their deviation is not known."""
+_PARTS: Final = 20
+"""A twentieth of the steps, the longest and the shortest, does not count: evaluations and the first ones are there."""
+
+
+class RecordError(ValueError):
+    """No world can be made of the run; the text is one line that names it and why."""
+
+
+Tape = tuple[TapeHeader, Iterable[TapeEntry | Torn]]
+"""The record of one epoch."""
+
+
+def read_tapes(directory: RunDirectory) -> Iterator[Tape]:
+    """The tapes of a run, oldest first.
+
+    Raises:
+        TapeError: a tape was changed.
+    """
+    for files in find_tapes(directory.syncer / "tape"):
+        reader = TapeReader(files)
+        yield reader.header, reader
+
+
+def world_of_run(job: DiLoCoJob, layout: Layout, journal: Sequence[Entry], tapes: Iterable[Tape]) -> dict[str, Any]:
+    """The world as a world file has it: what was measured, and nothing else.
+
+    Raises:
+        RecordError: no learner has made a step.
+    """
+    steps = _StepTimes()
+    builder = HistoryBuilder(job, layout, journal)
+    for header, lines in tapes:
+        builder.take(header, steps.heard(lines))
+    if not steps.by_pool:
+        raise RecordError(f"{job.metadata.name}: no learner has made a step in this run; use one that has trained")
+    history = builder.history()
+    regions: dict[str, Any] = {}
+    for region, link in _links(journal).items():
+        regions.setdefault(region, {}).update(link)
+    for place, seconds in steps.by_pool.items():
+        pools = regions.setdefault(region_of(place), {}).setdefault("pools", {})
+        pools[place.partition("/")[2]] = _steps(seconds) | _preemptions(history, place)
+    return {"regions": regions}
+
+
+class _StepTimes:
+    """Step times by pool."""
+
+    def __init__(self) -> None:
+        self.by_pool: dict[str, list[float]] = {}
+        self._strides: dict[str, int] = {}
+        self._seen = 0
+
+    def heard(self, lines: Iterable[TapeEntry | Torn]) -> Iterator[TapeEntry | Torn]:
+        """Pass the lines of a tape on."""
+        for line in lines:
+            if isinstance(line, TapeEntry) and isinstance(line.event, StepReported):
+                self._add(pool_of(line.event.learner), line.event.step_seconds)
+            yield line
+
+    def _add(self, place: str, seconds: float) -> None:
+        self._seen += 1
+        if self._seen % self._strides.setdefault(place, 1):
+            return
+        known = self.by_pool.setdefault(place, [])
+        known.append(seconds)
+        if len(known) > _MOST_STEPS:
+            del known[1::2]
+            self._strides[place] *= 2
+
+
+def _steps(seconds: Sequence[float]) -> dict[str, float]:
+    """The median, and the deviation without the extremes."""
+    middle = median(seconds)
+    found = {"stepSeconds": _rounded(middle)}
+    if len(seconds) >= _LEAST_STEPS:
+        low, *_, high = quantiles(seconds, n=_PARTS)
+        usual = [one for one in seconds if low <= one <= high]
+        found["stepDeviation"] = _rounded(min(1.0, stdev(usual) / middle)) if len(usual) > 1 else 0.0
+    return found
+
+
+def _links(journal: Sequence[Entry]) -> dict[str, dict[str, Any]]:
+    """By region: what the supervisor has noted last."""
+    noted = [entry.details["links"] for entry in journal if entry.details.get("links")]
+    found: dict[str, dict[str, Any]] = {}
+    for one in noted[-1] if noted else ():
+        rate, trip = one.get("up_bytes_per_second"), one.get("round_trip_seconds")
+        link = found.setdefault(one["region"], {})
+        if rate:
+            link["link"] = f"{_rounded(8e-6 * rate):g}Mbit/s"
+        if trip:
+            link["roundTripSeconds"] = _rounded(trip)
+    return found
+
+
+def _preemptions(history: RunHistory, place: str) -> dict[str, Any]:
+    """How often a learner of the pool was lost in an hour, and how long it was away."""
+    learners = [one for one in history.learners if pool_of(one.id) == place]
+    lost = sum(one.restarts for one in learners)
+    hours = sum(one.allotted_seconds for one in learners) / 3600
+    if not lost or not hours:
+        return {}
+    found: dict[str, Any] = {"preemptionsPerHour": _rounded(lost / hours), "preemptionNoticeSeconds": 0}
+    away = [
+        one.recovery.down
+        for one in history.recoveries
+        if one.recovery.restarted and pool_of(one.recovery.learner) == place and one.recovery.down > 0
+    ]
+    if away:
+        found["recovery"] = {"meanSeconds": _rounded(fmean(away))}
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
