@@ -95,7 +95,7 @@ class _StepTimes:
 
 
 def _steps(history: RunHistory, place: str, seconds: Sequence[float]) -> dict[str, float]:
-    """The mean, of all the time that learners computed, and the deviation of the reported times without the extremes."""
+    """The mean of all the time that learners computed; the deviation of reported times without the extremes."""
     learners = [one for one in history.learners if pool_of(one.id) == place]
     computed, steps = (
         fsum((one.goodput or 0.0) * one.allotted_seconds for one in learners),
