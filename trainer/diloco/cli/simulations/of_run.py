@@ -97,10 +97,8 @@ class _StepTimes:
 def _steps(history: RunHistory, place: str, seconds: Sequence[float]) -> dict[str, float]:
     """The mean of all the time that learners computed; the deviation of reported times without the extremes."""
     learners = [one for one in history.learners if pool_of(one.id) == place]
-    computed, steps = (
-        fsum((one.goodput or 0.0) * one.allotted_seconds for one in learners),
-        sum(one.steps for one in learners),
-    )
+    computed = fsum((one.goodput or 0.0) * one.allotted_seconds for one in learners)
+    steps = sum(one.steps for one in learners)
     middle = computed / steps if computed and steps else fmean(seconds)
     found = {"stepSeconds": _rounded(middle)}
     if len(seconds) >= _LEAST_STEPS:
