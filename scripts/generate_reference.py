@@ -53,9 +53,9 @@ WORLD = f"""\
 
 <!-- Made from trainer/diloco/world by `{COMMAND}`; do not edit. -->
 
-What decides how a job goes and is not in its manifest: links, step times, failures and prices. `diloco plan --world`
-reads links and step times, `diloco simulate --world` all of it ([how to](../how-to/simulate.md)). Every field has a
-default, so a file names only what is known. A mistake is reported with its line, its value and what is allowed.
+What decides how a job goes and is not in its manifest: links, step times, failures and prices. `diloco plan` and
+[`diloco simulate`](../how-to/simulate.md) read it with `--world`, and `diloco world` writes that of a run. Every field
+has a default, so a file names only what is known. A mistake is reported with its line, its value and what is allowed.
 
 ```yaml
 regions:

@@ -19,6 +19,8 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.happened = 0
+        """Callbacks that were due."""
         self._scheduled = 0
         self._due: list[tuple[float, int, Callable[[], None], Breakable | None]] = []
 
@@ -45,4 +47,5 @@ class VirtualClock:
             if over is None or over.open:
                 what()
             most -= 1
+            self.happened += 1
         return bool(due)

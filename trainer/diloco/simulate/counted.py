@@ -5,23 +5,53 @@ as one with tensors (`tests/unit/simulate/test_counted_runs.py` compares them).
 """
 
 from collections.abc import Mapping, Sequence
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
-from diloco.core.merge.codec import codec_named
-from diloco.core.sizes import F32
-from diloco.learner.data.opening import batch_size_of
+from diloco.core.sizes import ENCODINGS, F32
 from diloco.learner.mailboxes.residuals import Residual
-from diloco.learner.training.capture import Capture
-from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 from diloco.plan.fit.situation import DOWNLINKS
 from diloco.simulate.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 
-_NOTHING = torch.empty(0)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from diloco.learner.training.capture import Capture
+    from diloco.learner.training.fragment_trainer import StepResult, TrainerState
+
+_NO_VALUES = cast("Tensor", None)
+"""Stands for the values of a fragment: nothing reads them. torch is not loaded, as that takes longer than most runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedStep:
+    """See `StepResult`."""
+
+    loss: float
+    tokens: int
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCapture:
+    """The counters of an outer gradient; see `Capture`."""
+
+    fragment: int
+    base_version: int
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedState:
+    """See `TrainerState`."""
+
+    steps: int
+    tokens: int
+    data_position: int
 
 
 def layout_of_sizes(numels: Sequence[int]) -> Layout:
@@ -33,7 +63,9 @@ def counted_work(spec: JobSpec, layout: Layout) -> Work:
     """Counted training of ``spec`` with a model that has this ``layout``."""
 
     def new_trainer(learner: str) -> CountedTrainer:
-        return CountedTrainer(len(layout.fragments), batch_size_of(spec, learner), spec.training.sequence_length)
+        return CountedTrainer(
+            len(layout.fragments), spec.pool_of(learner).largest_batch(spec.training), spec.training.sequence_length
+        )
 
     encoder = CountedEncoder(spec, layout)
     return Work(CountedModel(spec, layout), new_trainer, lambda _residuals: encoder)
@@ -45,7 +77,7 @@ class CountedTrainer:
     def __init__(self, fragments: int, batch_size: int, sequence_length: int) -> None:
         self._batch_size = batch_size
         self._sequence_length = sequence_length
-        self._step = StepResult(0.0, batch_size * sequence_length, 0.0, 0.0, 0.0, skipped=False)
+        self._step = CountedStep(0.0, batch_size * sequence_length)
         self.versions = (0,) * fragments
         """Version held of each fragment."""
         self._since_steps = [0] * fragments
@@ -64,22 +96,21 @@ class CountedTrainer:
         """c_steps."""
         return self.steps - self._since_steps[fragment]
 
-    def step(self, progress: float) -> StepResult:
+    def step(self, progress: float) -> "StepResult":
         """Count a step."""
         del progress
         self.steps += 1
         self.tokens += self._step.tokens
         self.data_position += self._batch_size
-        return self._step
+        return cast("StepResult", self._step)
 
-    def capture(self, fragment: int) -> Capture:
+    def capture(self, fragment: int) -> "Capture":
         """The counters of an outer gradient, without values."""
         tokens = self.tokens - self._since_tokens[fragment]
-        return Capture(
-            fragment, self.versions[fragment], self.fragment_steps(fragment), tokens, _NOTHING, _NOTHING, None
-        )
+        steps, version = self.fragment_steps(fragment), self.versions[fragment]
+        return cast("Capture", CountedCapture(fragment, version, steps, tokens))
 
-    def apply(self, fragment: int, version: int, values: Tensor) -> None:
+    def apply(self, fragment: int, version: int, values: "Tensor") -> None:
         """Reset the fragment's counters."""
         del values
         self.versions = (*self.versions[:fragment], version, *self.versions[fragment + 1 :])
@@ -102,11 +133,11 @@ class CountedTrainer:
     def start_over(self) -> None:
         """See `InnerTrainer`: there is no optimizer."""
 
-    def state(self) -> TrainerState:
+    def state(self) -> "TrainerState":
         """The counters."""
-        return TrainerState({}, self.steps, self.steps, self.tokens, self.data_position)
+        return cast("TrainerState", CountedState(self.steps, self.tokens, self.data_position))
 
-    def load_state(self, state: TrainerState) -> None:
+    def load_state(self, state: "TrainerState") -> None:
         """Restore ``state``."""
         self.steps, self.tokens, self.data_position = state.steps, state.tokens, state.data_position
         self._since_steps = [state.steps] * len(self._since_steps)
@@ -117,10 +148,10 @@ class CountedEncoder:
     """See `work.Encoder`. It encodes nothing, and so loses nothing."""
 
     def __init__(self, spec: JobSpec, layout: Layout) -> None:
-        codec = codec_named(spec.sync.compression)
-        self._payload_bytes = [codec.payload_bytes(fragment.numel) for fragment in layout.fragments]
+        encoding = ENCODINGS[spec.sync.compression]
+        self._payload_bytes = [encoding.payload_bytes(fragment.numel) for fragment in layout.fragments]
 
-    def encode(self, capture: Capture, version: int) -> Payload:
+    def encode(self, capture: "Capture", version: int) -> Payload:
         del version
         return Payload(self._payload_bytes[capture.fragment], "", None)
 
@@ -150,9 +181,9 @@ class CountedModel:
         self._versions[order.fragment] = order.version
         return MergeOutcome("")
 
-    def values(self, fragment: int) -> Tensor:
+    def values(self, fragment: int) -> "Tensor":
         del fragment
-        return _NOTHING
+        return _NO_VALUES
 
     def pull_bytes(self, fragment: int, held_version: int | None) -> int:
         has_the_one_before = held_version is not None and held_version == self._versions[fragment] - 1

@@ -9,8 +9,7 @@ import copy
 import random
 from dataclasses import dataclass, field, replace
 from functools import partial
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from diloco.core.engine.actions import Admit, AskFragment, Evaluate
 from diloco.core.engine.events import (
@@ -28,18 +27,22 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.capture import Capture
-from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 from diloco.simulate.session import Environment, Identity, SessionCallbacks, SimulatedSession
 from diloco.simulate.syncer import FragmentNews, Order
 from diloco.simulate.work import Encoder, Trainer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from diloco.learner.training.capture import Capture
+    from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 
 
 @dataclass
 class Disk:
     """What survives a learner's process: its newest checkpoint."""
 
-    trainer: TrainerState | None = None
+    trainer: "TrainerState | None" = None
     residuals: dict[int, Residual] = field(default_factory=dict)
 
 
@@ -47,7 +50,7 @@ class Disk:
 class Inbox:
     """What arrived during a step and waits for its end; requests are kept by `Requests`."""
 
-    received: dict[int, tuple[int, Tensor]] = field(default_factory=dict)
+    received: dict[int, "tuple[int, Tensor]"] = field(default_factory=dict)
     """Fragment -> version and values."""
     evaluations: list[Evaluate] = field(default_factory=list)
 
@@ -181,7 +184,7 @@ class SimulatedLearner:
         """The version that it tells the syncer it holds, so that an update can be added to it."""
         return None if fragment in self._loading else self._trainer.versions[fragment]
 
-    def _received(self, fragment: int, version: int, values: Tensor) -> None:
+    def _received(self, fragment: int, version: int, values: "Tensor") -> None:
         if version <= self._trainer.versions[fragment] and fragment not in self._loading:
             return
         self._inbox.received[fragment] = (version, values)
@@ -267,7 +270,7 @@ class SimulatedLearner:
         self._requests.sent(request)
         self._push(request, self._trainer.capture(request.fragment))
 
-    def _push(self, request: GradientRequest, capture: Capture) -> None:
+    def _push(self, request: GradientRequest, capture: "Capture") -> None:
         mine = (self._id, self.session.incarnation, request.fragment, request.version, request.attempt)
         payload = self._encoder.encode(capture, request.version)
         event = FragmentArrived(

@@ -4,8 +4,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from diloco.core.engine.actions import Admit, Fence, Finish, Refusal, Refuse
 from diloco.core.engine.events import Event, FragmentArrived, LearnerAlive, LearnerJoined
@@ -16,6 +15,9 @@ from diloco.simulate.syncer import LearnerLine, Order, SimulatedSyncer
 from diloco.simulate.work import Payload
 from diloco.spec import JobSpec
 from diloco.spec.names.learner_ids import region_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass
@@ -66,7 +68,7 @@ class SessionCallbacks:
     """Receives an order, with the job's progress, 0 to 1."""
     over: Callable[[], None]
     """Called when the connection is lost: nothing that it carried will arrive."""
-    received: Callable[[int, int, Tensor], None]
+    received: "Callable[[int, int, Tensor], None]"
     """Receives a fragment: its number, version and values."""
 
 

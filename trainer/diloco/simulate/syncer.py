@@ -7,9 +7,7 @@ delivers.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Final, Protocol
 
 from diloco.core.engine.actions import (
     Action,
@@ -31,6 +29,9 @@ from diloco.simulate.clock import VirtualClock
 from diloco.simulate.link import Connection
 from diloco.simulate.work import GlobalModel, Payload
 from diloco.spec.status.engine import EngineStatus
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class SimulatedSyncer:
         self._payloads[event.learner, event.incarnation, event.fragment, event.version, event.attempt] = payload
         self.feed(event)
 
-    def pull(self, fragment: int, held_version: int | None) -> tuple[int, Tensor, int]:
+    def pull(self, fragment: int, held_version: int | None) -> "tuple[int, Tensor, int]":
         """The current version of a fragment, its values (f32; never written to again), and the transfer's bytes."""
         return (
             self._engine.versions[fragment],

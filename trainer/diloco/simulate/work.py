@@ -6,15 +6,17 @@ on any links takes seconds. The engine, the links and the clock are the same, an
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Cosine, LeftOut
 from diloco.learner.mailboxes.residuals import Residual
-from diloco.learner.training.capture import Capture
-from diloco.learner.training.fragment_trainer import StepResult, TrainerState
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from diloco.learner.training.capture import Capture
+    from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Payload:
 
     size_bytes: int
     digest: str
-    values: Tensor | None
+    values: "Tensor | None"
     """uint8, flat; None if only sizes are counted."""
 
 
@@ -52,20 +54,20 @@ class Trainer(Protocol):
     @property
     def staleness(self) -> int: ...  # noqa: D102
     def fragment_steps(self, fragment: int) -> int: ...  # noqa: D102
-    def step(self, progress: float) -> StepResult: ...  # noqa: D102
-    def capture(self, fragment: int) -> Capture: ...  # noqa: D102
-    def apply(self, fragment: int, version: int, values: Tensor) -> None: ...  # noqa: D102
+    def step(self, progress: float) -> "StepResult": ...  # noqa: D102
+    def capture(self, fragment: int) -> "Capture": ...  # noqa: D102
+    def apply(self, fragment: int, version: int, values: "Tensor") -> None: ...  # noqa: D102
     def evaluate(self) -> float: ...  # noqa: D102
     def catch_up(self, steps: int, data_position: int) -> None: ...  # noqa: D102
     def start_over(self) -> None: ...  # noqa: D102
-    def state(self) -> TrainerState: ...  # noqa: D102
-    def load_state(self, state: TrainerState) -> None: ...  # noqa: D102
+    def state(self) -> "TrainerState": ...  # noqa: D102
+    def load_state(self, state: "TrainerState") -> None: ...  # noqa: D102
 
 
 class Encoder(Protocol):
     """Encodes a learner process's outer gradients, and keeps what the encoding has lost so far."""
 
-    def encode(self, capture: Capture, version: int) -> Payload:
+    def encode(self, capture: "Capture", version: int) -> Payload:
         """The outer gradient of a fragment, for the merge that makes ``version``."""
 
     def outcome(self, fragment: int, version: int, *, merged: bool) -> None:
@@ -87,7 +89,7 @@ class GlobalModel(Protocol):
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
         """Carry out a merge; ``payloads`` by learner."""
 
-    def values(self, fragment: int) -> Tensor:
+    def values(self, fragment: int) -> "Tensor":
         """The current version, flat f32; never written to again."""
 
     def pull_bytes(self, fragment: int, held_version: int | None) -> int:

@@ -50,7 +50,7 @@ class Simulation:
         """
         spec = job.spec
         scenario.check_learners(spec.learner_ids)
-        self._scenario = scenario
+        self.scenario = scenario
         self._clock = clock = VirtualClock()
 
         def merge_seconds(order: Merge) -> float:
@@ -81,6 +81,11 @@ class Simulation:
         return self._clock.now
 
     @property
+    def events(self) -> int:
+        """Things that have happened."""
+        return self._clock.happened
+
+    @property
     def finish(self) -> Finish | None:
         """How the job ended; None while it has not."""
         return self._syncer.finish
@@ -109,7 +114,7 @@ class Simulation:
         Raises:
             SimulationError: the job was not complete at the scenario's deadline, or no event was left.
         """
-        deadline = self._scenario.deadline_seconds
+        deadline = self.scenario.deadline_seconds
         self.advance(deadline)
         course, finish = self.course(), self.finish
         if finish is None or not finish.complete:

@@ -16,6 +16,7 @@ from diloco.plan.fit.situation import LearnerGroup, Link, rate_text
 from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
 from diloco.plan.plan import Plan
 from diloco.plan.syncer_load import WIRE_BYTES_PER_SECOND
+from diloco.simulate.forecast import Forecast
 from diloco.spec.base import bytes_in
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.words import listed
@@ -27,12 +28,12 @@ _HEADINGS: Final = {
 }
 
 
-def plan_view(plan: Plan) -> RenderableType:
-    """The plan in full."""
-    return Group(*_parts(plan))
+def plan_view(plan: Plan, forecast: Forecast | None = None) -> RenderableType:
+    """The plan in full; ``forecast``: of its simulation, if there is one."""
+    return Group(*_parts(plan, forecast))
 
 
-def _parts(plan: Plan) -> Iterator[RenderableType]:
+def _parts(plan: Plan, forecast: Forecast | None) -> Iterator[RenderableType]:
     verdict, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
     if plan.fit.fits and not plan.fits:
         verdict, style = "does not fit: DeviceTooSmall", "bold red"
@@ -42,8 +43,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield _links(plan)
     yield Text()
     yield _learners(plan)
-    yield Text(f"\n{_needs_words(plan.needs)}")
-    yield needs_table(plan.needs)
+    yield from _whole_job(plan, forecast)
     yield Text(f"\n{_compute(plan)}{_memory(plan)}")
     if (needed := plan.memory.disk_bytes) > bytes_in(size := plan.job.spec.syncer.storage.size):
         yield Text(f"syncer.storage.size: {size} is too small; use at least {bytes_text(needed)}", style="yellow")
@@ -63,6 +63,13 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         yield Text(f"\n{_data_parallel(plan)}")
     if plan.assumed:
         yield Text(f"\nAssumed: {'; '.join(plan.assumed)}.", style="dim")
+
+
+def _whole_job(plan: Plan, forecast: Forecast | None) -> Iterator[RenderableType]:
+    if forecast is not None:
+        yield Text(f"\n{_forecast(forecast)}")
+    yield Text(f"\n{_needs_words(plan.needs, None if forecast else plan.needs.seconds)}")
+    yield needs_table(plan.needs)
 
 
 def _exchange(plan: Plan) -> str:
@@ -134,10 +141,23 @@ def _taking_part(group: LearnerGroup, fit: GroupFit | None) -> tuple[Text | str,
     )
 
 
-def _needs_words(needs: Needs) -> str:
+def _forecast(forecast: Forecast) -> str:
+    """What a short simulation says."""
+    early, middle, late = map(duration_text, forecast.seconds)
+    failing = f"; failures leave {percent_text(forecast.computing_share)} of it" if forecast.computing_share < 1 else ""
+    chances = f" (5 %: {early}, 95 %: {late})" if early != late else ""
+    cost = f", for {forecast.cost:,.2f}" if forecast.cost else ""
+    return (
+        f"Simulated for {duration_text(forecast.simulated_seconds)}: {percent_text(forecast.merged_share)} of the"
+        f" learners' time is merged, {forecast.members_per_merge:.3g} learners a merge{failing}. The job is complete"
+        f" after {middle}{chances}{cost}."
+    )
+
+
+def _needs_words(needs: Needs, needed_seconds: float | None) -> str:
     """How long the job is."""
     rounds = f"{'at least ' if needs.at_least else ''}{needs.rounds} merges"
-    seconds = "" if needs.seconds is None else f", about {duration_text(needs.seconds)}"
+    seconds = "" if needed_seconds is None else f", about {duration_text(needed_seconds)}"
     return f"The whole job, {rounds}{seconds}; times of a fragment are mean and longest:"
 
 

@@ -7,8 +7,10 @@ restarted syncer counts versions from its checkpoint on, so equal numbers can st
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Held:
     """A version of a fragment, bit for bit, that an update can be added to."""
 
     version: int
-    values: Tensor
+    values: "Tensor"
     """f32, flat, on the host: the trainer's anchor itself. Never written to."""
 
 
@@ -64,7 +66,7 @@ class Holdings:
             held = self._versions[fragment]
             return epoch == self._epoch and (held is None or held < version)
 
-    def received(self, epoch: str, fragment: int, version: int, values: Tensor | None = None) -> Membership | None:
+    def received(self, epoch: str, fragment: int, version: int, values: "Tensor | None" = None) -> Membership | None:
         """Note that the inner loop now trains on this version. Returns the admission if it was the last one awaited.
 
         ``values``: what was received, f32, flat, on the host; the caller must not write to it any more.

@@ -15,10 +15,13 @@ request waits until the newer version is here.
 import threading
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.learner.training.capture import Capture
+
+if TYPE_CHECKING:
+    from diloco.learner.training.capture import Capture
 
 _RECENT_STEPS = 8
 
@@ -51,7 +54,7 @@ class Requests:
         self._staged: dict[int, Capture] = {}
         self._last_asked: int | None = None
 
-    def put(self, request: GradientRequest) -> Capture | None:
+    def put(self, request: GradientRequest) -> "Capture | None":
         """Add a request. Returns the staged copy to answer with; None: the inner loop will answer."""
         with self._lock:
             self._last_asked = request.fragment
@@ -74,7 +77,7 @@ class Requests:
             following = ((self._last_asked + 1 + i) % self._fragments for i in range(ahead))
             return tuple(fragment for fragment in following if fragment not in self._sent)
 
-    def stage(self, captures: list[Capture]) -> None:
+    def stage(self, captures: list["Capture"]) -> None:
         """Replace all staged copies by these, taken after the step just made."""
         with self._lock:
             self._staged = {capture.fragment: capture for capture in captures}

@@ -10,9 +10,10 @@ syncer says that this version is the latest with an outer gradient of ours.
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Residual(NamedTuple):
@@ -20,7 +21,7 @@ class Residual(NamedTuple):
 
     version: int
     """The version of the fragment that contains the outer gradient."""
-    values: Tensor
+    values: "Tensor"
     """f32, flat, one element a parameter."""
 
 
@@ -40,13 +41,13 @@ class Residuals:
             self._committed = dict(committed)
             self._drop_used_up()
 
-    def residual(self, fragment: int) -> Tensor | None:
+    def residual(self, fragment: int) -> "Tensor | None":
         """What the last merged encoding of the fragment lost; None: nothing yet."""
         with self._lock:
             found = self._committed.get(fragment)
             return None if found is None else found.values
 
-    def encoded(self, fragment: int, version: int, residual: Tensor) -> None:
+    def encoded(self, fragment: int, version: int, residual: "Tensor") -> None:
         """Note the residual that an outer gradient for ``version``, about to be sent, leaves if it is merged."""
         with self._lock:
             self._pending[fragment] = Residual(version, residual)
