@@ -2,7 +2,8 @@
 
 Ours is everything that the loop's thread does from one step to the next: drawing the batch, the step, the report, and,
 unless it is left out, for every step a fragment copied out and one swapped in, as with as many fragments as steps in an
-interval. The plain loop reads its batch from memory, clips, steps and reads the loss.
+interval. What is swapped in is there before, as other threads of a learner receive it. The plain loop reads its batch
+from memory, clips, steps and reads the loss.
 """
 
 import copy
@@ -88,24 +89,30 @@ class _PairedTrainer(InnerTrainer):
         self._pair, self._boxes = pair, pair.boxes
         self._boxes.holdings.admitted(HERE, range(pair.fragments))
         for fragment in range(pair.fragments):
-            self._arrive(fragment, 0)
+            pair.boxes.pull_queue.arrived(self._merged(fragment, 0))
+        self._arrivals: dict[int, MergedFragment] = {}
 
     def begin(self, progress: float) -> StepResult | LateResult:
         """What a link's threads do, and a step; at the begin of a block the plain loop's before."""
         if self.steps % self._pair.block_steps == 0:
-            self._pair.change_over(over=self.steps >= self._pair.most_steps)
+            self._pair.change_over(self._pull, over=self.steps >= self._pair.most_steps)
         if self._pair.exchange:
             count = self._pair.fragments
-            fragment, version = self.steps % count, 1 + self.steps // count
-            self._boxes.requests.put(GradientRequest(HERE, fragment, version, 1))
-            self._arrive((fragment + count // 2) % count, version)
+            self._boxes.requests.put(GradientRequest(HERE, self.steps % count, 1 + self.steps // count, 1))
+            self._boxes.pull_queue.arrived(self._arrivals.pop(self.steps))
         return super().begin(progress)
 
-    def _arrive(self, fragment: int, version: int) -> None:
+    def _pull(self) -> None:
+        """Make what arrives in the next block."""
+        count = self._pair.fragments
+        for step in range(self.steps, self.steps + self._pair.block_steps * self._pair.exchange):
+            self._arrivals[step] = self._merged((step + count // 2) % count, 1 + step // count)
+
+    def _merged(self, fragment: int, version: int) -> MergedFragment:
         captured = self.capture(fragment)
         if captured._copied is not None:  # noqa: SLF001  # the model as it is
             captured._copied.synchronize()  # noqa: SLF001
-        self._boxes.pull_queue.arrived(MergedFragment(HERE, fragment, version, captured._values))  # noqa: SLF001
+        return MergedFragment(HERE, fragment, version, captured._values)  # noqa: SLF001
 
 
 class LoopPair:
@@ -163,14 +170,15 @@ class LoopPair:
             _ = gradient.capture.delta
             self.boxes.push_queue.done(gradient)
 
-    def change_over(self, *, over: bool) -> None:
-        """Our block is done; the plain loop makes its own, unless it is over."""
-        began = self._clock()
+    def change_over(self, pull: Callable[[], None], *, over: bool) -> None:
+        """Our block is done; the plain loop makes its own, unless it is over. ``pull`` makes what the next receives."""
         if self._since:
-            self.seconds["ours"].append(began - self._since)
+            self.seconds["ours"].append(self._clock() - self._since)
+        pull()
         if over:
             self.boxes.orders.stop("measured")
         else:
+            began = self._clock()
             for _ in range(self.block_steps):
                 self._plain()
             self.seconds["plain"].append(self._clock() - began)

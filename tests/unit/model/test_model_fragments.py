@@ -5,7 +5,14 @@ import torch
 from torch import Tensor, nn
 
 from diloco.model.build import build_model
-from diloco.model.fragments import layout_of, read_fragment, slot_values, whole_tensors, write_fragment
+from diloco.model.fragments import (
+    FragmentsInModule,
+    layout_of,
+    read_fragment,
+    slot_values,
+    whole_tensors,
+    write_fragment,
+)
 from tests.support.entrypoints import TinyModel, tiny_model
 from tests.support.small_job import small_job
 
@@ -79,6 +86,21 @@ def test_pieces_are_read_written_and_put_together_again() -> None:
     expected = dict(module.named_parameters())
     for found in (dict(other.named_parameters()), whole_tensors(layout, flats)):
         assert {name for name, tensor in expected.items() if torch.equal(found[name], tensor)} == set(expected)
+
+
+def test_fragments_found_once_follow_what_parameters_hold() -> None:
+    module = Untied()
+    fragments, kept = layout_of(module, 6).fragments, FragmentsInModule(module)
+    for _ in range(2):
+        for one in module.parameters():
+            one.data = torch.randn_like(one)  # as some optimizers and frameworks do
+        for fragment in fragments:
+            out, expected = torch.empty(fragment.numel), torch.empty(fragment.numel)
+            kept.read(fragment, out)
+            read_fragment(module, fragment, expected)
+            assert torch.equal(out, expected)
+            kept.write(fragment, torch.zeros(fragment.numel))
+        assert not any(one.count_nonzero() for one in module.parameters())
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(2120, dtype=torch.float64)])

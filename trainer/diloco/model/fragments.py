@@ -68,10 +68,7 @@ def read_fragment(module: nn.Module, fragment: Fragment, out: Tensor) -> None:
     Raises:
         ValueError: ``out`` is of another size or type.
     """
-    _check(fragment, out)
-    with torch.no_grad():
-        for parameter, part in _pairs(module, fragment, out):
-            part.copy_(parameter)
+    _read(slot_values(module, fragment), fragment, out)
 
 
 def write_fragment(module: nn.Module, fragment: Fragment, values: Tensor) -> None:
@@ -82,15 +79,34 @@ def write_fragment(module: nn.Module, fragment: Fragment, values: Tensor) -> Non
     Raises:
         ValueError: ``values`` is of another size or type.
     """
-    _check(fragment, values)
-    with torch.no_grad():
-        for parameter, part in _pairs(module, fragment, values):
-            parameter.copy_(part, non_blocking=True)
+    _write(slot_values(module, fragment), fragment, values)
 
 
 def slot_values(module: nn.Module, fragment: Fragment) -> Iterator[Tensor]:
     """The module's parameters, or their rows, at the fragment's slots, without a copy unless they are parted."""
     return (_rows(whole(module.get_parameter(slot.tensor.name)), slot.tensor) for slot in fragment.slots)
+
+
+class FragmentsInModule:
+    """Fragments of one module, whose parameters are looked up once: that takes longer than to copy a small fragment.
+
+    The module must keep its parameters; what they hold may be replaced.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parameters = trained_parameters(module)
+
+    def values(self, fragment: Fragment) -> list[Tensor]:
+        """See `slot_values`."""
+        return [_rows(whole(self._parameters[slot.tensor.name]), slot.tensor) for slot in fragment.slots]
+
+    def read(self, fragment: Fragment, out: Tensor) -> None:
+        """See `read_fragment`."""
+        _read(self.values(fragment), fragment, out)
+
+    def write(self, fragment: Fragment, values: Tensor) -> None:
+        """See `write_fragment`."""
+        _write(self.values(fragment), fragment, values)
 
 
 def whole_tensors(layout: Layout, flats: Iterable[Tensor]) -> dict[str, Tensor]:
@@ -118,8 +134,17 @@ def _parts(fragment: Fragment, flat: Tensor) -> list[Tensor]:
     return [flat[slot.offset : slot.offset + slot.tensor.numel].view(slot.tensor.shape) for slot in fragment.slots]
 
 
-def _pairs(module: nn.Module, fragment: Fragment, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(slot_values(module, fragment), _parts(fragment, flat), strict=True)
+@torch.no_grad()
+def _read(tensors: Iterable[Tensor], fragment: Fragment, out: Tensor) -> None:
+    _check(fragment, out)
+    torch.cat([one.reshape(-1) for one in tensors], out=out)
+
+
+@torch.no_grad()
+def _write(tensors: Iterable[Tensor], fragment: Fragment, values: Tensor) -> None:
+    _check(fragment, values)
+    for one, part in zip(tensors, _parts(fragment, values), strict=True):
+        one.copy_(part, non_blocking=True)
 
 
 def _check(fragment: Fragment, flat: Tensor) -> None:

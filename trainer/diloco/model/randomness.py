@@ -10,9 +10,12 @@ import torch
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Start torch's CPU generator at ``seed`` inside, and restore it afterwards. No other generator is touched."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    before = torch.get_rng_state()  # torch's fork_rng looks for an accelerator each time
+    torch.default_generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        torch.set_rng_state(before)
 
 
 @contextmanager

@@ -142,8 +142,7 @@ class LanguageModel(JobTask):
         if tokens.min() < 0 or tokens.max() >= self._source.vocabulary_size:
             for row, start in zip(tokens, starts, strict=True):
                 check_ids(self._source, start, row)
-        whole = torch.from_numpy(tokens)
-        batch = {"inputs": whole[:, :-1].contiguous(), "targets": whole[:, 1:].contiguous()}
+        batch = {"inputs": torch.from_numpy(tokens[:, :-1].copy()), "targets": torch.from_numpy(tokens[:, 1:].copy())}
         if self._end is not None:
             ends = tokens[:, :-1] == self._end
             batch["positions"] = torch.from_numpy(_positions(ends))

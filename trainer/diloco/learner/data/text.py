@@ -74,7 +74,7 @@ class ByteText:
             DataError: a file cannot be read, or its length has changed.
         """
         out = np.empty(stop - start, dtype=np.uint16)
-        index = int(np.searchsorted(self._ends, start, side="right"))
+        index = int(self._ends.searchsorted(start, side="right"))
         at = start
         while at < stop:
             document, end = self._documents[index], int(self._ends[index])
@@ -155,8 +155,11 @@ def read_bytes(document: Document, start: int, count: int, field: str = "data.te
         DataError: it cannot be read or is shorter than it was.
     """
     try:
-        with document.path.open("rb", buffering=0) as file:
-            content = os.pread(file.fileno(), count, document.first_byte + start)
+        file = os.open(document.path, os.O_RDONLY | os.O_CLOEXEC)  # Python's file objects take longer than the read
+        try:
+            content = os.pread(file, count, document.first_byte + start)
+        finally:
+            os.close(file)
     except OSError as error:
         raise unreadable(f"{field}: {document.path}", error) from error
     if len(content) != count:

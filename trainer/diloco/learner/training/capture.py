@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diloco.core.fragments import Fragment
 from diloco.learner.training.devices.host_copies import Copied, HostCopies
-from diloco.model.fragments import read_fragment, slot_values
+from diloco.model.fragments import FragmentsInModule
 
 
 @dataclass(slots=True)
@@ -49,10 +49,10 @@ class Capture:
 
 
 class Reader:
-    """Copies fragments from a module on ``device`` to the host."""
+    """Copies fragments from a module on ``device`` to the host, and back."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self._module = module
+        self._fragments = FragmentsInModule(module)
         self._copies = HostCopies(device)
 
     def host_buffer(self, fragment: Fragment) -> Tensor:
@@ -63,9 +63,13 @@ class Reader:
         """A fragment's current parameters, and the event after which they can be read (None: they already can)."""
         host = self.host_buffer(fragment)
         if self._copies.at_once:
-            read_fragment(self._module, fragment, host)
+            self._fragments.read(fragment, host)
             return host, None
         # The next step must not change what is being copied: gather on the device, in stream order with the steps.
         with torch.no_grad():
-            gathered = torch.cat([part.reshape(-1) for part in slot_values(self._module, fragment)])
+            gathered = torch.cat([part.reshape(-1) for part in self._fragments.values(fragment)])
         return self._copies.copy(gathered, host)
+
+    def write(self, fragment: Fragment, values: Tensor) -> None:
+        """See `write_fragment`."""
+        self._fragments.write(fragment, values)

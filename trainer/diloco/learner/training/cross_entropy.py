@@ -28,19 +28,19 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, masked: bool) -> Tensor:  # noqa: FBT001  # torch passes it so
-        ctx.gradient = torch.empty_like(logits) if logits.requires_grad else None
+        rows, gradient = max(1, _CHUNK_ELEMENTS // logits.shape[1]), logits.requires_grad
+        if len(logits) <= rows:
+            total, of_whole = _of_chunk(logits, targets, masked=masked, gradient=gradient)
+            ctx.gradient = None if of_whole is None else of_whole.to(logits.dtype)
+            return total
+        ctx.gradient = torch.empty_like(logits) if gradient else None
         total = torch.zeros((), device=logits.device)
-        rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
         for first in range(0, len(logits), rows):
-            part, ids = logits[first : first + rows], targets[first : first + rows]
-            scores = functional.log_softmax(part, -1, dtype=torch.float32)
-            total += functional.nll_loss(scores, ids, reduction="sum")
-            if ctx.gradient is not None:
-                column, minus = ids.clamp(min=0)[:, None], scores.new_full((len(ids), 1), -1.0)
-                of_part = scores.exp_().scatter_add_(1, column, minus)
-                if masked:
-                    of_part.mul_((ids != NOT_COUNTED)[:, None])
-                ctx.gradient[first : first + rows] = of_part
+            part = slice(first, first + rows)
+            summed, of_part = _of_chunk(logits[part], targets[part], masked=masked, gradient=gradient)
+            total += summed
+            if of_part is not None:
+                ctx.gradient[part] = of_part
         return total
 
     @staticmethod
@@ -48,3 +48,16 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
         gradient, ctx.gradient = ctx.gradient, None  # in place, so only once
         return gradient.mul_(outer), None, None
+
+
+def _of_chunk(logits: Tensor, ids: Tensor, *, masked: bool, gradient: bool) -> tuple[Tensor, Tensor | None]:
+    """The summed cross-entropy of some positions, and its gradient by the logits in f32, if it is asked for."""
+    scores = functional.log_softmax(logits, -1, dtype=torch.float32)
+    total = functional.nll_loss(scores, ids, reduction="sum")
+    if not gradient:
+        return total, None
+    column = (ids.clamp(min=0) if masked else ids)[:, None]
+    made = scores.exp_().scatter_add_(1, column, scores.new_full((len(ids), 1), -1.0))
+    if masked:
+        made.mul_((ids != NOT_COUNTED)[:, None])
+    return total, made

@@ -17,7 +17,7 @@ from diloco.core.fragments import Layout
 from diloco.learner.checkpoint_parts import Others
 from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.training.capture import Capture, Reader
-from diloco.model.fragments import trained_parameters, whole_tensors, write_fragment
+from diloco.model.fragments import trained_parameters, whole_tensors
 
 NOTHING: Final[Mapping[int, Tensor]] = MappingProxyType({})
 
@@ -119,7 +119,7 @@ class FragmentTrainer(ABC):
     @property
     def staleness(self) -> int:
         """Inner steps since the most stale fragment was received."""
-        return max(self.fragment_steps(index) for index in range(len(self._held)))
+        return self._counted_steps - min(held.steps for held in self._held)
 
     def fragment_steps(self, fragment: int) -> int:
         """c_steps: inner steps since ``fragment`` was received."""
@@ -161,7 +161,7 @@ class FragmentTrainer(ABC):
         self._held[fragment] = _Held(version, values, self._counted_steps, self._counted_tokens, self.data_position)
 
     def _write(self, fragment: int, values: Tensor) -> None:
-        write_fragment(self._module, self.layout.fragments[fragment], values)
+        self._reader.write(self.layout.fragments[fragment], values)
 
     @abstractmethod
     def evaluate(self, replaced: Mapping[int, Tensor] = NOTHING) -> float:

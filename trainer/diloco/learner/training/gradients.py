@@ -1,6 +1,7 @@
 """The forward and the backward pass of an inner step."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ def backpropagate(  # noqa: PLR0913  # each names one thing
     share: Share = WHOLE,
     *,
     read: Callable[[Numbers], Batch] | None = None,
-    trained: Iterable[nn.Parameter] | None = None,
+    trained: Sequence[nn.Parameter] | None = None,
 ) -> Tensor:
     """Set the parameters' gradients to those of a batch's mean loss, clipped to ``clipNorm``.
 
@@ -39,7 +40,9 @@ def backpropagate(  # noqa: PLR0913  # each names one thing
     Raises:
         DataError, ModelError: the examples cannot be read, the loss cannot be used, or the batch cannot be parted.
     """
-    device = next(module.parameters()).device
+    if trained is None:
+        trained = list(trained_parameters(module).values())
+    device = trained[0].device
     own = share.of(numbers)
     batch = on(device, (read or task.batch)(own))
 
@@ -61,16 +64,14 @@ def backpropagate(  # noqa: PLR0913  # each names one thing
         )
     expected = len(numbers) * task.usual_count
     summed, count = accumulate(loss, parts_of(batch, most), expected, share)
-    if trained is None:
-        trained = trained_parameters(module).values()
-    gradients = [one.grad for one in trained if one.grad is not None]
+    gradients = [gradient for one in trained if (gradient := one.grad) is not None]
     return _scaled(gradients, share.total(summed, count, gradients), expected, training.optimizer.clip_norm)
 
 
-def in_training(training: TrainingSpec, device: torch.device, share: Share) -> torch.autocast:
+def in_training(training: TrainingSpec, device: torch.device, share: Share) -> AbstractContextManager[object]:
     """What a step's forward pass computes in."""
     bf16 = share.needs_autocast and computes_in_bf16(training.precision, device)
-    return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
 
 
 @torch.no_grad()

@@ -71,6 +71,7 @@ class InnerSteps:
         self._module, self._task, self._share = module, task, share
         self._options = job.training
         self._parameters = trained_parameters(module)
+        self._trained = list(self._parameters.values())
         checkpoint_blocks(module, job.training.activation_checkpointing)
         task.check(module)
         own = task.optimizer(self._parameters)
@@ -186,7 +187,7 @@ class InnerSteps:
         key = f"step {self._options.seed} {began}" + f" {self._share.rank}" * (self._share.rank > 0)
         # The backward pass is included: recomputed parts (activation checkpointing) may draw random numbers again.
         with seeded_by(key, self._device):
-            read, trained = None if self._ahead is None else self._ahead.batch, self._parameters.values()
+            read, trained = None if self._ahead is None else self._ahead.batch, self._trained
             return backpropagate(
                 self._module, self._task, numbers, self._options, self._share, read=read, trained=trained
             )

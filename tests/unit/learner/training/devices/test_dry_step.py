@@ -69,7 +69,7 @@ def test_a_step_that_is_not_made_holds_what_one_holds_that_is(
     module = build_model(job)
     checkpoint_blocks(module, how)
     told = activation_bytes(blank_model(job), job.training, SEQUENCES, parted=False)
-    assert told == pytest.approx(really_held(module, precision), rel=0.1)
+    assert told == pytest.approx(really_held(module, precision), rel=0.12)
 
 
 def test_parameters_that_fsdp_gathers_in_bf16_are_not_copied() -> None:

@@ -32,15 +32,21 @@ class AdamW:
     def step(self, rate: float, skip: Tensor | None = None) -> None:
         """Update every parameter that has a gradient. ``skip``: f32, a scalar on the device; 1: change nothing."""
         for group in self._groups:
-            used: list[Tensor] = [one for one in group.parameters if one.grad is not None]
-            for one in used:
-                if one not in self.state:
-                    moments = {kind: torch.zeros_like(one) for kind in ("exp_avg", "exp_avg_sq")}
-                    self.state[one] = moments | {"step": torch.zeros((), dtype=torch.float32, device=one.device)}
-            states = [self.state[one] for one in used]
+            used, gradients, states = list[Tensor](), list[Tensor](), list[dict[str, Tensor]]()
+            for one in group.parameters:
+                if (gradient := one.grad) is None:
+                    continue
+                state = self.state.get(one)
+                if state is None:
+                    state = {kind: torch.zeros_like(one) for kind in ("exp_avg", "exp_avg_sq")}
+                    state["step"] = torch.zeros((), dtype=torch.float32, device=one.device)
+                    self.state[one] = state
+                used.append(one)
+                gradients.append(gradient)
+                states.append(state)
             adamw(
                 used,
-                [one.grad for one in used if one.grad is not None],
+                gradients,
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [],
