@@ -54,7 +54,7 @@ def data_parallel(chips: int, pauses: Pauses) -> float:
 def elastic(chips: int, pauses: Pauses) -> float:
     """Goodput of one unit that continues without its lost slices."""
     lost, low, high = _lost(chips), 0.0, 1.0
-    for _ in range(50):  # the right side grows with G, more slowly than G
+    for _ in range(50):  # the right side is above G at 0 and not above it at 1
         goodput = (low + high) / 2
         missing = math.exp(-lost * pauses.recovery_seconds * goodput)
         if goodput < 1 / (1 + lost * (pauses.down_seconds + pauses.up_seconds * missing)):
