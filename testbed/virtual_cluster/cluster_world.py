@@ -172,13 +172,24 @@ class ClusterWorld:
         observer = Observer(
             places,
             self,  # type: ignore[arg-type] # in memory
-            lambda: (self.now - START).total_seconds() + 1000.0,
-            lambda job, observed: needs_pods(job, observed, self.now, self.options),
+            self._seconds,
+            self._needs_pods,
         )
         self.controller = Controller(
             self.api,  # type: ignore[arg-type] # in memory
-            *(self.jobs, observer, self._decide, lambda: self.now, "test"),
+            *(self.jobs, observer, self._decide, self._now, "test"),
         )
+
+    # Methods, so that a copy of this world asks the copy.
+
+    def _now(self) -> datetime:
+        return self.now
+
+    def _seconds(self) -> float:
+        return (self.now - START).total_seconds() + 1000.0
+
+    def _needs_pods(self, job: Object, observed: Observed) -> bool:
+        return needs_pods(job, observed, self.now, self.options)
 
     def create(self, job: Object, number: int = 0) -> None:
         """Apply a job as a user."""

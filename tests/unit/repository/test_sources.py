@@ -55,6 +55,7 @@ def test_every_equivalent_mutant_is_of_a_line_that_is_there() -> None:
     assert all(one["reason"] and one["after"] != one["before"] for one in listed)
 
 
+@pytest.mark.slow
 def test_each_benchmark_finds_what_it_imports(tmp_path: Path) -> None:
     """From a checkout with nothing on the path but what is installed."""
     paths = sorted(map(str, BENCHMARKS.glob("*.py")))

@@ -106,15 +106,19 @@ def test_an_earlier_tape_that_was_cut_is_shown_by_the_next(run: Path, lines: int
 
 
 def test_a_bit_in_any_checkpoint_or_in_the_model_is_found(run: Path) -> None:
-    files = [*run.glob("syncer/checkpoints/*/*"), run / "model.safetensors", run / "syncer" / "model.safetensors"]
-    assert len(files) == 3 * 4 + 2
-    for path in files:
-        before = path.read_bytes()
-        changed = bytearray(before)
-        changed[len(changed) // 2] ^= 1
-        path.write_bytes(changed)
-        assert any(str(path.parent) in one for one in texts(replay(run))), path
-        path.write_bytes(before)
+    names = ("manifest.json", "parameters.safetensors", "momentum.safetensors", "residuals.safetensors")
+    alike = [[*run.glob(f"syncer/checkpoints/*/{name}")] for name in names]
+    assert [len(files) for files in alike] == [3] * 4
+    for files in (*alike, [run / "model.safetensors"], [run / "syncer" / "model.safetensors"]):
+        before = [path.read_bytes() for path in files]
+        for path, content in zip(files, before, strict=True):
+            changed = bytearray(content)
+            changed[len(changed) // 2] ^= 1
+            path.write_bytes(changed)
+        told = texts(replay(run))
+        assert all(any(str(path.parent) in one for one in told) for path in files), told
+        for path, content in zip(files, before, strict=True):
+            path.write_bytes(content)
     assert replay(run).ok
 
 

@@ -31,6 +31,7 @@ def compiling(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a test that runs torch's compiler."""
     for mark in (
         pytest.mark.slow,
+        pytest.mark.timeout(900),  # a minute of compiling, and several on a busy machine
         # torch looks at the gradients of what it traces.
         pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
         pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU"),

@@ -120,7 +120,7 @@ def test_a_model_is_trained_evaluated_and_exported_alike(tmp_path: Path, text: P
     check(job_of(text, kind, optimizer), tmp_path)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["AdamW", pytest.param("Muon", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", HUGGING_FACE)
 def test_a_model_of_transformers_is_trained_and_exported_alike(
     tmp_path: Path, text: Path, kind: str, optimizer: str

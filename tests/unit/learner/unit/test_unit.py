@@ -31,14 +31,20 @@ WIDE = {"entrypoint": "tests.support.parallelisms:Wide"}
 LLAMA = {"kind": "llama", "num_key_value_heads": 1, "intermediate_size": 16}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro", [None, 2])
 @pytest.mark.parametrize("parallelism", ["FSDP", "DDP"])
 def test_two_processes_train_as_one(two: StartedUnit, text: Path, parallelism: str, micro: int | None) -> None:
     check_alike(two, job_of(text, training={"microBatchSize": micro}), parallelism)
 
 
-@pytest.mark.parametrize("how", ["Selective", "Full"])
-@pytest.mark.parametrize("parallelism", ["FSDP", "DDP"])
+@pytest.mark.parametrize(
+    ("parallelism", "how"),
+    [
+        *(("FSDP", "Selective"), ("DDP", "Full")),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("FSDP", "Full"), ("DDP", "Selective"))),
+    ],
+)
 def test_blocks_that_compute_again_train_alike(two: StartedUnit, text: Path, parallelism: str, how: str) -> None:
     check_alike(two, job_of(text, training={"microBatchSize": 2, "activationCheckpointing": how}), parallelism)
 

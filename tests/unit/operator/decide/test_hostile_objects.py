@@ -95,7 +95,7 @@ def test_an_object_that_comes_in_makes_no_reconcile_raise(data: st.DataObject) -
     item = other.objects[key]
     other.objects[key] = let_in(data, KINDS[key[0]], stored(item))
     try:
-        reconcile(w.job, w.observed(looked=True), w.now, w.options, RandomCertificateMaker())
+        reconcile(w.job, w.observed(), w.now, w.options, RandomCertificateMaker())
     finally:
         other.objects[key] = item
 
@@ -118,7 +118,7 @@ def test_a_pod_or_event_that_comes_in_makes_no_reconcile_raise(data: st.DataObje
         pod = let_in(data, POD, pod)
     else:
         event = let_in(data, CORE_EVENT, event)
-    observed = w.observed(looked=True)
+    observed = w.observed()
     assert observed.looked is not None
     pods = [one for one in observed.looked.pods if one.cluster != FAR]
     looked = PodList((*pods, PodObserved(slim_pod(pod), (event,), FAR)), observed.looked.events)

@@ -39,7 +39,7 @@ def world(pools: int) -> World:
 
 def look(pools: int) -> int:
     made = world(pools)
-    seen = made.observed(looked=True)
+    seen = made.observed()
 
     def once() -> None:
         needs_pods(made.job, seen, made.now, made.options)

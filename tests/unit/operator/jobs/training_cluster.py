@@ -1,5 +1,7 @@
 """A virtual cluster in which a job trains, or a learner is given up, and what is seen of its pods."""
 
+import copy
+from functools import cache
 from typing import Any
 
 from testbed.virtual_cluster.cluster_world import ClusterWorld
@@ -11,7 +13,12 @@ GIVEN_UP = "us-west/old/1"
 
 
 def training() -> ClusterWorld:
-    """After a minute: every learner makes steps."""
+    """After a minute: every learner makes steps. Made once, and copied, as `given_up`."""
+    return copy.deepcopy(_training())
+
+
+@cache
+def _training() -> ClusterWorld:
     world = ClusterWorld()
     world.run(60)
     assert world.status()["phase"] == "Training"
@@ -46,6 +53,11 @@ def give_up(world: ClusterWorld) -> None:
 
 
 def given_up() -> ClusterWorld:
+    return copy.deepcopy(_given_up())
+
+
+@cache
+def _given_up() -> ClusterWorld:
     world = training()
     give_up(world)
     world.run(60)

@@ -35,7 +35,7 @@ def test_suspending_waits_for_a_cluster_no_longer_than_the_bound(*, restarted: b
     assert w.condition("Suspended")["reason"] == "Suspending"
     assert w.pods_of("syncer"), "the learners may still hand in their work"
     assert not w.pods_of("learner")
-    w.run(BOUND - 260)
+    w.run(BOUND - 260, every=20.0)
     assert w.status["phase"] == "Suspended"
     assert w.condition("Suspended")["message"] == (
         f"learners in {FAR} are stopped once that cluster answers: it does not at present"
@@ -72,7 +72,7 @@ def test_a_cluster_that_forbids_scaling_is_awaited_to_the_bound_only() -> None:
     w.change(suspend=True)
     w.run(300, every=20.0)
     assert w.condition("Suspended")["reason"] == "Suspending"
-    w.run(BOUND - 200)
+    w.run(BOUND - 200, every=20.0)
     assert w.status["phase"] == "Suspended"
     assert FAR in w.condition("Suspended")["message"]
     assert w.running_abroad()[FAR]

@@ -1,6 +1,7 @@
 """Learners of two nodes each: whatever happens to one of their pods, they count, end and come back as one."""
 
 import base64
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_healthy_job_counts_learners_and_needs_no_list_of_pods() -> None:
     assert w.set_named(POOL)["spec"]["replicas"] == 4
     assert w.status["learners"] == {"desired": 2, "ready": 2, "training": 2, "summary": "2/2"}
     assert (pool(w)["desired"], pool(w)["readyPods"], pool(w)["nodesPerLearner"]) == (2, 4, 2)
-    assert not needs_pods(w.job, w.observed(), w.now, w.options)
+    assert not needs_pods(w.job, replace(w.observed(), looked=None), w.now, w.options)
     writes = w.home.writes
     w.run(30)
     assert w.home.writes == writes

@@ -1,8 +1,11 @@
 """A job whose learners have two nodes each, in a virtual cluster."""
 
+import json
+from functools import cache
 from typing import Any
 
 from testbed.virtual_cluster.operator_world import World, job_object
+from testbed.virtual_cluster.world_pods import copied
 
 POOL = "here/big"
 POD = "demo--here-big-"
@@ -13,7 +16,12 @@ def units_world(learners: int = 2, *, room: int | None = None, then: int = 0, **
     """A job of one pool with so many learners after a minute; ``then``: of a second pool, with one node each."""
     pools = [{"name": "big", "learners": learners, "nodesPerLearner": 2, **pool}]
     pools += [{"name": "small", "learners": then}] if then else []
-    world = World(job=job_object(tokens=100_000_000, regions=[{"name": "here", "pools": pools}]))
+    return copied(_world(json.dumps(pools), room))
+
+
+@cache
+def _world(pools: str, room: int | None) -> World:
+    world = World(job=job_object(tokens=100_000_000, regions=[{"name": "here", "pools": json.loads(pools)}]))
     world.pods.nodes_per_learner = {POOL: 2}
     world.pods.room = room
     world.run(60)
