@@ -130,6 +130,7 @@ lint: $(STAMP) docs ## Style, types, who imports whom, dead links of the docs, a
 	$(BIN)/python scripts/generate_pod_fields.py --check
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_quality.py --check
+	$(BIN)/python scripts/generate_published.py --check
 
 format: $(STAMP) ## Format and sort imports
 	$(BIN)/ruff format .
@@ -165,12 +166,15 @@ quality: $(STAMP) ## Generate the tables of docs/explanation/quality.md and the 
 scale: $(STAMP) ## Generate the tables of docs/how-to/scale.md from what plan counts of models of 1B to 70B parameters
 	$(BIN)/python scripts/generate_scale.py
 
+published: $(STAMP) ## Generate the tables and plots of docs/explanation/published.md from what was simulated
+	$(BIN)/python scripts/generate_published.py
+
 mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours (MUTANTS='--sample 100': so many)
 	PYTHONPATH=trainer:operator $(BIN)/python scripts/mutate.py $(MUTANTS)
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/, and what got worse; hours
 	@mkdir -p build/benchmarks
-	for name in wire link merge poison engine stall step overhead units capacity links links_real operator_scale recovery hetero quality cost; do \
+	for name in wire link merge poison engine stall step overhead units capacity links links_real operator_scale recovery hetero quality cost published; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 	PYTHONPATH=benchmarks $(BIN)/python -m support.compare build/benchmarks benchmarks/results

@@ -8,6 +8,7 @@ from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.events import BudgetChanged, StepReported
 from diloco.core.fragments import Layout
 from diloco.local.journal import Entry
+from diloco.local.report import history_builder
 from diloco.local.report.history import Life, RunHistory, Stretch
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
@@ -27,6 +28,16 @@ def test_the_figures_are_the_engines_own(history: RunHistory) -> None:
     assert history.merged_tokens >= 60
     assert history.syncer_steps == len(history.merges)
     assert history.parameters == 10
+
+
+def test_of_too_many_incidents_the_first_are_kept(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_builder, "_MOST_INCIDENTS", 3)
+    builder = HistoryBuilder(parse_job(JOB), layout, [])
+    for seconds in range(5):
+        builder.process_changed(LEARNER, float(seconds), "killed")
+    history = builder.history()
+    assert [one.seconds for one in history.incidents] == [0.0, 1.0, 2.0]
+    assert history.notes == ("Incidents are listed up to 3 s: there are too many.",)
 
 
 def test_the_budget_is_the_latest_one(layout: Layout, journal: list[Entry]) -> None:

@@ -7,6 +7,7 @@ from diloco.simulate.published.links import (
     TWO_PLACES,
     blocking_step_seconds,
     decoupled_step_seconds,
+    world_of,
 )
 from diloco.simulate.published.tables import EIGHT_PLACES as EIGHT_PUBLISHED
 from diloco.simulate.published.tables import FASTER
@@ -27,11 +28,11 @@ def test_two_places_need_what_was_published() -> None:
 
 def test_blocking_waits_for_the_whole_all_reduce() -> None:
     bits = 2 * 3 / 4 * 16 * 12e9
-    assert blocking_step_seconds(2.0) == pytest.approx(bits / 2e9 + TWELVE.step_seconds / 3, rel=0.01)
-    assert blocking_step_seconds(1e6) == pytest.approx(TWELVE.step_seconds, rel=0.01)
+    assert blocking_step_seconds(world_of(2.0)) == pytest.approx(bits / 2e9 + TWELVE.step_seconds / 3, rel=0.01)
+    assert blocking_step_seconds(world_of(1e6)) == pytest.approx(TWELVE.step_seconds, rel=0.01)
 
 
 def test_the_engine_is_faster_over_thin_links_and_a_step_is_no_shorter() -> None:
-    thin = decoupled_step_seconds(5.0, 600.0)
+    thin = decoupled_step_seconds(world_of(5.0), 1800.0)
     assert thin > TWELVE.step_seconds
-    assert blocking_step_seconds(5.0) > FASTER * thin
+    assert blocking_step_seconds(world_of(5.0)) > FASTER * thin

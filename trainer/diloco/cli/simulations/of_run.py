@@ -4,7 +4,8 @@ So a plan or a simulation of the next job begins with what was measured.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import fmean, median, quantiles, stdev
+from math import fsum
+from statistics import fmean, quantiles, stdev
 from typing import Any, Final
 
 from diloco.core.engine.events import StepReported
@@ -23,7 +24,7 @@ _MOST_STEPS: Final = 20_000
 _LEAST_STEPS: Final = 20
 """With fewer, their deviation is not known."""
 _PARTS: Final = 20
-"""A twentieth of the steps, the longest and the shortest, does not count: evaluations and the first ones are there."""
+"""The longest and the shortest twentieth do not count for the deviation: the first steps are among them."""
 
 
 class RecordError(ValueError):
@@ -63,7 +64,7 @@ def world_of_run(job: DiLoCoJob, layout: Layout, journal: Sequence[Entry], tapes
         regions.setdefault(region, {}).update(link)
     for place, seconds in steps.by_pool.items():
         pools = regions.setdefault(region_of(place), {}).setdefault("pools", {})
-        pools[place.partition("/")[2]] = _steps(seconds) | _preemptions(history, place)
+        pools[place.partition("/")[2]] = _steps(history, place, seconds) | _preemptions(history, place)
     return {"regions": regions}
 
 
@@ -93,14 +94,17 @@ class _StepTimes:
             self._strides[place] *= 2
 
 
-def _steps(seconds: Sequence[float]) -> dict[str, float]:
-    """The median, and the deviation without the extremes."""
-    middle = median(seconds)
+def _steps(history: RunHistory, place: str, seconds: Sequence[float]) -> dict[str, float]:
+    """The mean of all the time that learners computed; the deviation of reported times without the extremes."""
+    learners = [one for one in history.learners if pool_of(one.id) == place]
+    computed = fsum((one.goodput or 0.0) * one.allotted_seconds for one in learners)
+    steps = sum(one.steps for one in learners)
+    middle = computed / steps if computed and steps else fmean(seconds)
     found = {"stepSeconds": _rounded(middle)}
     if len(seconds) >= _LEAST_STEPS:
         low, *_, high = quantiles(seconds, n=_PARTS)
         usual = [one for one in seconds if low <= one <= high]
-        found["stepDeviation"] = _rounded(min(1.0, stdev(usual) / middle)) if len(usual) > 1 else 0.0
+        found["stepDeviation"] = _rounded(min(1.0, stdev(usual) / fmean(usual))) if len(usual) > 1 else 0.0
     return found
 
 

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _SAMPLE_SECONDS = 1.0
 _BLOCKED_SECONDS = 0.05
 """Shorter waits are counted but not drawn."""
+_MOST_INCIDENTS = 10_000
+"""Incidents that are kept, the first ones, and recoveries, the latest (ours)."""
 _MOST_POINTS = 20_000
 """Samples, losses of a learner, merges or waits of a learner that are kept; beyond it every second one goes (ours)."""
 
@@ -104,6 +106,8 @@ class HistoryBuilder:
         self._evaluations: list[EvaluationPoint] = []
         self._left_out: dict[str, tuple[int, str]] = {}
         self._noted: list[Incident] = []
+        self._noted_all = False
+        """There were more than are kept."""
         self._merges: list[MergePoint] = []
         self._samples: list[Sample] = []
         self.sample_seconds = _SAMPLE_SECONDS
@@ -146,10 +150,12 @@ class HistoryBuilder:
         epoch = self._epoch
         epoch.now, epoch.seconds = now, seconds
         if new := epoch.engine.recoveries.count - epoch.recovered:
+            if len(self._recoveries) > 2 * _MOST_INCIDENTS:
+                del self._recoveries[:-_MOST_INCIDENTS]
             self._recoveries += [RecoveryPoint(seconds, one) for one in epoch.engine.recoveries.latest[-new:]]
             epoch.recovered += new
         self._entry(event, actions, seconds)
-        self._noted += incidents_noted(actions, seconds, epoch.named)
+        self._note(incidents_noted(actions, seconds, epoch.named))
         if epoch.over is None and any(isinstance(action, Finish) for action in actions):
             epoch.over = now  # figures no longer change once the job is over, as in /status
         if not self._samples or seconds - self._samples[-1].seconds >= self.sample_seconds:
@@ -175,7 +181,15 @@ class HistoryBuilder:
         """A process of a run without a journal has started or, if ``ended`` says why, ended."""
         self._turns[process].append((seconds, Turn.ENDED if ended else Turn.STARTED))
         if ended:
-            self._noted.append(Incident(seconds, process, ended))
+            self._note([Incident(seconds, process, ended)])
+
+    def _note(self, incidents: Sequence[Incident]) -> None:
+        """Keep these incidents, unless there are too many for a report."""
+        room = _MOST_INCIDENTS - len(self._noted)
+        self._noted += incidents[:room]
+        if len(incidents) > room and not self._noted_all:
+            self._noted_all = True
+            self.notes.append(f"Incidents are listed up to {incidents[0].seconds:.0f} s: there are too many.")
 
     def history(self) -> RunHistory:
         """The history of everything read so far."""

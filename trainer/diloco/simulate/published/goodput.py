@@ -43,7 +43,7 @@ class Pauses:
 CALIBRATED: Final = Pauses(16.0, 48.0, 14.0)
 """What ``fitted`` finds."""
 USUAL: Final = Pauses(30.0, 600.0, 30.0)
-"""What a cluster may need, beside the calibrated ones: half a minute for each pause, ten minutes for a slice."""
+"""What a cluster may need: half a minute for each pause, ten minutes until a slice is back."""
 
 
 def data_parallel(chips: int, pauses: Pauses) -> float:
@@ -54,7 +54,7 @@ def data_parallel(chips: int, pauses: Pauses) -> float:
 def elastic(chips: int, pauses: Pauses) -> float:
     """Goodput of one unit that continues without its lost slices."""
     lost, low, high = _lost(chips), 0.0, 1.0
-    for _ in range(50):  # the right side grows with G, more slowly than G
+    for _ in range(50):  # the right side is above G at 0 and not above it at 1
         goodput = (low + high) / 2
         missing = math.exp(-lost * pauses.recovery_seconds * goodput)
         if goodput < 1 / (1 + lost * (pauses.down_seconds + pauses.up_seconds * missing)):
@@ -67,11 +67,6 @@ def elastic(chips: int, pauses: Pauses) -> float:
 def decoupled(learners: int, chips: int, pauses: Pauses) -> float:
     """Goodput of learners that share the chips."""
     return elastic(chips // learners, pauses)
-
-
-def uptime(learners: int, chips: int, pauses: Pauses) -> float:
-    """Share of time in which at least one learner computes."""
-    return float(1 - (1 - decoupled(learners, chips, pauses)) ** learners)
 
 
 def fitted() -> Pauses:
@@ -105,10 +100,11 @@ def _squares(seconds: tuple[float, ...]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What became of some learners."""
+    """Shares of time."""
 
     goodput: float
     uptime: float
+    """At least one learner computes."""
 
 
 def from_failures(learners: int, chips: int, pauses: Pauses, seconds: float, *, whole: bool = False) -> Happened:

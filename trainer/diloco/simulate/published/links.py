@@ -8,10 +8,11 @@ from typing import Final
 
 from diloco.core.sizes import ENCODINGS, all_reduce_share
 from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.of_world import scenario_of
 from diloco.simulate.published.bandwidth import Exchange, Model, utilization
 from diloco.simulate.published.job import job_of
-from diloco.simulate.scenario import Link, Profile, Scenario
 from diloco.simulate.world import simulate_course
+from diloco.world.model import EVERY, PoolWorld, RegionWorld, World
 
 _BF16_BITS: Final = 16
 FRAGMENTS: Final = 24
@@ -46,23 +47,29 @@ EIGHT_PLACES: Final = Places(FIVE, 8, 0.95, 24, 8 * ENCODINGS["Int4"].parameter_
 """Inferred: the model, the utilization, Int4. Published: P = H = 24."""
 
 TWELVE: Final = Model(12e9, 48, 2.0)
-"""Published: 12B parameters. Inferred: the layers, and steps of 2 s."""
+"""Published: 12B parameters. Inferred: layers and step."""
 REGIONS: Final = 4
 RATES_GBITS: Final = (2.0, 3.0, 4.0, 5.0)
-LATENCY_SECONDS: Final = 0.03
-"""One way. Inferred; blocking is counted without."""
 
 
-def blocking_step_seconds(gbits: float) -> float:
-    """A step of four regions that all-reduce their gradients in BF16 in each step."""
+def world_of(gbits: float) -> World:
+    """The four regions. Published: the rate. Inferred: steps of 2 s and a round trip of 60 ms."""
+    pools = {EVERY: PoolWorld(step_seconds=TWELVE.step_seconds)}
+    return World(regions={EVERY: RegionWorld(link=f"{gbits:g}Gbit/s", round_trip_seconds=0.06, pools=pools)})
+
+
+def blocking_step_seconds(world: World) -> float:
+    """A step of regions that all-reduce their gradients in BF16 in each step. They are spared the round trip."""
+    gbits = 8 * world.region(EVERY).bytes_per_second / 1e9
     return TWELVE.step_seconds / utilization(TWELVE, Exchange(_BF16_BITS * all_reduce_share(REGIONS)), gbits)
 
 
-def decoupled_step_seconds(gbits: float, seconds: float) -> float:
+def decoupled_step_seconds(world: World, seconds: float) -> float:
     """Time in which a learner's work of one step is merged, by the engine: Int4 up, Int8 down, a learner a region."""
     job = job_of(REGIONS, {"fragments": FRAGMENTS, "interval": FRAGMENTS, "compression": "Int4", "downlink": "Int8"})
-    profile = Profile(TWELVE.step_seconds, link=Link(LATENCY_SECONDS, gbits * 1e9 / 8))
-    layout = layout_of_sizes([int(TWELVE.parameters) // FRAGMENTS] * FRAGMENTS)
-    learners = simulate_course(job, Scenario(default=profile), layout, seconds).view.learners
+    parameters = int(TWELVE.parameters)
+    layout = layout_of_sizes([parameters // FRAGMENTS] * FRAGMENTS)
+    course = simulate_course(job, scenario_of(job.spec, world, parameters, seed=0), layout, seconds)
+    learners = course.view.learners
     step_tokens = learners[0].tokens / learners[0].steps
     return seconds * REGIONS * step_tokens / sum(learner.merged_tokens for learner in learners)
