@@ -114,8 +114,8 @@ def simulate_all(
     finally:
         told = [asdict(row) for row in rows]
         if rows:
-            document = {"job": inputs.job.metadata.name, "seed": inputs.seed, "runs": told}
-            write_json_atomically(folder / "sweep.json", document)
+            figures = {"job": inputs.job.metadata.name, "seed": inputs.seed, "runs": told}
+            write_json_atomically(folder / "sweep.json", figures)
             write_atomically(folder / "sweep.html", sweep_page(inputs.job.metadata.name, names, told))
     if not rows:
         return EXIT_INTERRUPTED
