@@ -67,7 +67,9 @@ class Reason(StrEnum):
     LEARNERS_GIVEN_UP = "LearnersGivenUp"
     LEARNERS_DIVERGING = "LearnersDiverging"
     QUORUM_LOWERED = "QuorumLowered"
+    LEARNERS_NOT_ANSWERING = "LearnersNotAnswering"
     LEARNERS_TOO_FAST = "LearnersTooFast"
+    LEARNERS_DISAGREEING = "LearnersDisagreeing"
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
     READMISSION_IGNORED = "ReadmissionIgnored"
@@ -80,7 +82,8 @@ class Reason(StrEnum):
 
     NO_PROGRESS = "NoProgress"
     QUORUM_MISSING = "QuorumMissing"
-    WAITING = "Waiting"
+    WAITING_FOR_SYNCER = "WaitingForSyncer"
+    WAITING_FOR_LEARNERS = "WaitingForLearners"
     TRAINING = "Training"
     FINISHING = "Finishing"
 
@@ -99,4 +102,6 @@ class Reason(StrEnum):
     ROLLOUT_STARTED = "RolloutStarted"
     LEARNERS_LOST = "LearnersLost"
     LEARNERS_BACK = "LearnersBack"
+    FALLBACK_CHANGED = "FallbackChanged"
+    PLACED_IN_PART = "PlacedInPart"
     AS_EXPECTED = "AsExpected"

@@ -65,7 +65,7 @@ def test_changed_resources_restart_their_own_pool_with_other_constants(monkeypat
     assert changed == {name for name in before if "us-west" in name}
     assert NEWER not in {image for _, image in templates(w)}, "all of a running job keeps its default image"
     told = [(one["type"], one["note"]) for one in w.api.events if one["reason"] == "RolloutStarted"]
-    text = "StatefulSet demo--us-west-old: pods are replaced, because their template was changed"
+    text = "StatefulSet demo--us-west-old: the template of its pods was changed"
     assert told == [("Normal", text)]
 
 
