@@ -131,7 +131,7 @@ def _joined(first: Collection[Object], then: Iterable[Object], key: str) -> list
 
 
 def changes_template(before: Object, after: Object) -> bool:
-    """Whether a change of an object gives it another template while it has pods. Objects without pods have no digest."""
+    """Whether a change of an object gives it another template while it has pods. Those without pods have no digest."""
     old, new = ((one["metadata"].get("annotations") or {}).get(TEMPLATE) for one in (before, after))
     return old not in (None, new) and bool(replicas(before) and replicas(after))
 
