@@ -73,6 +73,7 @@ class Reason(StrEnum):
     LEARNERS_STALLED = "LearnersStalled"
     LEARNERS_MISSING = "LearnersMissing"
     READMISSION_IGNORED = "ReadmissionIgnored"
+    POD_DELETION_FORBIDDEN = "PodDeletionForbidden"
     ROLLOUT_WAITING = "RolloutWaiting"
     KUBECONFIG_DELETED = "KubeconfigDeleted"
     CREDENTIALS_EXPIRING = "CredentialsExpiring"

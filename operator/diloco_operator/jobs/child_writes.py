@@ -120,6 +120,26 @@ class ChildWrites:
         self._over.clear()
         return tuple([one for one in plan.delete_pods if await self._delete_pod(one)])
 
+    async def retry_deletions(self) -> None:
+        """Forget the clusters that would delete a pod now that they have refused to delete.
+
+        A plan to delete pods begins with a change of their set's template, so it has to wait for the right.
+        """
+        for cluster, one in list(self.memory.pods_forbidden.items()):
+            place = self._open(one.child)
+            if place is None:
+                continue
+            try:
+                await place.api.try_deletion(POD, place.namespace, one.child.name, one.uid)
+            except (ForbiddenError, InvalidError):
+                continue
+            except (NotFoundError, ConflictError):
+                pass  # the right is there, and that pod is gone
+            except ApiError as error:
+                self._take(place, error)
+                continue
+            del self.memory.pods_forbidden[cluster]
+
     async def _delete_pod(self, one: PodDeletion) -> bool:
         place, cluster = self._open(one.child), one.child.cluster
         if place is None:
@@ -131,9 +151,9 @@ class ChildWrites:
             self.memory.gone(one.uid)  # its node has come back, or another pod has its name
             return False
         except (ForbiddenError, InvalidError) as error:
-            # A missing right, or an admission webhook. It is asked again after a while, with one pod.
+            # A missing right, or an admission webhook.
             _log.warning("%s: %s", self.job, error)
-            self.memory.pods_forbidden |= {cluster}
+            self.memory.pods_forbidden[cluster] = one
             self._over.add(cluster)
             return False
         except ApiError as error:

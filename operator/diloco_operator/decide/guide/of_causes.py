@@ -266,6 +266,13 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas. The message, or that of "
             "`LearnersGivenUp`, says who is given up.",
         ),
+        Reason.POD_DELETION_FORBIDDEN: warning(
+            "The operator may not delete pods. So a learner that is given up, in `excludedIndices` or placed in part "
+            "keeps its node, or one that should run again is still held back.",
+            "Upgrade the chart, or ask the cluster's owner for the right (`diloco cluster check`); an admission policy "
+            "can prevent it too. The operator tries again every 30 s. For those that are held back, `kubectl delete "
+            "pod` is enough.",
+        ),
         Reason.ROLLOUT_WAITING: warning(
             "`resources` of a pool were changed, and some of its pods keep the old ones. The operator replaces one "
             "learner at a time, the last first, and only while the others are ready and it may delete pods.",
