@@ -173,7 +173,7 @@ def _computing(
     steps = {pool_of(one): scenario.profile(one).step_seconds for one in speeds}
     # What the old process trained since the last merge of each fragment is gone.
     half = {place: spec.sync.interval / 2 * step for place, step in steps.items()}
-    away = {}
+    away: dict[str, _Away] = {}
     for learner in speeds:
         if (place := pool_of(learner)) in away:
             continue
@@ -207,7 +207,7 @@ def _away(failures: Failures, loading_seconds: float, lost_seconds: float, seed:
     horizon = max((stop.at_seconds + stop.seconds for _, stop in some), default=0.0)
     if horizon <= 0:
         return _Away(0.0, 0.0, 0.0, 0.0)
-    shares, stretches, ends = [], [], 0
+    shares, stretches, ends = list[float](), list[float](), 0
     for draw in range(_DRAWS):
         taken = 0.0
         for stop in takewhile(lambda one: one.at_seconds < horizon, standstills(failures, f"{seed}/{draw}")):
