@@ -146,18 +146,18 @@ WITHOUT: dict[str, Object] = {
 def test_an_elastic_pool_is_rolled_out_without_one_that_has_no_node(case: str) -> None:
     there = others(p0=pod(0, revision="old"), p1=pod(1, revision="old"), p3=WITHOUT[case])
     found = decide(live(), there, held=set(), minimum=3)
-    assert (deleted(found), found.old, found.waits_for) == ([f"{NAME}-1"], 2, set())
+    assert (deleted(found), found.old, found.waits_for) == ([f"{NAME}-1"], 2, frozenset())
     for minimum in (4, None):
         found = decide(live(), there, held=set(), minimum=minimum)
-        assert (deleted(found), found.old, found.waits_for) == ([], 2, {"here/pool/3"}), minimum
+        assert (deleted(found), found.old, found.waits_for) == ([], 2, frozenset({"here/pool/3"})), minimum
 
 
 def test_one_that_starts_crashes_or_ends_is_waited_for_in_an_elastic_pool_too() -> None:
     for one in (pod(3, phase="Pending"), pod(3, **crashed(1, "x")), pod(3, leaving=LOST_AFTER_SECONDS - 1)):
         found = decide(live(), others(p0=pod(0, revision="old"), p3=one), held=set(), minimum=0)
-        assert (deleted(found), found.waits_for) == ([], {"here/pool/3"})
+        assert (deleted(found), found.waits_for) == ([], frozenset({"here/pool/3"}))
     found = decide(live(), {0: pod(0, revision="old"), 1: pod(1), 2: pod(2)}, held=set(), minimum=0)
-    assert (deleted(found), found.waits_for) == ([], {"here/pool/3"}), "there is none"
+    assert (deleted(found), found.waits_for) == ([], frozenset({"here/pool/3"})), "there is none"
     there = others(p0=pod(0, revision="old", **NO_NODE), p2=pod(2, revision="old"))
     found = decide(live(), there, held=set(), minimum=0)
     assert deleted(found) == [f"{NAME}-0"], "that costs nothing"
