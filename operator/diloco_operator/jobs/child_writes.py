@@ -6,6 +6,7 @@ ends the work in no other. An object of another owner is never written to, wheth
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,7 +23,7 @@ from diloco_operator.api_server.errors import (
 )
 from diloco_operator.api_server.kinds import POD, Object, child_kind
 from diloco_operator.api_server.watches import watched_version
-from diloco_operator.decide.objects.drift import applied_as, difference, overwriting
+from diloco_operator.decide.objects.drift import applied_as, difference, of_strategy, overwriting
 from diloco_operator.decide.objects.templates import changes_template
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
@@ -256,6 +257,11 @@ class ChildWrites:
             if live is None or not place.owns(live):
                 raise
             # Applying keeps the fields that others have set, and these may conflict with ours.
+            if (strategy := of_strategy(body, live)) is not None:
+                # The template keeps what others have set: without it, every pod would be replaced.
+                live = await place.api.overwrite(kind, strategy)
+                with suppress(InvalidError):
+                    return await place.api.apply(kind, body)
             return await place.api.overwrite(kind, overwriting(body, live))
 
     async def _reverter(self, place: JobsCluster, child: ChildKey, body: Object) -> str:

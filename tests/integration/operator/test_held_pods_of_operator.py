@@ -1,5 +1,6 @@
 """Pods that are held back or outdated, on a real API server: these tests do what the StatefulSets' controller does."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ from diloco_operator.decide.learners.readmission import READMIT
 from diloco_operator.jobs.job_writes import JobWrites
 from diloco_operator.jobs.jobs import Jobs
 from testbed.kind.waiting import wait_until
-from tests.support.operator_scene import REVISION, Cluster, Start, manifest, revision_of
+from tests.support.operator_scene import REVISION, Cluster, Start, manifest, reconciles_again, revision_of
 
 SET = "two--us-east-fast"
 GATE = {"name": "diloco.dev/held"}
@@ -113,6 +114,25 @@ def test_changed_resources_replace_one_pod_after_the_other(cluster: Cluster, sta
         assert {pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] for pod in pods_of(cluster).values()} == {
             "2"
         }
+
+
+def test_a_set_of_another_strategy_keeps_its_template_and_its_pods(cluster: Cluster, start: Start) -> None:
+    with start():
+        leave_out(cluster)
+        wait_until(lambda: bool(set_of(cluster)), "its set is there")
+    theirs = {"kubectl.kubernetes.io/restartedAt": "2026-05-01T12:00:00Z"}
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+    change = {"spec": {"updateStrategy": rolling, "template": {"metadata": {"annotations": theirs}}}}
+    cluster.kubectl("patch", "statefulset", SET, "--type=merge", f"--patch={json.dumps(change)}")
+    uids = has_pods(cluster)
+    with start() as operator:
+        wait_until(lambda: set_of(cluster)["spec"]["updateStrategy"]["type"] == "OnDelete", "it has our strategy")
+        act_as_controller(cluster)
+        reconciles_again(operator)
+        found = set_of(cluster)["spec"]
+    assert found["updateStrategy"] == {"type": "OnDelete"}
+    assert found["template"]["metadata"]["annotations"].items() >= theirs.items()
+    assert {name: pod["metadata"]["uid"] for name, pod in pods_of(cluster).items()} == uids
 
 
 async def test_an_annotation_is_set_and_removed_and_others_stay(api: Api, cluster: Cluster) -> None:

@@ -37,7 +37,7 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     if isinstance(view, SyncerStatusView):
         causes += reported_causes(view, frozenset(job_now.spec.learner_ids), job_now.spec.sync)
         known = Spared(present(view), given_up(view) | out, lost, cut_off(view), undeletable)
-    return causes + learner_causes(job_now.workloads_in_reach, looked, known, job_now.now)
+    return causes + learner_causes(job_now.workloads_in_reach, looked, known, job_now.holdings, job_now.now)
 
 
 def stopping_causes(job_now: JobNow) -> list[Cause]:

@@ -171,14 +171,17 @@ def _unscheduled(status: Object) -> PodProblem | None:
     return None
 
 
+def is_unschedulable(pod: Object) -> bool:
+    """Whether the scheduler finds no node for a pod, and it is neither held back nor waits for a volume."""
+    problem = _unscheduled(pod.get("status", {}))
+    return (
+        problem is not None and problem.reason is Reason.UNSCHEDULABLE and not pod["metadata"].get("deletionTimestamp")
+    )
+
+
 def unschedulable_since(pod: Object) -> datetime | None:
-    """When the scheduler first found no node for a pod; None: it has one, or is held back, or waits for a volume."""
-    status = pod.get("status", {})
-    problem = _unscheduled(status)
-    if problem is None or problem.reason is not Reason.UNSCHEDULABLE or pod["metadata"].get("deletionTimestamp"):
-        return None
-    scheduled = next(one for one in status["conditions"] if one.get("type") == "PodScheduled")
-    return parsed_time(scheduled.get("lastTransitionTime"))
+    """When the scheduler first found no node for a pod; None: it is not unschedulable, or that is not known."""
+    return parsed_time(_condition(pod, "PodScheduled").get("lastTransitionTime")) if is_unschedulable(pod) else None
 
 
 def _container_problems(observed: PodObserved) -> Iterator[PodProblem]:

@@ -7,9 +7,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from diloco.spec.words import shortlist
 from diloco_operator import labels
 from diloco_operator.decide.causes.cause import Cause, gravest_first, gravity, joined
 from diloco_operator.decide.causes.claims import with_claims
@@ -17,17 +19,18 @@ from diloco_operator.decide.causes.egress import restricted
 from diloco_operator.decide.causes.pods import (
     PodProblem,
     evicted_by,
+    is_lost,
     is_on_silent_node,
     is_ready,
     node_of,
     pod_problem,
     running_since,
 )
-from diloco_operator.decide.objects.workloads import PoolWorkload, component, index_of, is_outdated
+from diloco_operator.decide.learners.held_pods import Holding
+from diloco_operator.decide.objects.workloads import PoolWorkload, component, index_of
 from diloco_operator.decide.observed import ChildKey, Object, PodList, PodObserved
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line
-from diloco_operator.manifests.placement.holds import creates_gated
 from diloco_operator.names import PoolKey
 
 JOIN_SECONDS = 60.0
@@ -92,31 +95,37 @@ class Waiting:
     """Why they have none, in one line."""
 
 
-def learner_causes(workloads: Iterable[PoolWorkload], looked: PodList, known: Spared, now: datetime) -> list[Cause]:
-    """The causes that keep learners from running, but for lost nodes. What an elastic pool does without is none."""
+def learner_causes(
+    workloads: Iterable[PoolWorkload],
+    looked: PodList,
+    known: Spared,
+    holdings: Mapping[ChildKey, Holding],
+    now: datetime,
+) -> list[Cause]:
+    """The causes that keep learners from running, but for lost nodes. What an elastic pool does without is none.
+
+    ``holdings``: what is done about outdated pods, by set.
+    """
     causes: list[Cause] = []
     for workload, own in _with_pods(workloads, looked):
-        problems = _problems(workload, own, looked, known, now)
+        found = _problems(workload, own, looked, known, now)
+        problems = list(found.values())
         lost = [one.pod for one in own if one.pod["metadata"].get("uid") in known.lost]
         missed = len({_learner(workload, pod) for pod in lost} - known.spared)
         causes += _grouped(without_waiting(workload, problems, missed), _counted(workload))
         causes += _forbidden(workload, looked.events)
-        why = "other pods of the pool are not ready" if problems or lost else ""
-        if workload.key.cluster in known.undeletable:
-            why = "the operator has no right to delete pods there"
-        causes += _rollout(workload, own, why)
+        stuck = found.keys() | {_learner(workload, one.pod) for one in own if is_lost(one.pod, now, JOIN_SECONDS)}
+        rollout = holdings.get(workload.key, Holding())
+        causes += _rollout(workload, rollout, stuck, may_delete=workload.key.cluster not in known.undeletable)
     return causes
 
 
-def _rollout(workload: PoolWorkload, own: Iterable[PodObserved], why: str) -> Iterator[Cause]:
-    """Learners that do not get a changed template; ``why``: empty: they do, one after the other."""
-    live = workload.live
-    if live is None or creates_gated(live) or not why:
-        return
-    old = {_learner(workload, one.pod) for one in own if is_outdated(one.pod, live)}
-    waiting = len(old - {f"{workload.pool}/{index}" for index in workload.held})
-    if waiting:
-        text = f"{waiting} of {workload.desired} learners of {workload.pool} do not have the new template yet: {why}"
+def _rollout(workload: PoolWorkload, found: Holding, stuck: AbstractSet[str], *, may_delete: bool) -> Iterator[Cause]:
+    """Learners that do not get a changed template; ``stuck``: those that are not just starting or ending."""
+    awaited = sorted(found.waits_for & stuck)
+    if found.old and (awaited or not may_delete):
+        why = f"waiting for {shortlist(awaited)}" if may_delete else "the operator has no right to delete pods there"
+        text = f"{found.old} of {workload.desired} learners of {workload.pool} do not have the new template yet: {why}"
         yield Cause(Reason.ROLLOUT_WAITING, text)
 
 
@@ -131,7 +140,7 @@ def waiting_learners(
     for workload, own in _with_pods(workloads, looked):
         # One that is given up waits for no node.
         problems = _problems(workload, own, looked, Spared(present, workload.out_learners), now)
-        without = [problem for problem in problems if has_no_node(problem)]
+        without = [problem for problem in problems.values() if has_no_node(problem)]
         if workload.minimum is not None and without:
             causes = _grouped(without, _counted(workload))
             found[workload.pool] = Waiting(len(without), joined(gravest_first(causes)))
@@ -168,8 +177,8 @@ def _with_pods(workloads: Iterable[PoolWorkload], looked: PodList) -> Iterator[t
 
 def _problems(
     workload: PoolWorkload, own: list[PodObserved], looked: PodList, known: Spared, now: datetime
-) -> list[PodProblem]:
-    """One for each learner that has one: of several pods of a learner the first to end, since that ends the others."""
+) -> dict[str, PodProblem]:
+    """One for each learner that has one, by its id: of several pods the first to end, since that ends the others."""
     text = f"only some of its {workload.nodes} pods find a node, so none of them keeps one, and it is tried again"
     found = {f"{workload.pool}/{index}": [PodProblem(Reason.UNSCHEDULABLE, text)] for index in workload.apart}
     spared = known.spared | found.keys()
@@ -179,7 +188,7 @@ def _problems(
         problem = problem or _missing(observed, learner, looked, known, now)
         if problem is not None and learner not in spared:
             found.setdefault(learner, []).append(_named(workload, observed.pod, problem))
-    return [min(problems, key=_first) for problems in found.values()]
+    return {learner: min(problems, key=_first) for learner, problems in found.items()}
 
 
 def _first(problem: PodProblem) -> tuple[int, str]:

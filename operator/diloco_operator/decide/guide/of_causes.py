@@ -12,7 +12,7 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.INVALID_SPEC: warning(
             "The manifest has an error that the API server did not catch; the message names each field. The operator "
             "creates and changes nothing. What runs keeps running: pods on lost nodes are replaced, and the job ends "
-            "when its training ends.",
+            "when its training ends. A pool whose pods were being replaced stays half replaced.",
             "Fix the field. Pod settings can be changed once the job is suspended; `suspend`, the deadline and the "
             "time to live still work. Do not delete the job for this: that deletes its model.",
         ),
@@ -275,9 +275,10 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.ROLLOUT_WAITING: warning(
             "`resources` of a pool were changed, and some of its pods keep the old ones. The operator replaces one "
-            "learner at a time, the last first, and only while the others are ready and it may delete pods.",
-            "Fix the pod that is not ready, or grant the operator the right. Or run `kubectl delete pod` on those that "
-            "wait: each comes back with the new template.",
+            "learner at a time, the last first, and only while the others are ready and it may delete pods. It waits "
+            "for no learner without a node that an elastic pool can do without.",
+            "Fix the learner that it waits for, or grant the operator the right. Or run `kubectl delete pod` on those "
+            "that wait: each comes back with the new template.",
         ),
         Reason.KUBECONFIG_DELETED: warning(
             "Someone has deleted the Secret with a region's kubeconfig. The finalizer `diloco.dev/in-use` keeps it, "

@@ -5,7 +5,8 @@ set when a pod is created. So the set's template has the gate until each pod to 
 the template is as before. Pods that were created meanwhile and should run are deleted, and created again without it.
 
 The set's controller replaces no pod on its own account (OnDelete). What a changed template needs is done here: one
-learner after the other, with all of its pods, as the end of one ends the others. It waits for none that is held.
+learner after the other, with all of its pods, as the end of one ends the others. It waits for none that is held,
+nor for one without a node that an elastic pool can do without.
 
 Nothing is remembered: what is held is in the manifest and the status, and how far it is shows in the pods.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from diloco_operator.decide.causes.pods import is_lost, is_ready, node_of
+from diloco_operator.decide.causes.pods import is_lost, is_on_silent_node, is_ready, is_unschedulable, node_of
 from diloco_operator.decide.objects.workloads import (
     PoolWorkload,
     index_of,
@@ -52,6 +53,18 @@ class Holding:
     """Learners whose pods are held back; None: not known."""
     again_in_seconds: float = float("inf")
     """When to decide again, at the latest."""
+    old: int = 0
+    """Learners that should run and have pods of another template than their set."""
+    waits_for: frozenset[str] = frozenset()
+    """Ids of the learners that keep those from being replaced."""
+
+
+class _Rollout(NamedTuple):
+    due: Sequence[int] = ()
+    """Pods to replace now, of one learner."""
+    old: int = 0
+    waits_for: frozenset[str] = frozenset()
+    """Both as in `Holding`."""
 
 
 class _Pods(NamedTuple):
@@ -99,10 +112,11 @@ def holding(
     own = _Pods(pods, held, workload.pods, now)
     gate = _gate(own, lost_after_seconds)
     gated = {index for index, pod in pods.items() if has_gate(pod.get("spec"))}
-    delete = _deletions(workload, live, own, gate=gate) if may_delete else ()
+    rollout = _rollout(workload, live, own, lost_after_seconds)
+    delete = _deletions(workload, live, own, rollout.due, gate=gate) if may_delete else ()
     again = _SOON_SECONDS if delete or gate != creates_gated(live) else float("inf")
     whole = sum(workload.pods_of({one}) <= held & gated for one in workload.held)
-    return Holding(gate, delete, whole, again)
+    return Holding(gate, delete, whole, again, rollout.old, rollout.waits_for)
 
 
 def _gate(own: _Pods, lost_after_seconds: float) -> bool:
@@ -117,7 +131,9 @@ def _done(pod: Object | None, now: datetime, lost_after_seconds: float) -> bool:
     return pod is not None and (has_gate(pod.get("spec")) or is_lost(pod, now, lost_after_seconds))
 
 
-def _deletions(workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool) -> tuple[PodDeletion, ...]:
+def _deletions(
+    workload: PoolWorkload, live: Object, own: _Pods, due: Sequence[int], *, gate: bool
+) -> tuple[PodDeletion, ...]:
     """The pods to be created anew, by a template that the controller has seen."""
     if not seen_by_controller(live) or creates_gated(live) != gate:
         return ()
@@ -128,20 +144,44 @@ def _deletions(workload: PoolWorkload, live: Object, own: _Pods, *, gate: bool) 
     waiting = [index for index, pod in sorted(there.items()) if index not in own.held and has_gate(pod.get("spec"))]
     if waiting:
         return _of(workload, there, waiting, None)
-    if not all(index in there for index in own.others):
-        return ()
-    return _of(workload, there, _outdated(workload, live, own, there), None)
+    return _of(workload, there, due, None)
 
 
-def _outdated(workload: PoolWorkload, live: Object, own: _Pods, there: Mapping[int, Object]) -> list[int]:
-    """The pods of at most one learner that have another template than their set.
+def _rollout(workload: PoolWorkload, live: Object, own: _Pods, lost_after_seconds: float) -> _Rollout:
+    """What becomes of pods that have another template than their set: those of one learner are replaced.
 
-    Of one that does not work first, then from the last on.
+    Of one that does not work first, then from the last on, while all others work. What an elastic pool can do without
+    need not work: there may never be nodes for all.
     """
-    old = [index for index in own.others if is_outdated(there[index], live)]
-    broken = {workload.learner_of(index) for index in own.others if not is_ready(there[index])}
-    due = [index for index in old if workload.learner_of(index) in broken] if broken else old
-    return [index for index in due if workload.learner_of(index) == workload.learner_of(due[-1])]
+    there = {index: own.by_index[index] for index in own.others if _stays(own.by_index.get(index))}
+    old = [index for index, pod in there.items() if is_outdated(pod, live)]
+    if not old or creates_gated(live):
+        return _Rollout()
+    learner_of = workload.learner_of
+    idle = [index for index in own.others if index not in there or not is_ready(there[index])]
+    without = {learner_of(i) for i in idle if _has_no_node(own.by_index.get(i), own.now, lost_after_seconds)}
+    waits_for = {learner_of(index) for index in idle}
+    due = [index for index in old if learner_of(index) in waits_for]
+    if workload.can_do_without(len(without)):
+        waits_for -= without
+    if any(index not in there and learner_of(index) in waits_for for index in idle):
+        due = []  # it is being replaced
+    elif not waits_for:
+        due = due or old
+    due = [index for index in due if learner_of(index) == learner_of(due[-1])]
+    count = len({learner_of(index) for index in old} - {f"{workload.pool}/{index}" for index in workload.held})
+    return _Rollout(due, count, frozenset() if due else frozenset(waits_for))
+
+
+def _has_no_node(pod: Object | None, now: datetime, lost_after_seconds: float) -> bool:
+    """Whether it waits for one, or its own does not respond."""
+    return pod is not None and (
+        is_unschedulable(pod) or is_on_silent_node(pod) or is_lost(pod, now, lost_after_seconds)
+    )
+
+
+def _stays(pod: Object | None) -> bool:
+    return pod is not None and not _leaving(pod)
 
 
 def _of(

@@ -4,7 +4,7 @@ import pytest
 
 from testbed.virtual_cluster.operator_world import World, job_object
 from testbed.virtual_cluster.world_pods import copied, crashed, running, unschedulable, waiting
-from tests.unit.operator.decide.training_world import OLD, degraded, lose
+from tests.unit.operator.decide.training_world import OLD, degraded, lose, training_world
 
 NO_NODE = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 EVICTED = {"phase": "Failed", "reason": "Preempting", "message": "Preempted by scheduler"}
@@ -177,14 +177,57 @@ def test_a_syncer_without_a_node_says_if_its_learners_outrank_it() -> None:
     ) in degraded(w)[2]
 
 
+def change_resources(world: World) -> dict[str, str]:
+    """Of the second region's pool; the uids of its pods before that."""
+    regions = copied(world.job["spec"]["regions"])
+    regions[1]["pools"][0]["resources"] = {"limits": {"cpu": "8"}}
+    world.change(regions=regions)
+    return {name: pod["metadata"]["uid"] for name, pod in world.pods.pods.items() if name.startswith(OLD)}
+
+
+def replaced(world: World, before: dict[str, str]) -> set[str]:
+    """The numbers of the pods that are others than before."""
+    pods = world.pods.pods
+    return {name.removeprefix(OLD) for name, uid in before.items() if pods[name]["metadata"]["uid"] != uid}
+
+
+def test_an_elastic_pool_that_never_has_all_its_nodes_gets_a_changed_template() -> None:
+    w = elastic_world(1, p1=unschedulable(NO_NODE))
+    before = change_resources(w)
+    for _ in range(40):
+        w.run(5)
+        assert degraded(w) == ("False", "AsExpected", "")
+    assert replaced(w, before) == {"0", "1", "2"}
+    assert pool(w)["training"] == 2
+
+
+def test_a_rollout_that_advances_is_no_problem_beside_one_that_is_given_up() -> None:
+    w = training_world(failurePolicy={"lostPods": {"action": "Wait"}})
+    w.syncer.given_up = {"us-west/old/0"}
+    lose(w, f"{OLD}0")
+    w.run(120)
+    before = change_resources(w)
+    for _ in range(40):
+        w.run(5)
+        assert "new template" not in degraded(w)[2]
+    assert replaced(w, before) == {"1", "2"}
+
+
+def test_learners_wait_for_a_changed_template_while_a_pod_does_not_end() -> None:
+    w = training_world(failurePolicy={"lostPods": {"afterSeconds": 3600}})
+    lose(w, f"{OLD}0")
+    change_resources(w)
+    w.run(150)
+    told = "2 of 3 learners of us-west/old do not have the new template yet: waiting for us-west/old/0"
+    assert told in degraded(w)[2]
+
+
 def test_learners_wait_for_a_changed_template_while_a_new_pod_has_no_node() -> None:
     w = elastic_world(3)
-    regions = copied(w.job["spec"]["regions"])
-    regions[1]["pools"][0]["resources"] = {"limits": {"cpu": "8"}}
-    w.change(regions=regions)
+    change_resources(w)
     w.pods.troubles[f"{OLD}2"] = unschedulable(NO_NODE)
     w.run(90)
-    told = "2 of 3 learners of us-west/old do not have the new template yet: other pods of the pool are not ready"
+    told = "2 of 3 learners of us-west/old do not have the new template yet: waiting for us-west/old/2"
     assert told in degraded(w)[2]
     assert pool(w)["training"] == 2
     w.pods.troubles.clear()

@@ -9,6 +9,7 @@ from diloco_operator.decide.objects.workloads import PoolWorkload
 from diloco_operator.decide.observed import ChildKey, Object, PodObserved
 from diloco_operator.manifests.placement.holds import GATE, creates_gated, held_back, without_gate
 from diloco_operator.names import PoolKey
+from testbed.virtual_cluster.world_pods import SILENT, crashed, unschedulable
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NAME, UID = "job--here-pool", "set-uid"
@@ -50,10 +51,11 @@ def decide(
     held: Collection[int] = (1,),
     learners: int = 4,
     nodes: int = 1,
+    minimum: int | None = None,
     may_delete: bool = True,
 ) -> Holding:
     key, out = ChildKey("StatefulSet", NAME), frozenset(held)
-    workload = PoolWorkload(PoolKey("here", "pool"), key, item, learners, None, given_up=out, nodes=nodes)
+    workload = PoolWorkload(PoolKey("here", "pool"), key, item, learners, minimum, given_up=out, nodes=nodes)
     return holding(workload, pods, NOW, LOST_AFTER_SECONDS, may_delete=may_delete)
 
 
@@ -130,6 +132,40 @@ def test_outdated_pods_are_replaced_one_by_one_without_the_held_one() -> None:
     assert deleted(decide(live(), others(p0=pod(0, revision="old"), p1=held, p2=broken))) == [f"{NAME}-2"]
     leaving = others(p0=pod(0, revision="old"), p1=held, p3=pod(3, leaving=0))
     assert deleted(decide(live(), leaving)) == []
+
+
+NO_NODE = unschedulable("no node")
+WITHOUT: dict[str, Object] = {
+    "waits for a node": pod(3, **NO_NODE),
+    "is on a silent node": pod(3, conditions=SILENT),
+    "is lost": pod(3, leaving=LOST_AFTER_SECONDS),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT)
+def test_an_elastic_pool_is_rolled_out_without_one_that_has_no_node(case: str) -> None:
+    there = others(p0=pod(0, revision="old"), p1=pod(1, revision="old"), p3=WITHOUT[case])
+    found = decide(live(), there, held=set(), minimum=3)
+    assert (deleted(found), found.old, found.waits_for) == ([f"{NAME}-1"], 2, frozenset())
+    for minimum in (4, None):
+        found = decide(live(), there, held=set(), minimum=minimum)
+        assert (deleted(found), found.old, found.waits_for) == ([], 2, frozenset({"here/pool/3"})), minimum
+
+
+def test_one_that_starts_crashes_or_ends_is_waited_for_in_an_elastic_pool_too() -> None:
+    for one in (pod(3, phase="Pending"), pod(3, **crashed(1, "x")), pod(3, leaving=LOST_AFTER_SECONDS - 1)):
+        found = decide(live(), others(p0=pod(0, revision="old"), p3=one), held=set(), minimum=0)
+        assert (deleted(found), found.waits_for) == ([], frozenset({"here/pool/3"}))
+    found = decide(live(), {0: pod(0, revision="old"), 1: pod(1), 2: pod(2)}, held=set(), minimum=0)
+    assert (deleted(found), found.waits_for) == ([], frozenset({"here/pool/3"})), "there is none"
+    there = others(p0=pod(0, revision="old", **NO_NODE), p2=pod(2, revision="old"))
+    found = decide(live(), there, held=set(), minimum=0)
+    assert deleted(found) == [f"{NAME}-0"], "that costs nothing"
+
+
+def test_outdated_pods_that_the_pool_no_longer_has_do_not_count() -> None:
+    old = {index: pod(index, revision="old") for index in range(4)}
+    assert decide(live(), old, learners=2).old == 1, "one is held, two are too many"
 
 
 def test_all_outdated_pods_of_one_learner_are_replaced_at_once() -> None:
