@@ -63,7 +63,7 @@ def test_the_round_trip_is_that_of_the_soonest_answer(
 ) -> None:
     run = Queue(parse_job(JOB.replace("tokens: 60,", "tokens: 6000,")), layout)
     run.train(steps)
-    journal = [Entry("end", "", START + 60, {"links": [{**LINKS[0], "up_bytes_per_second": rate}]})]
+    journal = [Entry("alive", "", START + 60, {"links": [{**LINKS[0], "up_bytes_per_second": rate}]})]
     made = world_of_run(parse_job(JOB), layout, journal, [(run.tape.header, run.tape.entries)])
     assert made["regions"]["east"].get("roundTripSeconds") == found
 
