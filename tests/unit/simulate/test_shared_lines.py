@@ -47,12 +47,13 @@ def test_a_transfer_alone_has_the_whole_rate_and_two_have_half_of_it() -> None:
 
 
 def test_a_dropped_transfer_leaves_its_share_to_the_others() -> None:
-    seen = Seen()
+    seen, left = Seen(), list[float]()
     line = SharedLine(seen.clock, 100.0)
     drop = line.carry(1000, partial(seen.done, "dropped"))
     line.carry(100, partial(seen.done, "other"))
-    seen.clock.at(1.0, drop)
+    seen.clock.at(1.0, lambda: left.append(drop()))
     drain(seen.clock)
+    assert left == [950.0]
     assert seen.at == pytest.approx({"other": 1.5})
 
 
