@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core check-quick programs test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality scale mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core check-quick programs test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality scale published mutants benchmarks clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -49,7 +49,7 @@ check: lint ## Lint, then unit and property tests without the slow ones: what to
 test: $(STAMP) ## What a change needs: lint, unit and property tests, the core of those with processes and an API server
 	@$(KIND) --clusters 0 run test-core+check-quick
 
-# Calculates only, so it takes what tests with processes leave of the machine: a third.
+# These calculate, so they take what tests with processes leave of the machine: a third.
 check-quick: lint programs test-quick
 
 check-all: lint test-units

@@ -162,13 +162,15 @@ def places_claims(cells: list[Row]) -> Iterator[Claim]:
 
 
 def faster_cells(pool: ProcessPoolExecutor, seconds: float) -> list[Row]:
-    """Seconds of a step, blocking and decoupled, by rate."""
+    """Seconds of a step by rate: blocking, decoupled, and decoupled with a link of the syncer's own at that rate."""
     worlds = [links.world_of(gbits) for gbits in links.RATES_GBITS]
-    found = list(pool.map(links.decoupled_step_seconds, worlds, [seconds] * len(worlds)))
+    narrow = [links.world_of(gbits, f"{gbits:g}Gbit/s") for gbits in links.RATES_GBITS]
+    found = list(pool.map(links.decoupled_step_seconds, worlds + narrow, [seconds] * 2 * len(worlds)))
     rows = []
-    for gbits, world, decoupled in zip(links.RATES_GBITS, worlds, found, strict=True):
+    wide, shared = found[: len(worlds)], found[len(worlds) :]
+    for gbits, world, decoupled, own in zip(links.RATES_GBITS, worlds, wide, shared, strict=True):
         blocking = links.blocking_step_seconds(world)
-        times = {"blocking_seconds": blocking, "decoupled_seconds": decoupled}
+        times = {"blocking_seconds": blocking, "decoupled_seconds": decoupled, "syncer_at_rate_seconds": own}
         rows.append(cell("times faster", f"{gbits:g} Gbit/s", tables.FASTER, blocking / decoupled, **times))
     return rows
 

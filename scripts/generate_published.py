@@ -108,10 +108,14 @@ def places_table(figures: Figures) -> Iterator[str]:
 
 def faster_table(figures: Figures) -> Iterator[str]:
     """Blocking and decoupled steps."""
-    yield from _head("link", "blocking step", "decoupled step", "times faster")
+    columns = ("blocking step", "decoupled step", "times faster", "with a syncer at that rate", "times faster")
+    yield from _head("link", *columns)
     for cell in figures["faster"]:
-        seconds = (f"{cell[name]:.3g} s" for name in ("blocking_seconds", "decoupled_seconds"))
-        yield _line(cell["column"], *seconds, f"{cell['ours']:.0f}")
+        blocking, decoupled, narrow = (cell[f"{name}_seconds"] for name in ("blocking", "decoupled", "syncer_at_rate"))
+        times = f"{blocking / narrow:.2g}"
+        yield _line(
+            cell["column"], f"{blocking:.3g} s", f"{decoupled:.3g} s", f"{cell['ours']:.0f}", f"{narrow:.3g} s", times
+        )
 
 
 def capacity_table(figures: Figures) -> Iterator[str]:

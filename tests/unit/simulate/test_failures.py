@@ -67,6 +67,19 @@ def test_an_absence_has_its_mean_whatever_its_shape(shape: float, power: float) 
     assert min(drawn) >= 0
 
 
+@pytest.mark.parametrize("shape", [0.1, 0.15, 0.3, 1.0, 5.0, 100.0])
+def test_absences_are_scaled_by_the_mean_of_the_whole_distribution(shape: float) -> None:
+    def median(power: float) -> float:
+        always = random.Random()
+        always.random = lambda: 0.5  # type: ignore[method-assign]
+        return next(Absence(RECOVERY, shape, power).draws(always))
+
+    weibull = math.gamma(1 + 1 / shape)
+    assert median(1.0) == pytest.approx(RECOVERY * math.log(2) ** (1 / shape) / weibull)
+    larger_of_two = weibull * (2 - 2 ** (-1 / shape))
+    assert median(2.0) == pytest.approx(RECOVERY * (-math.log1p(-math.sqrt(0.5))) ** (1 / shape) / larger_of_two)
+
+
 def test_preemptions_take_the_whole_learner() -> None:
     stops = up_to(1e6, Failures(preemption_seconds=900.0, preempted=Absence(100.0)))
     assert {stop.cause for stop in stops} == {Cause.PREEMPTED}

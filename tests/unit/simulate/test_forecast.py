@@ -63,6 +63,15 @@ def test_failures_delay_it_as_much_as_the_engine_with_them_in_the_loop() -> None
     assert made.seconds[1] > found(job(), world()).seconds[1] * 1.05
 
 
+def test_a_quorum_of_all_waits_for_each_that_fails() -> None:
+    where = world({"stepSeconds": 5, "preemptionsPerHour": 6, "recovery": {"meanSeconds": 150}})
+    given = job(steps=1200, quorum=4, fragments=6)
+    ends = [finished(given, where, seed) for seed in range(3)]
+    made = found(given, where)
+    assert made.seconds[1] == pytest.approx(fmean(ends), rel=0.15)
+    assert made.seconds[1] > 1.15 * found(job(steps=1200, fragments=6), where).seconds[1]
+
+
 def test_a_link_that_is_too_thin_makes_learners_wait() -> None:
     thin = found(job(), world(link="200kbit/s"))
     assert thin.merged_share < 0.6 * found(job(), world()).merged_share

@@ -48,6 +48,16 @@ def test_when_its_time_is_over_the_end_is_estimated_by_the_pace_so_far() -> None
     assert verdict.finish_seconds == pytest.approx(whole.finish_seconds, rel=0.1)
 
 
+def test_what_is_merged_before_it_counts_has_a_pace_and_a_reason() -> None:
+    never_loads = Profile(link=Link(0.01, 1e-3))
+    scenario = Scenario({IDS[1]: never_loads}, default=Profile(link=Link(0.01)))
+    verdict, course = run(scenario, 100.0)
+    assert course.view.merged_tokens == 0.0
+    assert "tokens are merged, and count once all learners have begun or sync.startupSeconds, 600 s" in verdict.reason
+    merged = sum(learner.merged_tokens for learner in course.view.learners)
+    assert verdict.finish_seconds == pytest.approx(course.virtual_seconds * STEPS * 2 * 64 / merged)
+
+
 def test_a_job_whose_learners_never_receive_the_model_has_stalled() -> None:
     verdict, course = run(Scenario(default=Profile(link=Link(0.01, 1e-3))))
     assert verdict.ending is Ending.STALLED

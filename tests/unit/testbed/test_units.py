@@ -2,12 +2,14 @@
 
 import os
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.unit_trainer import UnitTrainer
@@ -89,6 +91,15 @@ def test_a_process_that_hangs_is_not_waited_for_until_the_test_is_ended(two: Sta
     ):
         stop_the_other(two, trainer)
     check_trains(two, job)
+
+
+def test_tensors_are_counted_beside_a_weak_reference_to_what_is_gone() -> None:
+    gone = torch.nn.Identity()
+    dead = weakref.proxy(gone)
+    del gone
+    tensor = torch.zeros(1 << 20)
+    assert units.own_bytes() >= tensor.nbytes
+    del dead
 
 
 def check_trains(unit: StartedUnit, job: JobSpec) -> None:

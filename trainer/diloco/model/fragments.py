@@ -63,7 +63,7 @@ def layout_of(module: nn.Module, fragments: int) -> Layout:
 
 
 def read_fragment(module: nn.Module, fragment: Fragment, out: Tensor) -> None:
-    """Copy a fragment's parameters into ``out``, flat, f32, ``fragment.numel`` elements.
+    """Copy a fragment's parameters into ``out``, on their device, flat, f32, ``fragment.numel`` elements.
 
     Raises:
         ValueError: ``out`` is of another size or type.

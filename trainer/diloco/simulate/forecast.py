@@ -1,14 +1,16 @@
 """Forecasts a job from a short simulation: the share of work that is merged, and when the job is complete.
 
 Queues, waits and leads are the engine's own, simulated for a few intervals without failures. Failures are rarer than
-that: what they cost is drawn from the same process for each learner, without the engine, and added.
+that: what they cost is drawn from the same process for each learner, without the engine, and added, with the time in
+which too few learners for the quorum are there.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from statistics import fmean, variance
+from statistics import variance
 from typing import Final
 
 from diloco.core.sizes import F32
@@ -145,44 +147,110 @@ def _shares(begin: Course, end: Course, speeds: Mapping[str, float]) -> dict[str
     return {place: min(1.0, merged[place] / tokens) for place, tokens in possible.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """How a learner comes and goes, whatever the others do."""
+
+    share: float
+    """Of its time."""
+    lasts_seconds: float
+    """From any moment at which it is away until it is back, on average."""
+    ends_per_second: float
+    """Ends of its process."""
+    varies: float
+    """Variance over a second of the share of time that failures take."""
+
+    @property
+    def leaves_per_second(self) -> float:
+        """Of the time that it is there."""
+        return self.share / (self.lasts_seconds * max(_LEAST_SHARE, 1 - self.share)) if self.share else 0.0
+
+
 def _computing(
     spec: JobSpec, scenario: Scenario, speeds: Mapping[str, float], numels: tuple[int, ...], seed: int
 ) -> tuple[float, float]:
     """The mean share of time that failures leave, weighted by speed, and its deviation over a second."""
-    total = math.fsum(speeds.values())
-    found: dict[str, tuple[float, float]] = {}
-    share, spread = 0.0, 0.0
+    steps = {pool_of(one): scenario.profile(one).step_seconds for one in speeds}
+    # What the old process trained since the last merge of each fragment is gone.
+    half = {place: spec.sync.interval / 2 * step for place, step in steps.items()}
+    away: dict[str, _Away] = {}
+    for learner in speeds:
+        if (place := pool_of(learner)) in away:
+            continue
+        failures = scenario.failures.get(learner, Failures())
+        rate = min((scenario.lines[line] for line in scenario.profile(learner).lines), default=math.inf)
+        loading = F32.payload_bytes(sum(numels)) / rate
+        away[place] = _away(failures, loading, half[place], f"{seed}/{place}")
+    short, everywhere, lasts = _short_of_quorum(Counter(map(pool_of, speeds)), away, spec.sync.quorum)
+    ahead = spec.sync.staleness_bound_steps - spec.sync.interval
+    total, share, spread, stopped = math.fsum(speeds.values()), 0.0, 0.0, 0.0
     for learner, speed in speeds.items():
         weight, place = speed / total, pool_of(learner)
-        failures = scenario.failures.get(learner)
-        if failures is None:
-            share += weight
-            continue
-        if place not in found:
-            # A new process loads the model; what the old one trained since the last merge of each fragment is gone.
-            rate = min((scenario.lines[line] for line in scenario.profile(learner).lines), default=math.inf)
-            half = spec.sync.interval / 2 * scenario.profile(learner).step_seconds
-            lost = half + F32.payload_bytes(sum(numels)) / rate
-            found[place] = _away(failures, lost, f"{seed}/{place}")
-        away, varies = found[place]
-        share += weight * max(0.0, 1 - away)
-        spread += weight**2 * varies
+        one = away[place]
+        # Without a quorum it trains to its staleness bound, since the quorum was lost or since it is back itself. If it
+        # ends in that time, all this is gone, too.
+        since = 1 / (1 / lasts + one.leaves_per_second) if lasts else 0.0
+        waits = math.exp(-max(0, ahead) * steps[place] / since) if since else 0.0
+        trains = since * (1 - waits)
+        there = (1 - one.share) * (1 - short[place] * waits)
+        share += weight * max(0.0, there - one.ends_per_second * (half[place] + short[place] * trains))
+        spread += weight**2 * one.varies
+        stopped += weight * waits
+    # Times with and without a quorum alternate; all learners stop together.
+    spread += 2 * everywhere * (1 - everywhere) ** 2 * lasts * stopped**2
     return max(_LEAST_SHARE, share), math.sqrt(spread)
 
 
-def _away(failures: Failures, lost_seconds: float, seed: str) -> tuple[float, float]:
-    """The mean share of time that failures take, and its variance over a second."""
+def _away(failures: Failures, loading_seconds: float, lost_seconds: float, seed: str) -> _Away:
+    """How these failures take a learner away. A new process loads the model; what the old one had not sent is lost."""
     some = takewhile(lambda numbered: numbered[0] < _STOPS, enumerate(standstills(failures, seed)))
     horizon = max((stop.at_seconds + stop.seconds for _, stop in some), default=0.0)
     if horizon <= 0:
-        return 0.0, 0.0
-    shares = []
+        return _Away(0.0, 0.0, 0.0, 0.0)
+    shares, stretches, ends = list[float](), list[float](), 0
     for draw in range(_DRAWS):
-        away = 0.0
+        taken = 0.0
         for stop in takewhile(lambda one: one.at_seconds < horizon, standstills(failures, f"{seed}/{draw}")):
-            away += min(stop.seconds, horizon - stop.at_seconds) + (lost_seconds if stop.ends_process else 0.0)
-        shares.append(away / horizon)
-    return fmean(shares), variance(shares) * horizon
+            loading, lost = (loading_seconds, lost_seconds) if stop.ends_process else (0.0, 0.0)
+            stretches.append(min(stop.seconds, horizon - stop.at_seconds) + loading)
+            taken += stretches[-1] + lost
+            ends += stop.ends_process
+        shares.append(taken / horizon)
+    away = math.fsum(stretches)
+    lasts = math.fsum(one * one for one in stretches) / (2 * away) if away else 0.0
+    drawn = _DRAWS * horizon
+    return _Away(min(1.0, away / drawn), lasts, ends / drawn, variance(shares) * horizon)
+
+
+def _short_of_quorum(
+    learners: Mapping[str, int], away: Mapping[str, _Away], wanted: int
+) -> tuple[dict[str, float], float, float]:
+    """Learners come and go independently: how often fewer than the quorum are there.
+
+    Returns by place the share of a learner's time there, the share of all time, and how long it lasts on average.
+    """
+    quorum = min(wanted, sum(learners.values()))
+
+    def chances(of: Mapping[str, int]) -> list[float]:
+        """By number, below the quorum, of learners that are there."""
+        found = [1.0]
+        for place, number in of.items():
+            gone = away[place].share
+            for _ in range(number):
+                found = [
+                    gone * own + (1 - gone) * less
+                    for own, less in zip([*found, 0.0][:quorum], [0.0, *found], strict=False)
+                ]
+        return found
+
+    others = {place: chances({**learners, place: number - 1}) for place, number in learners.items()}
+    # It begins when one leaves of exactly as many as are wanted.
+    begins = math.fsum(
+        learners[place] * others[place][-1] * (1 - one.share) * one.leaves_per_second for place, one in away.items()
+    )
+    everywhere = min(1.0, math.fsum(chances(learners)))
+    short = {place: math.fsum(found[:-1]) for place, found in others.items()}
+    return short, everywhere, everywhere / begins if begins else 0.0
 
 
 def _finish(

@@ -85,7 +85,8 @@ def go_on(
             tell(simulation)
             now, progress = simulation.now, simulation.progress
             if now > end:
-                return _verdict(simulation, Ending.TIME_UP, f"the time to simulate, {end:.0f} s, is over")
+                over = f"the time to simulate, {end:.0f} s, is over{_withheld(simulation, spec)}"
+                return _verdict(simulation, Ending.TIME_UP, over)
             if progress.merged_tokens > merged:
                 merged, merged_at = progress.merged_tokens, now
             elif now - merged_at > patience and merged < progress.budget_tokens:
@@ -108,9 +109,24 @@ def _verdict(simulation: Simulation, ending: Ending, reason: str) -> Verdict:
 
 def _finish(simulation: Simulation) -> float | None:
     progress = simulation.progress
-    if progress.merged_tokens <= 0:
-        return None
-    return simulation.now * max(1.0, progress.budget_tokens / progress.merged_tokens)
+    # Before the engine counts what is merged, only the learners' own figures have it.
+    merged = progress.merged_tokens or _tokens_of_learners(simulation)
+    return simulation.now * max(1.0, progress.budget_tokens / merged) if merged > 0 else None
+
+
+def _tokens_of_learners(simulation: Simulation) -> float:
+    if not simulation.progress.merges:
+        return 0.0
+    return fsum(learner.merged_tokens for learner in simulation.course().view.learners)
+
+
+def _withheld(simulation: Simulation, spec: JobSpec) -> str:
+    if simulation.progress.merged_tokens or not (tokens := _tokens_of_learners(simulation)):
+        return ""
+    return (
+        f"; {tokens:.0f} tokens are merged, and count once all learners have begun or"
+        f" sync.startupSeconds, {spec.sync.startup_seconds} s, are over"
+    )
 
 
 def _stalled(simulation: Simulation, merged_at: float) -> str:

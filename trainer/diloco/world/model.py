@@ -74,7 +74,8 @@ class PoolWorld(SpecModel):
     recovery: Recovery = Recovery()
     """Time until a lost slice or a preempted learner is back."""
     preemptions_per_hour: float = Field(default=0, ge=0, le=3600)
-    """Mean preemptions of a learner in an hour, all of its accelerators together."""
+    """Mean preemptions of a learner in an hour in which it does not stand still, all of its accelerators
+    together."""
     preemption_notice_seconds: Seconds = 30
     """Seconds from the notice of a preemption to its end. A learner that can end its step in that time leaves in order,
     with a checkpoint."""

@@ -1,5 +1,6 @@
 """The world of a run is what its record says, and can be read as a world file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,20 @@ import pytest
 from diloco.cli.main import execute
 from diloco.cli.simulations.of_run import RecordError, world_of_run
 from diloco.core.engine.actions import Action, AskFragment
+from diloco.core.engine.engine import Engine
+from diloco.core.engine.events import Event
+from diloco.core.engine.options import RULES
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.local.journal import Entry
+from diloco.simulate.counted import counted_work, layout_of_sizes
+from diloco.simulate.of_world import scenario_of
+from diloco.simulate.world import Simulation
 from diloco.spec import DiLoCoJob, parse_job
+from diloco.spec.errors import SpecError
+from diloco.tape.reader import TapeEntry, TapeHeader
 from diloco.world.reading import world_from
 from tests.support.one_learner_run import JOB, START, OneLearner
+from tests.support.small_job import named_job, small_job
 
 LINKS = [{"region": "east", "up_bytes_per_second": 1.2345e6, "round_trip_seconds": 1.08}]
 
@@ -73,6 +83,74 @@ def test_without_a_measured_link_there_is_none(job: DiLoCoJob, layout: Layout) -
     run.train(3)
     made = world_of_run(job, layout, [Entry("run", "", START)], [(run.tape.header, run.tape.entries)])
     assert made == {"regions": {"east": {"pools": {"a": {"stepSeconds": 0.9}}}}}
+
+
+def test_what_the_job_no_longer_has_is_not_in_the_world(job: DiLoCoJob, layout: Layout) -> None:
+    run = OneLearner(job, layout)
+    run.train(3)
+    east = job.spec.regions[0]
+    other = east.model_copy(update={"name": "new"})
+    resumed = job.model_copy(update={"spec": job.spec.model_copy(update={"regions": (east, other)})})
+    links = [*LINKS, {"region": "gone", "round_trip_seconds": 0.1}]
+    entry = Entry("alive", "", START + 60, {"links": links})
+    made = world_of_run(resumed, layout, [Entry("run", "", START), entry], [(run.tape.header, run.tape.entries)])
+    assert [*made["regions"]] == ["east"]
+    only_new = job.model_copy(update={"spec": job.spec.model_copy(update={"regions": (other,)})})
+    with pytest.raises(RecordError, match="no learner has made a step"):
+        world_of_run(only_new, layout, [Entry("run", "", START), entry], [(run.tape.header, run.tape.entries)])
+
+
+def test_a_damaged_journal_is_named(job: DiLoCoJob, layout: Layout) -> None:
+    run = OneLearner(job, layout)
+    run.train(3)
+    journal = [Entry("run", "", START), Entry("alive", "", START + 60, {"links": [{"round_trip_seconds": 1}]})]
+    with pytest.raises(
+        RecordError, match=r"supervisor\.jsonl is damaged \(0\.region: Field required\); use another run"
+    ):
+        world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
+
+
+def test_a_measured_value_that_no_world_has_is_refused(job: DiLoCoJob, layout: Layout) -> None:
+    run = OneLearner(job, layout)
+    run.train(3)
+    links = [{"region": "east", "up_bytes_per_second": -1.0}]
+    journal = [Entry("run", "", START), Entry("alive", "", START + 60, {"links": links})]
+    with pytest.raises(SpecError, match=r"regions\.east\.link"):
+        world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
+
+
+class Taped:
+    """Keeps what happens in a simulation as the tape of a run."""
+
+    def __init__(self, job: DiLoCoJob, layout: Layout) -> None:
+        manifest = job.model_dump(mode="json", by_alias=True)
+        self.header = TapeHeader(manifest, layout.digest, 1, "", False, {}, START, RULES, layout.table)  # noqa: FBT003
+        self.entries: list[TapeEntry] = []
+
+    def begins(self, engine: Engine) -> None:
+        """Nothing to keep."""
+
+    def passed(self, event: Event, actions: Sequence[Action], now: float) -> None:
+        self.entries.append(TapeEntry(Path("000001.jsonl"), len(self.entries), now, event, tuple(actions)))
+
+    def process(self, learner: str, now: float, change: str) -> None:
+        """Nothing to keep."""
+
+
+def test_the_world_of_a_simulated_run_is_that_which_it_was_simulated_in() -> None:
+    training = {"tokens": 10**9, "sequenceLength": 16, "batchSize": 4, "evaluation": {"sequences": 2}}
+    job = named_job("back", small_job(training=training))
+    pool = {"stepSeconds": 10, "preemptionsPerHour": 12, "preemptionNoticeSeconds": 0, "recovery": {"meanSeconds": 300}}
+    world = world_from({"regions": {"here": {"pools": {"cpu": pool}}}}, "made")
+    layout = layout_of_sizes([1000] * 6)
+    taped = Taped(job, layout)
+    scenario = scenario_of(job.spec, world, layout.numel, seed=0)
+    Simulation(job, scenario, layout, counted_work(job.spec, layout), taped).advance(20_000.0)
+    made = world_of_run(job, layout, [Entry("run", "", START)], [(taped.header, taped.entries)])
+    found = made["regions"]["here"]["pools"]["cpu"]
+    assert found["stepSeconds"] == pytest.approx(10, rel=0.1)
+    assert found["preemptionsPerHour"] == pytest.approx(12, rel=0.3)  # by the whole time it is 6
+    assert found["recovery"]["meanSeconds"] == pytest.approx(300, rel=0.3)
 
 
 def test_a_run_without_a_step_is_refused(job: DiLoCoJob, layout: Layout) -> None:

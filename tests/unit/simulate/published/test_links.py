@@ -36,3 +36,7 @@ def test_the_engine_is_faster_over_thin_links_and_a_step_is_no_shorter() -> None
     thin = decoupled_step_seconds(world_of(5.0), 1800.0)
     assert thin > TWELVE.step_seconds
     assert blocking_step_seconds(world_of(5.0)) > FASTER * thin
+
+
+def test_a_syncer_at_the_rate_of_one_region_slows_all() -> None:
+    assert decoupled_step_seconds(world_of(5.0, "5Gbit/s"), 600.0) > 2 * decoupled_step_seconds(world_of(5.0), 600.0)

@@ -8,6 +8,8 @@ from math import fsum, inf
 from statistics import fmean, quantiles, stdev
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from diloco.core.engine.actions import AskFragment
 from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined, StepReported
 from diloco.core.fragments import Layout
@@ -17,8 +19,10 @@ from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.spec import DiLoCoJob
 from diloco.spec.names.learner_ids import pool_of, region_of
+from diloco.spec.status.syncer import MeasuredLinkStatus
 from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, Torn
 from diloco.tape.segments import find_tapes
+from diloco.world.reading import world_from
 
 _MOST_STEPS: Final = 20_000
 """Step times of a pool that are kept; beyond it every second one goes."""
@@ -28,6 +32,7 @@ _LEAST_ANSWERS: Final = 20
 """With fewer, a learner that answered at once without a queue in its way may not be among them."""
 _PARTS: Final = 20
 """The longest and the shortest twentieth do not count for the deviation: the first steps are among them."""
+_LINKS: Final = TypeAdapter(tuple[MeasuredLinkStatus, ...])
 
 
 class RecordError(ValueError):
@@ -53,22 +58,30 @@ def world_of_run(job: DiLoCoJob, layout: Layout, journal: Sequence[Entry], tapes
     """The world as a world file has it: what was measured, and nothing else.
 
     Raises:
-        RecordError: no learner has made a step.
+        RecordError: no learner of the job has made a step, or the journal is damaged.
+        SpecError: what was measured cannot be of a world.
     """
     steps, answers = _StepTimes(), _Answers()
     builder = HistoryBuilder(job, layout, journal)
     for header, lines in tapes:
         builder.take(header, answers.heard(steps.heard(lines)))
-    if not steps.by_pool:
+    # A run that was resumed may have had others.
+    by_pool = {place: seconds for place, seconds in steps.by_pool.items() if place in job.spec.pools}
+    if not by_pool:
         raise RecordError(f"{job.metadata.name}: no learner has made a step in this run; use one that has trained")
-    history = builder.history()
-    regions: dict[str, Any] = {}
-    for region, link in _links(journal, answers).items():
-        regions.setdefault(region, {}).update(link)
-    for place, seconds in steps.by_pool.items():
+    try:
+        history, links = builder.history(), _links(journal, answers)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise RecordError(f"{job.metadata.name}: supervisor.jsonl is damaged ({what}); use another run") from None
+    regions = {region.name: links[region.name] for region in job.spec.regions if region.name in links}
+    for place, seconds in by_pool.items():
         pools = regions.setdefault(region_of(place), {}).setdefault("pools", {})
         pools[place.partition("/")[2]] = _steps(history, place, seconds) | _preemptions(history, place)
-    return {"regions": regions}
+    made = {"regions": regions}
+    world_from(made, f"the record of {job.metadata.name}")
+    return made
 
 
 class _StepTimes:
@@ -160,29 +173,29 @@ def _links(journal: Sequence[Entry], answers: _Answers) -> dict[str, dict[str, A
     """By region: the rate that the supervisor has noted last, and the round trip if the rate is known."""
     noted = [entry.details["links"] for entry in journal if entry.details.get("links")]
     found: dict[str, dict[str, Any]] = {}
-    for one in noted[-1] if noted else ():
-        if not (rate := one.get("up_bytes_per_second")):
+    for one in _LINKS.validate_python(noted[-1]) if noted else ():
+        if not (rate := one.up_bytes_per_second):
             continue
-        link = found.setdefault(one["region"], {})
+        link = found.setdefault(one.region, {})
         link["link"] = f"{_rounded(8e-6 * rate):g}Mbit/s"
-        if trip := answers.round_trip_seconds(one["region"], rate):
+        if trip := answers.round_trip_seconds(one.region, rate):
             link["roundTripSeconds"] = _rounded(trip)
     return found
 
 
 def _preemptions(history: RunHistory, place: str) -> dict[str, Any]:
-    """How often a learner of the pool was lost in an hour, and how long it was away."""
+    """How often a learner of the pool was lost in an hour in which it was there, and how long it was away."""
     learners = [one for one in history.learners if pool_of(one.id) == place]
     lost = sum(one.restarts for one in learners)
-    hours = sum(one.allotted_seconds for one in learners) / 3600
-    if not lost or not hours:
-        return {}
-    found: dict[str, Any] = {"preemptionsPerHour": _rounded(lost / hours), "preemptionNoticeSeconds": 0}
     away = [
         one.recovery.down
         for one in history.recoveries
         if one.recovery.restarted and pool_of(one.recovery.learner) == place and one.recovery.down > 0
     ]
+    hours = (fsum(one.allotted_seconds for one in learners) - fsum(away)) / 3600
+    if not lost or hours <= 0:
+        return {}
+    found: dict[str, Any] = {"preemptionsPerHour": _rounded(lost / hours), "preemptionNoticeSeconds": 0}
     if away:
         found["recovery"] = {"meanSeconds": _rounded(fmean(away))}
     return found

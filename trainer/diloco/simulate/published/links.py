@@ -12,7 +12,8 @@ from diloco.simulate.of_world import scenario_of
 from diloco.simulate.published.bandwidth import Exchange, Model, utilization
 from diloco.simulate.published.job import job_of
 from diloco.simulate.world import simulate_course
-from diloco.world.model import EVERY, PoolWorld, RegionWorld, World
+from diloco.spec.quantities import UNLIMITED
+from diloco.world.model import EVERY, PoolWorld, RegionWorld, SyncerWorld, World
 
 _BF16_BITS: Final = 16
 FRAGMENTS: Final = 24
@@ -52,10 +53,11 @@ REGIONS: Final = 4
 RATES_GBITS: Final = (2.0, 3.0, 4.0, 5.0)
 
 
-def world_of(gbits: float) -> World:
-    """The four regions. Published: the rate. Inferred: steps of 2 s and a round trip of 60 ms."""
+def world_of(gbits: float, syncer_link: str = UNLIMITED) -> World:
+    """The four regions. Published: the rate. Inferred: steps of 2 s, a round trip of 60 ms, the syncer's link."""
     pools = {EVERY: PoolWorld(step_seconds=TWELVE.step_seconds)}
-    return World(regions={EVERY: RegionWorld(link=f"{gbits:g}Gbit/s", round_trip_seconds=0.06, pools=pools)})
+    region = RegionWorld(link=f"{gbits:g}Gbit/s", round_trip_seconds=0.06, pools=pools)
+    return World(regions={EVERY: region}, syncer=SyncerWorld(link=syncer_link))
 
 
 def blocking_step_seconds(world: World) -> float:
