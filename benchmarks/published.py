@@ -17,7 +17,7 @@ from support.processes import workers
 from support.report import Ratio, command, write_report
 
 HOURS = 12.0
-"""Virtual time of each job through the engine; four times that of two learners, twice that of four."""
+"""Virtual hours of a job of 8 or more learners through the engine; one of 4 runs twice as long, one of 2 four times."""
 DRAWN_SECONDS = 2e6
 """Virtual time for which failures alone are drawn."""
 MIXED_DRAWS = 20_000
@@ -200,7 +200,7 @@ def main() -> None:
     parser = command(__doc__)
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument(
-        "--hours", type=float, default=HOURS, help="virtual hours of a job's learners together (default 192)"
+        "--hours", type=float, default=HOURS, help=f"virtual hours of a job of 8 or more learners (default {HOURS:g})"
     )
     arguments = parser.parse_args()
     with workers(arguments.workers) as pool:

@@ -115,6 +115,12 @@ class MemoryApi:
         else:
             pods.delete(name)
 
+    async def try_deletion(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self._refused("delete", kind, name, {})
+        live = self.home.pods.pods.get(name)
+        if live is None or live["metadata"]["uid"] != uid:
+            raise of_status(Call("delete", kind.resource, namespace, name), 404, {"message": "not found"})
+
     async def pages(self, selection: Selection) -> AsyncIterator[Object]:
         yield {"items": await self.items(selection), "metadata": {}}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from diloco_operator import labels, names
 from diloco_operator.decide.clusters import FINALIZER
@@ -94,6 +94,12 @@ class World:
         self._refused: set[ChildKey] = set()
         self._passes = 0
         self._applied: dict[ChildKey, Applied] = {}
+
+    def another(self) -> Self:
+        """A copy. Its first pass is checked."""
+        world = copied(self)
+        world._passes = 0
+        return world
 
     @property
     def name(self) -> str:

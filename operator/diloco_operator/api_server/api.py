@@ -152,6 +152,16 @@ class Api:
         call = Call("delete", kind.resource, namespace, name)
         await self._requests.json(Request(call, "DELETE", kind.path(namespace, name), body=body))
 
+    async def try_deletion(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Ask whether an object with this uid may be deleted. It stays.
+
+        Raises:
+            ApiError: as of `delete`.
+        """
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, "dryRun": ["All"]}
+        call = Call("delete", kind.resource, namespace, name)
+        await self._requests.json(Request(call, "DELETE", kind.path(namespace, name), body=body))
+
     async def create(self, kind: Kind, body: Object, *, timeout_seconds: float | None = None) -> Object:
         """Create an object.
 

@@ -23,7 +23,7 @@ from diloco_operator.api_server.errors import (
 from diloco_operator.api_server.kinds import POD, Object, child_kind
 from diloco_operator.api_server.watches import watched_version
 from diloco_operator.decide.objects.drift import applied_as, difference, overwriting
-from diloco_operator.decide.objects.templates import replaces_pods
+from diloco_operator.decide.objects.templates import changes_template
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
 from diloco_operator.decide.reasons import Reason
@@ -48,7 +48,7 @@ class ChildWrites:
     """The first failure at home that may be temporary: the reconcile is retried after its status is written. One
     elsewhere is retried when that cluster is back, and with the next reconcile."""
     rolled_out: list[str] = field(default_factory=list)
-    """Objects whose running pods are replaced now, because their template was changed."""
+    """Objects whose template was changed while they have pods."""
     _scaled: dict[ChildKey, Object | None] = field(default_factory=dict)
     """Sets as they were before they were scaled down."""
     _unknown: set[ChildKey] = field(default_factory=set)
@@ -120,6 +120,26 @@ class ChildWrites:
         self._over.clear()
         return tuple([one for one in plan.delete_pods if await self._delete_pod(one)])
 
+    async def retry_deletions(self) -> None:
+        """Forget the clusters that would delete a pod now that they have refused to delete.
+
+        A plan to delete pods begins with a change of their set's template, so it has to wait for the right.
+        """
+        for cluster, one in list(self.memory.pods_forbidden.items()):
+            place = self._open(one.child)
+            if place is None:
+                continue
+            try:
+                await place.api.try_deletion(POD, place.namespace, one.child.name, one.uid)
+            except (ForbiddenError, InvalidError):
+                continue
+            except (NotFoundError, ConflictError):
+                pass  # the right is there, and that pod is gone
+            except ApiError as error:
+                self._take(place, error)
+                continue
+            del self.memory.pods_forbidden[cluster]
+
     async def _delete_pod(self, one: PodDeletion) -> bool:
         place, cluster = self._open(one.child), one.child.cluster
         if place is None:
@@ -131,9 +151,9 @@ class ChildWrites:
             self.memory.gone(one.uid)  # its node has come back, or another pod has its name
             return False
         except (ForbiddenError, InvalidError) as error:
-            # A missing right, or an admission webhook. It is asked again after a while, with one pod.
+            # A missing right, or an admission webhook.
             _log.warning("%s: %s", self.job, error)
-            self.memory.pods_forbidden |= {cluster}
+            self.memory.pods_forbidden[cluster] = one
             self._over.add(cluster)
             return False
         except ApiError as error:
@@ -151,7 +171,7 @@ class ChildWrites:
     @property
     def events(self) -> tuple[JobEvent, ...]:
         """What to tell of objects that were applied."""
-        text = f"{shortlist(self.rolled_out)}: pods are replaced, because their template was changed"
+        text = f"{shortlist(self.rolled_out)}: the template of its pods was changed"
         return (event(Reason.ROLLOUT_STARTED, text),) if self.rolled_out else ()
 
     @property
@@ -216,7 +236,7 @@ class ChildWrites:
         before, contested = place.known(child), self.memory.is_contested(child, body)
         who = await self._reverter(place, child, body) if contested else ""
         made = await self._put(place, child, body)
-        if before is not None and replaces_pods(before, made):
+        if before is not None and changes_template(before, made):
             self.rolled_out.append(str(child))
         _keep(place, child, made)
         self.memory.was_applied(child, applied_as(body, made))

@@ -114,7 +114,7 @@ class _Reconcile:
 
     async def run(self) -> float | None:
         """Observe, decide, act. Returns the seconds until the next time, as `Controller.run`."""
-        self._forget_refusals()
+        await self._forget_refusals()
         await self.writes.forget_foreign()
         observed = await self.of.observer.observe(self.own.job, self.memory)
         plan = self._paced(self.of.decide(self.own.job, observed, self.of.now()))
@@ -138,13 +138,13 @@ class _Reconcile:
 
     async def _delete_pods(self, plan: Plan) -> bool:
         """Delete pods. Returns whether the status has something new to say, because that is refused."""
-        forbidden = self.memory.pods_forbidden
+        forbidden = set(self.memory.pods_forbidden)
         deleted = await self.writes.delete_pods(plan)
         if deleted:
             self.of.pods_deleted(deleted)
             # A pod is deleted once, whatever becomes of the status.
             await self.own.record(deletion_events(deleted))
-        return self.memory.pods_forbidden != forbidden
+        return self.memory.pods_forbidden.keys() != forbidden
 
     async def _conclude(self, plan: Plan, observed: Observed) -> float | None:
         """Report, and do what is done last. Returns the seconds until the next time.
@@ -184,13 +184,13 @@ class _Reconcile:
         apply = tuple(one for one, key in wanted if key not in memory.refused and not memory.is_too_soon(key, one.body))
         return plan if len(apply) == len(plan.apply) else replace(plan, apply=apply)
 
-    def _forget_refusals(self) -> None:
+    async def _forget_refusals(self) -> None:
         """Retry what was refused after a while, or once the manifest has changed."""
         generation, now = self.own.job["metadata"].get("generation"), self.of.observer.clock()
         if self.memory.refused_generation != generation or now - self.memory.refused_at >= REFUSED_SECONDS:
             self.memory.refused.clear()
-            self.memory.pods_forbidden = frozenset()
             self.memory.refused_generation, self.memory.refused_at = generation, now
+            await self.writes.retry_deletions()
 
 
 def _writes(plan: Plan) -> bool:

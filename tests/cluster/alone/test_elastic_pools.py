@@ -77,6 +77,6 @@ def test_learners_without_a_node_start_in_the_next_pool_and_move_back(cluster: C
         job = apply(cluster, namespace, wanted)
         told = show(job, (1, 1), 1, "one trains in its pool, and one in the next")
         assert told.learners.summary == "2/2"
-        job.tells("PoolScaled")
+        job.tells("FallbackChanged")
         seat(cluster, worker, 2)
         show(job, (2, None), 0, "both train in their pool")

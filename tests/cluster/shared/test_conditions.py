@@ -186,7 +186,7 @@ def test_what_a_job_refers_to_and_is_not_there_is_told_until_it_is(cluster: Clus
     volume = f'claim inputs-syncer is pending: storageclass.storage.k8s.io "{disks}" not found'
     degraded = job.wait_for(said_of_all(volume, *learners), "everything that is missing is reported")
     assert condition(degraded, "Degraded").reason == "VolumePending"
-    assert condition(degraded, "Ready").reason == "Waiting"
+    assert condition(degraded, "Ready").reason == "WaitingForSyncer"
     with storage_class(cluster, disks):
         trains(job, ready=False)
         status = job.wait_for(lambda status: volume not in condition(status, "Degraded").message, "the claim is bound")

@@ -58,7 +58,7 @@ def test_a_job_trains_real_text_in_pods_until_its_budget_is_merged(job: ClusterJ
     assert status.start_time is not None
     assert status.completion_time is not None
     assert status.start_time < status.completion_time
-    job.tells("Waiting", "Training", "BudgetReached")
+    job.tells("WaitingForSyncer", "Training", "BudgetReached")
     row = job.row("--output", "wide")
     assert (row["PHASE"], row["PROGRESS"], row["LOSS"]) == ("Complete", "100%", progress.loss)
     assert (row["STEP"], row["GOODPUT"]) == (str(progress.step), progress.goodput)

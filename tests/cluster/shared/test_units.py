@@ -100,7 +100,7 @@ def test_a_learner_that_fits_only_in_part_takes_no_node(cluster: Cluster, namesp
     with seated(cluster, **{worker: 1}):
         job = apply(cluster, namespace, wanted)
         job.all_train(PLAIN)
-        job.tells("Unschedulable")
+        job.tells("PlacedInPart")
         # A pod that is replaced is not there for a moment.
         wait_until(
             lambda: [pod.node for pod in map(job.find_pod, (FIRST_POD, LAST_POD)) if pod is not None] == ["", ""],

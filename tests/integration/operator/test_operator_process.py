@@ -24,9 +24,9 @@ def test_a_job_gets_children_a_status_and_an_event_but_no_finalizer(cluster: Clu
         assert {owner["uid"] for owner in owners} == {live["metadata"]["uid"]}
         assert "finalizers" not in live["metadata"]
         assert set(live["metadata"]["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
-        assert cluster.condition("two", "Ready")["reason"] == "Waiting"
+        assert cluster.condition("two", "Ready")["reason"] == "WaitingForSyncer"
         [event] = cluster.get("events")["items"]
-        assert event["reason"] == "Waiting"
+        assert event["reason"] == "WaitingForSyncer"
         assert event["involvedObject"]["uid"] == live["metadata"]["uid"]
         assert "reconcile failed" not in operator.log
         assert operator.stop() == EXIT_OK

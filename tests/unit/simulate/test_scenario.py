@@ -31,6 +31,8 @@ def test_a_learner_that_the_job_lacks_is_named() -> None:
         Scenario({"b/b/0": Profile()}).check_learners(LEARNERS)
     with pytest.raises(ScenarioError, match="names learner 'c/c/0'"):
         Scenario(faults=(Kill("c/c/0", 1.0),)).check_learners(LEARNERS)
+    with pytest.raises(ScenarioError, match="the job has 0, 1, 2, 3, 4 and 95 more"):
+        Scenario({"x": Profile()}).check_learners(str(index) for index in range(100))
 
 
 def kills(seconds: float = 60.0, seed: int = 0) -> tuple[Fault, ...]:

@@ -60,6 +60,12 @@ def test_a_star_means_all_and_the_last_one_counts() -> None:
         ([], ["east/odd=1"], "'east/odd' is not in this job; use east, west, east/new, east/old, west/new or '*'"),
         ([], ["west/empty=1"], "'west/empty' is not in this job"),
         ([], ["east=fast"], "--step east=fast: 'fast' is not a duration"),
+        (
+            ["*=1Gbit/s,2h"],
+            [],
+            "--link *=1Gbit/s,2h: roundTripSeconds: 7200 is too large; use a number from 0 to 3600",
+        ),
+        (["syncer=.5Gbit/s"], [], '--link syncer=.5Gbit/s: link: ".5Gbit/s" does not fit; use a rate such as'),
         ([], ["*=1e-320"], "--step *=1e-320: '1e-320' is zero, too small or too large; use 10ms or 0.5s"),
     ],
 )

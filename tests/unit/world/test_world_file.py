@@ -75,12 +75,38 @@ def test_a_step_time_follows_from_the_operations_of_the_chips(tmp_path: Path) ->
 
 def test_flags_change_what_the_file_says(tmp_path: Path) -> None:
     path = written(tmp_path, FILE)
-    world = read_world(job(), ["west=1Gbit/s", "syncer=unlimited"], ["west=3"], file=path)
+    world = read_world(job(), ["west=1Gbit/s,10ms", "syncer=unlimited"], ["west=3"], file=path)
     west = world.region("west")
-    assert (west.bytes_per_second, west.round_trip_seconds, west.price_per_gb) == (125e6, 0.0, 0.02)
+    assert (west.bytes_per_second, west.round_trip_seconds, west.price_per_gb) == (125e6, 0.01, 0.02)
     assert (world.pool("west/new").step_seconds, world.pool("west/new").chips) == (3.0, 16)
     assert world.pool("east/old").step_seconds == 0.5
     assert world.syncer.bytes_per_second == math.inf
+
+
+def test_a_flag_without_a_round_trip_keeps_that_of_the_file(tmp_path: Path) -> None:
+    world = read_world(job(), ["*=1Gbit/s"], file=written(tmp_path, FILE))
+    links = [(one.bytes_per_second, one.round_trip_seconds) for one in map(world.region, ("east", "west"))]
+    assert links == [(125e6, 0.05), (125e6, 0.08)]
+
+
+def test_a_part_of_a_recovery_keeps_the_rest_of_what_every_pool_says(tmp_path: Path) -> None:
+    text = """
+regions:
+  "*": {pools: {"*": {recovery: {meanSeconds: 60, shape: 2}}, old: {recovery: {power: 3}}}}
+  east: {pools: {"*": {recovery: {shape: 4}}}}
+"""
+    world = load_world(written(tmp_path, text), job())
+    found = [world.pool(place).recovery for place in ("east/new", "east/old", "west/new")]
+    assert [(one.mean_seconds, one.shape, one.power) for one in found] == [(60, 4, 1), (60, 4, 3), (60, 2, 1)]
+
+
+def test_slices_that_suit_no_pool_are_told_once_where_the_file_has_them(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_world(written(tmp_path, "regions:\n  '*':\n    pools:\n      '*': {sliceChips: 8}"), job())
+    assert str(caught.value) == (
+        f"{tmp_path / 'world.yaml'}:4: regions.*.pools.*.sliceChips: 8 is more than the 1 chips of a learner at"
+        " east/new; use at most 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,8 +128,10 @@ def test_flags_change_what_the_file_says(tmp_path: Path) -> None:
         ),
         (
             "regions: {'*': {pools: {'*': {chips: 6, sliceChips: 8}}}}",
-            "regions.east.pools.new.sliceChips: 8 is more than a learner's 6 chips; use at most 6",
+            "1: regions.*.pools.*.sliceChips: 8 is more than the 6 chips of a learner at east/new; use at most 6",
         ),
+        ("", "world.yaml: is empty; use a YAML mapping"),
+        ("'': 1", "world: is not a field here; use regions or syncer"),
         ("- 1", "world.yaml: is not a mapping; its fields are regions and syncer"),
         ("{a", "is not valid YAML"),
     ],

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from diloco.simulate.checks import ScenarioError, above_zero, at_least
 from diloco.simulate.failures import Failures
+from diloco.spec.words import shortlist
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,11 @@ class Scenario:
 
     def check_learners(self, learners: Iterable[str]) -> None:
         """Raise ScenarioError if a profile or a fault names a learner that the job does not have."""
-        known = tuple(learners)
+        known = dict.fromkeys(learners)
         named = [*self.profiles, *self.failures, *(fault.learner for fault in self.faults)]
         for learner in named:
             if learner not in known:
-                raise ScenarioError(f"the scenario names learner {learner!r}; the job has {', '.join(known)}")
+                raise ScenarioError(f"the scenario names learner {learner!r}; the job has {shortlist([*known])}")
 
     def profile(self, learner: str) -> Profile:
         """The profile of ``learner``."""

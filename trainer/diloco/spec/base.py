@@ -68,7 +68,7 @@ PATTERNS_IN_WORDS = {
     ENV_NAME: "a name of printable characters other than =",
     MOUNT_PATH: "a path without a colon, such as /data",
     MEDIUM: "Memory, HugePages or HugePages-SIZE",
-    REASON: "a word such as QuorumMissing",
+    REASON: "a word such as WaitingForLearners",
 }
 """Descriptions of the fields' patterns, for errors and the reference page."""
 

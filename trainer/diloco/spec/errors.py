@@ -4,7 +4,7 @@ They read alike whether pydantic, YAML or a check found the problem.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class Problem(NamedTuple):
@@ -29,6 +29,10 @@ class SpecError(ValueError):
         """Where the manifest came from: a file's name, or another word for it."""
         self.lines = dict(lines or {})
         super().__init__("\n".join(self._told(problem) for problem in problems))
+
+    def under(self, place: str) -> Self:
+        """The same problems, with their paths below ``place`` and without lines."""
+        return type(self)([Problem(f"{place}{path}", message) for path, message in self.problems], self.source)
 
     def _told(self, problem: Problem) -> str:
         place = problem.path

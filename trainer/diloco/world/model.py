@@ -179,14 +179,36 @@ class World(SpecModel):
                 if pool not in (EVERY, *known):
                     use = shortlist([*dict.fromkeys(known), repr(EVERY)])
                     yield Problem(f"regions.{name}.pools.{pool}", f"is not a pool of the job there; use {use}")
+        too_large: dict[str, tuple[int, str]] = {}
         for place, of_job in spec.pools.items():
             chips, slice_chips = self.chips(spec, place), self.pool(place).slice_chips
             if of_job.size and slice_chips is not None and slice_chips > chips:
-                within, _, pool = place.partition("/")
-                path = f"regions.{within}.pools.{pool}.sliceChips"
-                yield Problem(path, f"{slice_chips} is more than a learner's {chips} chips; use at most {chips}")
+                path = self._where(place, "slice_chips")
+                too_large[path] = min(too_large.get(path, (chips, place)), (chips, place))
+        for path, (chips, place) in too_large.items():
+            slice_chips = self.pool(place).slice_chips
+            yield Problem(
+                f"{path}.sliceChips",
+                f"{slice_chips} is more than the {chips} chips of a learner at {place}; use at most {chips}",
+            )
+
+    def _where(self, place: str, field: str) -> str:
+        """The path of the pool that gives this field of the one at ``region/pool``."""
+        region, _, pool = place.partition("/")
+        keys = ((within, key) for within in (region, EVERY) for key in (pool, EVERY))
+        return next(
+            f"regions.{within}.pools.{key}"
+            for within, key in keys
+            if within in self.regions
+            and key in (pools := self.regions[within].pools)
+            and field in pools[key].model_fields_set
+        )
 
 
 def _over(base: _Part, own: _Part) -> _Part:
-    """``base`` with every field that ``own`` sets."""
-    return base.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
+    """``base`` with every field that ``own`` sets, of parts within it likewise."""
+    changed: dict[str, object] = {}
+    for name in own.model_fields_set:
+        before, value = getattr(base, name), getattr(own, name)
+        changed[name] = _over(before, value) if isinstance(value, BaseModel) else value
+    return base.model_copy(update=changed)

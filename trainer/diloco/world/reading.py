@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from diloco.spec import JobSpec
+from diloco.spec.base import SpecModel
 from diloco.spec.errors import Problem, SpecError
 from diloco.spec.quantities import parse_duration, parse_rate
 from diloco.spec.reading.document import read_with_lines
@@ -16,7 +17,7 @@ from diloco.spec.reading.load import read_manifest
 from diloco.spec.reading.translate import translate
 from diloco.spec.words import SchemaReader, listed
 from diloco.world import WorldError
-from diloco.world.model import EVERY, World
+from diloco.world.model import EVERY, RegionWorld, SyncerWorld, World
 
 SYNCER: Final = "syncer"
 """Name of the syncer's own link in ``--link``."""
@@ -54,7 +55,7 @@ def world_from(document: object, source: str, lines: dict[str, int] | None = Non
     try:
         return World.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise SpecError(translate(error, world_schema()), source, lines) from None
+        raise SpecError(translate(error, world_schema(), "world"), source, lines) from None
 
 
 def read_world(
@@ -100,13 +101,25 @@ def _links(spec: JobSpec, document: dict[str, Any], texts: Sequence[str], link_f
         flag = f"{link_flag} {text}"
         name, value = _named(flag, text, "REGION=RATE or REGION=RATE,RTT, such as us-west=200Mbit/s,80ms")
         if name == SYNCER:
-            document.setdefault("syncer", {})["link"] = _syncer_rate(flag, value, regions)
+            link = _valid(flag, SyncerWorld, {"link": _syncer_rate(flag, value, regions)})
+            document.setdefault("syncer", {}).update(link)
             continue
         rate, comma, round_trip = value.partition(",")
         parse_rate(flag, rate)
-        link = {"link": rate.strip(), "roundTripSeconds": parse_duration(flag, round_trip) if comma else 0.0}
+        trip = {"roundTripSeconds": parse_duration(flag, round_trip)} if comma else {}
+        link = _valid(flag, RegionWorld, {"link": rate.strip(), **trip})
         for region in _meant(flag, name, (*regions, SYNCER), regions):
             document.setdefault("regions", {}).setdefault(region, {}).update(link)
+
+
+def _valid(flag: str, model: type[SpecModel], fields: dict[str, Any]) -> dict[str, Any]:
+    """These fields of a part of the world, if it can have them."""
+    try:
+        model.model_validate(fields)
+    except ValidationError as error:
+        problem, *_ = translate(error, SchemaReader(model.model_json_schema()))
+        raise WorldError(f"{flag}: {problem}") from None
+    return fields
 
 
 def _syncer_rate(flag: str, value: str, regions: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.bad_nodes import bad_node_causes
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.causes.clusters import cluster_causes
+from diloco_operator.decide.causes.held import kept_causes
 from diloco_operator.decide.causes.pools import Spared, learner_causes, syncer_pod_causes
 from diloco_operator.decide.causes.syncer import cut_off, present, reported_causes, storage_causes, training
 from diloco_operator.decide.causes.volume import loss_causes, volume_causes
@@ -28,7 +29,8 @@ def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
     # The claim's own event says more than that of the pod that waits for it.
     causes += [cause for cause in syncer if not (volume and cause.reason == Reason.VOLUME_PENDING)]
     pods = job_now.pods_by_set or {}
-    causes += bad_node_causes([(one, pods.get(set_of(one), {})) for one in job_now.workloads], job_now.now)
+    pools = [(one, pods.get(set_of(one), {})) for one in job_now.workloads]
+    causes += [*bad_node_causes(pools, job_now.now), *kept_causes(pools, job_now.observed.pods_forbidden)]
     out = frozenset[str]().union(*(one.out_learners for one in job_now.workloads))
     undeletable = job_now.observed.pods_forbidden
     known = Spared(spared=out, lost=lost, undeletable=undeletable)

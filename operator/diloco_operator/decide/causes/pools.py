@@ -53,6 +53,7 @@ FOUND_BY_LOOKING = frozenset(
         *_WORDS,
         _R.NODE_SUSPECT,
         _R.PODS_FORBIDDEN,
+        _R.POD_DELETION_FORBIDDEN,
         _R.ROLLOUT_WAITING,
         _R.NODE_LOST,
         _R.LOST_POD_KEPT,

@@ -23,7 +23,9 @@ REPORTED = OF_STORAGE | {
     Reason.LEARNERS_GIVEN_UP,
     Reason.LEARNERS_DIVERGING,
     Reason.QUORUM_LOWERED,
+    Reason.LEARNERS_NOT_ANSWERING,
     Reason.LEARNERS_TOO_FAST,
+    Reason.LEARNERS_DISAGREEING,
     Reason.LEARNERS_STALLED,
     Reason.LEARNERS_MISSING,
     Reason.SCHEDULE_MISFIT,
@@ -68,7 +70,7 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSp
     against = sorted(report.id for report in reports if report.against)
     if against:
         text = "sending outer gradients that point against the others', merge after merge"
-        causes.append(Cause(Reason.LEARNERS_DIVERGING, f"{shortlist(against)} {text}"))
+        causes.append(Cause(Reason.LEARNERS_DISAGREEING, f"{shortlist(against)} {text}"))
     startup = sync.startup_seconds
     loading = sorted(report.id for report in reports if (report.loading_seconds or 0.0) >= startup)
     if loading:
@@ -79,7 +81,7 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSp
     left = left_out(view)
     causes += _left_out_causes([report for report in reports if report.id in left])
     unanswering = {one.id: one.unanswered_now for one in reports if one.unanswered_now}
-    causes += _by_reason(Reason.LEARNERS_STALLED, "", unanswering)
+    causes += _by_reason(Reason.LEARNERS_NOT_ANSWERING, "", unanswering)
     if lowered_quorum(view, sync.quorum) is not None:
         text = f"the quorum is {view.quorum}, below spec.sync.quorum ({sync.quorum})"
         causes.append(Cause(Reason.QUORUM_LOWERED, f"{text}: only {view.quorum} learner(s) are left"))

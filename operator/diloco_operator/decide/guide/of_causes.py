@@ -168,9 +168,7 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.UNSCHEDULABLE: warning(
             "No node can take the pod: not enough of a resource, a selector that matches no node, or a taint. The job "
-            "trains with its other learners. Of a learner of several nodes that found only some for a minute, or "
-            "`fallbackAfterSeconds`, all pods are held back; they are tried again after one to ten minutes, one "
-            "learner of a pool at a time.",
+            "trains with its other learners.",
             "If nodes are being added: nothing. Otherwise lower the pool's `learners` or `resources`, or fix nodes. "
             "If the message names a claim whose node does not come back, delete the claim and the pod: the learner "
             "starts with an empty volume.",
@@ -213,21 +211,24 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Read its last log lines, then see 'A learner is given up' below.",
         ),
         Reason.LEARNERS_DIVERGING: warning(
-            "A learner's outer gradients are not finite, or far larger than the others', so merges leave it out; if it "
-            "goes on, the syncer resets it from the global model, and then puts it in quarantine for a while, twice "
-            "as long each time. Or they have pointed against the others' (cosine below 0) for 24 merges or two turns "
-            "of every fragment, whichever is more: they are still merged, clipped in size. Of two learners both are "
-            "named.",
-            "Nothing at first. If it lasts, compare that learner's log, data, image and code with the others', and "
-            "check its machine (memory, accelerator). If other pods on its node are affected too, cordon the node and "
-            "delete the pod. If its data differs on purpose, nothing is wrong. If you do not trust it, list its index "
-            "in the pool's `excludedIndices`.",
+            "A learner's outer gradients are not finite, or far larger than the others', so merges leave it out. If "
+            "it goes on, the syncer resets it from the global model, and then puts it in quarantine for a while, "
+            "twice as long each time.",
+            "Nothing at first. If it lasts, check that learner's log, data and machine (memory, accelerator). If "
+            "other pods on its node are affected too, cordon the node and delete the pod.",
         ),
         Reason.QUORUM_LOWERED: warning(
             "Learners were given up, are in quarantine or leave requests unanswered, and fewer than `sync.quorum` are "
             "left. Those make the quorum.",
             "Mend what made them fail, or scale a pool up: the quorum rises with the number of learners. To make the "
             "job end instead, set `failurePolicy.minimumLearners` (needs a new job).",
+        ),
+        Reason.LEARNERS_NOT_ANSWERING: warning(
+            "A learner is connected, but its outer gradients do not arrive in time, or it declines to send them. So "
+            "it sets no pace, and the quorum does not count it if rounds have waited for it. It counts again with the "
+            "next one that arrives.",
+            "Check its link ([links.md](links.md)) and `kubectl logs POD`. If the link is well, look for changed code "
+            "in its image or its `podTemplate`.",
         ),
         Reason.LEARNERS_TOO_FAST: warning(
             "More than a quarter of the steps that a learner reports do not count: it is faster than the others of its "
@@ -237,14 +238,19 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "(`regions[].pools[].speed`). If the machines are alike, look for changed code in its image or its "
             "`podTemplate`.",
         ),
+        Reason.LEARNERS_DISAGREEING: warning(
+            "A learner's outer gradients have pointed against the others' (cosine below 0) for 24 merges or two turns "
+            "of every fragment, whichever is more. They are still merged, clipped in size. Of two learners both are "
+            "named.",
+            "Compare its data, image and code with the others', and check its accelerator. If its data differs on "
+            "purpose, nothing is wrong. If you do not trust it, list its index in the pool's `excludedIndices`.",
+        ),
         Reason.LEARNERS_STALLED: warning(
-            "Learners are connected, and merges continue without them. They make no steps, as their data is stuck or "
-            "an accelerator hangs; they have been loading the model for longer than `sync.startupSeconds`; or their "
-            "outer gradients do not arrive in time, so they set no pace and the quorum does not count them, until the "
-            "next one arrives.",
-            "Check the link ([links.md](links.md)) and `kubectl logs POD`. A process without steps is restarted after "
-            "`failurePolicy.stuckSeconds`; `kubectl logs POD --previous` then shows where each of its threads was. If "
-            "link and log are well, look for changed code in its image or its `podTemplate`.",
+            "Learners are connected but make no steps: their data is stuck, an accelerator hangs, or they have been "
+            "loading the model for longer than `sync.startupSeconds`. Merges continue without them.",
+            "Of one that loads: its link (see [links.md](links.md)) and `kubectl logs POD`. Otherwise nothing at "
+            "first: after `failurePolicy.stuckSeconds` its process is restarted. `kubectl logs POD --previous` then "
+            "shows where each of its threads was.",
         ),
         Reason.LEARNERS_MISSING: warning(
             "Learner pods run but are not joined to the syncer: they are loading, cannot connect, or are no longer "
@@ -259,6 +265,13 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "in.",
             "Correct it: ids of learners (`REGION/POOL/INDEX`), separated by commas. The message, or that of "
             "`LearnersGivenUp`, says who is given up.",
+        ),
+        Reason.POD_DELETION_FORBIDDEN: warning(
+            "The operator may not delete pods. So a learner that is given up, in `excludedIndices` or placed in part "
+            "keeps its node, or one that should run again is still held back.",
+            "Upgrade the chart, or ask the cluster's owner for the right (`diloco cluster check`); an admission policy "
+            "can prevent it too. The operator tries again every 30 s. For those that are held back, `kubectl delete "
+            "pod` is enough.",
         ),
         Reason.ROLLOUT_WAITING: warning(
             "`resources` of a pool were changed, and some of its pods keep the old ones. The operator replaces one "

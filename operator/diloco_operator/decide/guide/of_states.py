@@ -19,9 +19,13 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "merged.",
             "Degraded says why the others do not train. Or scale a pool up.",
         ),
-        Reason.WAITING: normal(
-            "The syncer's pod is not ready, or no learner trains yet: a pod waits for a node, pulls its image, starts, "
-            "or loads the model or a checkpoint. The message says which.",
+        Reason.WAITING_FOR_SYNCER: normal(
+            "The syncer's pod is not ready yet: it waits for a node, pulls its image, starts, or loads a checkpoint.",
+            "If this lasts, Degraded says why.",
+        ),
+        Reason.WAITING_FOR_LEARNERS: normal(
+            "The syncer runs but no learner trains yet: they wait for nodes, pull their image, start, or load the "
+            "model.",
             "If this lasts, Degraded says why.",
         ),
         Reason.TRAINING: normal(
@@ -81,8 +85,7 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "annotation its restarts are counted from zero.",
         ),
         Reason.POOL_SCALED: normal(
-            "The manifest asks for more or fewer learners of a pool than before. Or learners found no node for "
-            "`fallbackAfterSeconds` and run in the region's next pool, or no longer do.",
+            "The manifest asks for more or fewer learners of a pool than before.",
         ),
         Reason.ROLLOUT_STARTED: normal(
             "The manifest has changed the template of pods that run: learners are replaced one at a time, the syncer "
@@ -96,6 +99,16 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.LEARNERS_BACK: normal(
             "Learners have joined the syncer again, after they were lost or had left. Told at most once a minute.",
+        ),
+        Reason.FALLBACK_CHANGED: normal(
+            "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many "
+            "more; or they have nodes again, or are given up or left out, and it has fewer.",
+        ),
+        Reason.PLACED_IN_PART: warning(
+            "Only some pods of a learner of several nodes found a node for a minute, or `fallbackAfterSeconds`. All of "
+            "them are held back, so that none keeps a node. They are tried again after one to ten minutes, one "
+            "learner of a pool at a time.",
+            "If nodes are being added: nothing. Otherwise lower the pool's `learners`.",
         ),
         Reason.AS_EXPECTED: normal(
             "Nothing to report.",

@@ -130,8 +130,8 @@ def _joined(first: Collection[Object], then: Iterable[Object], key: str) -> list
     return [*first, *(one for one in then if one.get(key) not in there)]
 
 
-def replaces_pods(before: Object, after: Object) -> bool:
-    """Whether a change of an object has its controller replace pods that run. Objects without pods have no digest."""
+def changes_template(before: Object, after: Object) -> bool:
+    """Whether a change of an object gives it another template while it has pods. Those without pods have no digest."""
     old, new = ((one["metadata"].get("annotations") or {}).get(TEMPLATE) for one in (before, after))
     return old not in (None, new) and bool(replicas(before) and replicas(after))
 

@@ -163,7 +163,7 @@ def _fallbacks(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     for pool in sorted({*before.fallback_learners, *after.fallback_learners}):
         was, are = before.fallback_learners.get(pool, 0), after.fallback_learners.get(pool, 0)
         if was != are and (are or after.learners.desired):
-            yield event(Reason.POOL_SCALED, f"{are} learners of {pool} run in the next pool (before: {was})")
+            yield event(Reason.FALLBACK_CHANGED, f"{are} learners of {pool} run in the next pool (before: {was})")
 
 
 def _unplaced(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
@@ -171,7 +171,7 @@ def _unplaced(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     new = [(who, one.until) for who, one in after.unplaced if one.until and (who, one) not in before.unplaced]
     found = [f"{who} until {until:%H:%M:%SZ}" for who, until in new]
     if found:
-        yield event(Reason.UNSCHEDULABLE, f"held back, as only some of its pods found a node: {shortlist(found)}")
+        yield event(Reason.PLACED_IN_PART, f"held back, as only some of its pods found a node: {shortlist(found)}")
 
 
 def _scalings(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:

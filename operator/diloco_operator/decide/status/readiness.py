@@ -47,7 +47,7 @@ def _heard(job_now: JobNow, view: SyncerStatusView, *, moving: bool) -> tuple[Ve
         text = f"{counted}, but nothing was merged for {STUCK_AFTER_SECONDS / 60:.0f} minutes"
         return ready, Verdict("False", Reason.NO_PROGRESS, text)
     if number == 0 and job_now.before.phase != "Training":
-        waiting = Verdict("False", Reason.WAITING, counted)
+        waiting = Verdict("False", Reason.WAITING_FOR_LEARNERS, counted)
         return waiting, waiting
     text = counted if lowered is not None else f"{counted}, spec.sync.quorum is {quorum}"
     missing = Verdict("False", Reason.QUORUM_MISSING, text)
@@ -58,14 +58,14 @@ def _away(job_now: JobNow, away: SyncerAway | None) -> tuple[Verdict, Verdict, l
     ready = syncer_ready(job_now.deployment)
     answered = ready and away is not None and is_settled(job_now.deployment, job_now.now)
     if not answered and not has_had_a_syncer(job_now.before):
-        waiting = Verdict("False", Reason.WAITING, "the syncer's pod is not ready")
+        waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, "the syncer's pod is not ready")
         return waiting, waiting, []
     pods = [one.pod for one in job_now.syncer_pods]
     silent = next((node_of(pod) or "its node" for pod in pods if is_on_silent_node(pod)), "")
     evicted = next(filter(None, map(evicted_by, pods)), "")
     if not ready and not silent and (evicted or rolls_out(job_now.deployment)):
         how = f"was evicted: {evicted}" if evicted else "is replaced"
-        waiting = Verdict("False", Reason.WAITING, f"the syncer's pod {how}")
+        waiting = Verdict("False", Reason.WAITING_FOR_SYNCER, f"the syncer's pod {how}")
         return waiting, waiting, []
     if ready and away is not None:
         cause = away.reason

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from diloco_operator.api_server.errors import ApiError
 from diloco_operator.decide.objects.drift import digest
 from diloco_operator.decide.observed import Applied, ChildKey, Object, PodList, Sessions, SyncerAway, SyncerStatusView
+from diloco_operator.decide.plan import PodDeletion
 
 REFUSED_SECONDS: Final = 30.0
 """What the API server has refused is retried after this long."""
@@ -58,8 +59,8 @@ class Memory:
     """Writes that failed without being refused: how often in a row, and why."""
     applied: dict[ChildKey, Applied] = field(default_factory=dict)
     foreign: frozenset[ChildKey] = frozenset()
-    pods_forbidden: frozenset[str] = frozenset()
-    """Clusters that have refused to delete a pod, since `refused_at`."""
+    pods_forbidden: dict[str, PodDeletion] = field(default_factory=dict)
+    """Clusters that refuse to delete pods, with one that each refused."""
     reverted: dict[ChildKey, str] = field(default_factory=dict)
     """How something keeps reverting objects, and who it is."""
     _repairs: dict[ChildKey, _Repairs] = field(default_factory=dict)

@@ -77,7 +77,7 @@ class Observer:
             applied=dict(memory.applied),
             refused=memory.still_failing | memory.refused,
             reverted=memory.still_reverted,
-            pods_forbidden=memory.pods_forbidden,
+            pods_forbidden=frozenset(memory.pods_forbidden),
             clusters=self.places.seen(job),
         )
         if not isinstance(observed.syncer, SyncerStatusView):

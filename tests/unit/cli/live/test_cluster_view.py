@@ -174,8 +174,8 @@ def test_what_changes_of_a_jobs_conditions_is_a_line_each() -> None:
         "two-regions  Complete: BudgetReached: 2001920 tokens were merged",
         "two-regions  no longer Degraded",
     )
-    waiting = [condition("Ready", "False", "Waiting")]
-    assert news_lines(job(training_status(conditions=waiting)), None) == ("two-regions  not Ready: Waiting",)
+    waiting = [condition("Ready", "False", "WaitingForSyncer")]
+    assert news_lines(job(training_status(conditions=waiting)), None) == ("two-regions  not Ready: WaitingForSyncer",)
     resting = [condition("Progressing", "False", "Suspended"), condition("Suspended", "True", "Suspended")]
     suspended = job(training_status(phase="Suspended", conditions=resting))
     assert news_lines(suspended, None) == ("two-regions  Suspended: Suspended",), "not that it does not progress"

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from diloco.cli.main import execute
+from diloco.cli.simulations import sweep
+from diloco.simulate.world import Simulation
 from tests.support.small_job import write_text
 
 JOB = """
@@ -125,12 +127,21 @@ def test_a_sweep_simulates_every_combination(files: tuple[str, str, Path], capsy
         (["--step", "*=1", "--for", "2"], "--for: '2' is a duration without a unit; use us, ms, s, min, h, d"),
         (["--step", "*=1", "--sweep", "sync.quorum"], "--sweep sync.quorum: 'sync.quorum' is not FIELD=VALUE,VALUE"),
         (["--step", "*=1", "--sweep", "sync.quorum=1,1"], "--sweep sync.quorum=1,1: a value is there twice"),
-        (["--step", "*=1", "--sweep", "sync.quorm=1"], "spec.sync.quorm: is not a field here; did you mean quorum?"),
+        (
+            ["--step", "*=1", "--sweep", "sync.quorm=1"],
+            "--sweep sync.quorm=1: spec.sync.quorm: is not a field here; did",
+        ),
+        (["--step", "*=1", "--sweep", "sync=1,2"], "--sweep sync=1: spec.sync: 1 is not a mapping"),
+        (["--step", "*=1", "--sweep", "world.=1,2"], "'world.=1,2' is not FIELD=VALUE,VALUE; use sync.quorum=1,2,4"),
+        (["--step", "*=1", "--sweep", "sync..quorum=1"], "'sync..quorum=1' is not FIELD=VALUE,VALUE"),
         (
             ["--step", "*=1", "--sweep", "regions.east.pools.old.learners=1"],
             "'old' is not in the list there; use a name",
         ),
-        (["--step", "*=1", "--sweep", "world.regions.est.link=1Gbit/s"], "regions.est: is not a region of the job"),
+        (
+            ["--step", "*=1", "--sweep", "world.regions.est.link=1Gbit/s"],
+            "world.regions.est: is not a region of the job",
+        ),
         (["--step", "*=1", "--sweep", "regions.east.x.y=1"], "spec.regions[0].x: is not a field here"),
         (["--step", "*=1", "--parameters", "1B"], "--parameters: 1000000000 is not needed"),
     ],
@@ -141,6 +152,44 @@ def test_a_mistake_is_one_line(
     assert execute(["simulate", files[0], "--output", str(files[2]), *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
+
+
+def test_a_combination_that_cannot_be_simulated_is_told_before_the_first_run(
+    files: tuple[str, str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, _, out = files
+    Path(job).write_text(Path(job).read_text().replace("{name: old}", "{name: old, learners: 0}"))
+    swept = ["--step", "east=1", "--sweep", "regions.west.pools.old.learners=0,1"]
+    assert execute(["simulate", job, "--output", str(out), *swept]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "--sweep regions.west.pools.old.learners=1: world.regions.west.pools.old.stepSeconds: is missing;"
+        " use seconds, or chipFlops"
+    )
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no memory")])
+def test_what_ends_a_sweep_keeps_the_runs_before_it(
+    files: tuple[str, str, Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    job, world, out = files
+    made = list[Simulation]()
+
+    def simulation(*arguments: Any) -> Simulation:
+        if made:
+            raise error
+        made.append(Simulation(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(sweep, "Simulation", simulation)
+    arguments = ["simulate", job, "--world", world, "--output", str(out), "--sweep", "sync.interval=6,12"]
+    assert execute(arguments) == (130 if isinstance(error, KeyboardInterrupt) else 2)
+    assert [run["ending"] for run in json.loads((out / "sweep.json").read_text())["runs"]] == ["Complete"]
+    assert capsys.readouterr().out.count("Complete") == isinstance(error, KeyboardInterrupt)
 
 
 def test_a_directory_that_holds_a_run_is_left_alone(

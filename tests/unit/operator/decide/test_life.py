@@ -29,7 +29,7 @@ def test_a_job_is_applied_trains_and_completes_with_its_model_on_the_claim() -> 
     w = World()
     w.reconcile()
     assert Counter(kind for kind, _ in w.home.objects) == KINDS
-    assert (w.status["phase"], w.status["reason"]) == ("Pending", "Waiting")
+    assert (w.status["phase"], w.status["reason"]) == ("Pending", "WaitingForSyncer")
     w.run(60)
     assert (w.status["phase"], w.status["reason"]) == ("Training", "Training")
     assert w.status["startTime"] == stamp(START)
@@ -43,7 +43,17 @@ def test_a_job_is_applied_trains_and_completes_with_its_model_on_the_claim() -> 
     assert (w.condition("Ready")["status"], w.condition("Ready")["reason"]) == ("True", "BudgetReached")
     assert not w.pods.pods
     assert ("PersistentVolumeClaim", "demo-syncer") in w.home.objects
-    assert [event.reason for event in w.events] == ["Waiting", "Training", "BudgetReached"]
+    assert [event.reason for event in w.events] == ["WaitingForSyncer", "Training", "BudgetReached"]
+
+
+def test_a_job_says_whether_it_waits_for_its_syncer_or_for_learners() -> None:
+    w = World()
+    w.pods.room = 0
+    w.run(60)
+    ready = w.condition("Ready")
+    assert (ready["reason"], ready["message"]) == ("WaitingForLearners", "0 of 4 learners train")
+    told = [event.reason for event in w.events]
+    assert told.index("WaitingForSyncer") < told.index("WaitingForLearners")
 
 
 def test_the_end_is_recorded_before_anything_is_stopped() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from testbed.virtual_cluster.clusters_world import ClustersWorld, clusters_job
 from testbed.virtual_cluster.operator_world import World, job_object
-from testbed.virtual_cluster.world_pods import copied
 
 OLD = "demo--us-west-old-"
 """The names of the pods of the pool us-west/old, without their numbers."""
@@ -14,7 +13,7 @@ OLD = "demo--us-west-old-"
 
 def training_world(**spec: Any) -> World:
     """A job of four learners after a minute: it trains, and is far from its end. Made once, and copied."""
-    return copied(_trained(json.dumps(spec)))
+    return _trained(json.dumps(spec)).another()
 
 
 @cache
@@ -27,7 +26,7 @@ def _trained(spec: str) -> World:
 
 def training_abroad(**spec: Any) -> ClustersWorld:
     """The same of a job with two of its regions in other clusters."""
-    return copied(_trained_abroad(json.dumps(spec)))
+    return _trained_abroad(json.dumps(spec)).another()
 
 
 @cache

@@ -9,6 +9,7 @@ from tests.unit.operator.jobs.training_cluster import (
     LAST,
     MIDDLE,
     OLD,
+    forbids_pods_to_be_deleted,
     gated,
     give_up,
     given_up,
@@ -74,6 +75,30 @@ def test_of_a_new_job_a_learner_that_is_left_out_never_starts() -> None:
     assert w.status()["phase"] == "Training"
     assert gated(w) == {f"{OLD}-0", LAST}
     assert not {"us-west/old/0", "us-west/old/2"} & w.syncers["demo"].ever
+
+
+def test_without_the_right_to_delete_pods_a_learner_that_stays_is_told() -> None:
+    w = training()
+    w.api.failing = forbids_pods_to_be_deleted
+    before = uids(w)
+    w.change_pool(region=1, excludedIndices=[1])
+    w.run(20)
+    why = "the operator has no right to delete pods in this namespace"
+    found = w.condition("Degraded")
+    assert (found["reason"], found["message"]) == ("PodDeletionForbidden", f"us-west/old/1 to be held back: {why}")
+    w.api.writes.clear()
+    w.run(150)
+    assert "StatefulSet" not in {kind for _, kind, _ in w.api.writes}, "its template stays"
+    assert uids(w) == before
+    w.api.failing = lambda *_: None
+    w.run(60)
+    assert gated(w) == {MIDDLE}
+    assert w.condition("Degraded")["status"] == "False"
+    w.api.failing = forbids_pods_to_be_deleted
+    w.change_pool(region=1, excludedIndices=[])
+    w.run(20)
+    told = f"us-west/old/1 to be held back no longer: {why}"
+    assert w.condition("Degraded")["message"].startswith(told)
 
 
 def test_a_suspended_job_has_no_held_pods_and_holds_them_when_it_resumes() -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.api_server.errors import ApiError, Call, of_status
 from diloco_operator.manifests import common, learners, syncer
-from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
-from tests.unit.operator.jobs.training_cluster import training, uids
+from testbed.virtual_cluster.cluster_world import ClusterWorld
+from tests.unit.operator.jobs.training_cluster import forbids_pods_to_be_deleted, training, uids
 
 NEWER = "registry.example/diloco:newer"
 
@@ -65,7 +64,7 @@ def test_changed_resources_restart_their_own_pool_with_other_constants(monkeypat
     assert changed == {name for name in before if "us-west" in name}
     assert NEWER not in {image for _, image in templates(w)}, "all of a running job keeps its default image"
     told = [(one["type"], one["note"]) for one in w.api.events if one["reason"] == "RolloutStarted"]
-    text = "StatefulSet demo--us-west-old: pods are replaced, because their template was changed"
+    text = "StatefulSet demo--us-west-old: the template of its pods was changed"
     assert told == [("Normal", text)]
 
 
@@ -176,11 +175,6 @@ def test_a_limit_that_was_taken_away_is_a_change_of_the_users(monkeypatch: pytes
     w.run(120)
     (west,) = [item for name, item in w.home.of_kind("StatefulSet").items() if "us-west" in name]
     assert west["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2"}
-
-
-def forbids_pods_to_be_deleted(verb: str, kind: str, name: str, _body: Any) -> ApiError | None:
-    call = Call(verb, kind, NAMESPACE, name)
-    return of_status(call, 403, {"message": "forbidden"}) if (verb, kind) == ("delete", "Pod") else None
 
 
 def test_a_change_of_resources_without_the_right_to_delete_pods_is_told() -> None:

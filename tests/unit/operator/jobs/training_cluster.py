@@ -4,7 +4,8 @@ import copy
 from functools import cache
 from typing import Any
 
-from testbed.virtual_cluster.cluster_world import ClusterWorld
+from diloco_operator.api_server.errors import ApiError, Call, of_status
+from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
 from testbed.virtual_cluster.world_pods import crashed
 
 OLD = "demo--us-west-old"
@@ -45,6 +46,12 @@ def pool(world: ClusterWorld) -> dict[str, Any]:
 
 def reasons(world: ClusterWorld) -> list[str]:
     return [event["reason"] for event in world.api.events]
+
+
+def forbids_pods_to_be_deleted(verb: str, kind: str, name: str, _body: Any) -> ApiError | None:
+    """An API server that lets the operator delete no pod."""
+    call = Call(verb, kind, NAMESPACE, name)
+    return of_status(call, 403, {"message": "forbidden"}) if (verb, kind) == ("delete", "Pod") else None
 
 
 def give_up(world: ClusterWorld) -> None:

@@ -74,8 +74,8 @@ def test_a_job_made_in_code_is_checked_too() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is empty; a manifest is a YAML mapping"),
-        (b"# nothing but a remark\n", "is empty; a manifest is a YAML mapping"),
+        (b"", "is empty; use a YAML mapping"),
+        (b"# nothing but a remark\n", "is empty; use a YAML mapping"),
         (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not UTF-8 text; a manifest is YAML"),
         (b"a: \x00\n", "is not text: character #x0000 is not allowed in YAML"),
         (b"a: 1\n" * MAXIMUM_BYTES, "is larger than 256 KiB; a manifest is a few KiB of YAML"),
@@ -120,7 +120,7 @@ def test_a_byte_order_mark_is_let_pass(tmp_path: Path) -> None:
         ("a: b: c\n", "job.yaml:1: is not valid YAML: mapping values are not allowed here"),
         ("a: 1\nb: 2\na: 3\n", "job.yaml:3: key a appears twice in one mapping; remove one"),
         ("a:\n  b: 1\n  b: 1\n", "job.yaml:3: key b appears twice in one mapping; remove one"),
-        ("a: 1\n---\nb: 2\n", "job.yaml:2: a second document begins; use one file per manifest"),
+        ("a: 1\n---\nb: 2\n", "job.yaml:2: a second document begins; use one document per file"),
         ("a: *b\n", "job.yaml:1: alias *b has no anchor before it"),
         ("a: &a [*a]\n", "job.yaml:1: alias *a has no anchor before it"),
         ("? [a, b]\n: 1\n", "job.yaml:1: a key is a list, a mapping or an alias; use text"),

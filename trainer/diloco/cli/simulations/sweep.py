@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from diloco.cli.simulations.inputs import Inputs
 from diloco.cli.simulations.recording import bar_of, claim, region_bytes
 from diloco.cli.simulations.sweep_page import sweep_page
+from diloco.core.fragments import LayoutError
 from diloco.local.view.units import duration_text, percent_text
 from diloco.plan.fit.situation import rate_text
 from diloco.runtime.files import write_atomically, write_json_atomically
@@ -26,6 +28,7 @@ from diloco.simulate.world import Simulation
 from diloco.spec.errors import SpecError
 from diloco.spec.reading.document import Json, read_document
 from diloco.spec.reading.load import job_from, read_manifest
+from diloco.world import WorldError
 from diloco.world.cost import cost_of
 from diloco.world.reading import world_from
 
@@ -53,7 +56,7 @@ class Swept:
         """
         field, equals, values = text.partition("=")
         found = tuple(value.strip() for value in values.split(","))
-        if not (field and equals and all(found)):
+        if not (equals and all(field.split(".")) and all(found)):
             raise SweepError(f"--sweep {text}: {text!r} is not FIELD=VALUE,VALUE; use sync.quorum=1,2,4")
         if len(set(found)) < len(found):
             raise SweepError(f"--sweep {text}: a value is there twice; use each once")
@@ -87,7 +90,7 @@ def simulate_all(
 
     Raises:
         SweepError: an argument cannot be used.
-        SpecError: a value cannot be used in its field; all of them are tried before the first run.
+        SpecError: a value cannot be used in its field; all combinations are tried before the first run.
         OutputError, OSError: the folder cannot be used.
         PlanError, LayoutError, WorldError, ModelError, DataError: the inputs cannot be used.
     """
@@ -102,30 +105,44 @@ def simulate_all(
     varied = [(way, _with(inputs, document, way)) for way in ways]
     claim(folder)
     rows: list[Row] = []
-    with bar_of(console) as bar:
-        task = bar.add_task("", total=float(len(varied)))
-        for place, (way, one) in enumerate(varied):
-
-            def tell(run: Simulation, place: int = place) -> None:
-                done = run.progress.merged_tokens / run.progress.budget_tokens
-                bar.update(task, completed=place + done, description=f"{place + 1} of {len(varied)}")
-
-            rows.append(_run(one, way, tell))
-            if rows[-1].ending == Ending.INTERRUPTED:
-                break
-    told = [asdict(row) for row in rows]
-    write_json_atomically(folder / "sweep.json", {"job": inputs.job.metadata.name, "seed": inputs.seed, "runs": told})
-    write_atomically(folder / "sweep.html", sweep_page(inputs.job.metadata.name, names, told))
+    interrupted = False
+    try:
+        with bar_of(console) as bar:
+            _run_all(varied, rows, bar)
+    except KeyboardInterrupt:  # between two runs; one within a run is the ending of its row
+        interrupted = True
+    finally:
+        told = [asdict(row) for row in rows]
+        if rows:
+            figures = {"job": inputs.job.metadata.name, "seed": inputs.seed, "runs": told}
+            write_json_atomically(folder / "sweep.json", figures)
+            write_atomically(folder / "sweep.html", sweep_page(inputs.job.metadata.name, names, told))
+    if not rows:
+        return EXIT_INTERRUPTED
     if as_json:
         typer.echo(json.dumps(told, indent=2))
     else:
         console.print(table(rows))
         console.print(f"\nThe plots are in {folder / 'sweep.html'}.")
-    return EXIT_INTERRUPTED if rows[-1].ending == Ending.INTERRUPTED else EXIT_OK
+    return EXIT_INTERRUPTED if interrupted or rows[-1].ending == Ending.INTERRUPTED else EXIT_OK
+
+
+def _run_all(varied: Sequence[tuple[dict[str, str], Inputs]], rows: list[Row], bar: Progress) -> None:
+    """Simulate each combination and add its row, up to one that is interrupted."""
+    task = bar.add_task("", total=float(len(varied)))
+    for place, (way, one) in enumerate(varied):
+
+        def tell(run: Simulation, place: int = place) -> None:
+            done = run.progress.merged_tokens / run.progress.budget_tokens
+            bar.update(task, completed=place + done, description=f"{place + 1} of {len(varied)}")
+
+        rows.append(_run(one, way, tell))
+        if rows[-1].ending == Ending.INTERRUPTED:
+            break
 
 
 def _with(inputs: Inputs, document: Json, values: dict[str, str]) -> Inputs:
-    """The inputs with these values of fields."""
+    """The inputs with these values of fields, if they can be simulated."""
     job = deepcopy(document)
     world = inputs.world.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for field, text in values.items():
@@ -136,11 +153,24 @@ def _with(inputs: Inputs, document: Json, values: dict[str, str]) -> Inputs:
         else:
             _set(job, f"spec.{field}", value, flag)
     source = "--sweep " + " ".join(f"{field}={text}" for field, text in values.items())
-    made = job_from(job, source)
-    given = world_from(world, source)
+    try:
+        made = job_from(job, source)
+    except SpecError as error:
+        raise error.under(f"{source}: ") from None
+    try:
+        given = world_from(world, source)
+    except SpecError as error:
+        raise error.under(f"{source}: {_WORLD}") from None
     if problems := [*given.problems(made.spec)]:
-        raise SpecError(problems, source)
-    return replace(inputs, job=made, world=given)
+        raise SpecError(problems, source).under(f"{source}: {_WORLD}")
+    varied = replace(inputs, job=made, world=given)
+    try:
+        scenario_of(made.spec, given, varied.size().parameters, inputs.seed)
+    except LayoutError as error:
+        raise SweepError(f"{source}: {error}") from error
+    except WorldError as error:
+        raise SweepError(f"{source}: {_WORLD}{error}") from error
+    return varied
 
 
 def _set(document: Any, path: str, value: Json, flag: str) -> None:

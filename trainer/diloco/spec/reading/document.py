@@ -78,12 +78,12 @@ class _Reader:
     def document(self) -> Json:
         self._next()  # the stream's start
         if isinstance(self._next(), yaml.StreamEndEvent):
-            raise SpecError([Problem(self._source, "is empty; a manifest is a YAML mapping")], self._source)
+            raise SpecError([Problem(self._source, "is empty; use a YAML mapping")], self._source)
         value = self._value(self._next(), 0, "").value
         self._next()  # the document's end
         after = self._next()
         if not isinstance(after, yaml.StreamEndEvent):
-            self._fail(after, "a second document begins; use one file per manifest")
+            self._fail(after, "a second document begins; use one document per file")
         return value
 
     def _next(self) -> yaml.Event:

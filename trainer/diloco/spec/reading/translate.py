@@ -44,10 +44,13 @@ def job_schema() -> SchemaReader:
     return SchemaReader(DiLoCoJob.model_json_schema())
 
 
-def translate(error: ValidationError, schema: SchemaReader | None = None) -> list[Problem]:
-    """All problems without duplicates, in the document's order. ``schema``: the document's; default: the manifest's."""
+def translate(error: ValidationError, schema: SchemaReader | None = None, whole: str = "manifest") -> list[Problem]:
+    """All problems without duplicates, in the document's order.
+
+    ``schema``: the document's; default: the manifest's. ``whole``: the place of a problem of the whole document.
+    """
     reader = schema or job_schema()
-    found = (problem for detail in error.errors(include_url=False) for problem in _problems(reader, detail))
+    found = (problem for detail in error.errors(include_url=False) for problem in _problems(reader, detail, whole))
     return list(dict.fromkeys(found))
 
 
@@ -59,7 +62,7 @@ def path_text(location: Iterable[str | int]) -> str:
     return text.lstrip(".")
 
 
-def _problems(reader: SchemaReader, detail: "ErrorDetails") -> Iterator[Problem]:
+def _problems(reader: SchemaReader, detail: "ErrorDetails", whole: str) -> Iterator[Problem]:
     location = detail["loc"]
     raised = detail.get("ctx", {}).get("error")
     if isinstance(raised, PartError):
@@ -70,7 +73,7 @@ def _problems(reader: SchemaReader, detail: "ErrorDetails") -> Iterator[Problem]
     if detail["type"] == "too_short" and detail["input"]:
         # pydantic counts only valid items; invalid ones have problems of their own.
         return
-    yield Problem(path_text(location) or "manifest", _message(reader, detail, location))
+    yield Problem(path_text(location) or whole, _message(reader, detail, location))
 
 
 def _message(reader: SchemaReader, detail: "ErrorDetails", location: _Location) -> str:

@@ -138,7 +138,7 @@ def test_a_missing_storage_class_is_reported_until_the_claim_is_bound() -> None:
     assert w.status["phase"] == "Pending"
     expected = 'claim demo-syncer is pending: storageclass.storage.k8s.io "fast" not found'
     assert degraded(w) == ("True", "VolumePending", expected)
-    assert w.condition("Ready")["reason"] == "Waiting"
+    assert w.condition("Ready")["reason"] == "WaitingForSyncer"
     w.pods.unprovisioned = ""
     w.pods.troubles.clear()
     w.run(30)

@@ -91,8 +91,8 @@ REMEDIES = "; remedies: sync.interval: 34; or 33.3 Mbit/s on the link us-west/ol
     ("field", "bad", "good", "reason", "words"),
     [
         ("too_fast", {"us-west/old/0"}, set(), "LearnersTooFast", f"us-west/old/0 {TOO_FAST}"),
-        ("unanswering", {"us-west/old/0": SILENT}, {}, "LearnersStalled", f"us-west/old/0: {SILENT}"),
-        ("against", {"us-west/old/0"}, set(), "LearnersDiverging", f"us-west/old/0 {AGAINST}"),
+        ("unanswering", {"us-west/old/0": SILENT}, {}, "LearnersNotAnswering", f"us-west/old/0: {SILENT}"),
+        ("against", {"us-west/old/0"}, set(), "LearnersDisagreeing", f"us-west/old/0 {AGAINST}"),
         ("tape_problem", "no space", "", "TapeFailing", "the tape is incomplete: no space"),
         ("backup_problem", "access denied", "", "BackupFailing", "the syncer cannot upload backups: access denied"),
         ("links", THIN_LINKS, FITS, "ScheduleMisfit", THIN_LINKS["reason"] + REMEDIES),
@@ -110,6 +110,30 @@ def test_what_the_syncer_reports_is_told_of_a_job_that_is_ready(
     setattr(w.syncer, field, good)
     w.run(10)
     assert degraded(w)[0] == "False"
+
+
+def test_what_is_graver_than_the_rest_is_an_event_of_its_own() -> None:
+    w = training_world(sync={"quorum": 4})
+    told = len(w.events)
+    reports: dict[str, Any] = {
+        "stalled": {"us-east/new/0"},
+        "against": {"us-west/old/0"},
+        "too_fast": {"us-west/old/0"},
+        "unanswering": {"us-west/old/1": SILENT},
+        "quorum": 3,
+        "left_out": {"us-west/old/2": "not finite"},
+    }
+    for field, report in reports.items():
+        setattr(w.syncer, field, report)
+        w.run(10)
+    assert [event.reason for event in w.events[told:] if event.reason not in ("QuorumMissing", "Training")] == [
+        "LearnersStalled",
+        "LearnersDisagreeing",
+        "LearnersTooFast",
+        "LearnersNotAnswering",
+        "QuorumLowered",
+        "LearnersDiverging",
+    ]
 
 
 def test_a_verdict_that_lasts_costs_no_further_write() -> None:

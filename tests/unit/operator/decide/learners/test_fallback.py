@@ -47,7 +47,7 @@ def pools(world: World) -> dict[str, tuple[int, int, int | None]]:
 
 
 def said(world: World) -> list[str]:
-    return [one.message for one in world.events if one.reason == "PoolScaled" and "in the next pool" in one.message]
+    return [event.message for event in world.events if event.reason == "FallbackChanged"]
 
 
 def test_after_a_while_they_start_in_the_next_pool_and_then_move_back() -> None:

@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any
 
 from testbed.virtual_cluster.operator_world import World, job_object
-from testbed.virtual_cluster.world_pods import copied
 
 POOL = "here/big"
 POD = "demo--here-big-"
@@ -16,7 +15,7 @@ def units_world(learners: int = 2, *, room: int | None = None, then: int = 0, **
     """A job of one pool with so many learners after a minute; ``then``: of a second pool, with one node each."""
     pools = [{"name": "big", "learners": learners, "nodesPerLearner": 2, **pool}]
     pools += [{"name": "small", "learners": then}] if then else []
-    return copied(_world(json.dumps(pools), room))
+    return _world(json.dumps(pools), room).another()
 
 
 @cache

@@ -95,7 +95,7 @@ def test_an_edited_message_without_a_time_has_the_wait_begin_anew() -> None:
 def test_a_starting_syncer_is_waited_for_and_reported_a_while_after() -> None:
     w = World(unreachable="cannot connect: Connection refused")
     w.reconcile()
-    assert w.condition("Ready")["reason"] == "Waiting"
+    assert w.condition("Ready")["reason"] == "WaitingForSyncer"
     assert w.condition("Degraded")["status"] == "False"
     w.run(60)
     assert w.condition("Ready")["reason"] == "SyncerUnreachable"
@@ -118,7 +118,7 @@ def test_a_full_disk_is_told_until_the_syncer_says_otherwise() -> None:
     told = "the syncer cannot write checkpoints: no space left on device (when the syncer last answered)"
     w.change(syncer={"resources": {"requests": {"cpu": "1"}}})
     w.run(10)
-    assert w.condition("Ready")["reason"] == "Waiting"
+    assert w.condition("Ready")["reason"] == "WaitingForSyncer"
     assert degraded(w) == ("True", "CheckpointFailing", told)
     w.change(suspend=True)
     w.run(120)
@@ -152,7 +152,7 @@ def test_a_drained_syncer_is_told_as_evicted_and_not_as_changed() -> None:
     w.run(5)
     assert degraded(w) == ("True", "Evicted", "syncer evicted: Eviction API: evicting (node-1)")
     told = "the syncer's pod was evicted: Eviction API: evicting (node-1)"
-    assert (w.condition("Ready")["reason"], w.condition("Ready")["message"]) == ("Waiting", told)
+    assert (w.condition("Ready")["reason"], w.condition("Ready")["message"]) == ("WaitingForSyncer", told)
     w.run(60)
     assert w.condition("Ready")["status"] == "True"
     assert degraded(w)[0] == "False"
@@ -165,6 +165,6 @@ def test_a_syncer_that_is_replaced_as_the_user_wanted_is_no_warning() -> None:
     w.run(40)
     assert w.condition("Ready")["reason"] == "Training"
     assert [(one.type, one.reason) for one in w.events[told:]] == [
-        ("Normal", "Waiting"),
+        ("Normal", "WaitingForSyncer"),
         ("Normal", "Training"),
     ]
