@@ -6,8 +6,9 @@ from math import inf
 import pytest
 
 from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Lines, SharedLine
+from diloco.simulate.link import Connection, Lines
 from diloco.simulate.scenario import Link
+from diloco.simulate.shared_line import SharedLine
 
 
 def drain(clock: VirtualClock) -> None:
@@ -46,12 +47,13 @@ def test_a_transfer_alone_has_the_whole_rate_and_two_have_half_of_it() -> None:
 
 
 def test_a_dropped_transfer_leaves_its_share_to_the_others() -> None:
-    seen = Seen()
+    seen, left = Seen(), list[float]()
     line = SharedLine(seen.clock, 100.0)
     drop = line.carry(1000, partial(seen.done, "dropped"))
     line.carry(100, partial(seen.done, "other"))
-    seen.clock.at(1.0, drop)
+    seen.clock.at(1.0, lambda: left.append(drop()))
     drain(seen.clock)
+    assert left == [950.0]
     assert seen.at == pytest.approx({"other": 1.5})
 
 
@@ -86,6 +88,20 @@ def test_a_connection_that_breaks_frees_the_line_and_delivers_nothing() -> None:
     seen.clock.at(1.0, broken.close)
     drain(seen.clock)
     assert seen.at == pytest.approx({"other": 1.5})
+
+
+def test_a_transfer_that_is_called_off_frees_the_lines_and_says_what_was_not_sent() -> None:
+    seen, unsent = Seen(), list[float | None]()
+    near, far = SharedLine(seen.clock, 100.0), SharedLine(seen.clock, 1000.0)
+    late, other = seen.connection(Lines((near, far), ())), seen.connection(Lines((near,), ()))
+    seen.send(late, "late", 1000)
+    seen.send(late, "next", 50, 1)
+    seen.send(other, "other", 100)
+    seen.clock.at(1.0, lambda: unsent.append(late.up.withdraw(0)))
+    drain(seen.clock)
+    # Each has half of the near line: 50 of 1000 bytes are sent after a second, and both have 50 left then.
+    assert unsent == [950.0]
+    assert seen.at == pytest.approx({"next": 2.0, "other": 2.0})
 
 
 def test_ten_thousand_transfers_at_once_end_together() -> None:

@@ -88,5 +88,23 @@ def test_a_newer_version_takes_the_place_of_one_that_waits() -> None:
 def test_an_outer_gradient_that_waits_can_be_called_off() -> None:
     sent = Sent(lambda connection: connection.up)
     sent.send(1, 2)
-    sent.direction.cancel(2)
+    assert sent.direction.withdraw(2) == 0.0
+    assert sent.direction.withdraw(3) is None
     assert sent.order() == [1]
+
+
+def test_an_outer_gradient_under_way_can_be_called_off_and_the_next_begins_at_once() -> None:
+    sent, unsent = Sent(lambda connection: connection.up), list[float | None]()
+    sent.send(1, 2)
+    sent.clock.at(0.25, lambda: unsent.append(sent.direction.withdraw(1)))
+    assert sent.order() == [2]
+    assert unsent == [0.75]
+    assert sent.clock.now == 1.25
+
+
+def test_what_was_sent_in_full_cannot_be_called_off() -> None:
+    sent, unsent = Sent(lambda connection: connection.up), list[float | None]()
+    sent.send(1)
+    sent.clock.at(1.0, lambda: sent.clock.at(1.0, lambda: unsent.append(sent.direction.withdraw(1))))
+    assert sent.order() == [1]
+    assert unsent == [None]

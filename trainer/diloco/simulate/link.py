@@ -6,93 +6,17 @@ Transfers that are under way when the connection breaks never arrive. A connecti
 others, such as a region's link and the syncer's.
 """
 
-import heapq
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.scenario import Link
+from diloco.simulate.shared_line import SharedLine
 
 Transfer = Callable[[], tuple[int, Callable[[], None]]]
 """Called when a transfer begins; returns its bytes, and a function to call when it has arrived."""
-
-
-_PRECISION = 1e-12
-"""Of virtual time, as a share of it."""
-
-
-class SharedLine:
-    """One direction of a line whose transfers share its rate evenly.
-
-    All transfers under way have received as much since the line began, so one number, the bytes that each has received,
-    says when each of them is complete.
-    """
-
-    def __init__(self, clock: VirtualClock, bytes_per_second: float) -> None:
-        self._clock = clock
-        self._bytes_per_second = bytes_per_second
-        self._received = 0.0
-        self._at = 0.0
-        self._numbered = 0
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        """By the bytes received at which a transfer is complete; some were dropped."""
-        self._dropped = set[int]()
-        self._looks_at = inf
-        """When it next looks whether a transfer is complete; others that began since may have delayed it."""
-
-    def carry(self, size_bytes: int, done: Callable[[], None]) -> Callable[[], None]:
-        """Begin a transfer, and call ``done`` when it is complete. Returns a function that drops it."""
-        self._advance()
-        self._numbered += 1
-        number = self._numbered
-        heapq.heappush(self._due, (self._received + size_bytes, number, done))
-        if self._due[0][1] == number:
-            self._schedule()
-        return partial(self._drop, number)
-
-    def _drop(self, number: int) -> None:
-        if any(number == under_way for _, under_way, _ in self._due):
-            self._advance()
-            self._dropped.add(number)
-            self._schedule()
-
-    def _advance(self) -> None:
-        sharers = len(self._due) - len(self._dropped)
-        if sharers:
-            self._received += (self._clock.now - self._at) * self._bytes_per_second / sharers
-        self._at = self._clock.now
-
-    def _left(self) -> float:
-        """Seconds until the next transfer is complete if none is added; infinite: there is none."""
-        while self._due and self._due[0][1] in self._dropped:
-            self._dropped.discard(heapq.heappop(self._due)[1])
-        if not self._due:
-            return inf
-        left_bytes = max(0.0, self._due[0][0] - self._received) * (len(self._due) - len(self._dropped))
-        return left_bytes / self._bytes_per_second
-
-    def _schedule(self) -> None:
-        at = self._clock.now + self._left()
-        if at < self._looks_at:
-            self._looks_at = at
-            self._clock.at(at, partial(self._look, at))
-
-    def _look(self, at: float) -> None:
-        if at != self._looks_at:
-            return
-        self._looks_at = inf
-        self._advance()
-        done = None
-        # Not less than the precision of the clock, or it would never be complete.
-        if self._left() <= _PRECISION * (1.0 + at):
-            self._received = max(self._received, self._due[0][0])
-            done = heapq.heappop(self._due)[2]
-        self._schedule()
-        if done is not None:
-            done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +66,22 @@ class Connection:
         return link.latency_seconds + abs(self._delays.gauss(0.0, link.jitter_seconds))
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    """A transfer that has begun and was not sent yet."""
+
+    fragment: int
+    deliver: Callable[[], None]
+    sent_at: float
+    """When its own connections have carried it."""
+    parts: int
+    """Shared lines that it has not passed yet."""
+    drops: list[Callable[[], float]] = field(default_factory=list)
+    """Drop it on a shared line each, and return the bytes that the line has not carried."""
+    open: bool = True
+    """It was not dropped."""
+
+
 class Direction:
     """One direction's messages and transfers."""
 
@@ -150,12 +90,7 @@ class Direction:
         self._lines = lines
         self._newest_first = newest_first
         self._waiting: dict[int, Transfer] = {}
-        self._free_at = 0.0
-        """When the latest transfer has been sent."""
-        self._will_go_on = False
-        self._parts = 0
-        """Lines that the transfer under way has not passed yet, or 1 while its own connections take longer."""
-        self._drops: list[Callable[[], None]] = []
+        self._under_way: _UnderWay | None = None
         self._arrives_at = 0.0
 
     def arrive(self, when: float, deliver: Callable[[], None]) -> None:
@@ -168,57 +103,55 @@ class Direction:
         """Send a fragment when its turn comes; it replaces one of that number that still waits."""
         self._waiting.pop(fragment, None)
         self._waiting[fragment] = begin
-        if not self._will_go_on and not self._parts:
-            self._next()
+        self._next()
 
-    def cancel(self, fragment: int) -> None:
-        """Drop a fragment that still waits."""
-        self._waiting.pop(fragment, None)
+    def withdraw(self, fragment: int) -> float | None:
+        """Drop a fragment that still waits or is under way.
 
-    def drop(self) -> None:
-        """Drop the transfer that is under way on the shared lines."""
-        for drop in self._drops:
-            drop()
-        self._drops.clear()
+        Returns its bytes that were not sent of a transfer that has begun; None: nothing of it waits or is under way.
+        """
+        if self._waiting.pop(fragment, None) is not None:
+            return 0.0
+        if self._under_way is None or self._under_way.fragment != fragment:
+            return None
+        unsent = self.drop()
+        self._next()
+        return unsent
+
+    def drop(self) -> float:
+        """Drop the transfer that is under way. Returns its bytes that were not sent."""
+        one, self._under_way = self._under_way, None
+        if one is None:
+            return 0.0
+        one.open = False
+        link, left_seconds = self._connection.link, one.sent_at - self._connection.clock.now
+        own = left_seconds * link.bytes_per_second if left_seconds > 0 else 0.0
+        return max(own, *(drop() for drop in one.drops), 0.0)
 
     def _next(self) -> None:
         waiting, connection = self._waiting, self._connection
-        if waiting and connection.open and connection.clock.now >= self._free_at:
-            fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
-            size_bytes, deliver = waiting.pop(fragment)()
-            sent_at = connection.clock.now + size_bytes / connection.link.bytes_per_second
-            if self._lines:
-                self._pass(size_bytes, deliver, sent_at)
-                return
-            self._free_at = sent_at
-            self._deliver(sent_at, deliver)
-        self._will_go_on = bool(waiting) and connection.open
-        if self._will_go_on:
-            connection.clock.at(self._free_at, self._next)
+        if self._under_way is not None or not waiting or not connection.open:
+            return
+        fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
+        size_bytes, deliver = waiting.pop(fragment)()
+        sent_at = connection.clock.now + size_bytes / connection.link.bytes_per_second
+        one = self._under_way = _UnderWay(fragment, deliver, sent_at, len(self._lines))
+        if self._lines:
+            # It flows through all lines at once: it is sent when the slowest has carried it.
+            one.drops = [line.carry(size_bytes, partial(self._passed, one)) for line in self._lines]
+        else:
+            connection.clock.at(sent_at, partial(self._sent, one), one)
 
-    def _deliver(self, sent_at: float, deliver: Callable[[], None]) -> None:
+    def _passed(self, one: _UnderWay) -> None:
+        one.parts -= 1
+        if one.parts == 0 and one.open:
+            if one.sent_at <= self._connection.clock.now:
+                self._sent(one)
+            else:
+                self._connection.clock.at(one.sent_at, partial(self._sent, one), one)
+
+    def _sent(self, one: _UnderWay) -> None:
         connection = self._connection
-        connection.clock.at(sent_at + connection.latency_seconds(), deliver, connection)
-
-    def _pass(self, size_bytes: int, deliver: Callable[[], None], sent_at: float) -> None:
-        """Flow through all lines at once: the transfer is sent when the slowest has carried it."""
-        connection = self._connection
-        self._will_go_on = False
-        self._parts = len(self._lines)
-
-        def sent() -> None:
-            self._parts = 0
-            self._deliver(connection.clock.now, deliver)
-            self._next()
-
-        def passed() -> None:
-            self._parts -= 1
-            if self._parts == 0 and connection.open:
-                self._drops.clear()
-                if sent_at <= connection.clock.now:
-                    sent()
-                else:
-                    self._parts = 1
-                    connection.clock.at(sent_at, sent, connection)
-
-        self._drops = [line.carry(size_bytes, passed) for line in self._lines]
+        self._under_way = None
+        connection.clock.at(connection.clock.now + connection.latency_seconds(), one.deliver, connection)
+        self._next()

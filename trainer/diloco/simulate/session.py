@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from diloco.core.engine.actions import Admit, Fence, Finish, Refusal, Refuse
-from diloco.core.engine.events import Event, FragmentArrived, LearnerAlive, LearnerJoined
+from diloco.core.engine.events import Event, FragmentArrived, FragmentLate, LearnerAlive, LearnerJoined
 from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Lines, SharedLine
+from diloco.simulate.link import Connection, Lines
 from diloco.simulate.scenario import Profile
+from diloco.simulate.shared_line import SharedLine
 from diloco.simulate.syncer import LearnerLine, Order, SimulatedSyncer
 from diloco.simulate.work import Payload
 from diloco.spec import JobSpec
@@ -85,6 +86,8 @@ class SimulatedSession:
         self.admitted = False
         """The syncer has accepted the current connection."""
         self.incarnation = 0
+        self._pushed: dict[int, FragmentArrived] = {}
+        """Fragment -> its latest outer gradient that was to be sent."""
         self._delays = random.Random(f"{environment.seed}/{identity.instance}/delays")  # noqa: S311 - no secret
 
     def open(self) -> None:
@@ -134,12 +137,20 @@ class SimulatedSession:
                 self._count(self._environment.traffic.up, payload.size_bytes)
                 return payload.size_bytes, deliver
 
+            self._pushed[event.fragment] = event
             self._link[0].up.transfer(event.fragment, begin)
 
     def round_over(self, fragment: int) -> None:
-        """Drop an outer gradient of this fragment that has not been sent yet, as it would be too late."""
-        if self._link is not None:
-            self._link[0].up.cancel(fragment)
+        """Withdraw an outer gradient of this fragment that has not been sent in full, as it would be too late.
+
+        The real syncer refuses what is left of it, and tells the engine so a round trip earlier than here.
+        """
+        unsent = None if self._link is None else self._link[0].up.withdraw(fragment)
+        if unsent is None:
+            return
+        self._count(self._environment.traffic.up, -round(unsent))
+        late = self._pushed[fragment]
+        self.send(FragmentLate(late.learner, late.incarnation, late.fragment, late.version, late.attempt))
 
     def pull(self, fragment: int, held_version: int | None) -> None:
         """Pull a fragment's current version, as an update to the held version if possible."""

@@ -15,9 +15,9 @@ from diloco.core.sizes import F32
 from diloco.simulate.clock import VirtualClock
 from diloco.simulate.counted import counted_work
 from diloco.simulate.host import Host
-from diloco.simulate.link import SharedLine
 from diloco.simulate.scenario import Scenario
 from diloco.simulate.session import Environment, Traffic
+from diloco.simulate.shared_line import SharedLine
 from diloco.simulate.syncer import Counts, Observer, SimulatedSyncer
 from diloco.simulate.work import Work
 from diloco.spec import DiLoCoJob

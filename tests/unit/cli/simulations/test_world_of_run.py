@@ -7,7 +7,7 @@ import pytest
 
 from diloco.cli.main import execute
 from diloco.cli.simulations.of_run import RecordError, world_of_run
-from diloco.core.engine.actions import Action
+from diloco.core.engine.actions import Action, AskFragment
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event
 from diloco.core.engine.options import RULES
@@ -23,7 +23,19 @@ from diloco.world.reading import world_from
 from tests.support.one_learner_run import JOB, START, OneLearner
 from tests.support.small_job import named_job, small_job
 
-LINKS = [{"region": "east", "up_bytes_per_second": 1.2345e6, "round_trip_seconds": 0.0812}]
+LINKS = [{"region": "east", "up_bytes_per_second": 1.2345e6, "round_trip_seconds": 1.08}]
+
+
+class Queue(OneLearner):
+    """Each answer is 100 bytes and takes 0.18 s, and all but every fifth waits in a queue for longer."""
+
+    answers = 0
+
+    def answer(self, action: Action) -> None:
+        if isinstance(action, AskFragment):
+            self.answers += 1
+            self.now += 0.18 if self.answers % 5 == 0 else 0.93
+        super().answer(action)
 
 
 @pytest.fixture
@@ -47,12 +59,23 @@ def test_steps_and_links_are_those_of_the_record(job: DiLoCoJob, layout: Layout)
     made = world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
     pool = {"stepSeconds": 0.9, "stepDeviation": 0.0}
     assert made == {
-        "regions": {"east": {"link": "9.88Mbit/s", "roundTripSeconds": 0.0812, "pools": {"a": pool}}},
+        "regions": {"east": {"link": "9.88Mbit/s", "pools": {"a": pool}}},
     }
     world = world_from(made, "made")
     assert [*world.problems(job.spec)] == []
     assert world.step_seconds(job.spec, "east/a", 1) == 0.9
     assert world.region("east").bytes_per_second == pytest.approx(1.235e6)
+
+
+@pytest.mark.parametrize(("steps", "rate", "found"), [(60, 1000.0, 0.08), (60, 100.0, None), (15, 1000.0, None)])
+def test_the_round_trip_is_that_of_the_soonest_answer(
+    layout: Layout, steps: int, rate: float, found: float | None
+) -> None:
+    run = Queue(parse_job(JOB.replace("tokens: 60,", "tokens: 6000,")), layout)
+    run.train(steps)
+    journal = [Entry("alive", "", START + 60, {"links": [{**LINKS[0], "up_bytes_per_second": rate}]})]
+    made = world_of_run(parse_job(JOB), layout, journal, [(run.tape.header, run.tape.entries)])
+    assert made["regions"]["east"].get("roundTripSeconds") == found
 
 
 def test_without_a_measured_link_there_is_none(job: DiLoCoJob, layout: Layout) -> None:
@@ -90,9 +113,9 @@ def test_a_damaged_journal_is_named(job: DiLoCoJob, layout: Layout) -> None:
 def test_a_measured_value_that_no_world_has_is_refused(job: DiLoCoJob, layout: Layout) -> None:
     run = OneLearner(job, layout)
     run.train(3)
-    links = [{"region": "east", "round_trip_seconds": -1}]
+    links = [{"region": "east", "up_bytes_per_second": -1.0}]
     journal = [Entry("run", "", START), Entry("alive", "", START + 60, {"links": links})]
-    with pytest.raises(SpecError, match=r"regions\.east\.roundTripSeconds"):
+    with pytest.raises(SpecError, match=r"regions\.east\.link"):
         world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
 
 

@@ -4,13 +4,14 @@ So a plan or a simulation of the next job begins with what was measured.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import fsum
+from math import fsum, inf
 from statistics import fmean, quantiles, stdev
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from diloco.core.engine.events import StepReported
+from diloco.core.engine.actions import AskFragment
+from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined, StepReported
 from diloco.core.fragments import Layout
 from diloco.local.directory import RunDirectory
 from diloco.local.journal import Entry
@@ -27,6 +28,8 @@ _MOST_STEPS: Final = 20_000
 """Step times of a pool that are kept; beyond it every second one goes."""
 _LEAST_STEPS: Final = 20
 """With fewer, their deviation is not known."""
+_LEAST_ANSWERS: Final = 20
+"""With fewer, a learner that answered at once without a queue in its way may not be among them."""
 _PARTS: Final = 20
 """The longest and the shortest twentieth do not count for the deviation: the first steps are among them."""
 _LINKS: Final = TypeAdapter(tuple[MeasuredLinkStatus, ...])
@@ -58,16 +61,16 @@ def world_of_run(job: DiLoCoJob, layout: Layout, journal: Sequence[Entry], tapes
         RecordError: no learner of the job has made a step, or the journal is damaged.
         SpecError: what was measured cannot be of a world.
     """
-    steps = _StepTimes()
+    steps, answers = _StepTimes(), _Answers()
     builder = HistoryBuilder(job, layout, journal)
     for header, lines in tapes:
-        builder.take(header, steps.heard(lines))
+        builder.take(header, answers.heard(steps.heard(lines)))
     # A run that was resumed may have had others.
     by_pool = {place: seconds for place, seconds in steps.by_pool.items() if place in job.spec.pools}
     if not by_pool:
         raise RecordError(f"{job.metadata.name}: no learner has made a step in this run; use one that has trained")
     try:
-        history, links = builder.history(), _links(journal)
+        history, links = builder.history(), _links(journal, answers)
     except ValidationError as error:
         first = error.errors()[0]
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -107,6 +110,51 @@ class _StepTimes:
             self._strides[place] *= 2
 
 
+class _Answers:
+    """How soon learners have answered a request, by region."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], tuple[tuple[int, int, int], float]] = {}
+        """Learner and fragment -> the latest request and when it was made."""
+        self._counts: dict[str, int] = {}
+        self._least: dict[tuple[str, int], float] = {}
+        """By region and the answer's bytes: the least time in seconds."""
+
+    def heard(self, lines: Iterable[TapeEntry | Torn]) -> Iterator[TapeEntry | Torn]:
+        """Pass the lines of a tape on."""
+        self._asked.clear()
+        for line in lines:
+            if isinstance(line, TapeEntry):
+                if isinstance(line.event, FragmentArrived):
+                    self._answered(line.event, line.event.payload_bytes, line.now)
+                elif isinstance(line.event, FragmentDeclined):
+                    self._answered(line.event, 0, line.now)
+                for action in line.actions:
+                    if isinstance(action, AskFragment):
+                        key = action.incarnation, action.version, action.attempt
+                        self._asked[action.learner, action.fragment] = key, line.now
+            yield line
+
+    def _answered(self, event: Attempt, size_bytes: int, now: float) -> None:
+        key, at = self._asked.get((event.learner, event.fragment), (None, 0.0))
+        if key != event.key:
+            return
+        del self._asked[event.learner, event.fragment]
+        region = region_of(event.learner)
+        self._counts[region] = self._counts.get(region, 0) + 1
+        self._least[region, size_bytes] = min(now - at, self._least.get((region, size_bytes), inf))
+
+    def round_trip_seconds(self, region: str, bytes_per_second: float) -> float | None:
+        """The least answer without the time that its bytes take. None: it cannot be told.
+
+        Most answers wait in a queue or for the end of a step, so a mean of them says nothing about the round trip.
+        """
+        if self._counts.get(region, 0) < _LEAST_ANSWERS:
+            return None
+        times = [seconds - size / bytes_per_second for (where, size), seconds in self._least.items() if where == region]
+        return least if (least := min(times)) > 0 else None
+
+
 def _steps(history: RunHistory, place: str, seconds: Sequence[float]) -> dict[str, float]:
     """The mean of all the time that learners computed; the deviation of reported times without the extremes."""
     learners = [one for one in history.learners if pool_of(one.id) == place]
@@ -121,16 +169,16 @@ def _steps(history: RunHistory, place: str, seconds: Sequence[float]) -> dict[st
     return found
 
 
-def _links(journal: Sequence[Entry]) -> dict[str, dict[str, Any]]:
-    """By region: what the supervisor has noted last."""
+def _links(journal: Sequence[Entry], answers: _Answers) -> dict[str, dict[str, Any]]:
+    """By region: the rate that the supervisor has noted last, and the round trip if the rate is known."""
     noted = [entry.details["links"] for entry in journal if entry.details.get("links")]
     found: dict[str, dict[str, Any]] = {}
     for one in _LINKS.validate_python(noted[-1]) if noted else ():
-        rate, trip = one.up_bytes_per_second, one.round_trip_seconds
+        if not (rate := one.up_bytes_per_second):
+            continue
         link = found.setdefault(one.region, {})
-        if rate:
-            link["link"] = f"{_rounded(8e-6 * rate):g}Mbit/s"
-        if trip:
+        link["link"] = f"{_rounded(8e-6 * rate):g}Mbit/s"
+        if trip := answers.round_trip_seconds(one.region, rate):
             link["roundTripSeconds"] = _rounded(trip)
     return found
 
