@@ -120,6 +120,27 @@ def test_a_sweep_simulates_every_combination(files: tuple[str, str, Path], capsy
     assert "link 1Gbit/s" in page
 
 
+def test_the_busiest_link_is_the_fullest_one_in_its_fuller_direction(
+    files: tuple[str, str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, _, out = files
+    arguments = ["simulate", job, "--step", "*=0.5", "--output", str(out), "--json"]
+    swept = ["--sweep", "world.regions.west.link=100kbit/s,unlimited", "--sweep", "world.syncer.link=1Gbit/s,unlimited"]
+    assert execute([*arguments, *swept]) == 0
+    runs = json.loads(capsys.readouterr().out)
+    assert [run["busiest_link"] for run in runs] == ["west", "west", "of the syncer", "of the syncer"]
+    assert runs[0]["bytes_per_second"] <= 12_500
+    assert (out / "sweep.html").read_text().count("<svg") == 4
+
+
+def test_a_sweep_of_words_has_no_plots(files: tuple[str, str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    job, world, out = files
+    swept = ["--sweep", "sync.downlink=F32,BF16", "--sweep", "world.regions.west.link=unlimited"]
+    assert execute(["simulate", job, "--world", world, "--output", str(out), *swept]) == 0
+    assert "The runs are also in the table of" in capsys.readouterr().out
+    assert "<svg" not in (out / "sweep.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -143,6 +164,8 @@ def test_a_sweep_simulates_every_combination(files: tuple[str, str, Path], capsy
             "world.regions.est: is not a region of the job",
         ),
         (["--step", "*=1", "--sweep", "regions.east.x.y=1"], "spec.regions[0].x: is not a field here"),
+        (["--step", "*=1", "--train", "--parameters", "1B"], "--parameters: cannot be used with --train"),
+        (["--step", "*=1", "--train", "--hf", "x"], "--hf: cannot be used with --train"),
         (["--step", "*=1", "--parameters", "1B"], "--parameters: 1000000000 is not needed"),
     ],
 )

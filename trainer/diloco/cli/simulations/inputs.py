@@ -5,6 +5,7 @@ from pathlib import Path
 
 from diloco.cli.manifests.plan_model import model_of
 from diloco.core.fragments import Layout
+from diloco.plan import PlanError
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.simulate.counted import counted_work, layout_of_sizes
 from diloco.simulate.work import Work
@@ -26,6 +27,16 @@ class Inputs:
     limit_seconds: float | None
     """Virtual time to simulate; None: to the end."""
     train: bool
+
+    def __post_init__(self) -> None:
+        """Refuse two models.
+
+        Raises:
+            PlanError: with ``--train`` there is also a model that is not trained.
+        """
+        flag = "--parameters" if self.parameters is not None else "--hf"
+        if self.train and (self.parameters is not None or self.folder is not None):
+            raise PlanError(f"{flag}: cannot be used with --train, which trains the model of the job; remove one")
 
     def size(self) -> ModelSize:
         """The fragments of the model.

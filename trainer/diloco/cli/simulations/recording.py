@@ -59,17 +59,13 @@ class Simulated:
     verdict: Verdict
     cost: float
     """Of what was simulated, in the currency of the world's prices."""
+    finish_cost: float | None
+    """Of the whole job, at the pace so far; None: nothing was merged."""
 
     @property
     def exit_code(self) -> int:
         """Of the command."""
         return EXITS[self.verdict.ending]
-
-    @property
-    def finish_cost(self) -> float | None:
-        """Of the whole job, at the pace so far; None: nothing was merged."""
-        finish = self.verdict.finish_seconds
-        return None if finish is None else self.cost * finish / self.history.seconds
 
     def document(self) -> dict[str, Any]:
         """``summary.json``: that of a run with virtual in place of wall time, and what only a simulation has."""
@@ -168,11 +164,18 @@ def simulate_once(inputs: Inputs, folder: Path, console: Console) -> Simulated:
     told = "with the training computed" if inputs.train else "without computing the training"
     note = f"Simulated in virtual time, {told}; seed {inputs.seed}. {verdict.ending.value}: {verdict.reason}."
     history = replace(history, notes=(*history.notes, note))
-    both_ways = {one.region: one.up.total + one.down.total for one in history.bytes_by_region}
-    simulated = Simulated(inputs, history, verdict, cost_of(spec, inputs.world, simulation.now, both_ways))
+    simulated = Simulated(inputs, history, verdict, *costs_of(inputs, simulation, verdict))
     write_json_atomically(directory.summary, simulated.document())
     write_atomically(directory.report, render_report(history, ""))
     return simulated
+
+
+def costs_of(inputs: Inputs, simulation: Simulation, verdict: Verdict) -> tuple[float, float | None]:
+    """What was simulated costs, and the whole job at the pace so far; None: nothing was merged."""
+    spec, finish = inputs.job.spec, verdict.finish_seconds
+    both_ways = {one.region: one.up.total + one.down.total for one in region_bytes(spec, simulation.traffic)}
+    cost = cost_of(spec, inputs.world, simulation.now, both_ways)
+    return cost, None if finish is None else cost * finish / simulation.now
 
 
 def region_bytes(spec: JobSpec, traffic: Traffic) -> tuple[RegionBytes, ...]:

@@ -15,21 +15,21 @@ from rich.progress import Progress
 from rich.table import Table
 
 from diloco.cli.simulations.inputs import Inputs
-from diloco.cli.simulations.recording import bar_of, claim, region_bytes
-from diloco.cli.simulations.sweep_page import sweep_page
+from diloco.cli.simulations.recording import bar_of, claim, costs_of, region_bytes
+from diloco.cli.simulations.sweep_page import axis_field, short_names, sweep_page
 from diloco.core.fragments import LayoutError
 from diloco.local.view.units import duration_text, percent_text
-from diloco.plan.fit.situation import rate_text
+from diloco.plan.fit.situation import SYNCER_LINK, rate_text
 from diloco.runtime.files import write_atomically, write_json_atomically
 from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK
 from diloco.simulate.judged import Ending, go_on
-from diloco.simulate.of_world import scenario_of
+from diloco.simulate.of_world import line_rate, scenario_of
 from diloco.simulate.world import Simulation
 from diloco.spec.errors import SpecError
 from diloco.spec.reading.document import Json, read_document
 from diloco.spec.reading.load import job_from, read_manifest
+from diloco.spec.status.syncer import RegionBytes
 from diloco.world import WorldError
-from diloco.world.cost import cost_of
 from diloco.world.reading import world_from
 
 MOST_RUNS: Final = 1000
@@ -77,8 +77,10 @@ class Row:
     goodput: float | None
     merged: float | None
     members_per_merge: float
+    busiest_link: str
+    """The one that carries the largest share of its rate, or the most bytes if all are unlimited."""
     bytes_per_second: float
-    """Of the busiest region, both ways, on average."""
+    """Of that link on average, in the direction that carries more."""
     cost: float | None
     """Of the whole job, at the pace so far."""
 
@@ -123,7 +125,8 @@ def simulate_all(
         typer.echo(json.dumps(told, indent=2))
     else:
         console.print(table(rows))
-        console.print(f"\nThe plots are in {folder / 'sweep.html'}.")
+        where = "plots are in" if axis_field(names, told) else "runs are also in the table of"
+        console.print(f"\nThe {where} {folder / 'sweep.html'}.")
     return EXIT_INTERRUPTED if interrupted or rows[-1].ending == Ending.INTERRUPTED else EXIT_OK
 
 
@@ -199,29 +202,41 @@ def _run(inputs: Inputs, values: dict[str, str], tell: Callable[[Simulation], No
     simulation = Simulation(inputs.job, scenario, layout, work)
     verdict = go_on(simulation, spec, scenario, inputs.limit_seconds, tell)
     course = simulation.course()
-    both_ways = {one.region: one.up.total + one.down.total for one in region_bytes(spec, simulation.traffic)}
-    cost, seconds = cost_of(spec, inputs.world, simulation.now, both_ways), max(simulation.now, 1e-9)
-    finish = verdict.finish_seconds
+    busiest, carried = _busiest_link(inputs, region_bytes(spec, simulation.traffic))
     return Row(
         values=values,
         ending=verdict.ending.value,
         reason=verdict.reason,
         virtual_seconds=simulation.now,
-        finish_seconds=finish,
+        finish_seconds=verdict.finish_seconds,
         goodput=course.view.goodput,
         merged=course.view.merged,
         members_per_merge=course.counts.members_per_merge,
-        bytes_per_second=max(both_ways.values()) / seconds,
-        cost=None if finish is None else cost * finish / seconds,
+        busiest_link=busiest,
+        bytes_per_second=carried / max(simulation.now, 1e-9),
+        cost=costs_of(inputs, simulation, verdict)[1],
     )
+
+
+def _busiest_link(inputs: Inputs, sent: Sequence[RegionBytes]) -> tuple[str, int]:
+    """Of the regions' links and the syncer's own the busiest, and the bytes of the direction that carries more."""
+    regions = zip(inputs.job.spec.regions, sent, strict=True)
+    links = [
+        (max(one.up.total, one.down.total), line_rate(region, inputs.world.region(region.name)), region.name)
+        for region, one in regions
+    ]
+    both = (sum(one.up.total for one in sent), sum(one.down.total for one in sent))
+    links.append((max(both), inputs.world.syncer.bytes_per_second, SYNCER_LINK))
+    carried, _, name = max(links, key=lambda one: (one[0] / one[1], one[0]))
+    return name, carried
 
 
 def table(rows: Iterable[Row]) -> Table:
     """A row for each run."""
     rows = list(rows)
     shown = Table(box=None, pad_edge=False, header_style="dim")
-    for field in rows[0].values:
-        shown.add_column(field.rpartition(".")[2])
+    for name in short_names([*rows[0].values]).values():
+        shown.add_column(name)
     priced = any(row.cost for row in rows)
     for name in ("ending", "complete after", "goodput", "merged", "learners a merge", "busiest link"):
         shown.add_column(name, justify="right", no_wrap=True)
@@ -235,7 +250,7 @@ def table(rows: Iterable[Row]) -> Table:
             percent_text(row.goodput),
             percent_text(row.merged),
             f"{row.members_per_merge:.2f}",
-            rate_text(row.bytes_per_second),
+            f"{row.busiest_link} {rate_text(row.bytes_per_second)}",
             *(["-" if row.cost is None else f"{row.cost:,.2f}"] if priced else []),
         )
     return shown

@@ -1,6 +1,7 @@
 """``sweep.html``: plots of a sweep, in one self-contained file. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from markupsafe import Markup
@@ -14,9 +15,20 @@ _MOST_SERIES = 8
 """The page has as many colors."""
 
 
+def short_names(fields: Sequence[str]) -> dict[str, str]:
+    """By field: its last parts, as many as no other field ends with."""
+    return {field: _short(field, [one for one in fields if one != field]) for field in fields}
+
+
+def _short(field: str, others: Sequence[str]) -> str:
+    parts = field.split(".")
+    ends = (".".join(parts[place:]) for place in range(len(parts) - 1, 0, -1))
+    return next((end for end in ends if not any(f".{one}".endswith(f".{end}") for one in others)), field)
+
+
 def sweep_page(job: str, fields: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> str:
     """The page of a sweep over ``fields``, whose ``runs`` are those of ``sweep.json``."""
-    x = _axis_field(fields, runs)
+    x = axis_field(fields, runs)
     charts = [] if x is None else [(title, _chart(x, fields, runs, read, axis)) for title, read, axis in _FIGURES]
     heading = f"{job}: {len(runs)} simulated runs"
     rows = [[*run["values"].values(), run["ending"], run["reason"]] for run in runs]
@@ -41,25 +53,25 @@ _FIGURES: tuple[tuple[str, Callable[[Mapping[str, Any]], float | None], Axis], .
 """Title, how it is read from a run, and its axis."""
 
 
-def _axis_field(fields: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """The field of the x axis: the first whose values are all numbers or rates. None: there is none."""
+def axis_field(fields: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """The field of the x axis: the first whose values are numbers or rates, not all unlimited. None: there is none."""
     for field in fields:
-        if all(_number(run["values"][field]) is not None for run in runs):
+        numbers = [_number(run["values"][field]) for run in runs]
+        if None not in numbers and any(one is not None and isfinite(one) for one in numbers):
             return field
     return None
 
 
 def _number(text: str) -> float | None:
-    """The value as a number, a rate in Gbit/s; None: it is neither."""
+    """The value as a number, a rate in Gbit/s, infinite if it is unlimited; None: it is neither."""
     try:
         return float(text.replace("_", ""))
     except ValueError:
         pass
     try:
-        rate = 8e-9 * parse_rate("", text)
+        return 8e-9 * parse_rate("", text)
     except QuantityError:
         return None
-    return rate if rate < float("inf") else None
 
 
 def _chart(
@@ -70,14 +82,16 @@ def _chart(
     axis: Axis,
 ) -> Markup:
     lines: dict[str, list[tuple[float, float]]] = {}
+    names = short_names(fields)
     for run in runs:
-        others = [f"{field.rpartition('.')[2]} {run['values'][field]}" for field in fields if field != x]
+        others = [f"{names[field]} {run['values'][field]}" for field in fields if field != x]
         at, value = _number(run["values"][x]), read(run)
-        if at is not None and value is not None:
+        if at is not None and isfinite(at) and value is not None:
             lines.setdefault(", ".join(others), []).append((at, value))
     series = [
         Series(name, sorted(points), color=place, marks=True)
         for place, (name, points) in enumerate([*lines.items()][:_MOST_SERIES])
     ]
+    more = f"; {len(lines) - _MOST_SERIES} more lines are in sweep.json" if len(lines) > _MOST_SERIES else ""
     unit = " (Gbit/s)" if any("bit/s" in run["values"][x] or "B/s" in run["values"][x] for run in runs) else ""
-    return line_chart(series, Axis(f"{x}{unit}", lambda value: f"{value:g}"), axis)
+    return line_chart(series, Axis(f"{x}{unit}{more}", lambda value: f"{value:g}"), axis)
