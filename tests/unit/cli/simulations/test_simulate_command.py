@@ -129,7 +129,7 @@ def test_the_busiest_link_is_the_fullest_one_in_its_fuller_direction(
     assert execute([*arguments, *swept]) == 0
     runs = json.loads(capsys.readouterr().out)
     assert [run["busiest_link"] for run in runs] == ["west", "west", "of the syncer", "of the syncer"]
-    assert runs[0]["bytes_per_second"] <= 12_500
+    assert runs[0]["bytes_per_second"] < 1.02 * 12_500  # what is under way at the end counts whole
     assert (out / "sweep.html").read_text().count("<svg") == 4
 
 
