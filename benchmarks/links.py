@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diloco.simulate import Link, Profile, Scenario
-from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from support.job import manifest

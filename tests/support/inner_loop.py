@@ -16,7 +16,7 @@ from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.fragment_trainer import LateResult, StepResult
-from diloco.simulate.counted import CountedTrainer
+from diloco.simulate.training.counted import CountedTrainer
 from tests.support.hand_clock import HandClock
 
 if TYPE_CHECKING:

@@ -26,13 +26,13 @@ from diloco.core.engine.events import (
 )
 from diloco.core.engine.options import EngineOptions, pool_terms
 from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState
-from diloco.simulate.clock import VirtualClock
-from diloco.simulate.counted import CountedTrainer, counted_work, layout_of_sizes
 from diloco.simulate.learner import Disk, SimulatedLearner
+from diloco.simulate.network.clock import VirtualClock
+from diloco.simulate.network.session import Environment, Identity
 from diloco.simulate.scenario import Profile
-from diloco.simulate.session import Environment, Identity
 from diloco.simulate.syncer import FragmentNews, LearnerLine, Order, SimulatedSyncer
-from diloco.simulate.work import Payload
+from diloco.simulate.training.counted import CountedTrainer, counted_work, layout_of_sizes
+from diloco.simulate.training.work import Payload
 from diloco.spec import JobSpec
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimError, ClaimLimits, Claims

@@ -7,7 +7,7 @@ import pytest
 
 from diloco.core.account.time_class import TimeClass
 from diloco.simulate import Cut, Kill, Link, Profile, Scenario
-from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import Course, simulate_course
 from diloco.spec import DiLoCoJob
 from tests.support.small_job import named_job, small_job, write_text

@@ -6,7 +6,7 @@ import pytest
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 from diloco.simulate import Cut, Kill, Link, Profile, Scenario, simulate
-from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
 from tests.support.small_job import named_job, small_job, write_text

@@ -10,7 +10,7 @@ from diloco.core.engine.events import Event
 from diloco.core.engine.roster import Roster
 from diloco.core.engine.rounds import requests
 from diloco.simulate import Cut, Kill, Link, Profile, Scenario, syncer
-from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 from tests.support.small_job import named_job, small_job
 

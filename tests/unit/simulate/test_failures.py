@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diloco.simulate import Profile, Scenario, ScenarioError
-from diloco.simulate.counted import layout_of_sizes
 from diloco.simulate.failures import Absence, Cause, Failures, Standstill, standstills
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import Course, simulate_course
 from tests.support.small_job import named_job, small_job, write_text
 

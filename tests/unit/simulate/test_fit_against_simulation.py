@@ -10,7 +10,7 @@ import pytest
 from diloco.plan.fit.fit import Fit, FitKind, fit
 from diloco.plan.fit.situation import Exchange, LearnerGroup, Situation
 from diloco.simulate import Link, Profile, Scenario
-from diloco.simulate.counted import layout_of_sizes
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import Course, simulate_course
 from tests.support.situations import EVEN, NEEDED, link
 from tests.support.small_job import named_job, small_job

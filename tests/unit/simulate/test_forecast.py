@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from diloco.simulate.counted import counted_work, layout_of_sizes
 from diloco.simulate.forecast import Forecast, forecast
 from diloco.simulate.of_world import scenario_of
+from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.world import Simulation
 from diloco.spec import DiLoCoJob
 from diloco.world.model import World

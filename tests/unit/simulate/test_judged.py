@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from diloco.simulate.counted import counted_work, layout_of_sizes
 from diloco.simulate.failures import Absence, Failures
 from diloco.simulate.judged import Ending, Verdict, go_on, training_seconds
 from diloco.simulate.scenario import Kill, Link, Profile, Scenario
+from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.world import Course, Simulation
 from tests.support.small_job import named_job, small_job
 

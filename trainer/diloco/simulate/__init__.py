@@ -13,7 +13,7 @@ from diloco.simulate.scenario import Cut, Kill, Link, Profile, Scenario
 from diloco.simulate.world import SimulationError
 
 if TYPE_CHECKING:
-    from diloco.simulate.trained import Outcome, simulate
+    from diloco.simulate.training.trained import Outcome, simulate
 
 __all__ = ["Cut", "Kill", "Link", "Outcome", "Profile", "Scenario", "ScenarioError", "SimulationError", "simulate"]
 
@@ -21,5 +21,5 @@ __all__ = ["Cut", "Kill", "Link", "Outcome", "Profile", "Scenario", "ScenarioErr
 def __getattr__(name: str) -> object:
     # On demand: a run that is only counted needs no torch.
     if name in ("Outcome", "simulate"):
-        return getattr(import_module("diloco.simulate.trained"), name)
+        return getattr(import_module("diloco.simulate.training.trained"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

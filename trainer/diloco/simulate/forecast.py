@@ -14,10 +14,10 @@ from statistics import variance
 from typing import Final
 
 from diloco.core.sizes import F32
-from diloco.simulate.counted import counted_work, layout_of_sizes
 from diloco.simulate.failures import Failures, standstills
 from diloco.simulate.of_world import scenario_of
 from diloco.simulate.scenario import Scenario
+from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.world import Course, Simulation
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.names.learner_ids import pool_of

@@ -4,10 +4,10 @@ from functools import partial
 
 from diloco.simulate.failures import Cause, Failures, Standstill, standstills
 from diloco.simulate.learner import Disk, SimulatedLearner
+from diloco.simulate.network.session import Environment, Identity
 from diloco.simulate.scenario import Cut, Kill, Profile
-from diloco.simulate.session import Environment, Identity
 from diloco.simulate.syncer import STARTED, Observer
-from diloco.simulate.work import Work
+from diloco.simulate.training.work import Work
 
 RESTART_SECONDS = 5.0
 """Until a process that the syncer has ended is started again (ours)."""

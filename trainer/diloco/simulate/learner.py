@@ -27,9 +27,9 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.simulate.session import Environment, Identity, SessionCallbacks, SimulatedSession
+from diloco.simulate.network.session import Environment, Identity, SessionCallbacks, SimulatedSession
 from diloco.simulate.syncer import FragmentNews, Order
-from diloco.simulate.work import Encoder, Trainer
+from diloco.simulate.training.work import Encoder, Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor

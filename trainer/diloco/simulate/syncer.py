@@ -25,9 +25,9 @@ from diloco.core.engine.actions import (
 )
 from diloco.core.engine.engine import Engine, EngineOptions, Progress
 from diloco.core.engine.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
-from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection
-from diloco.simulate.work import GlobalModel, Payload
+from diloco.simulate.network.clock import VirtualClock
+from diloco.simulate.network.link import Connection
+from diloco.simulate.training.work import GlobalModel, Payload
 from diloco.spec.status.engine import EngineStatus
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from diloco.core.engine.engine import Progress
 from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
 from diloco.core.sizes import F32
-from diloco.simulate.clock import VirtualClock
-from diloco.simulate.counted import counted_work
 from diloco.simulate.host import Host
+from diloco.simulate.network.clock import VirtualClock
+from diloco.simulate.network.session import Environment, Traffic
+from diloco.simulate.network.shared_line import SharedLine
 from diloco.simulate.scenario import Scenario
-from diloco.simulate.session import Environment, Traffic
-from diloco.simulate.shared_line import SharedLine
 from diloco.simulate.syncer import Counts, Observer, SimulatedSyncer
-from diloco.simulate.work import Work
+from diloco.simulate.training.counted import counted_work
+from diloco.simulate.training.work import Work
 from diloco.spec import DiLoCoJob
 from diloco.spec.status.engine import EngineStatus
 

@@ -13,8 +13,8 @@ from diloco.core.engine.events import Event
 from diloco.core.engine.options import RULES
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.local.journal import Entry
-from diloco.simulate.counted import counted_work, layout_of_sizes
 from diloco.simulate.of_world import scenario_of
+from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.world import Simulation
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.errors import SpecError

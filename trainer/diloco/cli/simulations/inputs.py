@@ -7,8 +7,8 @@ from diloco.cli.manifests.plan_model import model_of
 from diloco.core.fragments import Layout
 from diloco.plan import PlanError
 from diloco.plan.model_size import ModelSize, model_size
-from diloco.simulate.counted import counted_work, layout_of_sizes
-from diloco.simulate.work import Work
+from diloco.simulate.training.counted import counted_work, layout_of_sizes
+from diloco.simulate.training.work import Work
 from diloco.spec import DiLoCoJob
 from diloco.world.model import World
 
@@ -54,7 +54,7 @@ class Inputs:
             ModelError, DataError: with ``--train``, the job's model or data cannot be used.
         """
         if self.train:
-            from diloco.simulate.tensors import tensor_work
+            from diloco.simulate.training.tensors import tensor_work
 
             return tensor_work(self.job.spec)
         layout = layout_of_sizes(size.numels)

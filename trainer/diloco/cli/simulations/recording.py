@@ -24,8 +24,8 @@ from diloco.local.view.units import duration_text
 from diloco.runtime.files import make_writable_directory, write_atomically, write_json_atomically
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED, EXIT_JOB_FAILED, EXIT_OK
 from diloco.simulate.judged import Ending, Verdict, go_on, training_seconds
+from diloco.simulate.network.session import Traffic
 from diloco.simulate.of_world import scenario_of
-from diloco.simulate.session import Traffic
 from diloco.simulate.syncer import STARTED
 from diloco.simulate.world import Simulation
 from diloco.spec import JobSpec

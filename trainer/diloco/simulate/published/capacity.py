@@ -4,9 +4,9 @@ import random
 import statistics
 from typing import Final
 
-from diloco.simulate.counted import layout_of_sizes
 from diloco.simulate.published.job import IDEAL, job_of
 from diloco.simulate.scenario import Profile, Scenario
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 
 GAP, DEVIATION = 0.18, 0.1

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from itertools import product, takewhile
 from typing import Final
 
-from diloco.simulate.counted import layout_of_sizes
 from diloco.simulate.failures import Absence, Failures, Standstill, standstills
 from diloco.simulate.published.job import IDEAL, job_of
 from diloco.simulate.published.tables import CHIPS, DATA_PARALLEL, ELASTIC
 from diloco.simulate.scenario import Profile, Scenario
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 
 YEAR_SECONDS: Final = 365 * 86_400

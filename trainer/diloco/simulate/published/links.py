@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from diloco.core.sizes import ENCODINGS, all_reduce_share
-from diloco.simulate.counted import layout_of_sizes
 from diloco.simulate.of_world import scenario_of
 from diloco.simulate.published.bandwidth import Exchange, Model, utilization
 from diloco.simulate.published.job import job_of
+from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 from diloco.spec.quantities import UNLIMITED
 from diloco.world.model import EVERY, PoolWorld, RegionWorld, SyncerWorld, World

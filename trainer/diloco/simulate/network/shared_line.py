@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from diloco.simulate.clock import VirtualClock
+from diloco.simulate.network.clock import VirtualClock
 
 _PRECISION = 1e-12
 """Of virtual time, as a share of it."""

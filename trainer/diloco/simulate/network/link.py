@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from diloco.simulate.clock import VirtualClock
+from diloco.simulate.network.clock import VirtualClock
+from diloco.simulate.network.shared_line import SharedLine
 from diloco.simulate.scenario import Link
-from diloco.simulate.shared_line import SharedLine
 
 Transfer = Callable[[], tuple[int, Callable[[], None]]]
 """Called when a transfer begins; returns its bytes, and a function to call when it has arrived."""

@@ -2,8 +2,8 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Direction
+from diloco.simulate.network.clock import VirtualClock
+from diloco.simulate.network.link import Connection, Direction
 from diloco.simulate.scenario import Link
 
 

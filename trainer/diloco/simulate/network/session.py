@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from diloco.core.engine.actions import Admit, Fence, Finish, Refusal, Refuse
 from diloco.core.engine.events import Event, FragmentArrived, FragmentLate, LearnerAlive, LearnerJoined
-from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Lines
+from diloco.simulate.network.clock import VirtualClock
+from diloco.simulate.network.link import Connection, Lines
+from diloco.simulate.network.shared_line import SharedLine
 from diloco.simulate.scenario import Profile
-from diloco.simulate.shared_line import SharedLine
 from diloco.simulate.syncer import LearnerLine, Order, SimulatedSyncer
-from diloco.simulate.work import Payload
+from diloco.simulate.training.work import Payload
 from diloco.spec import JobSpec
 from diloco.spec.names.learner_ids import region_of
 

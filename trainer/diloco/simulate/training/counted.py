@@ -13,7 +13,7 @@ from diloco.core.fragments import Fragment, Layout
 from diloco.core.sizes import ENCODINGS, F32
 from diloco.learner.mailboxes.residuals import Residual
 from diloco.plan.fit.situation import DOWNLINKS
-from diloco.simulate.work import MergeOutcome, Payload, Work
+from diloco.simulate.training.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diloco.learner.data.task import JobTask
 from diloco.simulate.scenario import Scenario
-from diloco.simulate.tensors import TensorModel, tensor_work
+from diloco.simulate.training.tensors import TensorModel, tensor_work
 from diloco.simulate.world import Course, Simulation
 from diloco.spec import DiLoCoJob
 from diloco.spec.status.engine import EvaluationStatus

@@ -9,7 +9,7 @@ from diloco.core.engine.actions import Action
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event, FragmentArrived, FragmentLate
 from diloco.simulate import Link, Profile, Scenario
-from diloco.simulate.counted import counted_work, layout_of_sizes
+from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.world import Simulation
 from tests.support.small_job import named_job, small_job
 

@@ -23,7 +23,7 @@ from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of, read_fragment
-from diloco.simulate.work import MergeOutcome, Payload, Work
+from diloco.simulate.training.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.sync import SyncSpec

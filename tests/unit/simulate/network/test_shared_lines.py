@@ -5,10 +5,10 @@ from math import inf
 
 import pytest
 
-from diloco.simulate.clock import VirtualClock
-from diloco.simulate.link import Connection, Lines
+from diloco.simulate.network.clock import VirtualClock
+from diloco.simulate.network.link import Connection, Lines
+from diloco.simulate.network.shared_line import SharedLine
 from diloco.simulate.scenario import Link
-from diloco.simulate.shared_line import SharedLine
 
 
 def drain(clock: VirtualClock) -> None:

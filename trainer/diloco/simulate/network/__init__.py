@@ -1,0 +1,1 @@
+"""Clock, links and sessions of a simulation, in virtual time."""

@@ -1,0 +1,1 @@
+"""What simulated learners train: real tensors, or work that is only counted."""
