@@ -32,7 +32,6 @@ LISTS = {
 """Where tests write down what is told at the end; the Makefile names the same files."""
 
 _ENDING_SECONDS = 30.0
-_LOOK_SECONDS = 0.2
 _NICENESS = 10
 """Of what runs beside a step."""
 
@@ -101,7 +100,7 @@ def _await_clusters(names: Mapping[str, int]) -> dict[str, str]:
 
 
 def _make(targets: Sequence[str], env: Mapping[str, str]) -> int:
-    """Make the first target and the others beside it; the first failure ends all.
+    """Make the first target and the others beside it; a failure of the first ends them.
 
     Both signals reach all of it as Ctrl-C does, at which tests end what they have started. What the others print is
     shown after the first.
@@ -118,13 +117,12 @@ def _make(targets: Sequence[str], env: Mapping[str, str]) -> int:
 
         before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while not any(each.poll() for each in made) and any(each.poll() is None for each in made):
-                time.sleep(_LOOK_SECONDS)
+            status = made[0].wait()
             for process, log in zip(made[1:], logs, strict=True):
-                if process.returncode is not None:
-                    log.seek(0)
-                    shutil.copyfileobj(log, sys.stdout.buffer)
-            return next((each.returncode for each in made if each.returncode), 0)
+                status = status or process.wait()
+                log.seek(0)
+                shutil.copyfileobj(log, sys.stdout.buffer)
+            return status
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -177,7 +177,7 @@ def test_a_mistake_is_one_line(
     assert told in line
 
 
-def test_a_combination_that_cannot_be_simulated_is_told_before_the_first_run(
+def test_a_combination_that_cannot_run_is_told_before_the_first_run(
     files: tuple[str, str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, _, out = files

@@ -90,7 +90,7 @@ def test_a_connection_that_breaks_frees_the_line_and_delivers_nothing() -> None:
     assert seen.at == pytest.approx({"other": 1.5})
 
 
-def test_a_transfer_that_is_called_off_frees_the_lines_and_says_what_was_not_sent() -> None:
+def test_one_that_is_called_off_frees_the_lines_and_says_what_is_unsent() -> None:
     seen, unsent = Seen(), list[float | None]()
     near, far = SharedLine(seen.clock, 100.0), SharedLine(seen.clock, 1000.0)
     late, other = seen.connection(Lines((near, far), ())), seen.connection(Lines((near,), ()))

@@ -93,7 +93,7 @@ def test_an_outer_gradient_that_waits_can_be_called_off() -> None:
     assert sent.order() == [1]
 
 
-def test_an_outer_gradient_under_way_can_be_called_off_and_the_next_begins_at_once() -> None:
+def test_one_under_way_is_called_off_and_the_next_begins_at_once() -> None:
     sent, unsent = Sent(lambda connection: connection.up), list[float | None]()
     sent.send(1, 2)
     sent.clock.at(0.25, lambda: unsent.append(sent.direction.withdraw(1)))

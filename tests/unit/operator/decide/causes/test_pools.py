@@ -191,7 +191,7 @@ def replaced(world: World, before: dict[str, str]) -> set[str]:
     return {name.removeprefix(OLD) for name, uid in before.items() if pods[name]["metadata"]["uid"] != uid}
 
 
-def test_an_elastic_pool_that_never_has_all_its_nodes_gets_a_changed_template() -> None:
+def test_an_elastic_pool_without_all_its_nodes_gets_a_changed_template() -> None:
     w = elastic_world(1, p1=unschedulable(NO_NODE))
     before = change_resources(w)
     for _ in range(40):

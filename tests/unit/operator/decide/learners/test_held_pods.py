@@ -152,7 +152,7 @@ def test_an_elastic_pool_is_rolled_out_without_one_that_has_no_node(case: str) -
         assert (deleted(found), found.old, found.waits_for) == ([], 2, frozenset({"here/pool/3"})), minimum
 
 
-def test_one_that_starts_crashes_or_ends_is_waited_for_in_an_elastic_pool_too() -> None:
+def test_an_elastic_pool_waits_for_one_that_starts_crashes_or_ends() -> None:
     for one in (pod(3, phase="Pending"), pod(3, **crashed(1, "x")), pod(3, leaving=LOST_AFTER_SECONDS - 1)):
         found = decide(live(), others(p0=pod(0, revision="old"), p3=one), held=set(), minimum=0)
         assert (deleted(found), found.waits_for) == ([], frozenset({"here/pool/3"}))
