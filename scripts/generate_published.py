@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from generated import REPOSITORY, SourceError, main
+from generated import REPOSITORY, main, with_tables
 
 from diloco.local.report.svg import Axis, Series, line_chart
 from diloco.simulate.published import bandwidth, capacity, goodput, tables
@@ -24,7 +24,6 @@ PLOTS: Final = REPOSITORY / "docs/explanation/published"
 MEASURED: Final = REPOSITORY / "benchmarks/results/published.json"
 STYLES: Final = REPOSITORY / "trainer/diloco/local/templates/report.css"
 COMMAND: Final = "make published"
-MARKED: Final = re.compile(r"(<!-- published: (\w+)[^\n]*-->\n).*?(<!-- published: end -->\n)", re.DOTALL)
 PLOTTED_MODEL: Final = "10B"
 Figures = dict[str, Any]
 """What the benchmark reports."""
@@ -138,19 +137,6 @@ TABLES: Final[Mapping[str, Callable[[Figures], Iterator[str]]]] = {
 }
 
 
-def page(figures: Figures) -> str:
-    """The page that is there, with new tables.
-
-    Raises:
-        SourceError: the page asks for a table that is not made here.
-    """
-    old = PAGE.read_text(encoding="utf-8")
-    unknown = {found[2] for found in MARKED.finditer(old)} - TABLES.keys()
-    if unknown:
-        raise SourceError(f"{PAGE}: asks for table {min(unknown)}; use {', '.join(TABLES)}")
-    return MARKED.sub(lambda found: f"{found[1]}\n" + "\n".join(TABLES[found[2]](figures)) + f"\n\n{found[3]}", old)
-
-
 def goodput_plot() -> str:
     """Lines by the closed forms, points as published."""
     exponents = [number / 8 for number in range(33)]
@@ -243,7 +229,9 @@ def made() -> dict[Path, str]:
         "faster": faster_plot(figures),
         "capacity": capacity_plot(),
     }
-    return {PAGE: page(figures)} | {PLOTS / f"{name}.svg": plot for name, plot in plots.items()}
+    return {PAGE: with_tables(PAGE, "published", TABLES, figures)} | {
+        PLOTS / f"{name}.svg": plot for name, plot in plots.items()
+    }
 
 
 if __name__ == "__main__":

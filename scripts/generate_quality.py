@@ -12,14 +12,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from generated import REPOSITORY, SourceError, main
+from generated import REPOSITORY, SourceError, main, with_tables
 
 PAGE = REPOSITORY / "docs/explanation/quality.md"
 MEASURED = REPOSITORY / "benchmarks" / "results" / "quality.json"
 COMMAND = "make quality"
 MODULE = REPOSITORY / "trainer" / "diloco" / "spec" / "recommendations.py"
 ROWS = re.compile(r"(# `make quality` writes from here\n).*(# to here\n)", re.DOTALL)
-MARKED = re.compile(r"(<!-- quality: (\w+)[^\n]*-->\n).*?(<!-- quality: end -->\n)", re.DOTALL)
 BATCHES = (("A", 400), ("batch 8", 800), ("B", 1600), ("batch 2", 3200), ("batch 1", 6400))
 """Workloads and steps of equal tokens, each with half the batch of the one before."""
 PARTS = ("alone", "lock_step", "faults", "three", "cuts", "mean", "faults_no_token_weights")
@@ -138,17 +137,8 @@ def _plain(value: float | None, form: str = "g") -> str:
 
 
 def page() -> str:
-    """The page that is there, with the tables anew.
-
-    Raises:
-        SourceError: the page asks for a table that is not made here.
-    """
-    figures = json.loads(MEASURED.read_text(encoding="utf-8"))["figures"]
-    old = PAGE.read_text(encoding="utf-8")
-    unknown = {found[2] for found in MARKED.finditer(old)} - TABLES.keys()
-    if unknown:
-        raise SourceError(f"{PAGE}: wants table {min(unknown)}; there are {', '.join(TABLES)}")
-    return MARKED.sub(lambda found: f"{found[1]}\n" + "\n".join(TABLES[found[2]](figures)) + f"\n\n{found[3]}", old)
+    """The page that is there, with the tables anew."""
+    return with_tables(PAGE, "quality", TABLES, json.loads(MEASURED.read_text(encoding="utf-8"))["figures"])
 
 
 def module() -> str:

@@ -2,8 +2,9 @@
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -50,6 +51,20 @@ def between_marks(page: Path, word: str, text: str) -> str:
     if marked.search(old) is None:
         raise SourceError(f"{page}: has no '<!-- {word}: begin -->' and end to write between")
     return marked.sub(lambda found: f"{found[1]}{text}{found[2]}", old)
+
+
+def with_tables(page: Path, word: str, tables: Mapping[str, Callable[[Any], Iterable[str]]], source: object) -> str:
+    """A page's text, with its tables anew: lines between ``<!-- word: TABLE -->`` and ``<!-- word: end -->``.
+
+    Raises:
+        SourceError: the page asks for a table that is not made.
+    """
+    marked = re.compile(rf"(<!-- {word}: (\w+)[^\n]*-->\n).*?(<!-- {word}: end -->\n)", re.DOTALL)
+    old = page.read_text(encoding="utf-8")
+    unknown = {found[2] for found in marked.finditer(old)} - tables.keys()
+    if unknown:
+        raise SourceError(f"{page}: asks for table {min(unknown)}; use {', '.join(tables)}")
+    return marked.sub(lambda found: f"{found[1]}\n" + "\n".join(tables[found[2]](source)) + f"\n\n{found[3]}", old)
 
 
 def cell(text: str) -> str:
