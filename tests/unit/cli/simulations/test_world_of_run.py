@@ -23,7 +23,7 @@ from diloco.world.reading import world_from
 from tests.support.one_learner_run import JOB, START, OneLearner
 from tests.support.small_job import named_job, small_job
 
-LINKS = [{"region": "east", "up_bytes_per_second": 1.2345e6, "round_trip_seconds": 1.08}]
+LINKS = [{"region": "east", "up_bytes_per_second": 1.2345e6}]
 
 
 class Queue(OneLearner):
@@ -91,7 +91,7 @@ def test_what_the_job_no_longer_has_is_not_in_the_world(job: DiLoCoJob, layout: 
     east = job.spec.regions[0]
     other = east.model_copy(update={"name": "new"})
     resumed = job.model_copy(update={"spec": job.spec.model_copy(update={"regions": (east, other)})})
-    links = [*LINKS, {"region": "gone", "round_trip_seconds": 0.1}]
+    links = [*LINKS, {"region": "gone", "up_bytes_per_second": 1e6}]
     entry = Entry("alive", "", START + 60, {"links": links})
     made = world_of_run(resumed, layout, [Entry("run", "", START), entry], [(run.tape.header, run.tape.entries)])
     assert [*made["regions"]] == ["east"]
@@ -103,7 +103,7 @@ def test_what_the_job_no_longer_has_is_not_in_the_world(job: DiLoCoJob, layout: 
 def test_a_damaged_journal_is_named(job: DiLoCoJob, layout: Layout) -> None:
     run = OneLearner(job, layout)
     run.train(3)
-    journal = [Entry("run", "", START), Entry("alive", "", START + 60, {"links": [{"round_trip_seconds": 1}]})]
+    journal = [Entry("run", "", START), Entry("alive", "", START + 60, {"links": [{"up_bytes_per_second": 1}]})]
     with pytest.raises(
         RecordError, match=r"supervisor\.jsonl is damaged \(0\.region: Field required\); use another run"
     ):

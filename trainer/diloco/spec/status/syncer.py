@@ -60,9 +60,7 @@ class MeasuredLinkStatus(StatusPart):
     region: str
     up_bytes_per_second: float | None = None
     """Outer gradients of all its learners, while any are on their way; a link that was never full carries more. None:
-    nothing was measured, as below."""
-    round_trip_seconds: float | None = None
-    """Of a request and its answer, without what the payload takes; usual over the learners. Encoding is in it."""
+    nothing was measured."""
 
 
 class LinksStatus(StatusPart):

@@ -5,11 +5,9 @@ Owned by the event loop, except for `judge`, which is pure and may take long eno
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from statistics import median_low
 from typing import Final
 
 from diloco.core.fragments import Layout
@@ -118,21 +116,10 @@ class LinkWatch:
 
     def measured(self) -> tuple[MeasuredLinkStatus, ...]:
         """The links of the regions whose learners have made steps."""
-        by_region: dict[str, list[MeasuredLearner]] = {}
-        for learner in self._steps:
-            by_region.setdefault(region_of(learner), []).append(self._measured(learner))
-        payload_bytes = sum(self._exchange.up_bytes) / len(self._exchange.up_bytes)
-        links = []
-        for region, learners in by_region.items():
-            trips = [
-                max(0.0, one.answer_seconds - payload_bytes / (one.up_bytes_per_second or math.inf))
-                for one in learners
-                if one.answer_seconds is not None
-            ]
-            trip = median_low(trips) if trips else None
-            rate = self._meter.region_rate(region)
-            links.append(MeasuredLinkStatus(region=region, up_bytes_per_second=rate, round_trip_seconds=trip))
-        return tuple(links)
+        regions = dict.fromkeys(map(region_of, self._steps))
+        return tuple(
+            MeasuredLinkStatus(region=region, up_bytes_per_second=self._meter.region_rate(region)) for region in regions
+        )
 
     def _measured(self, learner: str) -> MeasuredLearner:
         rates, answers = self._meter.rates(learner), self._answers.get(learner)
