@@ -72,9 +72,10 @@ def own_bytes() -> int:
     gc.collect()
     with warnings.catch_warnings(action="ignore"):  # of what torch keeps under an old name
         # By the true type: the class that an object gives may be looked up in one that is gone.
-        found = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and not one.is_meta]
-    storages = [part(one).untyped_storage() for one in found if part(one).layout == torch.strided]
-    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+        found = [part(one) for one in gc.get_objects() if issubclass(type(one), Tensor)]
+    storages = [one.untyped_storage() for one in found if one.layout == torch.strided]
+    # A fake tensor says the device that it stands for; its storage has the one without memory.
+    return sum({one.data_ptr(): one.nbytes() for one in storages if one.device.type != "meta"}.values())
 
 
 def check_refusals(world: World, *, refused: bool) -> None:

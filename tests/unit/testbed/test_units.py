@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from diloco.learner.unit.orders import Op, Order
 from diloco.learner.unit.unit_trainer import UnitTrainer
@@ -100,6 +101,14 @@ def test_tensors_are_counted_beside_a_weak_reference_to_what_is_gone() -> None:
     tensor = torch.zeros(1 << 20)
     assert units.own_bytes() >= tensor.nbytes
     del dead
+
+
+def test_tensors_without_memory_are_not_counted() -> None:
+    before = units.own_bytes()
+    with FakeTensorMode():
+        fake = torch.zeros(1 << 20)
+    meta = torch.zeros(1 << 20, device="meta")
+    assert units.own_bytes() - before < fake.nbytes == meta.nbytes
 
 
 def check_trains(unit: StartedUnit, job: JobSpec) -> None:
