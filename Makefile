@@ -49,12 +49,13 @@ check: lint ## Lint, then unit and property tests without the slow ones: what to
 test: $(STAMP) ## What a change needs: lint, unit and property tests, the core of those with processes and an API server
 	@$(KIND) --clusters 0 run test-core+check-quick
 
-# These calculate, so they take what tests with processes leave of the machine: a third.
-check-quick: lint programs test-quick
+# These calculate, so they take what tests with processes leave of the machine: a third. On a machine that builds the
+# programs they run meanwhile: those that want helm wait for it.
+check-quick: lint test-quick
 
 check-all: lint test-units
 
-# An API server and helm: what tests without a cluster want. It is built beside lint where it is missing.
+# An API server and helm: what tests without a cluster want. They are built beside lint where they are missing.
 programs: $(STAMP)
 	@$(KIND) set-up programs
 
