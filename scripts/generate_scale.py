@@ -128,7 +128,7 @@ def choices(rows: list[Planned]) -> Iterator[str]:
     )
     yield "|---|---|---|---|---|---|---|---|---|"
     for one in rows:
-        row, step = one.row, one.chosen.fit.step_seconds
+        row, step = one.row, one.chosen.situation.quorum_step_seconds
         assert step is not None
         shortest = [short_duration_text(plan.syncer.limits[0].step_seconds) for plan in (one.wide, one.narrow)]
         cells = [f"{one.chosen.model.parameters / 1e9:.2f}B", f"{row.processes} x {row.nodes}"]

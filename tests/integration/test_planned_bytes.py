@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from diloco.model.build import layout_of_job
-from diloco.plan.fit.situation import Exchange
 from diloco.plan.needs import job_bytes
+from diloco.plan.situation import Exchange
 from diloco.spec import load_job
 from tests.support.local_run import OUTER, LocalRun, write_job
 

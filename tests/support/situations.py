@@ -1,11 +1,11 @@
-"""Inputs of `fit`: four learners with a link each, and ways to change that."""
+"""Situations: four learners with a link each, and ways to change that."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
+from diloco.plan.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
 
 EVEN = (4000,) * 24
 """Fragments of equal size."""
@@ -47,16 +47,9 @@ def situation(
     return Situation(Exchange(**(defaults | exchange)), groups, own, merge_seconds=0.005)
 
 
-def in_steps(*, steps: float = 1.0, round_trips: list[float] | float = 0.0, **exchange: Any) -> Situation:
-    """Unlimited links and a syncer that merges at once: only steps and round trips take time."""
-    far = [round_trips] * 4 if isinstance(round_trips, float) else round_trips
-    world = situation(steps=[steps] * 4, round_trips=[steps * one for one in far], **exchange)
-    return replace(world, merge_seconds=0.0)
-
-
 def between(*uses: tuple[float, float]) -> Situation:
     """Learners with a link each, of which these shares are used up and down."""
-    world = in_steps(compression="None", steps=0.5)
+    world = situation(compression="None")
     rates = [[math.inf if use == 0 else NEEDED / use for use in ways] for ways in uses]
     links = [Link(f"r{at}", up, down) for at, (up, down) in enumerate(rates)]
     return replace(world, groups=tuple(replace(world.groups[at], link=link) for at, link in enumerate(links)))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from diloco.core.sizes import ENCODINGS, F32, all_reduce_share
-from diloco.plan.fit.situation import DOWNLINKS
+from diloco.plan.situation import DOWNLINKS
 from support.report import Ratio, Ratios
 from support.wan.cells import INTERVAL, METHODS, REGIONS, Cell
 

@@ -42,7 +42,7 @@ FITS = (
 )
 DOES_NOT_FIT = (
     "planned  does not fit: LinkTooThin",
-    "not carried",
+    "too late",
     "Remedies, each enough alone:",
     "sync.interval: ",
     "Mbit/s on the link west",

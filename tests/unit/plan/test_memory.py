@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from diloco.plan.fit.situation import Exchange
 from diloco.plan.memory import Memory, Passes, gathered_bytes, memory
+from diloco.plan.situation import Exchange
 from tests.support.small_job import small_job
 
 BILLION = 10**9

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from diloco.plan.fit.situation import Exchange, LearnerGroup, Link, Situation
+from diloco.plan.situation import Exchange, LearnerGroup, Link, Situation
 from diloco.plan.syncer_load import MERGE_BYTES_PER_SECOND, WIRE_BYTES_PER_SECOND, syncer_load
 
 NUMELS = (10**9 // 24,) * 24

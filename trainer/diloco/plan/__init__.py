@@ -1,4 +1,4 @@
-"""Computes whether a job and its links fit together, before anything runs: ``diloco plan``."""
+"""What a job takes of links, devices and its syncer, and whether what became of its work is good enough."""
 
 
 class PlanError(ValueError):

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from diloco.core.sizes import all_reduce_bytes
-from diloco.plan.fit.situation import Situation
+from diloco.plan.situation import Situation
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from diloco.plan.fit.situation import Situation
+from diloco.plan.situation import Situation
 from diloco.spec.placement import Pool
 
 

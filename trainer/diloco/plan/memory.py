@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from diloco.core.sizes import F32
-from diloco.plan.fit.situation import Exchange
+from diloco.plan.situation import Exchange
 from diloco.spec import JobSpec
 from diloco.spec.placement import Pool, SyncerSpec
 

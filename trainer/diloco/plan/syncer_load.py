@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from diloco.core.sizes import F32
-from diloco.plan.fit.fit import FULL
-from diloco.plan.fit.situation import Exchange, Situation
+from diloco.plan.links import FULL
+from diloco.plan.situation import Exchange, Situation
 
 MERGE_BYTES_PER_SECOND: Final = 5e9
 """f32 bytes per second, over all learners, of a merge on two cores, measured (`benchmarks/merge.py`)."""

@@ -3,13 +3,12 @@
 import math
 from typing import Final
 
+from diloco.plan.situation import line_rate
 from diloco.simulate.failures import Absence, Failures
 from diloco.simulate.scenario import Link, Profile, Scenario
 from diloco.spec import JobSpec
-from diloco.spec.placement import Region
-from diloco.spec.quantities import parse_rate
 from diloco.world import WorldError
-from diloco.world.model import RegionWorld, World
+from diloco.world.model import World
 from diloco.world.rates import bytes_per_second_of
 
 _SYNCER_LINE: Final = "syncer/"
@@ -63,13 +62,6 @@ def scenario_of(spec: JobSpec, world: World, parameters: int, seed: int) -> Scen
         deadline_seconds=math.inf,
         seed=seed,
     )
-
-
-def line_rate(region: Region, given: RegionWorld) -> float:
-    """Bytes a second that the link of a region carries, each way: of its rate and the manifest's bound the lower."""
-    if region.bandwidth is None:
-        return given.bytes_per_second
-    return min(given.bytes_per_second, parse_rate(f"{region.name}: bandwidth", region.bandwidth))
 
 
 def failures_of(spec: JobSpec, world: World, place: str) -> Failures | None:

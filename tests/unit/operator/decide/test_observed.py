@@ -5,7 +5,7 @@ from typing import get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from diloco.plan.fit.fit import FitKind
+from diloco.plan.verdict import FitKind
 from diloco.spec.status.engine import EvaluationStatus, LearnerStatus
 from diloco.spec.status.syncer import BackupStatus, CheckpointStatus, LinksStatus, SyncerStatus
 from diloco_operator.decide.causes.syncer import NO_MISFITS

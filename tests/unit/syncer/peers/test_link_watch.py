@@ -1,51 +1,63 @@
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diloco.plan.fit.fit import FitKind
+from diloco.plan.outcome import Outcome
+from diloco.plan.situation import Situation
+from diloco.plan.verdict import FitKind
 from diloco.runtime.process.busy import Moved
 from diloco.spec.status.engine import LearnerStatus
 from diloco.spec.status.syncer import LinksStatus
 from diloco.syncer.peers.link_meter import LinkMeter
-from diloco.syncer.peers.link_watch import EVERY_SECONDS, HOLD_SECONDS, LinkWatch, Watched, judge
+from diloco.syncer.peers.link_watch import LinkWatch, Watched
 from tests.support.hand_clock import HandClock
 from tests.support.job_engine import engine_of
 from tests.support.situations import NEEDED, situation
 from tests.support.status_of_a_job import changed
 from tests.support.syncer_process import SmallJob
+from tests.unit.plan.test_verdict import WELL, outcome
 
 
-def test_remedies_are_told_with_the_verdict_and_stay_with_it() -> None:
-    thin, thinner = situation(rates=0.9 * NEEDED), situation(rates=0.5 * NEEDED)
+def windows(*outcomes: tuple[Situation, Outcome]) -> Watched:
     watched = Watched()
-    for turn in range(12):
-        watched = judge(watched, thin if turn < 8 else thinner, turn * EVERY_SECONDS)
-    assert watched.verdict.reported is not None
-    assert "111 %" in watched.verdict.reported.reason
-    assert watched.remedies[:2] == ("sync.downlink: BF16", "sync.interval: 29")
-    assert watched.latest is not None
-    assert watched.latest.links[0].down_share == 2.0
+    for number, (given, found) in enumerate(outcomes, 1):
+        watched = watched.after(given, found, 45.0 * number)
+    return watched
 
 
-def test_learners_that_wait_in_lock_step_do_as_they_are_told() -> None:
-    far: dict[str, Any] = {"steps": [0.05] * 4, "round_trips": 0.4, "staleness_bound_steps": 26}
-    told = {quorum: Watched() for quorum in (1, 4)}
-    for turn in range(12):
-        for quorum, watched in told.items():
-            told[quorum] = judge(watched, situation(quorum=quorum, **far), turn * EVERY_SECONDS)
-    kinds = {quorum: watched.verdict.reported and watched.verdict.reported.kind for quorum, watched in told.items()}
-    assert kinds == {1: FitKind.STALENESS_BOUND_TOO_LOW, 4: FitKind.FITS}
+FITS, THIN, THINNER = situation(), situation(rates=0.9 * NEEDED), situation(rates=0.5 * NEEDED)
 
 
-def test_a_job_whose_intervals_are_long_is_watched_for_longer() -> None:
-    slow = situation(steps=[60.0] * 4, rates=0.001 * NEEDED)
-    watched = judge(Watched(), slow, 0.0)
-    assert judge(watched, slow, 2 * HOLD_SECONDS).verdict.reported is None
-    assert judge(watched, slow, 2 * 24 * 60.0).verdict.reported is not None
+def test_a_verdict_is_told_when_two_windows_agree_and_stays_as_it_was() -> None:
+    assert windows((THIN, outcome())).reported is None
+    told = windows((THIN, outcome()), (THIN, outcome()), (THINNER, outcome()), (FITS, outcome()))
+    assert told.reported is not None
+    assert "111 %" in told.reported.reason
+    assert told.reported.reason.endswith("(as measured: a busy processor at either end slows a link, too)")
+    assert (told.since, told.remedies[:2]) == (90.0, ("sync.downlink: BF16", "sync.interval: 29"))
+    assert told.latest is not None
+    assert told.latest.fits
+    last = windows((THIN, outcome()), (THIN, outcome()), (FITS, outcome()), (FITS, outcome()))
+    assert last.reported is not None
+    assert (last.reported.fits, last.since, last.remedies) == (True, 180.0, ())
+
+
+def test_alternating_misfits_are_told_and_one_that_comes_and_goes_is_not() -> None:
+    late = (FITS, outcome(replace(WELL, late=0.9)))
+    told = windows((THIN, outcome()), late)
+    assert told.reported is not None
+    assert told.reported.kind is FitKind.ROUND_TOO_LONG
+    assert windows(late, (FITS, outcome()), late, (FITS, outcome())).reported is None
+
+
+def test_a_window_in_which_nobody_worked_tells_nothing() -> None:
+    nothing = replace(outcome(), pools=())
+    assert windows((FITS, nothing), (FITS, nothing)).latest is None
 
 
 class CountedThreads(ThreadPoolExecutor):
@@ -69,13 +81,15 @@ class Bench:
         self.meter = LinkMeter(HandClock())
         self.watch = LinkWatch(job.job.spec.sync, job.layout, lambda _: 64, self.meter)
         self.turns = 0
+        self.overwritten = 0.1
 
     async def look(
         self, times: int, down_share: float = 0.5, *added: LearnerStatus, **changes: Any
     ) -> LinksStatus | None:
         """Look every five seconds, while going as due takes ``down_share`` of the learners' links.
 
-        Returns what is told then. ``added``: other learners; ``changes``: of the first two.
+        Returns what is told then. ``added``: other learners; ``changes``: of the first two. All work is merged, but
+        for the share that is ``self.overwritten``.
         """
         rate = sum(self.sizes) / (self.interval * 0.5) / down_share
         for _ in range(times):
@@ -83,8 +97,12 @@ class Bench:
             for index in range(2):
                 self.meter.pulled(f"here/cpu/{index}", Moved(float(self.turns), round(rate * self.turns)))
             view = self.engine.view(1.0)
-            learners = (*(changed(learner, **changes) for learner in view.learners), *added)
-            await self.watch.look(changed(view, learners=learners), 5.0 * self.turns, self.threads)
+            seconds = 5.0 * self.turns
+            split = {"merged": (1 - self.overwritten) * seconds, "overwritten": self.overwritten * seconds}
+            given = (*(changed(learner, **changes) for learner in view.learners), *added)
+            learners = tuple(changed(one, time_seconds=split, tokens=64 * self.turns) for one in given)
+            view = changed(view, learners=learners, elapsed_seconds=seconds, syncer_step=self.turns)
+            await self.watch.look(view, seconds, self.threads)
         return self.watch.status(5.0 * self.turns)
 
 
@@ -106,14 +124,20 @@ async def test_links_that_are_measured_too_thin_are_told_with_remedies(bench: Be
     assert any(remedy.startswith("sync.interval: ") for remedy in told.remedies)
     (use,) = told.used
     assert (use.name, use.learners, round(use.down, 2)) == ("here/cpu", 2, 1.5)
-    assert bench.threads.calls == 13  # once in 15 seconds
+    assert bench.threads.calls == 4  # once in 45 seconds, which begin at 5 s
 
 
-async def test_a_verdict_is_told_90_seconds_after_the_first_one(bench: Bench) -> None:
-    assert await bench.look(20) is None
+async def test_a_verdict_is_told_after_two_windows(bench: Bench) -> None:
+    assert await bench.look(18) is None
     told = reported(await bench.look(1))
     assert (told.kind, told.remedies, told.since_seconds) == ("Fits", (), 0.0)
-    assert reported(bench.watch.status(112.5)).since_seconds == 7.5
+    assert reported(bench.watch.status(102.5)).since_seconds == 7.5
+
+
+async def test_a_window_is_no_shorter_than_an_interval(bench: Bench) -> None:
+    assert await bench.look(48, step_seconds=30.0) is None  # four steps: 120 s
+    assert reported(await bench.look(1, step_seconds=30.0)).kind == "Fits"
+    assert bench.threads.calls == 2
 
 
 @pytest.mark.parametrize(("share", "level", "kind"), [(1.5, "WARNING", "LinkTooThin"), (0.5, "INFO", "Fits")])
@@ -127,10 +151,11 @@ async def test_a_verdict_is_logged_once_and_loudly_if_it_is_a_misfit(
     assert record.getMessage().startswith(f"links: {kind}: ")
 
 
-async def test_how_long_learners_take_to_answer_is_judged(bench: Bench) -> None:
-    told = reported(await bench.look(59, answer_seconds=60.0))
-    assert told.kind == "RoundTooLong"
-    assert told.reason.startswith("a fragment is under way for 120.5 of the interval's 4 steps")
+async def test_what_becomes_of_the_work_is_judged(bench: Bench) -> None:
+    bench.overwritten = 0.75
+    told = reported(await bench.look(59))
+    assert (told.kind, told.remedies) == ("RoundTooLong", ("sync.interval: 6",))
+    assert told.reason.startswith("a fragment is under way for 3.0 of the interval's 4 steps of 0.5 s at here/cpu")
     assert told.reason.endswith("lost (as measured: a busy processor at either end slows a link, too)")
 
 
@@ -139,7 +164,7 @@ async def test_every_link_of_a_learner_that_trains_and_has_made_steps_is_shown(b
     stays, leaves, new = (changed(one, id=f"here/gpu/{index}") for index in range(3))
     # At first these train and are near; later one is away, and what is known of it is not used.
     await bench.look(3, 0.5, stays, leaves)
-    away, new = changed(leaves, state="Absent", answer_seconds=60.0), changed(new, step_seconds=None)
+    away, new = changed(leaves, state="Absent"), changed(new, step_seconds=None)
     told = reported(await bench.look(56, 0.5, stays, away, new))
     assert told.kind == "Fits"
     assert [(use.name, use.learners) for use in told.used] == [("here/cpu", 2), ("here/gpu", 1)]

@@ -1,19 +1,19 @@
 """``diloco plan``: whether the links carry the job, and when it is complete, before anything runs."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from diloco.cli.manifests.plan_document import document
 from diloco.cli.manifests.plan_model import model_of
 from diloco.cli.manifests.plan_view import plan_view
-from diloco.plan.document import document
 from diloco.plan.plan import make_plan
 from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_OK
-from diloco.simulate.forecast import forecast
+from diloco.simulate.planning.tried import tried
 from diloco.spec import load_job
 from diloco.spec.quantities import parse_bytes
 from diloco.world.reading import read_world
@@ -77,10 +77,10 @@ def plan(
     """Check whether the links carry a job's schedule, and suggest remedies. Quick; nothing is trained.
 
     From the model's size, the schedule, link rates and step times it computes
-    how much of each link is used, how long a round takes, how many steps of
-    overlap it needs, and how much of each learner's work is merged. A short
-    simulation says when the job is complete and what it costs, with failures
-    and prices of the world file.
+    bytes, memory and how much of each link is used. A short simulation, with
+    the engine of a real run, says how long a round takes, how much of each
+    learner's work is merged, when the job is complete and what it costs, with
+    failures and prices of the world file. Remedies are tried in the same way.
 
     \b
     Examples:
@@ -101,10 +101,10 @@ def plan(
     made = make_plan(manifest, given, *model_of(manifest.spec, parameters, hf, passes=device_memory is not None))
     if device_memory is not None:
         made = replace(made, device_bytes=parse_bytes("--device-memory", device_memory))
-    found = forecast(manifest, given, made.model.numels) if made.fit.step_seconds is not None else None
+    found = tried(made)
     if as_json:
-        told = None if found is None else asdict(found)
-        typer.echo(json.dumps({**document(made), "forecast": told}, indent=2))
+        typer.echo(json.dumps(document(made, found), indent=2))
     else:
         new_console().print(plan_view(made, found))
-    raise typer.Exit(EXIT_OK if made.fits else EXIT_DOES_NOT_FIT)
+    fits = found.fit.fits and not made.device_too_small
+    raise typer.Exit(EXIT_OK if fits else EXIT_DOES_NOT_FIT)

@@ -9,14 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco.local.view.units import bytes_text, count_text, duration_text, percent_text, short_duration_text
-from diloco.plan.advice import Advice
-from diloco.plan.fit.fit import Fit, FitKind, GroupFit, LinkUse
-from diloco.plan.fit.remedies import SHORTEST_STEP_SECONDS
-from diloco.plan.fit.situation import LearnerGroup, Link, rate_text
-from diloco.plan.needs import FragmentTimes, Needs, RegionNeeds
+from diloco.plan.links import LinkUse
+from diloco.plan.needs import Needs, RegionNeeds
+from diloco.plan.outcome import PoolOutcome
 from diloco.plan.plan import Plan
+from diloco.plan.situation import Link, rate_text
 from diloco.plan.syncer_load import WIRE_BYTES_PER_SECOND
-from diloco.simulate.forecast import Forecast
+from diloco.plan.verdict import LATE, LOST, PAUSE, Fit, FitKind
+from diloco.simulate.planning.advice import Advice
+from diloco.simulate.planning.forecast import Forecast
+from diloco.simulate.planning.remedies import SHORTEST_STEP_SECONDS, Remedy
+from diloco.simulate.planning.tried import Tried
 from diloco.spec.base import bytes_in
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.words import listed
@@ -28,52 +31,53 @@ _HEADINGS: Final = {
 }
 
 
-def plan_view(plan: Plan, forecast: Forecast | None = None) -> RenderableType:
-    """The plan in full; ``forecast``: of its simulation, if there is one."""
-    return Group(*_parts(plan, forecast))
+def plan_view(plan: Plan, tried: Tried) -> RenderableType:
+    """The plan in full."""
+    return Group(*_parts(plan, tried))
 
 
-def _parts(plan: Plan, forecast: Forecast | None) -> Iterator[RenderableType]:
-    verdict, style = _HEADINGS.get(plan.fit.kind, (f"does not fit: {plan.fit.kind.value}", "bold red"))
-    if plan.fit.fits and not plan.fits:
+def _parts(plan: Plan, tried: Tried) -> Iterator[RenderableType]:
+    fit = tried.fit
+    verdict, style = _HEADINGS.get(fit.kind, (f"does not fit: {fit.kind.value}", "bold red"))
+    if fit.fits and plan.device_too_small:
         verdict, style = "does not fit: DeviceTooSmall", "bold red"
     yield Text.assemble((plan.job.metadata.name, "bold"), "  ", (verdict, style))
-    yield from _indented([plan.fit.reason, _exchange(plan), f"Outer optimizer: {OuterChoice.of(plan.job.spec)}"])
+    yield from _indented([fit.reason, _exchange(plan, fit), f"Outer optimizer: {OuterChoice.of(plan.job.spec)}"])
     yield Text()
-    yield _links(plan)
+    yield _links(plan, fit)
     yield Text()
-    yield _learners(plan)
-    yield from _whole_job(plan, forecast)
+    yield _learners(plan, fit)
+    yield from _whole_job(tried)
     yield Text(f"\n{_compute(plan)}{_memory(plan)}")
     if (needed := plan.memory.disk_bytes) > bytes_in(size := plan.job.spec.syncer.storage.size):
         yield Text(f"syncer.storage.size: {size} is too small; use at least {bytes_text(needed)}", style="yellow")
     if plan.device_too_small:
         yield Text(f"{_too_small(plan)}", style="bold red")
     yield Text(f"\n{_syncer(plan)}", style="" if plan.syncer.enough else "bold red")
-    if plan.remedies:
+    if tried.remedies:
         yield Text("\nRemedies, each enough alone:")
-        yield _remedies(plan)
-    if plan.fit.kind is FitKind.STEP_TIME_UNKNOWN:
-        yield from _step_times(plan)
-    if plan.advice is not None:
-        yield Text(f"\n{_advice(plan.advice)}")
-    if plan.not_measured:
-        yield Text(f"\nWhich settings train best was not measured for {plan.not_measured}.")
+        yield _remedies(tried.remedies)
+    if fit.kind is FitKind.STEP_TIME_UNKNOWN:
+        yield from _step_times(tried)
+    if tried.advice is not None:
+        yield Text(f"\n{_advice(tried.advice)}")
+    if tried.not_measured:
+        yield Text(f"\nWhich settings train best was not measured for {tried.not_measured}.")
     if plan.data_parallel is not None:
         yield Text(f"\n{_data_parallel(plan)}")
     if plan.assumed:
         yield Text(f"\nAssumed: {'; '.join(plan.assumed)}.", style="dim")
 
 
-def _whole_job(plan: Plan, forecast: Forecast | None) -> Iterator[RenderableType]:
-    if forecast is not None:
-        yield Text(f"\n{_forecast(forecast)}")
-    yield Text(f"\n{_needs_words(plan.needs, None if forecast else plan.needs.seconds)}")
-    yield needs_table(plan.needs)
+def _whole_job(tried: Tried) -> Iterator[RenderableType]:
+    if tried.forecast is not None:
+        yield Text(f"\n{_forecast(tried.forecast)}")
+    yield Text(f"\nThe whole job, {'at least ' if tried.needs.at_least else ''}{tried.needs.merges} merges:")
+    yield needs_table(tried.needs)
 
 
-def _exchange(plan: Plan) -> str:
-    exchange, fit = plan.situation.exchange, plan.fit
+def _exchange(plan: Plan, fit: Fit) -> str:
+    exchange = plan.situation.exchange
     up, down = (sum(sizes) / len(sizes) for sizes in (exchange.up_bytes, exchange.down_bytes))
     every = exchange.interval / len(exchange.numels)
     overlap = "Auto" if exchange.overlap is None else str(exchange.overlap)
@@ -87,9 +91,9 @@ def _exchange(plan: Plan) -> str:
     )
 
 
-def _links(plan: Plan) -> Table:
+def _links(plan: Plan, fit: Fit) -> Table:
     table = _table("link", "learners", "rate", "round trip", "up", "down", "up/h", "down/h", "loads the model in")
-    uses = {use.name: use for use in plan.fit.links}
+    uses = {use.name: use for use in fit.links}
     for link, learners in plan.situation.links:
         rate = "unlimited" if math.isinf(link.up_bytes_per_second) else rate_text(link.up_bytes_per_second)
         if link.limited:
@@ -116,28 +120,28 @@ def _use(use: LinkUse | None) -> tuple[Text | str, ...]:
     )
 
 
-def _learners(plan: Plan) -> Table:
+def _learners(plan: Plan, fit: Fit) -> Table:
     pools = plan.job.spec.pools
     units = any(pools[group.name].ranks > 1 for group in plan.situation.groups)
-    table = _table("learners", "number", *["processes"] * units, "step", "asked ahead", "in flight", "work merged")
-    fits = {one.name: one for one in plan.fit.groups}
+    columns = ("step", "asked ahead", "answers in", "overwritten", "too late", "stands still", "work merged")
+    table = _table("learners", "number", *["processes"] * units, *columns)
+    found = {} if fit.outcome is None else {pool.name: pool for pool in fit.outcome.pools}
     for group in plan.situation.groups:
         step = _NONE if group.step_seconds is None else short_duration_text(group.step_seconds)
         processes = [str(pools[group.name].ranks)] * units
-        table.add_row(group.name, str(group.learners), *processes, step, *_taking_part(group, fits.get(group.name)))
+        table.add_row(group.name, str(group.learners), *processes, step, *_taking_part(found.get(group.name), fit))
     return table
 
 
-def _taking_part(group: LearnerGroup, fit: GroupFit | None) -> tuple[Text | str, ...]:
-    if fit is None:
-        return (_NONE,) * 3
-    if not fit.carried or fit.in_flight_seconds is None or group.step_seconds is None:
-        return (_NONE, _NONE, Text("not carried", style="bold red"))
-    steps = fit.in_flight_seconds / group.step_seconds
+def _taking_part(pool: PoolOutcome | None, fit: Fit) -> tuple[Text | str, ...]:
+    if pool is None:
+        return (*[_NONE] * 5, Text("not carried", style="bold red") if fit.outcome else _NONE)
+    shares = ((pool.overwritten, LOST), (pool.late, LATE), (pool.waiting, PAUSE))
     return (
-        f"{fit.lead_steps} step(s)",
-        f"{short_duration_text(fit.in_flight_seconds)}, {steps:.1f} steps",
-        percent_text(fit.merged_share),
+        f"{pool.lead_steps} step(s)",
+        _NONE if pool.answer_seconds is None else short_duration_text(pool.answer_seconds),
+        *(Text(percent_text(share), style="bold red" if share > most else "") for share, most in shares),
+        percent_text(pool.merged),
     )
 
 
@@ -154,41 +158,23 @@ def _forecast(forecast: Forecast) -> str:
     )
 
 
-def _needs_words(needs: Needs, needed_seconds: float | None) -> str:
-    """How long the job is."""
-    rounds = f"{'at least ' if needs.at_least else ''}{needs.rounds} merges"
-    seconds = "" if needed_seconds is None else f", about {duration_text(needed_seconds)}"
-    return f"The whole job, {rounds}{seconds}; times of a fragment are mean and longest:"
-
-
 def needs_table(needs: Needs) -> Table:
     """A row for each region."""
-    columns = ("up", "down", "rate needed", "connections", "fragment up", "fragment down", "hidden by computing")
-    table = _table("region", *columns)
+    table = _table("region", "up", "down", "rate needed", "connections")
     for one in needs.regions:
         table.add_row(one.region, bytes_text(one.up_bytes), bytes_text(one.down_bytes), *_of_the_schedule(one))
     return table
 
 
 def _of_the_schedule(one: RegionNeeds) -> tuple[str, ...]:
-    if one.bytes_per_second_needed is None or one.connections_needed is None or not one.fragments:
-        return (_NONE,) * 5
-    return (
-        rate_text(one.bytes_per_second_needed),
-        _connections(one.connections_needed, one.connections),
-        _times(one.fragments, [fragment.up_seconds for fragment in one.fragments]),
-        _times(one.fragments, [fragment.down_seconds for fragment in one.fragments]),
-        f"{one.hidden} of {len(one.fragments)}",
-    )
+    if one.bytes_per_second_needed is None or one.connections_needed is None:
+        return (_NONE,) * 2
+    return rate_text(one.bytes_per_second_needed), _connections(one.connections_needed, one.connections)
 
 
 def _connections(needed: int, given: int | None) -> str:
     more = f" (it has {given})" if given is not None and needed > given else ""
     return f"{needed} a learner{more}"
-
-
-def _times(fragments: tuple[FragmentTimes, ...], seconds: list[float]) -> str:
-    return f"{short_duration_text(sum(seconds) / len(fragments))}, {short_duration_text(max(seconds))}"
 
 
 def _compute(plan: Plan) -> str:
@@ -242,15 +228,15 @@ def _too_small(plan: Plan) -> str:
     )
 
 
-def _remedies(plan: Plan) -> Table:
+def _remedies(remedies: tuple[Remedy, ...]) -> Table:
     table = _table("change", "work merged then")
-    for remedy in plan.remedies:
+    for remedy in remedies:
         table.add_row(Text(str(remedy)), percent_text(remedy.fit.merged_share))
     return table
 
 
-def _step_times(plan: Plan) -> Iterator[RenderableType]:
-    smallest = plan.smallest_step_seconds
+def _step_times(tried: Tried) -> Iterator[RenderableType]:
+    smallest = tried.smallest_step_seconds
     if smallest is None:
         yield Text("\nIt does not fit at any step time.")
     elif smallest <= SHORTEST_STEP_SECONDS:
@@ -259,18 +245,19 @@ def _step_times(plan: Plan) -> Iterator[RenderableType]:
         yield Text(
             f"\nIt fits with inner steps of {short_duration_text(smallest)} or longer. Use --step to give step times."
         )
-    if not plan.step_times:
+    if not tried.step_times:
         return
     table = _table("step", "busiest link", "round", "overlap", "work merged", "verdict")
-    for one in plan.step_times:
-        fullest = max(max(use.up_share, use.down_share) for use in one.fit.links)
+    for one in tried.step_times:
+        fullest = max(use.share for use in one.fit.links)
         table.add_row(short_duration_text(one.seconds), _percent(fullest), *_round(one.fit), Text(one.fit.kind.value))
     yield table
 
 
 def _round(fit: Fit) -> tuple[str, ...]:
-    seconds = _NONE if fit.round_seconds is None else short_duration_text(fit.round_seconds)
-    return (seconds, str(fit.overlap), percent_text(fit.merged_share))
+    seconds = None if fit.outcome is None else fit.outcome.round_seconds
+    overlap = _NONE if fit.overlap is None else str(fit.overlap)
+    return (_NONE if seconds is None else short_duration_text(seconds), overlap, percent_text(fit.merged_share))
 
 
 def _advice(advice: Advice) -> str:

@@ -19,11 +19,11 @@ from diloco.cli.simulations.recording import bar_of, claim, costs_of, region_byt
 from diloco.cli.simulations.sweep_page import axis_field, short_names, sweep_page
 from diloco.core.fragments import LayoutError
 from diloco.local.view.units import duration_text, percent_text
-from diloco.plan.fit.situation import SYNCER_LINK, rate_text
+from diloco.plan.situation import SYNCER_LINK, line_rate, rate_text
 from diloco.runtime.files import write_atomically, write_json_atomically
 from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK
 from diloco.simulate.judged import Ending, go_on
-from diloco.simulate.of_world import line_rate, scenario_of
+from diloco.simulate.of_world import scenario_of
 from diloco.simulate.world import Simulation
 from diloco.spec.errors import SpecError
 from diloco.spec.reading.defaults import fill_in

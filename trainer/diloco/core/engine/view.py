@@ -42,6 +42,7 @@ def view(state: EngineState, now: float) -> EngineStatus:
         rounds_in_flight=sum(current.launched_at is not None for current in state.rounds.values()),
         fragments_allowed=state.overlap.allowed,
         merge_seconds=state.merge_seconds.seconds,
+        round_seconds=state.round_seconds.seconds,
         learners=tuple(
             _learner(state, record, times[record.id], now, against=record.id in against)
             for record in everyone

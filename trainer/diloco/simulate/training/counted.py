@@ -12,7 +12,7 @@ from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.sizes import ENCODINGS, F32
 from diloco.learner.mailboxes.residuals import Residual
-from diloco.plan.fit.situation import DOWNLINKS
+from diloco.plan.situation import DOWNLINKS
 from diloco.simulate.training.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 
@@ -59,8 +59,8 @@ def layout_of_sizes(numels: Sequence[int]) -> Layout:
     return Layout(tuple(Fragment(index, (), numel) for index, numel in enumerate(numels)))
 
 
-def counted_work(spec: JobSpec, layout: Layout) -> Work:
-    """Counted training of ``spec`` with a model that has this ``layout``."""
+def counted_work(spec: JobSpec, layout: Layout, *, loaded: bool = False) -> Work:
+    """Counted training of ``spec`` with a model that has this ``layout``; ``loaded``: learners begin with it."""
 
     def new_trainer(learner: str) -> CountedTrainer:
         return CountedTrainer(
@@ -68,7 +68,7 @@ def counted_work(spec: JobSpec, layout: Layout) -> Work:
         )
 
     encoder = CountedEncoder(spec, layout)
-    return Work(CountedModel(spec, layout), new_trainer, lambda _residuals: encoder)
+    return Work(CountedModel(spec, layout, loaded=loaded), new_trainer, lambda _residuals: encoder)
 
 
 class CountedTrainer:
@@ -171,8 +171,10 @@ class CountedEncoder:
 class CountedModel:
     """See `work.GlobalModel`."""
 
-    def __init__(self, spec: JobSpec, layout: Layout) -> None:
+    def __init__(self, spec: JobSpec, layout: Layout, *, loaded: bool = False) -> None:
+        """``loaded``: the initial model takes no bytes."""
         self._layout = layout
+        self._loaded = loaded
         self._downlink = DOWNLINKS[spec.sync.downlink]
         self._versions = [0] * len(layout.fragments)
 
@@ -186,6 +188,8 @@ class CountedModel:
         return _NO_VALUES
 
     def pull_bytes(self, fragment: int, held_version: int | None) -> int:
+        if self._loaded and not self._versions[fragment]:
+            return 0
         has_the_one_before = held_version is not None and held_version == self._versions[fragment] - 1
         encoding = self._downlink if has_the_one_before else F32
         return encoding.payload_bytes(self._layout.fragments[fragment].numel)

@@ -237,6 +237,8 @@ class EngineStatus(StatusPart):
     """Fragments that may currently be in flight."""
     merge_seconds: float | None = None
     """Recent duration of one merge."""
+    round_seconds: float | None = None
+    """The same from the launch of a round until as many learners as the quorum train on its result."""
     learners: tuple[LearnerStatus, ...]
     """Learners that are planned or admitted."""
     inner_steps: int = 0

@@ -1,39 +1,33 @@
-"""Forecasts a job from a short simulation: the share of work that is merged, and when the job is complete.
+"""Forecasts a job from its trial: the share of work that is merged, and when the job is complete.
 
-Queues, waits and leads are the engine's own, simulated for a few intervals without failures. Failures are rarer than
-that: what they cost is drawn from the same process for each learner, without the engine, and added, with the time in
-which too few learners for the quorum are there.
+The trial has no failures, as they are rarer than that: what they cost is drawn from the same process for each learner,
+without the engine, and added, with the time in which too few learners for the quorum are there.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from statistics import variance
 from typing import Final
 
 from diloco.core.sizes import F32
+from diloco.plan.links import link_uses
 from diloco.simulate.failures import Failures, standstills
 from diloco.simulate.of_world import scenario_of
+from diloco.simulate.planning.case import Case
+from diloco.simulate.planning.trial import Trial
 from diloco.simulate.scenario import Scenario
-from diloco.simulate.training.counted import counted_work, layout_of_sizes
-from diloco.simulate.world import Course, Simulation
-from diloco.spec import DiLoCoJob, JobSpec
+from diloco.spec import JobSpec
 from diloco.spec.names.learner_ids import pool_of
 from diloco.world.cost import cost_of
-from diloco.world.model import World
 
-MOST_EVENTS: Final = 150_000
-"""Things that happen in a short simulation, at most: a second or two of computing."""
-_CYCLES: Final = 2
-"""Intervals that are measured, after the first one of all learners."""
 _DRAWS: Final = 40
 _STOPS: Final = 50
 """Standstills of a learner that each draw covers, about."""
 _DEVIATIONS: Final = 1.645
 """Of a normal distribution, from the middle to 5 and 95 %."""
-_ENDLESS_TOKENS: Final = 10**15
 _LEAST_SHARE: Final = 0.01
 
 
@@ -43,11 +37,11 @@ class Forecast:
 
     merged_share: float
     """Share of the learners' time whose work is merged, without failures."""
-    by_pool: Mapping[str, float]
-    """The same of each pool."""
     members_per_merge: float
     computing_share: float
     """Of the learners' time, left by failures and what they lose."""
+    merges: int
+    """Of the whole job, if every learner is in them."""
     seconds: tuple[float, float, float]
     """Until the job is complete, with a chance of 5, 50 and 95 %."""
     cost: float
@@ -56,95 +50,31 @@ class Forecast:
     """Virtual time of the simulation."""
 
 
-def forecast(job: DiLoCoJob, world: World, numels: tuple[int, ...], seed: int = 0) -> Forecast | None:
-    """Simulate shortly; ``numels``: of the model's fragments.
-
-    None: nothing is merged, or intervals and learners are too many to simulate shortly.
-
-    Raises:
-        WorldError: a step time is not known.
-    """
-    spec = job.spec
-    failing = scenario_of(spec, world, sum(numels), seed)
-    scenario = replace(failing, failures={})
-    training = spec.training.model_copy(update={"tokens": _ENDLESS_TOKENS})
-    endless = job.model_copy(update={"spec": spec.model_copy(update={"training": training})})
-    layout = layout_of_sizes(numels)
-    simulation = Simulation(endless, scenario, layout, counted_work(endless.spec, layout))
-    begin = _settled(simulation, spec)
-    if begin is None:
-        return None
-    sent = _sent(simulation)
-    end = _later(simulation, spec, begin.counts.merges + _CYCLES * len(numels))
-    if end is None or end.view.merged_tokens <= begin.view.merged_tokens:
-        return None
-    seconds = end.virtual_seconds - begin.virtual_seconds
-    merged = end.view.merged_tokens - begin.view.merged_tokens
+def forecast_of(case: Case, tried: Trial, seed: int = 0) -> Forecast:
+    """The forecast of a case from its trial; ``seed``: of the draws of failures."""
+    spec = case.spec
+    scenario = scenario_of(spec, case.world, sum(case.numels), seed)
     speeds = {
         learner: spec.pool_of(learner).largest_batch(spec.training)
         * spec.training.sequence_length
         / scenario.profile(learner).step_seconds
         for learner in spec.learner_ids
     }
-    computing, deviation = _computing(spec, failing, speeds, numels, seed)
-    finish = _finish(spec, begin, merged / seconds, computing, deviation)
-    rates = {region: (now - sent.get(region, 0)) / seconds for region, now in _sent(simulation).items()}
+    computing, deviation = _computing(spec, scenario, speeds, case.numels, seed)
+    finish = _finish(case, tried, computing, deviation)
+    pace = (tried.outcome.merges / tried.outcome.seconds) / tried.tokens_per_second
+    left = max(0.0, spec.training.tokens - tried.begin_tokens)
     return Forecast(
-        merged_share=min(1.0, merged / seconds / math.fsum(speeds.values())),
-        by_pool=_shares(begin, end, speeds),
-        members_per_merge=(end.counts.members - begin.counts.members) / (end.counts.merges - begin.counts.merges),
+        merged_share=min(1.0, tried.tokens_per_second / math.fsum(speeds.values())),
+        members_per_merge=tried.members_per_merge,
         computing_share=computing,
+        merges=round(tried.begin_merges + left * pace),
         seconds=finish,
-        cost=cost_of(spec, world, finish[1], {region: rate * finish[1] for region, rate in rates.items()}),
-        simulated_seconds=end.virtual_seconds,
+        cost=cost_of(
+            spec, case.world, finish[1], {region: rate * finish[1] for region, rate in tried.bytes_per_second.items()}
+        ),
+        simulated_seconds=tried.simulated_seconds,
     )
-
-
-def _cycle_seconds(spec: JobSpec, scenario: Scenario) -> float:
-    """An interval of the learner that the schedule counts by: the K-th fastest."""
-    steps = sorted(scenario.profile(learner).step_seconds for learner in spec.learner_ids)
-    return spec.sync.interval * steps[min(spec.sync.quorum, len(steps)) - 1]
-
-
-def _settled(simulation: Simulation, spec: JobSpec) -> Course | None:
-    """The run when every fragment was merged and every learner has trained for an interval; None: it takes too long."""
-    cycle = _cycle_seconds(spec, simulation.scenario)
-    while (course := _later(simulation, spec, spec.sync.fragments)) is not None:
-        slow = (simulation.scenario.profile(one.id).step_seconds for one in course.view.learners)
-        if all(one.steps * each >= cycle for one, each in zip(course.view.learners, slow, strict=True)):
-            return course
-        if not simulation.advance(simulation.now + cycle, MOST_EVENTS):
-            return None
-    return None
-
-
-def _later(simulation: Simulation, spec: JobSpec, merges: int) -> Course | None:
-    """The run when so many merges are made; None: it takes too long."""
-    cycle = _cycle_seconds(spec, simulation.scenario)
-    while simulation.progress.merges < merges:
-        if simulation.events >= MOST_EVENTS or not simulation.advance(simulation.now + cycle, MOST_EVENTS):
-            return None
-    if simulation.events >= MOST_EVENTS:
-        return None
-    course = simulation.course()
-    return replace(course, counts=replace(course.counts))
-
-
-def _sent(simulation: Simulation) -> dict[str, int]:
-    up, down = simulation.traffic.up, simulation.traffic.down
-    return {region: up.get(region, 0) + down.get(region, 0) for region in {*up, *down}}
-
-
-def _shares(begin: Course, end: Course, speeds: Mapping[str, float]) -> dict[str, float]:
-    """By pool: tokens merged of those that its learners could train in the time between."""
-    merged: dict[str, float] = {}
-    possible: dict[str, float] = {}
-    seconds = end.virtual_seconds - begin.virtual_seconds
-    for before, after in zip(begin.view.learners, end.view.learners, strict=True):
-        place = pool_of(after.id)
-        merged[place] = merged.get(place, 0.0) + after.merged_tokens - before.merged_tokens
-        possible[place] = possible.get(place, 0.0) + speeds[after.id] * seconds
-    return {place: min(1.0, merged[place] / tokens) for place, tokens in possible.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +183,14 @@ def _short_of_quorum(
     return short, everywhere, everywhere / begins if begins else 0.0
 
 
-def _finish(
-    spec: JobSpec, begin: Course, tokens_per_second: float, computing: float, deviation: float
-) -> tuple[float, float, float]:
-    left = max(0.0, spec.training.tokens - begin.view.merged_tokens)
+def _finish(case: Case, tried: Trial, computing: float, deviation: float) -> tuple[float, float, float]:
+    left = max(0.0, case.spec.training.tokens - tried.begin_tokens)
+    # Learners receive the model before they begin; one behind a link that is too thin may never have it.
+    loads = (use.learners * use.load_seconds for use in link_uses(case.situation) if not use.too_thin)
+    begin = tried.begin_seconds + max(loads, default=0.0)
 
     def after(share: float) -> float:
-        return begin.virtual_seconds + left / (tokens_per_second * max(_LEAST_SHARE, share))
+        return begin + left / (tried.tokens_per_second * max(_LEAST_SHARE, share))
 
     middle = after(computing)
     spread = _DEVIATIONS * deviation / math.sqrt(middle)

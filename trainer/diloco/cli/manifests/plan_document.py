@@ -5,20 +5,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from diloco.plan.fit.fit import Fit, LinkUse
-from diloco.plan.fit.remedies import LinkRate, Setting, StepTime
-from diloco.plan.needs import RegionNeeds
+from diloco.plan.changes import Change, StepTime
+from diloco.plan.links import LinkUse
 from diloco.plan.plan import Plan
+from diloco.plan.verdict import Fit
+from diloco.simulate.planning.tried import Tried
 from diloco.spec.outer_choice import OuterChoice
 
 
-def document(plan: Plan) -> dict[str, Any]:
+def document(plan: Plan, tried: Tried) -> dict[str, Any]:
     """JSON values. What is unlimited or not known is null; shares are fractions of 1, rates bytes per second."""
-    exchange, fit, needs, outer = plan.situation.exchange, plan.fit, plan.needs, OuterChoice.of(plan.job.spec)
-    advice, beside = plan.advice, plan.data_parallel
+    exchange, fit, outer = plan.situation.exchange, tried.fit, OuterChoice.of(plan.job.spec)
+    advice, beside = tried.advice, plan.data_parallel
     return {
         "job": plan.job.metadata.name,
-        "fits": plan.fits,
+        "fits": fit.fits and not plan.device_too_small,
         "kind": "DeviceTooSmall" if fit.fits and plan.device_too_small else fit.kind.value,
         "reason": fit.reason,
         "model": {
@@ -35,9 +36,10 @@ def document(plan: Plan) -> dict[str, Any]:
             "outer_optimizer": {**outer.optimizer.model_dump(), "reason": outer.reason or None},
             **_schedule(fit),
         },
-        "links": _links(plan),
-        "learners": _learners(plan),
-        "needs": {**asdict(needs), "regions": [_region(one) for one in needs.regions]},
+        "links": _links(plan, fit),
+        "learners": _learners(plan, fit),
+        "needs": asdict(tried.needs),
+        "forecast": None if tried.forecast is None else asdict(tried.forecast),
         "syncer": asdict(plan.syncer),
         "compute": {
             "flops_of_token": plan.flops_of_token or None,
@@ -51,12 +53,12 @@ def document(plan: Plan) -> dict[str, Any]:
                 "changes": _changes(remedy.changes),
                 "merged_share": remedy.fit.merged_share,
             }
-            for remedy in plan.remedies
+            for remedy in tried.remedies
         ],
-        "smallest_step_seconds": plan.smallest_step_seconds,
+        "smallest_step_seconds": tried.smallest_step_seconds,
         "step_times": [
             {"step_seconds": one.seconds, "fits": one.fit.fits, "kind": one.fit.kind.value, **_schedule(one.fit)}
-            for one in plan.step_times
+            for one in tried.step_times
         ],
         "data_parallel": None if beside is None else asdict(beside),
         "recommendation": None
@@ -67,7 +69,7 @@ def document(plan: Plan) -> dict[str, Any]:
             "merged_share": advice.fit.merged_share,
             "measured": asdict(advice.row),
         },
-        "not_measured": plan.not_measured or None,
+        "not_measured": tried.not_measured or None,
         "assumed": list(plan.assumed),
     }
 
@@ -75,15 +77,15 @@ def document(plan: Plan) -> dict[str, Any]:
 def _schedule(fit: Fit) -> dict[str, Any]:
     return {
         "step_seconds": fit.step_seconds,
-        "round_seconds": fit.round_seconds,
+        "round_seconds": None if fit.outcome is None else fit.outcome.round_seconds,
         "overlap_steps": fit.overlap,
         "overlap_needed": fit.overlap_needed,
         "merged_share": fit.merged_share,
     }
 
 
-def _links(plan: Plan) -> list[dict[str, Any]]:
-    uses = {use.name: asdict(use) for use in plan.fit.links}
+def _links(plan: Plan, fit: Fit) -> list[dict[str, Any]]:
+    uses = {use.name: asdict(use) for use in fit.links}
     unknown = dict.fromkeys(field.name for field in fields(LinkUse))
     return [
         {
@@ -102,27 +104,25 @@ def _finite(rate: float) -> float | None:
     return rate if math.isfinite(rate) else None
 
 
-def _learners(plan: Plan) -> list[dict[str, Any]]:
-    fits = {one.name: one for one in plan.fit.groups}
+def _learners(plan: Plan, fit: Fit) -> list[dict[str, Any]]:
+    pools = {} if fit.outcome is None else {pool.name: pool for pool in fit.outcome.pools}
     return [
         {
             "pool": group.name,
             "learners": group.learners,
             "processes": plan.job.spec.pools[group.name].ranks,
             "step_seconds": group.step_seconds,
-            "carried": None if fit is None else fit.carried,
-            "lead_steps": None if fit is None else fit.lead_steps,
-            "in_flight_seconds": None if fit is None else fit.in_flight_seconds,
-            "merged_share": None if fit is None else fit.merged_share,
+            "lead_steps": None if pool is None else pool.lead_steps,
+            "answer_seconds": None if pool is None else pool.answer_seconds,
+            "late_share": None if pool is None else pool.late,
+            "overwritten_share": None if pool is None else pool.overwritten,
+            "waiting_share": None if pool is None else pool.waiting,
+            "merged_share": None if pool is None else pool.merged,
         }
         for group in plan.situation.groups
-        for fit in (fits.get(group.name),)
+        for pool in (pools.get(group.name),)
     ]
 
 
-def _region(one: RegionNeeds) -> dict[str, Any]:
-    return {**asdict(one), "fragments_hidden": one.hidden if one.fragments else None}
-
-
-def _changes(changes: Sequence[Setting | LinkRate | StepTime]) -> list[dict[str, Any]]:
+def _changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
     return [{"step_time_factor": one.factor} if isinstance(one, StepTime) else asdict(one) for one in changes]

@@ -1,4 +1,4 @@
-"""The closed form compared with the engine in virtual time: on links that fit, its predictions come true."""
+"""A trial compared with long runs of the engine in virtual time: what it says of a few intervals goes on."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from diloco.plan.fit.fit import Fit, FitKind, fit
-from diloco.plan.fit.situation import Exchange, LearnerGroup, Situation
-from diloco.simulate import Link, Profile, Scenario
+from diloco.plan.verdict import Fit, FitKind, judge
+from diloco.simulate.of_world import scenario_of
+from diloco.simulate.planning.case import Case
+from diloco.simulate.planning.trial import trial
 from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import Course, simulate_course
-from tests.support.situations import EVEN, NEEDED, link
+from diloco.spec import DiLoCoJob
+from diloco.world.model import World as WorldFile
+from tests.support.situations import EVEN, NEEDED
 from tests.support.small_job import named_job, small_job
 
 SHORT, LONG = 200, 400
@@ -35,36 +38,44 @@ class World:
     staleness_bound_steps: int | None = None
     downlink: str = "F32"
 
-    def situation(self) -> Situation:
-        exchange = Exchange(
-            self.numels, self.interval, self.overlap, self.staleness_bound_steps, self.quorum, "BF16", self.downlink
-        )
-        groups = tuple(
-            LearnerGroup(f"r{index}/p", 1, link(f"r{index}", rate, round_trip), step)
-            for index, (step, rate, round_trip) in enumerate(zip(self.steps, self.rates, self.round_trips, strict=True))
-        )
-        return Situation(exchange, groups, merge_seconds=0.005)
+    def case(self, steps: int = LONG) -> Case:
+        return Case.of(self.job(steps), self.world(), self.numels)
 
     def fit(self) -> Fit:
-        return fit(self.situation())
+        case = self.case()
+        found = trial(case)
+        assert found is not None
+        return judge(case.situation, found.outcome)
 
-    def course(self, steps: int) -> Course:
+    def world(self) -> WorldFile:
+        regions = {
+            f"r{index}": {
+                "link": f"{rate!r}B/s" if math.isfinite(rate) else "unlimited",
+                "roundTripSeconds": round_trip,
+                "pools": {"p": {"stepSeconds": step, "stepDeviation": 0.05}},
+            }
+            for index, (step, rate, round_trip) in enumerate(zip(self.steps, self.rates, self.round_trips, strict=True))
+        }
+        return WorldFile.model_validate({"regions": regions})
+
+    def job(self, steps: int) -> DiLoCoJob:
         sync: dict[str, Any] = {"fragments": len(self.numels), "interval": self.interval, "quorum": self.quorum}
         sync["downlink"] = self.downlink
         if self.overlap is not None:
             sync["overlap"] = self.overlap
         if self.staleness_bound_steps is not None:
             sync["maxStalenessSteps"] = self.staleness_bound_steps
-        regions = [{"name": f"r{index}", "pools": [{"name": "p"}]} for index in range(len(self.steps))]
+        regions = [
+            {"name": f"r{index}", "connections": 64, "pools": [{"name": "p"}]} for index in range(len(self.steps))
+        ]
         tokens = steps * len(self.steps) * 64
         training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
         spec = small_job(regions=regions, sync=sync, training=training)
-        job = named_job("planned", spec)
-        profiles = {
-            f"r{index}/p/0": Profile(step, link=Link(round_trip / 2, min(rate, 1e12)))
-            for index, (step, rate, round_trip) in enumerate(zip(self.steps, self.rates, self.round_trips, strict=True))
-        }
-        scenario = Scenario(profiles, merge_seconds=0.005, deadline_seconds=1e6)
+        return named_job("planned", spec)
+
+    def course(self, steps: int) -> Course:
+        job = self.job(steps)
+        scenario = scenario_of(job.spec, self.world(), sum(self.numels), 1)
         return simulate_course(job, scenario, layout_of_sizes(self.numels))
 
 
@@ -125,12 +136,12 @@ BAD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", GOOD.values(), ids=GOOD)
-def test_what_fits_merges_as_much_as_is_said_and_keeps_the_schedule(world: World) -> None:
+def test_what_fits_goes_on_as_it_began_and_keeps_the_schedule(world: World) -> None:
     found, run = world.fit(), seen(world)
-    assert found.fits
-    assert world.overlap is None or world.overlap >= (found.overlap_needed or 0)
-    for group, share in zip(found.groups, run.shares, strict=True):
-        assert group.merged_share == pytest.approx(share, abs=TOLERANCE)
+    assert found.fits, found.reason
+    assert found.outcome is not None
+    for pool, share in zip(found.outcome.pools, run.shares, strict=True):
+        assert pool.merged == pytest.approx(share, abs=TOLERANCE)
     assert run.members_per_merge > 0.97 * len(world.steps)
     assert run.pace == pytest.approx(1, abs=0.04)
 
@@ -143,10 +154,45 @@ def test_what_does_not_fit_loses_members_or_the_schedule(world: World, kind: Fit
     assert run.members_per_merge < 0.9 * len(world.steps) or run.pace < 0.9
 
 
-def test_whoever_is_beyond_reach_is_left_out_and_costs_the_others_nothing() -> None:
+def test_one_beyond_reach_is_left_out_and_costs_the_others_nothing() -> None:
     world, _ = BAD["one beyond reach"]
     found, run = world.fit(), seen(world)
-    assert [group.carried for group in found.groups] == [False, True, True, True]
+    assert found.outcome is not None
+    assert [pool.late > 0.5 for pool in found.outcome.pools] == [True, False, False, False]
     assert run.shares[0] < 0.1
-    for group, share in zip(found.groups[1:], run.shares[1:], strict=True):
-        assert group.merged_share == pytest.approx(share, abs=TOLERANCE)
+    for pool, share in zip(found.outcome.pools[1:], run.shares[1:], strict=True):
+        assert pool.merged == pytest.approx(share, abs=TOLERANCE)
+
+
+def test_a_learner_whose_step_spans_most_of_an_interval_is_named() -> None:
+    found = World((0.02, 1.0, 1.0, 1.0), ANY, NEAR).fit()
+    assert found.kind is FitKind.ROUND_TOO_LONG
+
+
+def test_lock_step_fits_and_nobody_is_late() -> None:
+    found = GOOD["lock-step"].fit()
+    assert found.fits
+    assert found.outcome is not None
+    assert {pool.late for pool in found.outcome.pools} == {0.0}
+
+
+@pytest.mark.parametrize(("learners", "interval"), [(40, 24), (2, 2000)])
+def test_of_many_learners_and_long_intervals_a_part_tells_the_same(learners: int, interval: int) -> None:
+    """The link is used to the same share in all of them."""
+    shares = []
+    for count, steps in ((2, 24), (learners, interval)):
+        rate = 1.5 * NEEDED * count
+        regions = [{"name": "here", "connections": 64, "pools": [{"name": "p", "learners": count}]}]
+        job = named_job("planned", small_job(regions=regions, sync={"fragments": 24, "interval": steps}))
+        pool = {"stepSeconds": 0.5 * (24 / steps), "stepDeviation": 0.05 * math.sqrt(steps / 24)}
+        world = WorldFile.model_validate({"regions": {"here": {"link": f"{rate}B/s", "pools": {"p": pool}}}})
+        found = trial(Case.of(job, world, EVEN))
+        assert found is not None
+        (one,) = found.outcome.pools
+        assert one.learners == count
+        shares.append(one.merged)
+    assert shares[1] == pytest.approx(shares[0], abs=0.03)
+
+
+def test_a_link_that_lets_nothing_through_is_not_simulated() -> None:
+    assert trial(World(HALF, (0.01 * NEEDED,) * 4, NEAR).case()) is None

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from diloco.plan.fit.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation
+from diloco.plan.situation import SYNCER_LINK, Exchange, LearnerGroup, Link, Situation, rate_text
 from diloco.spec.sync import SyncSpec
 
 
@@ -25,10 +25,9 @@ def exchange(interval: int = 4, bound: int | None = None, quorum: int = 1) -> Ex
     return Exchange((100, 300), interval, None, bound, quorum, "BF16", "F32")
 
 
-def test_bytes_and_steps_of_each_fragment() -> None:
+def test_bytes_of_each_fragment() -> None:
     one = exchange()
     assert (one.up_bytes, one.down_bytes, one.load_bytes) == ((200, 600), (400, 1200), 1600)
-    assert one.due_steps == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +69,9 @@ def test_the_quorums_slowest_learner_tells_the_time(
 ) -> None:
     groups = tuple(LearnerGroup(f"g{at}", 2, WEST, one) for at, one in enumerate(steps))
     assert Situation(exchange(quorum=quorum), groups).quorum_step_seconds == seconds
+
+
+def test_rates_of_links_are_told_in_bits() -> None:
+    told = [rate_text(rate) for rate in (1.0, 1250.0, 12.5e6, 2.5e9)]
+    assert told == ["8 bit/s", "10 kbit/s", "100 Mbit/s", "20 Gbit/s"]
+    assert [rate_text(rate) for rate in (125.0, 125e3, 125e6)] == ["1 kbit/s", "1 Mbit/s", "1 Gbit/s"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from diloco.plan.advice import Advice, advice, not_measured
 from diloco.plan.model_size import model_size
-from diloco.plan.plan import situation_of
+from diloco.simulate.planning.advice import Advice, advice, not_measured
+from diloco.simulate.planning.case import Case
 from diloco.spec import JobSpec, recommendations
 from diloco.spec.recommendations import Recommendation
 from diloco.world.reading import read_world
-from tests.support.small_job import small_job
+from tests.support.small_job import named_job, small_job
 
 WIDE = Recommendation(400, "A", "Muon", 6, "BF16", "F32", 1.0, 0.0, 4.0, 5, 4.0, 0.82)
 NARROW = Recommendation(400, "A", "Muon", 6, "Int4", "Int8", 1.0, 0.0, 4.5, 2, 1.05, 0.82)
@@ -30,7 +30,11 @@ def job(**sync: Any) -> JobSpec:
 
 
 def given(spec: JobSpec, *links: str, steps: tuple[str, ...] = ("*=0.5",)) -> Advice | None:
-    return advice(spec, situation_of(spec, read_world(spec, links, steps), model_size(spec, None)))
+    return advice(case_of(spec, *links, steps=steps))
+
+
+def case_of(spec: JobSpec, *links: str, steps: tuple[str, ...] = ("*=0.5",)) -> Case:
+    return Case.of(named_job("planned", spec), read_world(spec, links, steps), model_size(spec, None).numels)
 
 
 def told(found: Advice | None) -> list[str]:
@@ -48,7 +52,7 @@ def test_the_best_that_was_measured_is_recommended_where_links_carry_it() -> Non
 
 
 def test_a_thinner_link_gets_what_it_carries() -> None:
-    rows = [given(job(), f"*={rate}kbit/s,5ms") for rate in (1200, 400, 270, 50)]
+    rows = [given(job(), f"*={rate}kbit/s,5ms") for rate in (2000, 500, 270, 50)]
     assert [None if found is None else found.row for found in rows] == [WIDE, NARROW, PLAIN, None]
 
 
@@ -97,10 +101,9 @@ def test_what_is_far_from_all_that_was_measured_is_said_to_be(changes: dict[str,
     model = {"builtin": {"preset": changes.get("preset", "pico")}}
     training = {"sequenceLength": 16, "batchSize": 4, "tokens": changes.get("tokens", 100_000)}
     spec = small_job(Path("text"), model=model, training=training, sync={"fragments": 24, "interval": 24})
-    world = read_world(spec, ["*=1Gbit/s,5ms"], ["*=0.5"])
-    situation = situation_of(spec, world, model_size(spec, None))
-    assert advice(spec, situation) is None
-    assert not_measured(spec, situation).endswith(told)
+    case = case_of(spec, "*=1Gbit/s,5ms")
+    assert advice(case) is None
+    assert not_measured(case).endswith(told)
 
 
 def test_without_step_times_nothing_is_recommended() -> None:

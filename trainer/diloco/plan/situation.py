@@ -1,18 +1,22 @@
-"""The input of `fit`: what is exchanged, over which links, between which learners.
+"""What is exchanged, over which links, between which learners.
 
 Values only; they are assumed (``diloco plan``) or measured (a syncer's status).
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil
 from typing import Final, Self
 
-from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.sizes import ENCODINGS, F32
+from diloco.spec import JobSpec
 from diloco.spec.automatic import AUTO
+from diloco.spec.placement import Region
+from diloco.spec.quantities import parse_rate
 from diloco.spec.sync import SyncSpec
+from diloco.world.model import RegionWorld, World
+from diloco.world.rates import bytes_per_second_of
 
 DOWNLINKS: Final = {"F32": F32, "BF16": ENCODINGS["BF16"], "Int8": ENCODINGS["Int8"]}
 """By name in ``sync.downlink``, from the widest to the narrowest."""
@@ -46,16 +50,6 @@ class Link:
     def limited(self) -> bool:
         """Whether connections limit its rate."""
         return self.connections is not None and self.up_bytes_per_second < self.link_bytes_per_second
-
-    def with_connections(self, connections: int) -> Self:
-        """With at least this many, if they limit it."""
-        if self.connections is None or self.connections >= connections:
-            return self
-        rate = self.up_bytes_per_second * connections / self.connections
-        if rate >= self.link_bytes_per_second:
-            connections = ceil(connections * self.link_bytes_per_second / rate)
-            rate = self.link_bytes_per_second
-        return replace(self, up_bytes_per_second=rate, down_bytes_per_second=rate, connections=connections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +112,6 @@ class Exchange:
         """What a learner receives when it joins: every fragment as it is."""
         return sum(F32.payload_bytes(numel) for numel in self.numels)
 
-    @cached_property
-    def due_steps(self) -> tuple[int, ...]:
-        """When each fragment is due for the first time, in steps."""
-        schedule = Schedule(len(self.numels), self.interval, 0)
-        return tuple(schedule.due(step) for step in range(1, len(self.numels) + 1))
-
     @property
     def longest_overlap(self) -> int:
         """The largest possible tau: below an interval, and no more than the staleness bound allows."""
@@ -169,3 +157,38 @@ class Situation:
             links[group.link.name] = group.link
             behind[group.link.name] = behind.get(group.link.name, 0) + group.learners
         return (*((links[name], learners) for name, learners in behind.items()), (self.syncer, self.learners))
+
+
+def situation_of(spec: JobSpec, world: World, numels: Sequence[int]) -> Situation:
+    """The job in its world; ``numels``: parameters of each fragment."""
+    exchange = Exchange.of(spec.sync, tuple(numels))
+    groups = tuple(_groups(spec, world, sum(numels)))
+    syncer = Link(SYNCER_LINK, world.syncer.bytes_per_second, world.syncer.bytes_per_second)
+    merged_bytes = F32.payload_bytes(sum(numels)) / len(numels) * sum(group.learners for group in groups)
+    return Situation(exchange, groups, syncer, merged_bytes / world.syncer.merge_bytes_per_second)
+
+
+def _groups(spec: JobSpec, world: World, parameters: int) -> Iterator[LearnerGroup]:
+    for region in spec.regions:
+        link = _link(region, world.region(region.name))
+        for pool in region.pools:
+            if pool.size:
+                name = f"{region.name}/{pool.name}"
+                tokens = pool.largest_batch(spec.training) * spec.training.sequence_length
+                yield LearnerGroup(name, pool.size, link, world.step_seconds(spec, name, parameters), tokens)
+
+
+def _link(region: Region, given: RegionWorld) -> Link:
+    """A region's link, with what its learners together may and can use of it."""
+    learners = sum(pool.size for pool in region.pools)
+    used = learners * bytes_per_second_of(region.connections, given.round_trip_seconds) if learners else math.inf
+    carried = line_rate(region, given)
+    rate, connections = min(carried, used), region.connections if used < carried else None
+    return Link(region.name, rate, rate, given.round_trip_seconds, connections, carried)
+
+
+def line_rate(region: Region, given: RegionWorld) -> float:
+    """Bytes a second that the link of a region carries, each way: of its rate and the manifest's bound the lower."""
+    if region.bandwidth is None:
+        return given.bytes_per_second
+    return min(given.bytes_per_second, parse_rate(f"{region.name}: bandwidth", region.bandwidth))

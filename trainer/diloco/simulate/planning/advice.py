@@ -1,16 +1,19 @@
 """Recommends the measured training settings (docs/explanation/quality.md) that suit the budget and the links best."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from diloco.plan.fit.fit import Fit, fit
-from diloco.plan.fit.remedies import Setting
-from diloco.plan.fit.situation import Situation
+from diloco.plan.changes import Setting
+from diloco.plan.verdict import Fit
+from diloco.simulate.planning.case import Case
+from diloco.simulate.planning.trial import fit_of
 from diloco.spec import JobSpec
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.recommendations import Recommendation, outside, ranked
 
 COMPARABLE_SHARE = 0.8
 """Settings are comparable if at least this much of the share merged in the measurement is merged here (ours)."""
+
+_EXCHANGED = ("sync.interval", "sync.overlap", "sync.compression", "sync.downlink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,37 +27,42 @@ class Advice:
     fit: Fit
 
 
-def advice(spec: JobSpec, situation: Situation) -> Advice | None:
+def advice(case: Case) -> Advice | None:
     """The measured settings with the lowest loss that fit; None if none do, none is alike, or no step time is known.
 
     A measured loss says little if much less of the work is merged than when it was measured. Such settings are
     recommended only if all are like that, and then those with which the links let most be merged.
     """
-    if situation.quorum_step_seconds is None or not_measured(spec, situation):
+    if case.situation.quorum_step_seconds is None or not_measured(case):
         return None
-    steps = _steps(spec, situation)
-    ways = [(row, result) for row in ranked(steps) if (result := fit(_as_measured(situation, row))).fits]
-    alike = [way for way in ways if _merged_as_measured(way) >= COMPARABLE_SHARE]
-    if not ways:
+    steps = _steps(case)
+    best: tuple[float, Recommendation, Fit] | None = None
+    seen: dict[tuple[Setting, ...], Fit] = {}
+    for row in ranked(steps):
+        changes = tuple(_exchanged(case.spec, row))
+        if changes not in seen:
+            seen[changes] = fit_of(case.changed(changes))
+        if not (found := seen[changes]).fits:
+            continue
+        share = (found.merged_share or 0.0) / row.merged_share
+        if best is None or share > best[0]:
+            best = share, row, found
+        if share >= COMPARABLE_SHARE:
+            break
+    if best is None:
         return None
-    row, result = alike[0] if alike else max(ways, key=_merged_as_measured)
-    return Advice(row, steps, tuple(_changes(spec, row)), result)
+    _, row, found = best
+    return Advice(row, steps, tuple(_changes(case.spec, row)), found)
 
 
-def not_measured(spec: JobSpec, situation: Situation) -> str:
+def not_measured(case: Case) -> str:
     """What sets the job apart from all measured runs, as text; empty: nothing does, or no step time is known."""
-    if situation.quorum_step_seconds is None:
-        return ""
-    return outside(_steps(spec, situation), sum(situation.exchange.numels))
+    return "" if case.situation.quorum_step_seconds is None else outside(_steps(case), sum(case.numels))
 
 
-def _merged_as_measured(way: tuple[Recommendation, Fit]) -> float:
-    row, result = way
-    return (result.merged_share or 0.0) / row.merged_share
-
-
-def _steps(spec: JobSpec, situation: Situation) -> int:
+def _steps(case: Case) -> int:
     """Steps of the learner that the schedule counts by, until the budget is trained."""
+    situation = case.situation
     step_seconds = situation.quorum_step_seconds
     assert step_seconds is not None
     tokens_in_a_step = sum(
@@ -62,16 +70,12 @@ def _steps(spec: JobSpec, situation: Situation) -> int:
         for group in situation.groups
         if group.step_seconds is not None
     )
-    return max(1, round(spec.training.tokens / tokens_in_a_step))
+    return max(1, round(case.spec.training.tokens / tokens_in_a_step))
 
 
-def _as_measured(situation: Situation, row: Recommendation) -> Situation:
-    exchange = situation.exchange
-    overlap = None if exchange.overlap is None or exchange.overlap >= row.interval else exchange.overlap
-    changed = replace(
-        exchange, interval=row.interval, overlap=overlap, compression=row.compression, downlink=row.downlink
-    )
-    return replace(situation, exchange=changed)
+def _exchanged(spec: JobSpec, row: Recommendation) -> list[Setting]:
+    """What of a row decides how it goes on links."""
+    return [one for one in _changes(spec, row) if one.field in _EXCHANGED]
 
 
 def _changes(spec: JobSpec, row: Recommendation) -> list[Setting]:

@@ -1,0 +1,137 @@
+"""Changes of a job or its links, and those after which bytes fit their links. Arithmetic; pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from math import ceil
+from typing import Any, Final
+
+from diloco.core.sizes import ENCODINGS
+from diloco.plan.links import FULL, LinkUse, link_uses, merging_share
+from diloco.plan.situation import DOWNLINKS, Situation, rate_text
+from diloco.plan.verdict import LOST, Fit, FitKind
+
+LONGEST_INTERVAL: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Another value of a field of the manifest."""
+
+    field: str
+    value: str | int | float
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """Another link."""
+
+    link: str
+    bytes_per_second: float
+
+    def __str__(self) -> str:
+        return f"{rate_text(self.bytes_per_second)} on the link {self.link}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Longer inner steps, as by a larger batch."""
+
+    factor: float
+
+    def __str__(self) -> str:
+        return f"inner steps {self.factor:.3g} times as long, as by a larger batch"
+
+
+Change = Setting | LinkRate | StepTime
+
+
+def times_too_much(situation: Situation) -> float:
+    """How many times as much as they can the fullest link carries, or the syncer merges; 1 and less: it fits."""
+    return max(*(use.share for use in link_uses(situation)), merging_share(situation), 0.0) / FULL
+
+
+def encodings(situation: Situation) -> Iterator[tuple[Setting, ...]]:
+    """Narrower encodings that the links carry, the widest first.
+
+    Outer gradients are narrowed first, as error feedback makes up for it.
+    """
+    exchange = situation.exchange
+    ways = product(_from(DOWNLINKS, exchange.downlink), _from(ENCODINGS, exchange.compression))
+    for down, up in [*ways][1:]:
+        narrowed = replace(situation, exchange=replace(exchange, downlink=down, compression=up))
+        if times_too_much(narrowed) <= 1:
+            yield tuple(_encodings(exchange.compression, exchange.downlink, up, down))
+
+
+def narrowest(situation: Situation) -> tuple[Setting, ...]:
+    """The narrowest encodings."""
+    exchange = situation.exchange
+    return tuple(_encodings(exchange.compression, exchange.downlink, [*ENCODINGS][-1], [*DOWNLINKS][-1]))
+
+
+def interval_for(situation: Situation) -> int:
+    """The least interval with which bytes fit their links, and merges into it."""
+    return max(1, ceil(situation.exchange.interval * times_too_much(situation) - 1e-9))
+
+
+def interval_settings(situation: Situation, steps: int) -> tuple[Setting, ...]:
+    """That interval; the staleness bound stays as far beyond it as it is."""
+    bound = situation.exchange.staleness_bound_steps
+    longer = Setting("sync.interval", steps)
+    if bound is None:
+        return (longer,)
+    return longer, Setting("sync.maxStalenessSteps", bound + steps - situation.exchange.interval)
+
+
+def rates_for(situation: Situation, factor: float = 1.0) -> tuple[LinkRate, ...]:
+    """Just enough for each link that is too thin, times ``factor``; without one, all known rates times ``factor``.
+
+    None for links that connections limit: a faster one would carry no more.
+    """
+    uses = [(use, link) for use, (link, _) in zip(link_uses(situation), situation.links, strict=True)]
+    thin = [(use, link) for use, link in uses if use.too_thin]
+    if any(link.limited for _, link in thin):
+        return ()
+    known = [(use, link) for use, link in uses if use.share > 0 and not link.limited]
+    return tuple(
+        LinkRate(link.name, factor * _times(use) * min(link.up_bytes_per_second, link.down_bytes_per_second))
+        for use, link in thin or known
+    )
+
+
+def _times(use: LinkUse) -> float:
+    return use.share / FULL if use.too_thin else 1.0
+
+
+def measured_remedies(situation: Situation, found: Fit) -> Iterator[tuple[Change, ...]]:
+    """Changes that arithmetic on measured values finds, for a running job; each on its own."""
+    exchange, outcome = situation.exchange, found.outcome
+    if found.kind is FitKind.OVERLAP_TOO_SHORT:
+        yield (Setting("sync.overlap", "Auto"),)
+    elif found.kind in (FitKind.LINK_TOO_THIN, FitKind.MERGES_TOO_SLOW):
+        yield from islice(encodings(situation), 1)
+        yield interval_settings(situation, interval_for(situation))
+        if rates := rates_for(situation):
+            yield rates
+        yield (StepTime(times_too_much(situation)),)
+    elif found.kind is FitKind.STALENESS_BOUND_TOO_LOW and found.round_steps:
+        yield (Setting("sync.maxStalenessSteps", exchange.interval + ceil(found.round_steps)),)
+    elif outcome is not None and (share := max((pool.overwritten for pool in outcome.pools), default=0.0)) > LOST:
+        yield interval_settings(situation, ceil(exchange.interval * share / LOST))
+
+
+def _from(names: Any, current: str) -> list[str]:
+    """The current one and narrower ones."""
+    ordered = list(names)
+    return ordered[ordered.index(current) :]
+
+
+def _encodings(compression: str, downlink: str, up: str, down: str) -> Iterator[Setting]:
+    if up != compression:
+        yield Setting("sync.compression", up)
+    if down != downlink:
+        yield Setting("sync.downlink", down)

@@ -1,1 +1,0 @@
-"""Whether links carry a schedule, in closed form, and what helps if not."""
