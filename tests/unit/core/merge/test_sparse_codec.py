@@ -36,7 +36,7 @@ def sent_places(values: Tensor, codec: SparseCodec = TOP_K) -> list[int]:
 def test_the_largest_of_each_group_are_sent_with_their_signs(numel: int, kept: int) -> None:
     codec, values = SparseCodec(replace(ENCODINGS["TopK"], kept=kept)), random(numel)
     made = decoded(codec.encode(values), numel, codec)
-    for group, of_group in zip(values.split(GROUP), made.split(GROUP), strict=True):
+    for group, of_group in zip(torch.split(values, GROUP), torch.split(made, GROUP), strict=True):
         largest = group.abs().topk(math.ceil(len(group) * kept / GROUP)).indices.sort().values
         assert torch.equal(of_group.nonzero().view(-1), largest)
         assert torch.equal(of_group.sign()[largest], group.sign()[largest])
