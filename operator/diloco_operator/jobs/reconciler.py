@@ -22,7 +22,7 @@ from diloco_operator.decide.plan import Plan, PodDeletion
 from diloco_operator.decide.standstill import standstill
 from diloco_operator.jobs.child_writes import ChildWrites
 from diloco_operator.jobs.job_writes import JobGoneError, JobWrites, finalizers, is_going
-from diloco_operator.jobs.jobs import JobKey, Jobs, key_of
+from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours, key_of
 from diloco_operator.jobs.observe.memory import REFUSED_SECONDS, Memory
 from diloco_operator.jobs.observe.observer import Observer
 
@@ -57,7 +57,7 @@ class Controller:
             ApiError: something failed that may succeed later.
         """
         job = self.jobs.get(key)
-        if job is None or (is_going(job) and FINALIZER not in finalizers(job)):
+        if job is None or not is_ours(job) or (is_going(job) and FINALIZER not in finalizers(job)):
             self._forget(key)
             return None
         self.observer.places.use(key, job)
