@@ -5,11 +5,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import package
 import pytest
 import yaml
 
 from diloco import __version__
-from scripts import package
 from tests.support.rendered_chart import helm_template
 
 REPOSITORY = Path(__file__).parents[3]
