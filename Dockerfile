@@ -78,7 +78,6 @@ RUN touch /build/before \
 FROM ${OPERATOR_BASE} AS operator
 ARG COMMIT
 LABEL org.opencontainers.image.title="diloco-operator" \
-      org.opencontainers.image.revision="${COMMIT}" \
       org.opencontainers.image.description="Runs DiLoCoJobs on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=operator-dependencies /dependencies /
@@ -143,7 +142,6 @@ RUN touch /build/before \
 FROM ${TRAINER_BASE} AS trainer
 ARG COMMIT
 LABEL org.opencontainers.image.title="diloco-trainer" \
-      org.opencontainers.image.revision="${COMMIT}" \
       org.opencontainers.image.description="Learners and syncers of DiLoCoJobs, and the diloco program" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=trainer-dependencies /dependencies /

@@ -39,7 +39,7 @@ from diloco_operator.health import Health
 from diloco_operator.jobs.handlers import registry
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.jobs.job_watch import JobWatch
-from diloco_operator.jobs.jobs import JobKey, Jobs
+from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours
 from diloco_operator.jobs.observe.observer import Observer
 from diloco_operator.jobs.observe.places import Places, kept_at_home
 from diloco_operator.jobs.observe.syncer import SyncerClient, new_session
@@ -204,7 +204,7 @@ class Operator:
 
     def elsewhere(self) -> list[str]:
         """In which namespaces it does not act."""
-        namespaces = sorted({key.namespace for key in self.jobs})
+        namespaces = sorted({key.namespace for key, job in self.jobs.items() if is_ours(job)})
         crowded = (f"not acting in {name}: {_CROWDED}" for name in namespaces if self.cache.lacks(name))
         return [*self.namespaces.held_by_others(), *self.namespaces.problems(), *crowded]
 
@@ -260,7 +260,8 @@ class Operator:
         known = (watch.synced.is_set() for watch in self.watches if watch.selection.namespace in (None, key.namespace))
         if not all(known):
             return _UNKNOWN_SECONDS
-        if self.jobs.get(key) is not None:
+        job = self.jobs.get(key)
+        if job is not None and is_ours(job):
             acts, blocked = self.namespaces.acts_in(key.namespace), self.namespaces.refused(key.namespace)
             if acts and self.cache.lacks(key.namespace):
                 blocked = f"namespace {key.namespace}: {_CROWDED}"
@@ -311,7 +312,7 @@ class Operator:
             self.workers.enqueue(key)
 
     def _jobs_in(self, namespace: str) -> list[JobKey]:
-        return [key for key in self.jobs if key.namespace == namespace]
+        return [key for key, job in self.jobs.items() if key.namespace == namespace and is_ours(job)]
 
     def _failed(self, key: Hashable, error: Exception) -> None:
         self.metrics.failed(error)

@@ -55,7 +55,8 @@ def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
         at_the_end.callback(_end, names, minutes)
         for name in names:
             at_the_end.enter_context(cache.using(name))
-        set_up = at_the_end.enter_context(_set_up(*([] if names else ["programs"])))
+        if names:  # without clusters, the targets that want programs build them
+            set_up = at_the_end.enter_context(_set_up())
         env: dict[str, str] = {}
         for step in steps:
             with _timed(step, minutes):
@@ -167,10 +168,10 @@ def _session(
         stderr=None if log is None else subprocess.STDOUT,
         start_new_session=True,
     )
-    # Where each session is a scheduling group, niceness only counts within it (sched(7), 'The autogroup feature').
-    with suppress(OSError):
-        Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness), encoding="ascii")
     try:
+        # Where each session is a scheduling group, niceness only counts within it (sched(7), 'The autogroup feature').
+        with suppress(OSError):
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness), encoding="ascii")
         yield process
     finally:
         _signal(process, ends_by)

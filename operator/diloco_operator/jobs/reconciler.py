@@ -23,7 +23,7 @@ from diloco_operator.decide.standstill import standstill
 from diloco_operator.jobs.child_writes import ChildWrites
 from diloco_operator.jobs.job_metrics import JobSeen
 from diloco_operator.jobs.job_writes import JobGoneError, JobWrites, finalizers, is_going
-from diloco_operator.jobs.jobs import JobKey, Jobs, key_of
+from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours, key_of
 from diloco_operator.jobs.observe.memory import REFUSED_SECONDS, Memory
 from diloco_operator.jobs.observe.observer import Observer
 
@@ -58,7 +58,7 @@ class Controller:
             ApiError: something failed that may succeed later.
         """
         job = self.jobs.get(key)
-        if job is None or (is_going(job) and FINALIZER not in finalizers(job)):
+        if job is None or not is_ours(job) or (is_going(job) and FINALIZER not in finalizers(job)):
             self._forget(key)
             return None
         self.observer.places.use(key, job)
@@ -74,15 +74,15 @@ class Controller:
             return None  # the job is deleted with its namespace, and the watch will report it
 
     def seen(self, key: JobKey) -> JobSeen | None:
-        """A job and what is known of it; None: there is none, or nothing was written of it yet."""
+        """A job and what is known of it; None: there is none, it is not ours, or nothing was written of it yet."""
         job, memory = self.jobs.get(key), self._memories.get(key)
-        if job is None or "status" not in job:
+        if job is None or not is_ours(job) or "status" not in job:
             return None
-        known = (
-            memory if memory is not None and memory.uid == job["metadata"]["uid"] else Memory("", self.observer.clock)
-        )
-        view = known.syncer if isinstance(known.syncer, SyncerStatusView) else None
-        heard_at = self.now() - timedelta(seconds=self.observer.clock() - known.heard_at)
+        uid = job["metadata"]["uid"]
+        if memory is None or memory.uid != uid:
+            memory = Memory(uid, self.observer.clock)
+        view = memory.syncer if isinstance(memory.syncer, SyncerStatusView) else None
+        heard_at = self.now() - timedelta(seconds=self.observer.clock() - memory.heard_at)
         return JobSeen(job, self.observer.places.seen(job), view, heard_at)
 
     async def stand_still(self, key: JobKey, cause: Cause, again_in_seconds: float) -> float:

@@ -92,6 +92,13 @@ def test_a_job_that_is_gone_or_new_has_no_series() -> None:
     assert seen(world) is None
 
 
+def test_of_a_job_of_another_manager_nothing_is_said() -> None:
+    world = training()
+    world.change(managedBy="kueue.x-k8s.io/multikueue")
+    world.watch()
+    assert seen(world) is None
+
+
 def test_of_an_earlier_job_of_the_name_nothing_is_said() -> None:
     world = training()
     job = dict(world.jobs.get(KEY) or {})
