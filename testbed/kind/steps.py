@@ -15,11 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from testbed import prometheus
 from testbed.kind import bed
 from testbed.kind.cache import Cache
 from testbed.kind.commands import Unavailable
@@ -53,7 +55,8 @@ def run(steps: Sequence[str], names: Mapping[str, int]) -> int:
         at_the_end.callback(_end, names, minutes)
         for name in names:
             at_the_end.enter_context(cache.using(name))
-        set_up = at_the_end.enter_context(_set_up(*([] if names else ["programs"])))
+        if names:  # without clusters, the targets that want programs build them
+            set_up = at_the_end.enter_context(_set_up())
         env: dict[str, str] = {}
         for step in steps:
             with _timed(step, minutes):
@@ -82,10 +85,15 @@ def _end(names: Iterable[str], minutes: list[tuple[str, float]]) -> None:
 
 def await_programs() -> None:
     """Build what tests without a cluster want; they skip what cannot be built, and why is said here."""
-    try:
-        bed.programs()
-    except Unavailable as why:
-        sys.stderr.write(f"kind: tests that want an API server or helm will be skipped: {why}\n")
+    wanted: dict[str, Callable[[], object]] = {
+        "an API server or helm": bed.programs,
+        "Prometheus": partial(prometheus.ensure, Cache.of_user()),
+    }
+    for what, get in wanted.items():
+        try:
+            get()
+        except Unavailable as why:
+            sys.stderr.write(f"kind: tests that want {what} will be skipped: {why}\n")
 
 
 def _await_clusters(names: Mapping[str, int]) -> dict[str, str]:
@@ -160,10 +168,10 @@ def _session(
         stderr=None if log is None else subprocess.STDOUT,
         start_new_session=True,
     )
-    # Where each session is a scheduling group, niceness only counts within it (sched(7), 'The autogroup feature').
-    with suppress(OSError):
-        Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness), encoding="ascii")
     try:
+        # Where each session is a scheduling group, niceness only counts within it (sched(7), 'The autogroup feature').
+        with suppress(OSError):
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness), encoding="ascii")
         yield process
     finally:
         _signal(process, ends_by)

@@ -52,6 +52,8 @@ def test_a_killed_learner_costs_only_itself_and_comes_back(job: LocalRun) -> Non
 
 def test_a_learner_frozen_beyond_its_lease_is_fenced_and_rejoins(job: LocalRun) -> None:
     before = job.all_train()
+    # Before its first step a learner may be silent for sync.startupSeconds.
+    job.trains_on(VICTIM, of(before, VICTIM).steps)
     frozen = job.learner(VICTIM)
     frozen.suspend()
     gone = job.wait_for(lambda status: of(status, VICTIM).state == "Absent")

@@ -52,7 +52,7 @@ def test_a_loop_goes_on_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.processes
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("loop", [pytest.param("with_fsdp", marks=pytest.mark.core), "with_trainer", "with_lightning"])
+@pytest.mark.parametrize("loop", ["with_fsdp", "with_trainer", "with_lightning"])
 def test_a_loop_in_several_processes_outlives_the_kill_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:

@@ -111,6 +111,7 @@ def run_in(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_what_was_skipped_or_rerun_is_listed_last_and_in_files(tmp_path: Path) -> None:
     ended = run_in(tmp_path, "--rerun-to=rerun.txt", "--skipped-to=skipped.txt", "-n", "1")
     assert ended.returncode == 1, ended.stdout

@@ -53,6 +53,7 @@ def test_without_failures_it_is_when_the_whole_simulation_ends(rate: str) -> Non
     assert made.merged_share == pytest.approx(fmean(made.by_pool.values()))
 
 
+@pytest.mark.slow
 def test_failures_delay_it_as_much_as_the_engine_with_them_in_the_loop() -> None:
     where = world({"preemptionsPerHour": 12, "recovery": {"meanSeconds": 30}})
     made = found(job(), where)
@@ -63,6 +64,7 @@ def test_failures_delay_it_as_much_as_the_engine_with_them_in_the_loop() -> None
     assert made.seconds[1] > found(job(), world()).seconds[1] * 1.05
 
 
+@pytest.mark.slow
 def test_a_quorum_of_all_waits_for_each_that_fails() -> None:
     where = world({"stepSeconds": 5, "preemptionsPerHour": 6, "recovery": {"meanSeconds": 150}})
     given = job(steps=1200, quorum=4, fragments=6)

@@ -113,6 +113,7 @@ def test_lock_step_waits_for_the_slowest_and_decoupled_training_does_not(run: Ru
     assert decoupled.virtual_seconds < 0.7 * lock_step.virtual_seconds
 
 
+@pytest.mark.slow
 def test_a_slow_learner_brings_less_and_is_still_merged(run: Run) -> None:
     outcome = run(Scenario({THIRD: Profile(step_seconds=1.0)}))
     assert 0 < learner(outcome, THIRD).merged_tokens < 0.7 * learner(outcome, FIRST).merged_tokens
@@ -127,6 +128,7 @@ def test_a_killed_learner_resumes_from_its_checkpoint_while_others_train(run: Ru
     assert learner(outcome, SECOND).blocked_fraction == 0.0
 
 
+@pytest.mark.slow
 def test_a_learner_that_never_comes_back_does_not_stop_the_job(run: Run) -> None:
     outcome = run(Scenario(faults=(Kill(FIRST, 5.0, restart_after_seconds=None),)))
     assert outcome.view.complete

@@ -81,6 +81,7 @@ def test_the_tape_of_a_model_with_a_split_embedding_replays(tmp_path: Path) -> N
     assert report.ok, report.problems
 
 
+@pytest.mark.slow
 def test_a_tape_of_twelve_billion_parameters_replays_in_little_memory(tmp_path: Path) -> None:
     layout = partition([TensorSpec(f"part.{index}", (500, 1_000_000), embedding=False) for index in range(24)], 24)
     assert layout.numel == 12_000_000_000

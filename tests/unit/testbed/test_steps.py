@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed import prometheus
 from testbed.kind import bed, steps
 from testbed.kind.commands import Unavailable
 from testbed.kind.waiting import wait_until
@@ -29,6 +30,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "executable", "true")
     monkeypatch.setattr(bed, "programs", lambda: None)
+    monkeypatch.setattr(prometheus, "ensure", lambda _: None)
     names: list[str] = []
     monkeypatch.setattr(bed, "end_of_use", names.append)
     # A run ends by ignoring them, as its process is to end.
@@ -101,9 +103,11 @@ def test_nothing_is_left_by_steps_that_are_interrupted(tmp_path: Path, number: s
     )
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=env) as process:
-        sessions = [_session(tmp_path / name) for name in ("long.pid", "set-up.pid")]
-        process.send_signal(number)
-        assert process.wait(30) != 0
+        try:
+            sessions = [_session(tmp_path / name) for name in ("long.pid", "set-up.pid")]
+        finally:
+            process.send_signal(number)
+        assert process.wait(60) != 0
     wait_until(lambda: not any(map(_is_there, sessions)), "the sessions' ends")
 
 
@@ -116,4 +120,4 @@ def _is_there(session: int) -> bool:
 
 
 def _session(file: Path) -> int:
-    return os.getsid(int(wait_until(lambda: file.exists() and file.read_text(encoding="utf-8"), file.name, 30)))
+    return os.getsid(int(wait_until(lambda: file.exists() and file.read_text(encoding="utf-8"), file.name, 100)))

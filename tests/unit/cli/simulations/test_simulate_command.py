@@ -99,6 +99,7 @@ def test_a_time_to_simulate_ends_it_with_an_estimate(
     assert document["simulation"]["ending"] == "TimeUp"
     assert document["simulation"]["finish_seconds"] > 20
     assert document["simulation"]["finish_cost"] > document["simulation"]["cost"]
+    assert document["tokens"] > 0  # although the engine counts none before sync.startupSeconds are over
 
 
 def test_a_sweep_simulates_every_combination(files: tuple[str, str, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +119,24 @@ def test_a_sweep_simulates_every_combination(files: tuple[str, str, Path], capsy
     page = (out / "sweep.html").read_text()
     assert page.count("<svg") == 5
     assert "link 1Gbit/s" in page
+
+
+def test_a_sweep_has_the_defaults_that_the_operator_passes_on(
+    files: tuple[str, str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, world, out = files
+    passed = """metadata: {name: simulated, annotations: {diloco.dev/defaults: '{"spec.sync": {"quorum": 3}}'}}"""
+    Path(job).write_text(Path(job).read_text().replace("metadata: {name: simulated}", passed))
+    arguments = ["simulate", job, "--world", world, "--output", str(out), "--json"]
+    assert execute(arguments) == 0
+    once = json.loads(capsys.readouterr().out)
+    assert once["quorum_wanted"] == 3
+    assert execute([*arguments, "--sweep", "sync.interval=6"]) == 0
+    (swept,) = json.loads(capsys.readouterr().out)
+    assert swept["finish_seconds"] == once["simulation"]["finish_seconds"]
+    assert execute([*arguments, "--sweep", "sync.quorum=1"]) == 0
+    (other,) = json.loads(capsys.readouterr().out)
+    assert other["finish_seconds"] != swept["finish_seconds"]
 
 
 def test_the_busiest_link_is_the_fullest_one_in_its_fuller_direction(

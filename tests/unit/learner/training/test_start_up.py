@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 TRAINS = """
 import torch
 from diloco.learner.training.optimizers.optimizer import NamedOptimizer
@@ -34,6 +36,7 @@ def loaded(*codes: str) -> list[set[str]]:
     return [set(line.split()) for line in told.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_process_of_a_job_loads_no_other_commands_fsdp_or_compiler() -> None:
     begun, *later = loaded(STARTS, LAYS_OUT, TRAINS)
     commands = {name for name in begun if name.startswith("diloco.cli.")}

@@ -13,7 +13,7 @@ from diloco.local.report.history import Life, RunHistory, Stretch
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
 from diloco.local.report.summary import closing_table, summarize
-from diloco.local.report.timeline import RunClock, Turn, faults, spans
+from diloco.local.report.timeline import RunClock, Turn, faults, spans, thinned
 from diloco.local.time_classes import WORDS
 from diloco.spec import parse_job
 from diloco.spec.status.syncer import BytesByKind, RegionBytes
@@ -219,6 +219,46 @@ def test_what_is_kept_of_a_long_run_is_bounded(layout: Layout, monkeypatch: pyte
         assert seconds == sorted(seconds)
         assert kept is learner.blocked or seconds[-1] - seconds[0] > 150
     assert history.samples[-1].seconds == pytest.approx(history.seconds)
+
+
+def test_of_many_absences_the_longer_half_is_kept() -> None:
+    turns = [(0.0, Turn.STARTED), (1.0, Turn.TRAINS)]
+    for number in range(1, 11):
+        back = 10.0 * number + (5.0 if number % 2 else 0.5)
+        turns += [(10.0 * number, Turn.ENDED), (back, Turn.STARTED), (back + 0.1, Turn.TRAINS)]
+    life = spans(thinned(turns), 120.0)
+    assert [span.start for span in life if span.life is Life.DOWN] == [10.0, 30.0, 50.0, 70.0, 90.0]
+    assert spans(thinned(turns[::-1]), 120.0) == life
+
+
+def test_the_turns_of_a_process_are_bounded(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.local.report.history_builder._MOST_TURNS", 20)
+    builder = HistoryBuilder(parse_job(JOB), layout, [Entry("run", "", START), Entry("end", "", START + 1000)])
+    for number in range(100):
+        builder.process_changed(LEARNER, 10.0 * number, "")
+        builder.process_changed(LEARNER, 10.0 * number + 5, "preempted")
+    life = builder.history().learners[0].life
+    assert 5 <= len(life) <= 20
+    assert life[-1].start == 995.0
+
+
+def test_of_a_process_that_never_trains_the_later_turns_are_kept() -> None:
+    turns = [(float(at), Turn.STARTED if at % 2 else Turn.ENDED) for at in range(10)]
+    assert thinned(turns) == turns[5:]
+
+
+@pytest.mark.parametrize("event", ["end", "exit", "give_up", "pause", "cut"])
+def test_a_damaged_entry_of_the_journal_is_one_incident(layout: Layout, event: str) -> None:
+    journal = [
+        Entry("run", "", START),
+        Entry(event, "east/a/0", START + 1),
+        Entry("kill", "east/a/0", START + 2, {"seconds": "long"}),
+        Entry("alive", "", START + 3, {"bytes_by_region": [{"region": 1}]}),
+    ]
+    history = HistoryBuilder(parse_job(JOB), layout, journal).history()
+    assert history.incidents[0].text == f"entry '{event}' of the supervisor's journal is damaged"
+    assert history.region_samples == ()
+    assert all(one.seconds == 0.0 for one in history.faults)
 
 
 def test_a_tape_without_its_front_gives_the_history_of_the_rest(layout: Layout) -> None:

@@ -96,6 +96,7 @@ def test_without_its_newest_merges_the_counts_are_lower_and_whole(tmp_path: Path
     assert merged <= found <= merged + withheld + 200.0, (merged, withheld)
 
 
+@pytest.mark.slow
 def test_of_a_job_that_was_over_the_end_is_kept_only_with_all_merges(tmp_path: Path) -> None:
     job = make_job()
     run = killed(tmp_path, job, after=2000)

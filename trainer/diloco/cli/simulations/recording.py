@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 from typing import Any, Final
 
@@ -158,6 +159,8 @@ def simulate_once(inputs: Inputs, folder: Path, console: Console) -> Simulated:
     builder.ends()
     builder.bytes_by_region = region_bytes(spec, simulation.traffic)
     history = builder.history()
+    if not history.merged_tokens:  # the engine counts none before all learners have begun
+        history = replace(history, merged_tokens=fsum(one.merged_tokens for one in history.learners))
     if not inputs.train:  # nothing was computed, so there are no losses
         without = tuple(replace(one, losses=()) for one in history.learners)
         history = replace(history, evaluations=(), learners=without)

@@ -26,6 +26,7 @@ from diloco.simulate.judged import Ending, go_on
 from diloco.simulate.of_world import line_rate, scenario_of
 from diloco.simulate.world import Simulation
 from diloco.spec.errors import SpecError
+from diloco.spec.reading.defaults import fill_in
 from diloco.spec.reading.document import Json, read_document
 from diloco.spec.reading.load import job_from, read_manifest
 from diloco.spec.status.syncer import RegionBytes
@@ -103,6 +104,7 @@ def simulate_all(
     if (runs := math.prod(len(one.values) for one in swept)) > MOST_RUNS:
         raise SweepError(f"--sweep: {runs} combinations are too many; use at most {MOST_RUNS}")
     document = read_document(read_manifest(manifest), str(manifest))
+    fill_in(document)
     ways = [dict(zip(names, values, strict=True)) for values in product(*(one.values for one in swept))]
     varied = [(way, _with(inputs, document, way)) for way in ways]
     claim(folder)

@@ -39,6 +39,7 @@ from diloco.local.report.timeline import (
     region_samples,
     spans,
     stretches,
+    thinned,
     turns,
 )
 from diloco.local.targets import SYNCER
@@ -57,6 +58,8 @@ _MOST_INCIDENTS = 10_000
 """Incidents that are kept, the first ones, and recoveries, the latest (ours)."""
 _MOST_POINTS = 20_000
 """Samples, losses of a learner, merges or waits of a learner that are kept; beyond it every second one goes (ours)."""
+_MOST_TURNS = 6000
+"""Changes of a process's state that are kept; beyond it the shorter half of its absences goes (ours)."""
 
 
 @dataclass(slots=True)
@@ -143,7 +146,7 @@ class HistoryBuilder:
         """An epoch begins at ``seconds`` of the run, with the engine at ``now``; ``passed`` and ``ends`` follow."""
         self._epoch = _Epoch(engine, now, engine.recoveries.count, dict(self._left_out))
         self._roll_back(engine.view(now))
-        self._turns[SYNCER].append((seconds, Turn.TRAINS))
+        self._turned(SYNCER, seconds, Turn.TRAINS)
 
     def passed(self, event: Event, actions: Sequence[Action], now: float, seconds: float) -> None:
         """The epoch's engine has received an event at ``now``, which is at ``seconds`` of the run."""
@@ -179,9 +182,15 @@ class HistoryBuilder:
 
     def process_changed(self, process: str, seconds: float, ended: str) -> None:
         """A process of a run without a journal has started or, if ``ended`` says why, ended."""
-        self._turns[process].append((seconds, Turn.ENDED if ended else Turn.STARTED))
+        self._turned(process, seconds, Turn.ENDED if ended else Turn.STARTED)
         if ended:
             self._note([Incident(seconds, process, ended)])
+
+    def _turned(self, process: str, seconds: float, turn: Turn) -> None:
+        known = self._turns[process]
+        known.append((seconds, turn))
+        if len(known) > _MOST_TURNS:
+            self._turns[process] = thinned(known)
 
     def _note(self, incidents: Sequence[Incident]) -> None:
         """Keep these incidents, unless there are too many for a report."""
@@ -270,7 +279,7 @@ class HistoryBuilder:
                 ask.members = len(action.members)
                 ask.behind = max(action.version - 1 - member.base_version for member in action.members)
             elif isinstance(action, Admit):
-                self._turns[action.learner].append((seconds, Turn.LOST))
+                self._turned(action.learner, seconds, Turn.LOST)
 
     def _event(self, event: Event, seconds: float) -> None:
         if isinstance(event, StepReported):
@@ -282,9 +291,9 @@ class HistoryBuilder:
                 self._blocked[event.learner].append(Stretch(max(0.0, end - blocked), end))
                 self._thin_blocked(event.learner)
         elif isinstance(event, LearnerReady):
-            self._turns[event.learner].append((seconds, Turn.TRAINS))
+            self._turned(event.learner, seconds, Turn.TRAINS)
         elif isinstance(event, LearnerLeft):
-            self._turns[event.learner].append((seconds, Turn.LOST if self._epoch.over is None else Turn.OVER))
+            self._turned(event.learner, seconds, Turn.LOST if self._epoch.over is None else Turn.OVER)
         elif isinstance(event, Merged):
             self._merged(event, seconds)
 

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal
 from diloco.local.chaos.spec import Fault, FaultKind
@@ -124,6 +125,21 @@ def _close(states: list[Span], process: _Process, since: float, until: float) ->
         states.append(Span(since, until, life))
 
 
+def thinned(turns: Iterable[tuple[float, Turn]]) -> list[tuple[float, Turn]]:
+    """Fewer turns: without the shorter half of the absences, in which the process then seems to train.
+
+    Of one that never trains, the later half.
+    """
+    ordered = sorted(turns, key=lambda item: item[0])
+    trains = [place for place, (_, turn) in enumerate(ordered) if turn is Turn.TRAINS]
+    # An absence: the turns after one TRAINS up to the next.
+    absences = sorted(pairwise(trains), key=lambda ends: ordered[ends[1]][0] - ordered[ends[0] + 1][0])
+    if not absences:
+        return ordered[len(ordered) // 2 :]
+    gone = {place for begin, end in absences[: (len(absences) + 1) // 2] for place in range(begin + 1, end + 1)}
+    return [turn for place, turn in enumerate(ordered) if place not in gone]
+
+
 _SIMPLE_TURNS = {"start": Turn.STARTED, "pause": Turn.PAUSED, "continue": Turn.CONTINUED}
 
 
@@ -175,14 +191,26 @@ def faults(journal: Sequence[Entry], clock: RunClock) -> tuple[Fault, ...]:
 def _fault(entries: Sequence[Entry], clock: RunClock) -> Fault:
     first, victims = entries[0], tuple(entry.process for entry in entries)
     target = shortlist(list(victims), MOST_NAMES)
-    seconds = float(first.details.get("seconds", 0.0))
-    return Fault(FaultKind(first.event), target, victims, at_seconds=clock.seconds(first.time), seconds=seconds)
+    seconds = first.details.get("seconds")
+    lasting = float(seconds) if isinstance(seconds, int | float) else 0.0
+    return Fault(FaultKind(first.event), target, victims, at_seconds=clock.seconds(first.time), seconds=lasting)
 
 
 def region_samples(journal: Sequence[Entry], clock: RunClock) -> tuple[RegionSample, ...]:
     """The syncer's byte counts that the supervisor has noted now and then."""
-    noted = ((clock.seconds(entry.time), entry.details.get("bytes_by_region")) for entry in journal)
-    return tuple(RegionSample(at, _COUNTS.validate_python(counts)) for at, counts in noted if counts)
+    return tuple(
+        RegionSample(clock.seconds(entry.time), counts)
+        for entry in journal
+        if (counts := _counts(entry.details.get("bytes_by_region")))
+    )
+
+
+def _counts(noted: object) -> tuple[RegionBytes, ...]:
+    """None if they are damaged."""
+    try:
+        return _COUNTS.validate_python(noted) if noted else ()
+    except ValidationError:
+        return ()
 
 
 def computing(journal: Sequence[Entry]) -> str:
@@ -251,7 +279,10 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 def _text(entry: Entry) -> str:
     text = _TEXTS.get(entry.event)
-    return "" if text is None else text(entry.details)
+    try:
+        return "" if text is None else text(entry.details)
+    except (KeyError, TypeError, ValueError):
+        return f"entry {entry.event!r} of the supervisor's journal is damaged"
 
 
 def _expected(details: Mapping[str, Any]) -> bool:
