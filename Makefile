@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core check-quick programs test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality scale published mutants benchmarks clean
+.PHONY: help install demo report-png check test test-e2e test-all test-units test-quick test-processes check-all test-ci test-core check-quick programs test-clusters test-one-cluster test-alone test-shared test-faults test-owners soak kind-up kind-demo kind-down lint format proto docs reference reasons metrics crd chart-values pod-fields quality scale published mutants benchmarks package clean
 
 help: ## List targets
 	@echo "make TARGET, with TARGET one of"
@@ -179,6 +179,9 @@ benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/
 	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 	PYTHONPATH=benchmarks $(BIN)/python -m support.compare build/benchmarks benchmarks/results
+
+package: $(STAMP) ## The wheel and the chart, into build/package (PACKAGE='--registry REGISTRY/TEAM': the chart names its images)
+	PYTHONPATH=. $(BIN)/python scripts/package.py $(PACKAGE)
 
 clean: ## Remove what was made, .venv and demo-output/ included
 	rm -rf .venv build demo-output .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

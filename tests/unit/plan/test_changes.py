@@ -45,6 +45,7 @@ def test_a_thin_link_is_helped_by_encoding_interval_rate_or_longer_steps() -> No
     [
         (0.4, {"downlink": "Int8"}, "sync.compression: Int8"),
         (0.3, {}, "sync.compression: Int8 and sync.downlink: Int8"),
+        (0.6, {"compression": "TopK"}, "sync.downlink: BF16"),
     ],
 )
 def test_encodings_are_narrowed_no_more_than_is_needed_and_up_first(

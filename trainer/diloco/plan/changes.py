@@ -6,9 +6,8 @@ from itertools import islice, product
 from math import ceil
 from typing import Any, Final
 
-from diloco.core.sizes import ENCODINGS
 from diloco.plan.links import FULL, LinkUse, link_uses, merging_share
-from diloco.plan.situation import DOWNLINKS, Situation, rate_text
+from diloco.plan.situation import DOWNLINKS, UPLINKS, Situation, rate_text
 from diloco.plan.verdict import LOST, Fit, FitKind
 
 LONGEST_INTERVAL: Final = 1_000_000
@@ -60,7 +59,7 @@ def encodings(situation: Situation) -> Iterator[tuple[Setting, ...]]:
     Outer gradients are narrowed first, as error feedback makes up for it.
     """
     exchange = situation.exchange
-    ways = product(_from(DOWNLINKS, exchange.downlink), _from(ENCODINGS, exchange.compression))
+    ways = product(_from(DOWNLINKS, exchange.downlink), _from(UPLINKS, exchange.compression))
     for down, up in [*ways][1:]:
         narrowed = replace(situation, exchange=replace(exchange, downlink=down, compression=up))
         if times_too_much(narrowed) <= 1:
@@ -70,7 +69,8 @@ def encodings(situation: Situation) -> Iterator[tuple[Setting, ...]]:
 def narrowest(situation: Situation) -> tuple[Setting, ...]:
     """The narrowest encodings."""
     exchange = situation.exchange
-    return tuple(_encodings(exchange.compression, exchange.downlink, [*ENCODINGS][-1], [*DOWNLINKS][-1]))
+    up = _from(UPLINKS, exchange.compression)[-1]
+    return tuple(_encodings(exchange.compression, exchange.downlink, up, [*DOWNLINKS][-1]))
 
 
 def interval_for(situation: Situation) -> int:
@@ -127,7 +127,7 @@ def measured_remedies(situation: Situation, found: Fit) -> Iterator[tuple[Change
 def _from(names: Any, current: str) -> list[str]:
     """The current one and narrower ones."""
     ordered = list(names)
-    return ordered[ordered.index(current) :]
+    return ordered[ordered.index(current) :] if current in ordered else [current]
 
 
 def _encodings(compression: str, downlink: str, up: str, down: str) -> Iterator[Setting]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Self
 
-from diloco.core.sizes import ENCODINGS, F32
+from diloco.core.sizes import ENCODINGS, F32, encoding_of
 from diloco.spec import JobSpec
 from diloco.spec.automatic import AUTO
 from diloco.spec.placement import Region
@@ -20,6 +20,8 @@ from diloco.world.rates import bytes_per_second_of
 
 DOWNLINKS: Final = {"F32": F32, "BF16": ENCODINGS["BF16"], "Int8": ENCODINGS["Int8"]}
 """By name in ``sync.downlink``, from the widest to the narrowest."""
+UPLINKS: Final = tuple(name for name, encoding in ENCODINGS.items() if not encoding.kept)
+"""In ``sync.compression``, from the widest to the narrowest; without TopK, which costs loss in short runs."""
 SYNCER_LINK: Final = "of the syncer"
 """Name of the syncer's own link; no region can have it."""
 
@@ -83,6 +85,8 @@ class Exchange:
     """A name of `sizes.ENCODINGS`."""
     downlink: str
     """A name of `DOWNLINKS`."""
+    density: float | None = None
+    """Of TopK; None: the default."""
 
     @classmethod
     def of(cls, sync: SyncSpec, numels: tuple[int, ...]) -> Self:
@@ -95,12 +99,13 @@ class Exchange:
             quorum=sync.quorum,
             compression=sync.compression,
             downlink=sync.downlink,
+            density=sync.density,
         )
 
     @cached_property
     def up_bytes(self) -> tuple[int, ...]:
         """A learner's outer gradient of each fragment."""
-        return tuple(ENCODINGS[self.compression].payload_bytes(numel) for numel in self.numels)
+        return tuple(encoding_of(self.compression, self.density).payload_bytes(numel) for numel in self.numels)
 
     @cached_property
     def down_bytes(self) -> tuple[int, ...]:
