@@ -54,7 +54,7 @@ def test_faster_links_are_never_used_more(world: Situation, times: float) -> Non
 
 
 @given(situations())
-def test_with_the_interval_or_encodings_that_arithmetic_finds_it_judges_that_bytes_fit(world: Situation) -> None:
+def test_bytes_fit_with_the_interval_or_encodings_that_arithmetic_finds(world: Situation) -> None:
     too_much = (FitKind.LINK_TOO_THIN, FitKind.MERGES_TOO_SLOW)
     assert (judge(world, None).kind in too_much) == (times_too_much(world) > 1)
     for changes in encodings(world):

@@ -59,7 +59,7 @@ def test_no_encoding_is_narrow_enough_for_a_link_that_is_far_too_thin() -> None:
 
 
 @pytest.mark.parametrize("use", [1.01, 1.4, 20.0])
-def test_with_the_interval_rates_and_steps_for_them_bytes_fit_and_with_less_they_do_not(use: float) -> None:
+def test_bytes_just_fit_with_the_interval_and_the_rates_that_are_found(use: float) -> None:
     thin = between((use, 0.1), (0.5, 0.5), (0.0, 0.0))
     for more, fits in ((0, True), (-1, False)):
         exchange = replace(thin.exchange, interval=interval_for(thin) + more)

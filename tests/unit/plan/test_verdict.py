@@ -114,7 +114,7 @@ def test_a_set_overlap_must_let_merges_be_made_as_they_are_due(overlap: int | No
     ("numels", "interval", "steps", "needed"),
     [((4000,) * 24, 24, 1.0, 0), ((4000,) * 24, 24, 1.1, 2), ((4000,) * 4, 24, 6.2, 7), ((4000,) * 24, 6, 0.9, 1)],
 )
-def test_an_overlap_lets_as_many_fragments_be_under_way_as_are_due_meanwhile(
+def test_an_overlap_holds_as_many_fragments_as_are_due_meanwhile(
     numels: tuple[int, ...], interval: int, steps: float, needed: int
 ) -> None:
     assert judge(situation(numels=numels, interval=interval), outcome(steps=steps)).overlap_needed == needed

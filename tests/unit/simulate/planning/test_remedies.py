@@ -37,7 +37,7 @@ def test_a_thin_link_is_helped_by_encoding_interval_rate_or_longer_steps() -> No
     }
 
 
-def test_a_link_too_thin_for_every_encoding_gets_a_longer_interval_with_the_narrowest() -> None:
+def test_a_link_too_thin_for_any_encoding_gets_a_longer_interval() -> None:
     told = words(World(HALF, (0.05 * NEEDED,) * 4, NEAR))
     assert told["Encoding"].startswith("sync.compression: Int4, sync.downlink: Int8 and sync.interval: 1")
 
