@@ -57,7 +57,7 @@ def test_no_item_of_a_list_is_given_defaults() -> None:
 
 
 def test_no_rule_in_a_list_compares_numbers_or_words_at_full_length() -> None:
-    """Kubernetes 1.29 to 1.33 refuse such rules: they count each value as 3 MB long."""
+    """Kubernetes 1.33 refuses such rules: it counts each value as 3 MB long."""
     schema = job_schema()
     mixed = [place for place, field in places(schema) if "[]." in place and field.get("x-kubernetes-int-or-string")]
     assert {"spec.regions[].pools[].batchSize", "spec.regions[].pools[].storage.size"} <= set(mixed)

@@ -125,7 +125,7 @@ def _keep_fields(node: Schema, path: str, key: str = "") -> None:
 def _same(field: str, *, in_lists: bool = False) -> str:
     """That ``field`` of an object is as it was; its whole path but for the last part is always there.
 
-    ``in_lists`` compares lists that have it alone. Up to Kubernetes 1.33 a field of numbers and words counts as 3 MB
+    ``in_lists`` compares lists that have it alone. In Kubernetes 1.33 a field of numbers and words counts as 3 MB
     long, whatever its ``maxLength``, and a comparison in each pool costs more than all rules may.
     """
     now, before = (f"[{one}.{field}]" if in_lists else f"{one}.{field}" for one in ("self", "oldSelf"))
