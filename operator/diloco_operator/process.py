@@ -9,7 +9,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -37,8 +37,9 @@ from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.reconcile import needs_pods, reconcile
 from diloco_operator.health import Health
 from diloco_operator.jobs.handlers import registry
+from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.jobs.job_watch import JobWatch
-from diloco_operator.jobs.jobs import JobKey, Jobs
+from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours
 from diloco_operator.jobs.observe.observer import Observer
 from diloco_operator.jobs.observe.places import Places, kept_at_home
 from diloco_operator.jobs.observe.syncer import SyncerClient, new_session
@@ -180,6 +181,11 @@ class Operator:
             self.namespaces.leave(key.namespace)
         self.workers.enqueue(key)
 
+    def seen(self) -> Iterator[JobSeen]:
+        """The jobs that this process looks after."""
+        found = (self.controller.seen(key) for key in self.jobs if self.namespaces.is_own(key.namespace))
+        return (one for one in found if one is not None)
+
     def ages(self) -> dict[str, float]:
         """Seconds since each watch was last known to work."""
         now = time.monotonic()
@@ -198,7 +204,7 @@ class Operator:
 
     def elsewhere(self) -> list[str]:
         """In which namespaces it does not act."""
-        namespaces = sorted({key.namespace for key in self.jobs})
+        namespaces = sorted({key.namespace for key, job in self.jobs.items() if is_ours(job)})
         crowded = (f"not acting in {name}: {_CROWDED}" for name in namespaces if self.cache.lacks(name))
         return [*self.namespaces.held_by_others(), *self.namespaces.problems(), *crowded]
 
@@ -254,7 +260,8 @@ class Operator:
         known = (watch.synced.is_set() for watch in self.watches if watch.selection.namespace in (None, key.namespace))
         if not all(known):
             return _UNKNOWN_SECONDS
-        if self.jobs.get(key) is not None:
+        job = self.jobs.get(key)
+        if job is not None and is_ours(job):
             acts, blocked = self.namespaces.acts_in(key.namespace), self.namespaces.refused(key.namespace)
             if acts and self.cache.lacks(key.namespace):
                 blocked = f"namespace {key.namespace}: {_CROWDED}"
@@ -305,7 +312,7 @@ class Operator:
             self.workers.enqueue(key)
 
     def _jobs_in(self, namespace: str) -> list[JobKey]:
-        return [key for key in self.jobs if key.namespace == namespace]
+        return [key for key, job in self.jobs.items() if key.namespace == namespace and is_ours(job)]
 
     def _failed(self, key: Hashable, error: Exception) -> None:
         self.metrics.failed(error)
@@ -357,6 +364,7 @@ async def operate(
                 loop_lag_seconds=lambda: heartbeat.lag_seconds,
             )
         )
+        metrics.registry.register(JobMetrics(operator.seen))
         await kopf.operator(
             registry=registry,
             memo=kopf.Memo(operator=operator),  # kopf copies a memo for each job, but not what is in it

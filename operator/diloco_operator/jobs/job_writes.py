@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from diloco.spec.job import MANAGER
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import REFUSED, ApiError, ConflictError, NotFoundError
 from diloco_operator.api_server.kinds import EVENT, JOB, Object
@@ -18,7 +19,6 @@ from diloco_operator.jobs.jobs import Jobs, key_of
 
 _log = logging.getLogger(__name__)
 _EVENT_NOTE_LENGTH: Final = 1024  # events.k8s.io/v1
-REPORTER: Final = "diloco.dev/operator"
 
 
 class JobGoneError(Exception):
@@ -168,7 +168,7 @@ class JobWrites:
             # kubectl shows them in the order of their names: the older times, by which it sorts, must be absent.
             "metadata": {"namespace": metadata["namespace"], "name": f"{metadata['name']}.{now:%Y%m%d%H%M%S%f}"},
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": REPORTER,
+            "reportingController": MANAGER,
             "reportingInstance": self.identity[:128],
             "action": "Reconcile",
             "type": event.type,

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from diloco.spec.job import MANAGER
 from diloco_operator.api_server.cache import version_of, without_managed_fields
 from diloco_operator.api_server.kinds import Object
+from diloco_operator.objects import mapping
 
 
 class JobKey(NamedTuple):
@@ -23,6 +25,11 @@ def key_of(job: Object) -> JobKey:
     return JobKey(job["metadata"]["namespace"], job["metadata"]["name"])
 
 
+def is_ours(job: Object) -> bool:
+    """Whether the operator manages a job. It leaves others alone, their status too, as Kubernetes does (KEP-4368)."""
+    return mapping(job.get("spec")).get("managedBy") in (None, MANAGER)
+
+
 class Jobs:
     """Every job, whole, in its latest known version."""
 
@@ -34,6 +41,10 @@ class Jobs:
 
     def __iter__(self) -> Iterator[JobKey]:
         return iter(tuple(self._jobs))
+
+    def items(self) -> Iterator[tuple[JobKey, Object]]:
+        """Every job with its key."""
+        return iter(tuple(self._jobs.items()))
 
     def get(self, key: JobKey) -> Object | None:
         """The job; None: there is none."""
@@ -74,5 +85,6 @@ class Jobs:
         return 0 if job is None else version_of(job)
 
     def phases(self) -> Counter[str]:
-        """Number of jobs by phase."""
-        return Counter((job.get("status") or {}).get("phase") or "New" for job in self._jobs.values())
+        """Number of the operator's jobs by phase."""
+        ours = filter(is_ours, self._jobs.values())
+        return Counter((job.get("status") or {}).get("phase") or "New" for job in ours)

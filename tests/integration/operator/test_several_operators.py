@@ -7,6 +7,7 @@ import pytest
 
 from diloco import __version__
 from diloco.runtime.process.exits import EXIT_LEASE_LOST, EXIT_OK
+from diloco_operator.api_server.kinds import JOB
 from testbed.kind.waiting import wait_until
 from testbed.operator_process import OperatorProcess
 from tests.support.operator_scene import (
@@ -168,3 +169,19 @@ def test_an_operator_that_loses_its_lease_ends_at_once_and_writes_no_more(cluste
         cluster.kubectl("patch", "lease", "diloco-operator", "--type=merge", f"--patch={patch}")
         assert operator.wait() == EXIT_LEASE_LOST
         assert "held by another" in operator.log
+
+
+def test_a_job_of_another_controller_is_left_alone(cluster: Cluster, start: Start) -> None:
+    cluster.apply(manifest("theirs", managedBy="example.com/other"))
+    cluster.set_status(JOB, "theirs", phase="Running")
+    before = cluster.get("dilocojob", "theirs")
+    with start() as operator:
+        at_rest(cluster, operator)
+        changed = manifest("theirs", managedBy="example.com/other", suspend=True)
+        cluster.apply(changed)
+        reconciles_again(operator)
+        assert {one["metadata"]["labels"]["diloco.dev/job"] for one in cluster.children().values()} == {"two"}
+        after = cluster.get("dilocojob", "theirs")
+        assert after["status"] == before["status"]
+        assert after["metadata"].get("finalizers") is None
+        assert operator.metric("jobs") == 1

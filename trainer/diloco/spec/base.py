@@ -37,6 +37,8 @@ _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _SUBDOMAIN = HOST_NAME[1:-1]
 LABEL_KEY = rf"^({_SUBDOMAIN}/)?{_LABEL_NAME}$"
 LABEL_VALUE = rf"^({_LABEL_NAME})?$"
+CONTROLLER = rf"^{_SUBDOMAIN}/[-A-Za-z0-9/._~%!$&'()*+,;=:]+$"
+"""What Kubernetes takes for the name of a controller (KEP-4368)."""
 _IMAGE_PART = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
 IMAGE = (
     rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_IMAGE_PART}(/{_IMAGE_PART})*"
@@ -64,6 +66,7 @@ PATTERNS_IN_WORDS = {
     BACKUP_NAME: "a name of letters, digits and hyphens",
     LABEL_KEY: "a key such as team or example.com/team",
     LABEL_VALUE: "letters, digits, inner hyphens, underscores and dots",
+    CONTROLLER: "a domain and a path such as diloco.dev/operator",
     IMAGE: "an image such as registry.example.com/team/trainer:1.0",
     ENV_NAME: "a name of printable characters other than =",
     MOUNT_PATH: "a path without a colon, such as /data",

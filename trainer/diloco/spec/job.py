@@ -8,7 +8,7 @@ from diloco.spec.backup import InitFrom
 from diloco.spec.base import MapBy, SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import refuse
-from diloco.spec.kube.values import Annotations, DnsLabel, ImageName, Labels
+from diloco.spec.kube.values import Annotations, ControllerName, DnsLabel, ImageName, Labels
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.placement import FailurePolicy, Pool, Region, SyncerSpec
 from diloco.spec.pods import ImagePullSecrets
@@ -17,6 +17,8 @@ from diloco.spec.training import DataSpec, LoopSpec, ModelSpec, TaskSpec, Traini
 
 API_VERSION = "diloco.dev/v1alpha1"
 KIND = "DiLoCoJob"
+MANAGER = "diloco.dev/operator"
+"""The controller that manages a job which names none."""
 
 
 class Metadata(BaseModel):
@@ -39,6 +41,9 @@ class JobSpec(SpecModel):
 
     suspend: bool = False
     """true: stop after a checkpoint. false: run, or resume."""
+    managed_by: ControllerName | None = None
+    """The controller that manages the job in a cluster. The operator leaves a job that names another one alone, its
+    status too. Default: diloco.dev/operator, the operator."""
     image: ImageName | None = None
     """Trainer image, unless a pool sets its own. Needed in a cluster."""
     image_pull_secrets: ImagePullSecrets = ()

@@ -134,6 +134,13 @@ def test_a_job_that_no_operator_has_seen_says_what_to_look_at() -> None:
     assert view.splitlines()[1].startswith("no status yet; check that the operator runs: kubectl get pods")
 
 
+def test_a_job_of_another_controller_says_whose_it_is() -> None:
+    item = {"metadata": {"name": "two-regions", "namespace": "ml"}, "spec": {"managedBy": "example.com/other"}}
+    view = drawn(job_view(seen_job({**item, "status": training_status()}), Closeup(), NOW))
+    assert view.splitlines()[1] == "spec.managedBy is example.com/other: the operator leaves this job alone"
+    assert view.splitlines()[0].startswith("two-regions  in ml  Training")
+
+
 def test_a_status_that_is_behind_the_manifest_says_so() -> None:
     metadata = {"name": "two-regions", "namespace": "ml", "generation": 2}
     behind = seen_job({"metadata": metadata, "status": training_status()})

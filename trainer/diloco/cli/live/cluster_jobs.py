@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from diloco.cli.live.cluster_access import ApiServer, AwayError, ClusterError, ForbiddenError
+from diloco.spec.job import MANAGER
 from diloco.spec.status.job import JobStatus
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.spec.words import shortlist
@@ -156,6 +157,9 @@ def seen_job(item: Mapping[str, Any]) -> SeenJob:
         )
     elif not note and status.observed_generation < metadata.get("generation", 0):
         note = "the operator has not processed the latest change of the manifest yet"
+    manager = (item.get("spec") or {}).get("managedBy") or MANAGER
+    if manager != MANAGER:
+        note = f"spec.managedBy is {_printable(manager)}: the operator leaves this job alone"
     return SeenJob(str(metadata.get("namespace", "")), str(metadata.get("name", "")), status, note)
 
 

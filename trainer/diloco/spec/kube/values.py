@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from diloco.spec.base import (
     ADDRESS_RANGE,
+    CONTROLLER,
     DNS_LABEL,
     HOST_NAME,
     IMAGE,
@@ -81,6 +82,9 @@ ImageName = Annotated[str, Field(max_length=1024, pattern=IMAGE)]
 
 ClassName = Annotated[str, Field(max_length=253), Fits(HOST_NAME)]
 """The name of a PriorityClass, RuntimeClass, StorageClass and the like (RFC 1123 subdomain)."""
+
+ControllerName = Annotated[str, Field(max_length=63, pattern=CONTROLLER)]
+"""The name of a controller, ``DOMAIN/PATH``."""
 
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)]
