@@ -14,7 +14,7 @@ TRACKERS = [{"tensorboard": {}}, {"mlflow": {"uri": "http://127.0.0.1:9", "exper
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_killed_syncer_leaves_no_point_twice_and_an_unreachable_tracker_stops_nothing(tmp_path: Path) -> None:
+def test_no_point_is_twice_and_an_unreachable_tracker_stops_nothing(tmp_path: Path) -> None:
     training = {"batchSize": 8, "tokens": 200_000, "tracking": TRACKERS}
     job = write_job(tmp_path, training=training, syncer={"checkpointEverySeconds": 1})
     with LocalRun(job) as run:
