@@ -32,6 +32,9 @@ HSDP_OF_SEVERAL = (
     "HSDP is for learners of several nodes (nodesPerLearner) with several processes each (processesPerNode); use FSDP"
 )
 
+QUEUED_ELSEWHERE = "is for pods of this cluster, and a region is in another; remove one of them"
+QUEUED_FALLBACK = "has Kueue choose the nodes, and a pool has fallbackAfterSeconds; remove one of them"
+
 LEAST_LENGTH = 2
 """Fewest tokens in a sequence of a language model."""
 TOO_SHORT = f"1 has a use only with spec.task or spec.loop; use at least {LEAST_LENGTH}"
@@ -73,6 +76,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
         _pool_sizes,
         _units,
         _fallbacks,
+        _queue,
         _resource_claims,
     )
 
@@ -286,6 +290,15 @@ def _fallbacks(spec: "JobSpec") -> Iterator[Problem]:
                 f"regions[{i}].pools[{last}].fallbackAfterSeconds",
                 "has no effect, as no pool of the region follows; remove it, or add a pool after it",
             )
+
+
+def _queue(spec: "JobSpec") -> Iterator[Problem]:
+    if spec.queue is None:
+        return
+    if any(region.cluster is not None for region in spec.regions):
+        yield Problem("queue", QUEUED_ELSEWHERE)
+    if any(pool.fallback_after_seconds is not None for _, pool in _pools(spec)):
+        yield Problem("queue", QUEUED_FALLBACK)
 
 
 def _resource_claims(spec: "JobSpec") -> Iterator[Problem]:

@@ -20,6 +20,8 @@ from diloco.spec.checks import (
     MODEL_ENDING,
     OF_A_LOOP,
     OF_OWN_CODE,
+    QUEUED_ELSEWHERE,
+    QUEUED_FALLBACK,
     TOO_SHORT,
 )
 from diloco.spec.placement import Pool
@@ -244,6 +246,12 @@ _SPEC = (
         "have a batchSize that is not a multiple of a learner's processes (processesPerNode times nodesPerLearner); "
         "use one that is",
         "regions",
+    ),
+    Rule(f"!has(self.queue) || !{_REMOTE}", QUEUED_ELSEWHERE, "queue"),
+    Rule(
+        "!has(self.queue) || !self.regions.exists(r, r.pools.exists(p, has(p.fallbackAfterSeconds)))",
+        QUEUED_FALLBACK,
+        "queue",
     ),
 )
 
