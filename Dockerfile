@@ -3,6 +3,8 @@
 #   docker build --target operator --tag REGISTRY/diloco-operator:TAG .
 #   docker build --target trainer  --tag REGISTRY/diloco-trainer:TAG --build-arg TRAINER_BASE=YOUR-VENDORS-PYTORCH-IMAGE .
 #
+# With --build-arg COMMIT=$(git rev-parse HEAD), /metrics names the commit (diloco_build_info).
+#
 # Give each build another TAG (README.md has a command for it): nodes do not pull a tag again that they have.
 #
 # A base needs python3 (3.11 or later) and its venv module. Where the trainer's base has torch and numpy, those are used
@@ -74,12 +76,13 @@ RUN touch /build/before \
 
 
 FROM ${OPERATOR_BASE} AS operator
+ARG COMMIT
 LABEL org.opencontainers.image.title="diloco-operator" \
       org.opencontainers.image.description="Runs DiLoCoJobs on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=operator-dependencies /dependencies /
 COPY --from=operator-build /own /
-ENV PATH=/opt/diloco/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+ENV PATH=/opt/diloco/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DILOCO_COMMIT=${COMMIT}
 WORKDIR /tmp
 # By number: Kubernetes cannot tell from a name that it is not root.
 USER 10001:10001
@@ -137,12 +140,13 @@ RUN touch /build/before \
 
 
 FROM ${TRAINER_BASE} AS trainer
+ARG COMMIT
 LABEL org.opencontainers.image.title="diloco-trainer" \
       org.opencontainers.image.description="Learners and syncers of DiLoCoJobs, and the diloco program" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=trainer-dependencies /dependencies /
 COPY --from=trainer-build /own /
-ENV PATH=/opt/diloco/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+ENV PATH=/opt/diloco/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DILOCO_COMMIT=${COMMIT}
 WORKDIR /tmp
 USER 10001:10001
 EXPOSE 8080 29400

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from diloco.core.buffers import bytes_of
 from diloco.core.fragments import Fragment, TensorSpec, partition
-from diloco.core.merge.codec import CODECS, Codec, codec_named
+from diloco.core.merge.codec import Codec
+from diloco.core.merge.codecs import CODECS, codec_named
 from diloco.core.merge.downlink import Update, encode_update
 from diloco.core.merge.fragment_merge import Contribution, MergeTarget, merge_fragment
 from diloco.core.merge.member_sizes import NO_PAST

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -23,6 +24,9 @@ from diloco.learner.metrics import LearnerFigures, registry_of
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.wire.messages import StepReport
+from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
+from diloco_operator.decide.observed import SyncerStatusView
+from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.metrics import Gauges, Metrics
 
 PAGE = REPOSITORY / "docs/reference/measurements.md"
@@ -32,8 +36,12 @@ REPORT = StepReport(1, step=1, tokens=1, step_seconds=1.0, loss=1.0, data_positi
 
 def _syncer() -> CollectorRegistry:
     metrics = SyncerMetrics()
-    metrics.page(SyncerStatus.model_validate(_example(SyncerStatus)))
+    metrics.page(_status())
     return metrics.registry
+
+
+def _status() -> SyncerStatus:
+    return SyncerStatus.model_validate(_example(SyncerStatus))
 
 
 def _learner() -> CollectorRegistry:
@@ -56,7 +64,24 @@ def _learner() -> CollectorRegistry:
 def _operator() -> CollectorRegistry:
     metrics = Metrics()
     metrics.show(Gauges(lambda: 0, lambda: Counter(["New"]), lambda: {"jobs": 0.0}, lambda: True, lambda: 0.0))
+    metrics.registry.register(JobMetrics(lambda: [_job()]))
     return metrics.registry
+
+
+def _job() -> JobSeen:
+    """A job of which everything is known."""
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    syncer = SyncerStatusView.model_validate(_status().model_dump())
+    region = _example(str)  # as in that status
+    status = {
+        "conditions": [
+            {"type": "Ready", "status": "True", "reason": "Training", "lastTransitionTime": str(now), "message": ""}
+        ],
+        "regions": [{"name": region, "cluster": "other"}],
+    }
+    job = {"metadata": {"namespace": "team", "name": "job"}, "status": status}
+    clusters = {"other": ClusterSeen(ClusterState.READY, expiring=Expiring(Credential.TOKEN, now, now))}
+    return JobSeen(job, clusters, syncer, now)
 
 
 def _example(kind: Any) -> Any:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from diloco.runtime.build import show_build
 from diloco_operator.api_server.errors import ApiError, Call
 from diloco_operator.decide.plan import PodDeletion
 
@@ -33,6 +34,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        show_build(self.registry)
         self.reconcile_seconds = Histogram(
             f"{PREFIX}_reconcile_seconds",
             "Seconds that one reconcile of one job took.",

@@ -58,6 +58,11 @@ class Namespaces:
         # In a namespace that is being deleted no Lease can be made, but jobs wait for their finalizer to be removed.
         return lease.held or (not lease.other and isinstance(lease.error, NamespaceGoingError))
 
+    def is_own(self, namespace: str) -> bool:
+        """Whether no other operator looks after a namespace: this one acts there, or its Lease is refused."""
+        lease = self._leases.get(namespace)
+        return lease is not None and (lease.held or bool(self.refused(namespace)))
+
     def refused(self, namespace: str) -> str:
         """Why the Lease of a namespace may not be had, where a retry alone cannot help; empty: it may."""
         lease = self._leases.get(namespace)

@@ -9,7 +9,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -37,6 +37,7 @@ from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.reconcile import needs_pods, reconcile
 from diloco_operator.health import Health
 from diloco_operator.jobs.handlers import registry
+from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.jobs.job_watch import JobWatch
 from diloco_operator.jobs.job_writes import is_going
 from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours
@@ -181,6 +182,11 @@ class Operator:
         if event == "DELETED" and not self._jobs_in(key.namespace):
             self.namespaces.leave(key.namespace)
         self.workers.enqueue(key)
+
+    def seen(self) -> Iterator[JobSeen]:
+        """The jobs that this process looks after."""
+        found = (self.controller.seen(key) for key in self.jobs if self.namespaces.is_own(key.namespace))
+        return (one for one in found if one is not None)
 
     def ages(self) -> dict[str, float]:
         """Seconds since each watch was last known to work."""
@@ -403,6 +409,7 @@ async def operate(
                 loop_lag_seconds=lambda: heartbeat.lag_seconds,
             )
         )
+        metrics.registry.register(JobMetrics(operator.seen))
         await kopf.operator(
             registry=registry,
             memo=kopf.Memo(operator=operator),  # kopf copies a memo for each job, but not what is in it

@@ -15,11 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from testbed import prometheus
 from testbed.kind import bed
 from testbed.kind.cache import Cache
 from testbed.kind.commands import Unavailable
@@ -83,10 +85,15 @@ def _end(names: Iterable[str], minutes: list[tuple[str, float]]) -> None:
 
 def await_programs() -> None:
     """Build what tests without a cluster want; they skip what cannot be built, and why is said here."""
-    try:
-        bed.programs()
-    except Unavailable as why:
-        sys.stderr.write(f"kind: tests that want an API server or helm will be skipped: {why}\n")
+    wanted: dict[str, Callable[[], object]] = {
+        "an API server or helm": bed.programs,
+        "Prometheus": partial(prometheus.ensure, Cache.of_user()),
+    }
+    for what, get in wanted.items():
+        try:
+            get()
+        except Unavailable as why:
+            sys.stderr.write(f"kind: tests that want {what} will be skipped: {why}\n")
 
 
 def _await_clusters(names: Mapping[str, int]) -> dict[str, str]:

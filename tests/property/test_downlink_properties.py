@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diloco.core.merge.codec import Codec, codec_named
+from diloco.core.merge.codec import Codec
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, apply_update, encode_update
 from tests.support.examples import examples
 

@@ -24,7 +24,7 @@ def situations(draw: st.DrawFn) -> Situation:
         overlap=draw(st.none() | st.integers(0, interval - 1)),
         staleness_bound_steps=draw(st.none() | st.integers(interval, 5 * interval)),
         quorum=draw(st.integers(1, 4)),
-        compression=draw(st.sampled_from(["None", "BF16", "Int8", "Int4"])),
+        compression=draw(st.sampled_from(["None", "BF16", "Int8", "Int4", "TopK"])),
         downlink=draw(st.sampled_from(["F32", "BF16", "Int8"])),
     )
     groups = tuple(

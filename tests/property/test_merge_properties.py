@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diloco.core.merge.codec import CODECS
+from diloco.core.merge.codecs import CODECS
 from diloco.core.merge.fragment_merge import Pass
 from diloco.core.merge.merge_weights import normalized
 from diloco.core.sizes import BLOCK

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from diloco.core.fragments import Fragment, TensorSpec, partition
-from diloco.core.merge.codec import Codec, PlainCodec, codec_named
+from diloco.core.merge.codec import Codec
+from diloco.core.merge.codecs import PlainCodec, codec_named
 from diloco.core.merge.fragment_merge import (
     BlockRunner,
     Contribution,

@@ -55,6 +55,8 @@ _FURTHER: list[dict[str, Any]] = yaml.safe_load("""
 - metadata.name: token-file
   spec.model: {builtin: {vocabularySize: 50257}}
   spec.data: {tokens: {path: /corpus.tokens}}
+  spec.sync.compression: TopK
+  spec.sync.density: 0.03125
 - metadata.name: documents
   spec.model.builtin.vocabularySize: 50000
   spec.data: {documents: &documents {path: "/corpus/*.parquet", column: body, badRows: 0.01, tokenizer: /models/words}}

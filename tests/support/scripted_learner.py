@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import torch
 
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import apply_update
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.errors import RefusedError, UnavailableError, WireError

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.core.merge.downlink import Update, downlink_codec, encode_update
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of, read_fragment
@@ -62,7 +62,7 @@ class ScriptedSyncer:
         self.payloads: dict[tuple[int, int, int], torch.Tensor] = {}
         """(fragment, version, attempt) -> decoded outer gradient."""
         self.progress = Progress(0, job.spec.training.tokens, 0)
-        self._codec = codec_named(job.spec.sync.compression)
+        self._codec = uplink_codec(job.spec.sync)
         self._buffers: dict[tuple[int, int, int], bytearray] = {}
         self._sessions = 0
         self._send: Send | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.prepare import prepare

@@ -15,7 +15,7 @@ from diloco.core.dealing.dealer import Dealer, Revoked
 from diloco.core.engine.actions import Admit
 from diloco.core.engine.events import Event
 from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.syncer.peers.admission import Admission
 from diloco.syncer.peers.claims import ClaimLimits, Claims
 from diloco.syncer.peers.collaborators import Collaborators

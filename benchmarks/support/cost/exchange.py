@@ -8,7 +8,7 @@ from torch import nn
 
 from diloco.core.buffers import bytes_of, recycled
 from diloco.core.engine.actions import Member, Merge
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.core.merge.downlink import apply_update, downlink_codec
 from diloco.core.merge.feedback import encode_with_feedback
 from diloco.learner.data.opening import open_data
@@ -62,7 +62,7 @@ class Exchange:
     def __init__(self, preset: str, codecs: str, wire: Wire) -> None:
         self._trainer, self._module = trainer_of(preset, codecs)
         sync, layout = parse_job(json.dumps(job(preset, codecs))).spec.sync, self._trainer.layout
-        self._wire, self._codec, self._down = wire, codec_named(sync.compression), downlink_codec(sync.downlink)
+        self._wire, self._codec, self._down = wire, uplink_codec(sync), downlink_codec(sync.downlink)
         self._merging = Merging(layout, sync, DILOCO, BlockThreads(1))
         self._store = FragmentStore(layout, residuals=self._down is not None)
         self._residual = None if self._down is None else torch.zeros(layout.fragments[0].numel)

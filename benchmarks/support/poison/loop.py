@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diloco.core.fragments import Fragment
 from diloco.core.merge import member_sizes
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget, merge_fragment
 from diloco.core.merge.member_sizes import NO_PAST
 from diloco.core.merge.merge_weights import normalized, token_weight

@@ -96,10 +96,14 @@ class KueueSeen:
     """Of the queue's WorkloadPriorityClass; None: it names none, or it could not be read."""
 
 
-class LearnerReport(BaseModel):
-    """One learner in the syncer's ``/status``: the fields of the syncer's ``LearnerStatus`` that are used."""
+class _Report(BaseModel):
+    """A part of what the syncer reports. JSON has no numbers that are not finite, so such an answer is rejected."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class LearnerReport(_Report):
+    """One learner in the syncer's ``/status``: the fields of the syncer's ``LearnerStatus`` that are used."""
 
     id: str
     """region/pool/index."""
@@ -109,6 +113,8 @@ class LearnerReport(BaseModel):
     """Number of its latest admission; 0: never admitted since the syncer started."""
     restarts: int = 0
     """Times a new process took its place."""
+    resets: int = 0
+    """Times it started over from the global model because it had diverged."""
     diverged_reason: str = ""
     """Why it was last reset or quarantined; empty: it was not, or the syncer is of a version that does not report
     it."""
@@ -129,10 +135,8 @@ class LearnerReport(BaseModel):
     syncer is of a version that does not report it."""
 
 
-class EvaluationReport(BaseModel):
+class EvaluationReport(_Report):
     """One evaluation of the global model."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     loss: float | None = None
     """Nats a token; None where it was not a number."""
@@ -140,30 +144,38 @@ class EvaluationReport(BaseModel):
     """It is not credible, and no other learner has confirmed it."""
 
 
-class CheckpointReport(BaseModel):
+class CheckpointReport(_Report):
     """The syncer's checkpoints."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     newest: str = ""
     """Name of the newest one; empty: none yet."""
+    age_seconds: float | None = None
+    """Time since it was written, or since this start of the syncer if that is later; None: there is none."""
     problem: str = ""
     """Why the latest write failed; empty if it did not."""
 
 
-class BackupReport(BaseModel):
+class BackupReport(_Report):
     """The syncer's backups."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
-
+    age_seconds: float | None = None
+    """Time since the newest one was complete; None: this start of the syncer has completed none."""
     problem: str = ""
     """Why the latest upload failed or is stuck; empty if neither."""
 
 
-class LinksReport(BaseModel):
-    """Whether overlap, interval and links fit together, as the syncer measures it."""
+class LinkReport(_Report):
+    """How much of a link's capacity the exchange of fragments takes."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    name: str = ""
+    """The pool behind it, or one learner."""
+    up: float = 0.0
+    """Share of its capacity, which can be above 1."""
+    down: float = 0.0
+
+
+class LinksReport(_Report):
+    """Whether overlap, interval and links fit together, as the syncer measures it."""
 
     kind: str
     """Fits, or the misfit. Newer trainers may send others."""
@@ -171,15 +183,31 @@ class LinksReport(BaseModel):
     """A text that stays the same for as long as the kind does."""
     remedies: tuple[str, ...] = ()
     """Remedies, each enough alone."""
+    used: tuple[LinkReport, ...] = ()
+    """By link."""
 
 
-class SyncerStatusView(BaseModel):
+class BytesReport(_Report):
+    """Bytes in one direction, by kind."""
+
+    bulk: int = 0
+    control: int = 0
+    again: int = 0
+
+
+class RegionBytesReport(_Report):
+    """Bytes between the learners of a region and the syncer, over the whole job."""
+
+    region: str = ""
+    up: BytesReport = BytesReport()
+    down: BytesReport = BytesReport()
+
+
+class SyncerStatusView(_Report):
     """What the operator reads of the syncer's ``/status`` (`diloco.spec.status.syncer.SyncerStatus`).
 
     Other fields are ignored, and most of these may be missing: trainers of other versions answer it too.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     job: str
     """The job's name: an answer for another job is rejected."""
@@ -223,6 +251,7 @@ class SyncerStatusView(BaseModel):
     """What learners compute in and on, in words; empty from syncers that do not know it."""
     links: LinksReport | None = None
     """None from syncers that have not measured them yet, or do not."""
+    bytes_by_region: tuple[RegionBytesReport, ...] = ()
 
 
 class Sessions(NamedTuple):

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import NamespaceGoingError
@@ -21,6 +21,7 @@ from diloco_operator.decide.observed import ChildKey, Observed, Sessions, Syncer
 from diloco_operator.decide.plan import Plan, PodDeletion
 from diloco_operator.decide.standstill import standstill
 from diloco_operator.jobs.child_writes import ChildWrites
+from diloco_operator.jobs.job_metrics import JobSeen
 from diloco_operator.jobs.job_writes import JobGoneError, JobWrites, finalizers, is_going
 from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours, key_of
 from diloco_operator.jobs.observe.memory import REFUSED_SECONDS, Memory
@@ -71,6 +72,18 @@ class Controller:
         except NamespaceGoingError as error:
             _log.info("%s: not reconciled: %s", key, error.message)
             return None  # the job is deleted with its namespace, and the watch will report it
+
+    def seen(self, key: JobKey) -> JobSeen | None:
+        """A job and what is known of it; None: there is none, it is not ours, or nothing was written of it yet."""
+        job, memory = self.jobs.get(key), self._memories.get(key)
+        if job is None or not is_ours(job) or "status" not in job:
+            return None
+        uid = job["metadata"]["uid"]
+        if memory is None or memory.uid != uid:
+            memory = Memory(uid, self.observer.clock)
+        view = memory.syncer if isinstance(memory.syncer, SyncerStatusView) else None
+        heard_at = self.now() - timedelta(seconds=self.observer.clock() - memory.heard_at)
+        return JobSeen(job, self.observer.places.seen(job), view, heard_at)
 
     async def stand_still(self, key: JobKey, cause: Cause, again_in_seconds: float) -> float:
         """Have a job say why nothing is done about it. Returns ``again_in_seconds``.

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from testbed import prometheus
 from testbed.kind import tools
 from testbed.kind.cache import Cache
 from tests.support.rendered_chart import Render, Rendered, helm_template
@@ -30,3 +31,11 @@ def render(helm: Path) -> Render:
 def plain(render: Render) -> Rendered:
     """The chart without any values."""
     return render()
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    found = prometheus.if_there(Cache.of_user())
+    if found is None:
+        pytest.skip(prometheus.WHY_NONE)
+    return found.promtool

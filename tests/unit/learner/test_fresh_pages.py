@@ -5,7 +5,7 @@ import resource
 import torch
 from torch import nn
 
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.learner.training.capture import Capture, Reader
 from diloco.model.fragments import layout_of, write_fragment
 from diloco.syncer.peers.inbox import Inbox

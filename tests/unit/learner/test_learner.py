@@ -149,7 +149,7 @@ def test_it_sends_four_heartbeats_a_lease_and_one_at_least_every_5_seconds(
 
 @pytest.mark.parametrize(
     ("compression", "error_feedback", "feeds_back"),
-    [("Int4", True, True), ("Int8", True, True), ("Int8", False, False), ("BF16", True, False)],
+    [("TopK", True, True), ("Int4", True, True), ("Int8", True, True), ("Int8", False, False), ("BF16", True, False)],
 )
 def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
     scene: Scene, compression: str, *, error_feedback: bool, feeds_back: bool

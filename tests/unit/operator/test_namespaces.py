@@ -86,6 +86,17 @@ async def test_the_first_acts_while_it_works_and_the_second_says_who_does(server
         assert (list(first.held_by_others()), list(second.held_by_others())) == ([], [HELD.format("home/first")])
 
 
+async def test_its_own_is_where_it_acts_or_would_if_it_were_let(server: LeaseServer) -> None:
+    async with operator(server, "home/first") as first, operator(server, "other/second") as second:
+        assert (first.is_own("team"), second.is_own("team")) == (True, False)
+        assert not first.is_own("never-heard-of")
+        first.leave("team")
+        assert not first.is_own("team")
+    server.lease, server.refusal = None, of_status(Call("create", "leases"), 403, {"message": "quota"})
+    async with operator(server, "home/first") as first:
+        assert (first.acts_in("team"), first.is_own("team")) == (False, True)
+
+
 async def test_a_namespace_whose_operator_is_gone_is_taken_by_another_one(server: LeaseServer) -> None:
     taken: list[str] = []
     async with operator(server, "home/first"):

@@ -50,3 +50,6 @@ def test_its_own_link_may_carry_less() -> None:
 def test_what_is_narrowest_already_has_one_limit() -> None:
     (only,) = syncer_load(situation(compression="Int4", downlink="Int8")).limits
     assert only.step_seconds == syncer_load(situation()).limits[1].step_seconds
+    limits = syncer_load(situation(compression="TopK")).limits
+    assert [(one.compression, one.downlink) for one in limits] == [("TopK", "F32"), ("TopK", "Int8")]
+    assert limits[1].step_seconds < only.step_seconds

@@ -32,6 +32,12 @@ def test_a_short_interval_averages_however_long_the_job_is(interval: int) -> Non
     assert OuterChoice.of(job(10_000, interval=interval)).optimizer == AVERAGE
 
 
+def test_a_job_with_top_k_averages_however_long_it_is() -> None:
+    assert OuterChoice.of(job(1000, compression="TopK")) == OuterChoice(
+        optimizer=AVERAGE, reason="sync.compression is TopK"
+    )
+
+
 def test_what_the_manifest_gives_is_taken_at_any_length() -> None:
     for merges in (1, 1000):
         given = job(merges, outerOptimizer={"learningRate": 0.5, "momentum": 0.3})

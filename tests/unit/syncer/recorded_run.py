@@ -20,7 +20,7 @@ from diloco.core.engine.events import (
     Proved,
     StepReported,
 )
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.core.proof import proof_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
@@ -82,7 +82,7 @@ class RecordedRun:
             tensors=self.layout.table,
         )
         self.tape = TapeWriter(directory / "tape", header, limits or TapeLimits(), self.engine.image)
-        self._codec = codec_named(job.spec.sync.compression)
+        self._codec = uplink_codec(job.spec.sync)
         self._merging = Merging(self.layout, job.spec.sync, OuterChoice.of(job.spec).optimizer)
         self._payloads: dict[PushKey, torch.Tensor] = {}
         self._random = torch.Generator().manual_seed(epoch)

@@ -3,7 +3,7 @@ import torch
 
 from diloco.core.engine.actions import Member, Merge
 from diloco.core.fragments import TensorSpec, partition
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import apply_update
 from diloco.core.merge.outliers import LEAST_PAST
 from diloco.spec.outer_choice import AVERAGE

@@ -65,9 +65,13 @@ def rewrite(segments: Iterable[Path], change: Callable[[dict[str, Any]], None]) 
         path.write_bytes(b"".join(lines))
 
 
-@pytest.mark.parametrize(("anchor", "downlink"), [("Received", "F32"), ("Received", "BF16"), ("Current", "Int8")])
-def test_every_decision_and_every_merge_comes_out_the_same(tmp_path: Path, anchor: str, downlink: str) -> None:
-    run = two_lives(tmp_path / "syncer", recorded_job(anchor=anchor, downlink=downlink))
+@pytest.mark.parametrize(
+    "sync",
+    [{}, {"downlink": "BF16"}, {"anchor": "Current", "downlink": "Int8"}, {"compression": "TopK", "density": 0.1}],
+    ids=str,
+)
+def test_every_decision_and_every_merge_comes_out_the_same(tmp_path: Path, sync: dict[str, Any]) -> None:
+    run = two_lives(tmp_path / "syncer", recorded_job(**sync))
     report = replay(run)
     assert report.ok, report.problems
     first, second = report.epochs

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed import prometheus
 from testbed.kind import bed, steps
 from testbed.kind.commands import Unavailable
 from testbed.kind.waiting import wait_until
@@ -29,6 +30,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "executable", "true")
     monkeypatch.setattr(bed, "programs", lambda: None)
+    monkeypatch.setattr(prometheus, "ensure", lambda _: None)
     names: list[str] = []
     monkeypatch.setattr(bed, "end_of_use", names.append)
     # A run ends by ignoring them, as its process is to end.

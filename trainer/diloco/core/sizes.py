@@ -3,7 +3,7 @@
 A payload is its blocks' bytes in order. In an encoding with groups a block is the groups' scales (bf16), then codes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -20,8 +20,11 @@ class Encoding:
     name: str
     """Its name in a job's ``sync.compression``."""
     bits: int
+    """Of a value that is sent, with its place."""
     group: int = 0
     """Elements that share a scale; 0: there are no scales."""
+    kept: int = 0
+    """Of a group, values that are sent, with two scales; 0: all of them, with one."""
 
     def payload_bytes(self, numel: int) -> int:
         """Exact size of the payload of ``numel`` elements."""
@@ -30,7 +33,14 @@ class Encoding:
 
     def block_bytes(self, numel: int) -> int:
         """Bytes of one block of ``numel`` elements, at most ``BLOCK``."""
-        return self.scale_bytes(numel) + -(-numel * self.bits // 8)
+        return self.scale_bytes(numel) + -(-self.sent(numel) * self.bits // 8)
+
+    def sent(self, numel: int) -> int:
+        """Values that are sent of a block of ``numel`` elements."""
+        if not self.kept:
+            return numel
+        groups, rest = divmod(numel, self.group)
+        return groups * self.kept + -(-rest * self.kept // self.group)
 
     @property
     def parameter_bytes(self) -> float:
@@ -39,7 +49,8 @@ class Encoding:
 
     def scale_bytes(self, numel: int) -> int:
         """Bytes of a block's scales, which come first."""
-        return -(-numel // self.group) * _SCALE_BYTES if self.group else 0
+        groups = -(-numel // self.group) if self.group else 0
+        return groups * _SCALE_BYTES * (2 if self.kept else 1)
 
 
 ENCODINGS: Final = MappingProxyType(
@@ -50,13 +61,20 @@ ENCODINGS: Final = MappingProxyType(
             Encoding("BF16", 16),
             Encoding("Int8", 8, group=256),
             Encoding("Int4", 4, group=64),
+            Encoding("TopK", 14, group=4096, kept=64),
         )
     }
 )
-"""By name, from the widest to the narrowest."""
+"""By name, from the widest to the narrowest; TopK with the default density."""
 
 F32: Final = ENCODINGS["None"]
 """Elements without encoding."""
+
+
+def encoding_of(compression: str, density: float | None) -> Encoding:
+    """How outer gradients are encoded. ``density``: of TopK; None: the default."""
+    encoding = ENCODINGS[compression]
+    return replace(encoding, kept=round(density * encoding.group)) if encoding.kept and density else encoding
 
 
 def all_reduce_share(learners: int) -> float:

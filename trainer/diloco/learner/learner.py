@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from diloco.core.engine.rounds.schedule import Schedule
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.core.merge.downlink import downlink_codec
 from diloco.core.process_name import process_name
 from diloco.learner.activity import Activity, Kind
@@ -170,7 +170,7 @@ class Learner:
             uniform=uniform,
             counts=self._counts,
         )
-        self._codec = codec_named(spec.sync.compression)
+        self._codec = uplink_codec(spec.sync)
         boxes, encoding = self._boxes, PushEncoding(self._codec, self._feedback)
         self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, encoding)
         numels = tuple(fragment.numel for fragment in layout.fragments)

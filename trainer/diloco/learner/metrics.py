@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from diloco.core.account.time_spent import TimeSpent
 from diloco.learner.link.transfers import TransferCounts
+from diloco.runtime.build import show_build
 from diloco.runtime.http import Response, Route
 from diloco.wire.messages import StepReport
 
@@ -55,6 +56,7 @@ def figure_pages(figures: LearnerFigures) -> dict[str, Route]:
 def registry_of(figures: LearnerFigures) -> CollectorRegistry:
     """The registry that /metrics serves."""
     registry = CollectorRegistry()
+    show_build(registry)
     registry.register(_LearnerCollector(figures))
     return registry
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from diloco.core.sizes import F32
+from diloco.core.sizes import ENCODINGS, F32
 from diloco.plan.fit.fit import FULL
-from diloco.plan.fit.situation import Exchange, Situation
+from diloco.plan.fit.situation import DOWNLINKS, UPLINKS, Exchange, Situation
 
 MERGE_BYTES_PER_SECOND: Final = 5e9
 """f32 bytes per second, over all learners, of a merge on two cores, measured (`benchmarks/merge.py`)."""
@@ -13,8 +13,6 @@ WIRE_BYTES_PER_SECOND: Final = 2e9
 """Payload that a syncer receives and sends, together, under mutual TLS, measured (`benchmarks/wire.py`) where one TCP
 connection carries 8.5 GB/s, with both ends on two cores, so that each has one."""
 _MERGE_CORES: Final = 2
-NARROWEST: Final = ("Int4", "Int8")
-"""``sync.compression`` and ``sync.downlink`` that move the fewest bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class SyncerLoad:
     """What the syncer does."""
 
     limits: tuple[StepLimit, ...]
-    """With the job's own encodings; then with the narrowest, if those are others."""
+    """With the job's own encodings; then with the narrowest, if those are others: TopK only of a job that has it."""
     received_bytes_per_second: float | None
     """None: no step time is known; the same below."""
     sent_bytes_per_second: float | None
@@ -48,7 +46,8 @@ class SyncerLoad:
 def syncer_load(situation: Situation) -> SyncerLoad:
     """The load of a situation's syncer, in steps of the quorum's slowest learner."""
     exchange = situation.exchange
-    ways = dict.fromkeys(((exchange.compression, exchange.downlink), NARROWEST))
+    narrowest = (max(exchange.compression, UPLINKS[-1], key=list(ENCODINGS).index), list(DOWNLINKS)[-1])
+    ways = dict.fromkeys(((exchange.compression, exchange.downlink), narrowest))
     limits = tuple(StepLimit(*way, _shortest(situation, *way)) for way in ways)
     if (step_seconds := situation.quorum_step_seconds) is None:
         return SyncerLoad(limits, None, None, None)

@@ -28,6 +28,8 @@ OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; re
 
 AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
 
+LOST_BY_TOP_K = "false loses what compression TopK does not send; use true, or Int4 in place of TopK"
+
 HSDP_OF_SEVERAL = (
     "HSDP is for learners of several nodes (nodesPerLearner) with several processes each (processesPerNode); use FSDP"
 )
@@ -69,6 +71,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
         _training,
         _optimizer,
         _schedule,
+        _encoding,
         _quorum,
         _exposed,
         _backups,
@@ -190,6 +193,14 @@ def _schedule(spec: "JobSpec") -> Iterator[Problem]:
             f"{bound} is below spec.sync.interval, {sync.interval}, so every learner would pause for good; "
             "use at least as many",
         )
+
+
+def _encoding(spec: "JobSpec") -> Iterator[Problem]:
+    sync = spec.sync
+    if sync.density is not None and sync.compression != "TopK":
+        yield Problem("sync.density", "has no use without compression TopK; remove it or use TopK")
+    if sync.compression == "TopK" and not sync.error_feedback:
+        yield Problem("sync.errorFeedback", LOST_BY_TOP_K)
 
 
 def _quorum(spec: "JobSpec") -> Iterator[Problem]:

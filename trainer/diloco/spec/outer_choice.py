@@ -1,9 +1,9 @@
 """Chooses the outer optimizer of a job, and says why.
 
 DiLoCo's outer momentum needs long intervals and many merges of each fragment; without them it costs loss, up to a fifth
-(quality.md). So a job whose manifest leaves ``sync.outerOptimizer`` out gets the optimizer that suits it. The
-syncer keeps the choice in its checkpoints: a pool that is scaled later changes the expected merges, but not the
-optimizer.
+(quality.md). With TopK, what waits to be sent takes its place (SparseLoCo, arXiv 2508.15706). So a job whose manifest
+leaves ``sync.outerOptimizer`` out gets the optimizer that suits it. The syncer keeps the choice in its checkpoints: a
+pool that is scaled later changes the expected merges, but not the optimizer.
 """
 
 from typing import Final, Self
@@ -40,6 +40,8 @@ class OuterChoice(BaseModel):
             return cls(optimizer=given)
         if before is not None and before.reason:
             return before
+        if spec.sync.compression == "TopK":
+            return cls(optimizer=AVERAGE, reason="sync.compression is TopK")
         if interval < LONG_INTERVAL:
             return cls(optimizer=AVERAGE, reason=f"sync.interval {interval} is below {LONG_INTERVAL}")
         merges = expected_merges(spec)

@@ -48,7 +48,7 @@ class LearnerStorage(SpecModel):
 
     size: Size = "10Gi"
     """Size of each PersistentVolumeClaim. Three checkpoints of the inner optimizer need 24 bytes a parameter, 36 with
-    ``sync.errorFeedback`` (Int8, Int4)."""
+    ``sync.errorFeedback`` (Int8, Int4, TopK)."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"] = "ReadWriteOnce"
@@ -108,7 +108,7 @@ class Pool(SpecModel):
     resources: Resources | None = None
     """Container resources. Default requests: 100m cpu, 256Mi memory, and ephemeral-storage for logs and, of a built-in
     model, checkpoints. With any other model request 24 bytes a trained parameter, 36 with ``sync.errorFeedback``
-    (Int8, Int4), and what your code writes."""
+    (Int8, Int4, TopK), and what your code writes."""
     env: Variables = ()
     """Additional environment variables of the learner's container."""
     pod_template: PodTemplate | None = None

@@ -66,12 +66,15 @@ class SyncSpec(SpecModel):
     """The version that an outer gradient is measured from: the one that the learner received last, or the syncer's."""
     outer_optimizer: OuterOptimizer | None = None
     """The outer optimizer. Default: DiLoCo's (0.7, 0.9) if the interval is at least 24 and at least 100 merges of each
-    fragment are expected, budget / (learners x batch x sequence x interval); else learning rate 1 and momentum 0
-    (ours). Chosen once, when the job begins."""
-    compression: Literal["None", "BF16", "Int8", "Int4"] = "BF16"
-    """How learners encode outer gradients for the syncer. For the way back see sync.downlink."""
+    fragment are expected, budget / (learners x batch x sequence x interval), and the compression is not TopK; else
+    learning rate 1 and momentum 0 (ours). Chosen once, when the job begins."""
+    compression: Literal["None", "BF16", "Int8", "Int4", "TopK"] = "BF16"
+    """How learners encode outer gradients for the syncer. TopK sends the largest values only, in 2 bits each, and needs
+    error feedback. For the way back see sync.downlink."""
+    density: float | None = Field(default=None, ge=1 / 128, le=1 / 4)
+    """With TopK: share of the values that are sent, of each 4096 in a row the largest. Default: 1/64 (SparseLoCo's)."""
     error_feedback: bool = True
-    """With Int8 and Int4: add what the encoding lost to the next outer gradient."""
+    """With Int8, Int4 and TopK: add what the encoding lost to the next outer gradient."""
     downlink: Downlink = "F32"
     """How the syncer encodes merged fragments. F32: whole fragments. BF16, Int8: the update, with error feedback, for
     learners that have the previous version; others get the whole fragment in f32."""
@@ -88,7 +91,7 @@ class SyncSpec(SpecModel):
     @property
     def keeps_residuals(self) -> bool:
         """Whether learners keep what the encoding of their outer gradients has lost."""
-        return self.error_feedback and self.compression in ("Int8", "Int4")
+        return self.error_feedback and self.compression in ("Int8", "Int4", "TopK")
 
     @property
     def least_overlap(self) -> int:

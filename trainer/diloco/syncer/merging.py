@@ -13,7 +13,7 @@ import torch
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Cosine, LeftOut, Merged
 from diloco.core.fragments import Fragment, Layout
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.core.merge.downlink import Update, downlink_codec, encode_update
 from diloco.core.merge.fragment_merge import (
     BlockRunner,
@@ -86,7 +86,7 @@ class Merging:
         self._layout = layout
         self._sync = sync
         self._outer = outer
-        self._codec = codec_named(sync.compression)
+        self._codec = uplink_codec(sync)
         self._rule = rule_named(sync.merge)
         self._downlink = downlink_codec(sync.downlink)
         self._run_blocks = run_blocks

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from functools import partial
 
 from diloco.core.engine.snapshot import SnapshotError
 from diloco.core.fragments import LayoutError
@@ -92,7 +93,8 @@ async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
     heartbeat = Heartbeat()
     beating = asyncio.create_task(heartbeat.run())
     try:
-        http.serve(routes(syncer.metrics, heartbeat, lambda: on_loop(loop, syncer.status), lambda: syncer.serving))
+        status = partial(on_loop, loop, syncer.status)
+        http.serve(routes(syncer.metrics, heartbeat, status, lambda: syncer.serving, options.directory))
         return await _run_until_over(options, directory, syncer, http, stop)
     finally:
         beating.cancel()

@@ -22,7 +22,7 @@ from diloco.core.engine.actions import Action, CancelTimer, Finish, Merge, SetTi
 from diloco.core.engine.engine import EngineOptions
 from diloco.core.engine.events import Merged, Proved
 from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.core.proof import proof_of
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
@@ -275,7 +275,7 @@ class _Merges:
         self._root, self._checked = root, checked
         self._job = job
         self._layout = layout
-        self._codec = codec_named(job.spec.sync.compression)
+        self._codec = uplink_codec(job.spec.sync)
         self._merging = Merging(layout, job.spec.sync, OuterChoice.of(job.spec).optimizer)
         self.store: FragmentStore | None = None
         self._orders: dict[tuple[int, int], Merge] = {}

@@ -15,7 +15,7 @@ from diloco.core.engine import snapshot
 from diloco.core.engine.actions import Finish
 from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import LearnersPlanned, SnapshotAsked
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.model.build import model_identity
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec import JobSpec
@@ -132,7 +132,7 @@ class Syncer:
             job=self.job,
             epoch=wire_epoch,
             layout=self._layout,
-            codec=codec_named(spec.sync.compression),
+            codec=uplink_codec(spec.sync),
             store=self._store,
             claims=Claims(
                 ClaimLimits.of(spec, self._pools, lambda: self._engine.progress), self.metrics.claims_refused.inc, clock

@@ -40,6 +40,9 @@ class Memory:
     syncer: SyncerStatusView | SyncerAway | None = None
     """The latest answer, or that the syncer no longer answers."""
     syncer_at: float = 0.0
+    """When it was last asked."""
+    heard_at: float = 0.0
+    """When it last answered."""
     unanswered: int = 0
     """Latest requests to the syncer that it did not answer, in a row."""
     sessions_told: Sessions | None = None

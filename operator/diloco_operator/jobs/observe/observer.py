@@ -115,6 +115,7 @@ class Observer:
             lately = isinstance(memory.syncer, SyncerStatusView)
             if not (lately and 0 < memory.unanswered < AWAY_AFTER_QUESTIONS):
                 memory.syncer = answer
+                memory.heard_at = self.clock()
                 if isinstance(answer, SyncerAway):
                     self.forget(key)
         return memory.syncer

@@ -31,8 +31,8 @@ _LEAST_BYTES_OF_ITEM: Final = 16
 """Bytes for each object or list; syncers write 30 at least. With 3, parsing 8 MiB holds the interpreter for seconds."""
 _FEWEST_UNPLANNED: Final = 64
 """As many learners as are planned may be in the job beside those, and at least so many (the syncer's own rule)."""
-_MOST_ITEMS: Final = 32
-"""Items of any other list that are kept, the latest."""
+_FEWEST_ITEMS: Final = 32
+"""Items of any other list that are kept, the latest: as many as there are pools, and at least so many."""
 _LONGEST_TEXT: Final = 1000
 _LONGEST_OF_LEARNER: Final = 256
 Planned = Mapping[str, int]
@@ -129,7 +129,8 @@ def _bounded(found: Any, planned: Planned) -> Any:
     """What is kept of an answer."""
     if not isinstance(found, dict):
         return found
-    kept = {name: _short(found[name], _LONGEST_TEXT) for name in SyncerStatusView.model_fields if name in found}
+    most = max(len(planned), _FEWEST_ITEMS)
+    kept = {name: _short(found[name], _LONGEST_TEXT, most) for name in SyncerStatusView.model_fields if name in found}
     if "learners" in kept:
         kept["learners"] = _reports(items_of(found["learners"]), planned)
     return kept
@@ -154,12 +155,12 @@ def _reports(found: list[Any], planned: Planned) -> list[Any]:
     return [*kept.values(), *others.values()]
 
 
-def _short(value: Any, longest: int) -> Any:
+def _short(value: Any, longest: int, most: int = _FEWEST_ITEMS) -> Any:
     """A value of bounded size: the beginning of a text, the latest items of a list, all texts in them cut likewise."""
     if isinstance(value, str):
         return value[:longest]
     if isinstance(value, list):
-        return [_short(one, longest) for one in value[-_MOST_ITEMS:]]
+        return [_short(one, longest, most) for one in value[-most:]]
     if isinstance(value, dict):
-        return {key[:longest]: _short(one, longest) for key, one in list(value.items())[:_MOST_ITEMS]}
+        return {key[:longest]: _short(one, longest, most) for key, one in list(value.items())[:_FEWEST_ITEMS]}
     return value

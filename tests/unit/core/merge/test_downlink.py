@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from diloco.core.merge.codec import Codec, CodecError, codec_named
+from diloco.core.merge.codec import Codec, CodecError
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, apply_update, downlink_codec, encode_update
 from diloco.core.sizes import BLOCK
 from diloco.syncer.block_threads import BlockThreads

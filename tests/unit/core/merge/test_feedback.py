@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from diloco.core.merge.codec import CODECS, Codec, codec_named
+from diloco.core.merge.codec import Codec
+from diloco.core.merge.codecs import CODECS, codec_named
 from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.sizes import BLOCK
 from tests.support.fragment_merge import random

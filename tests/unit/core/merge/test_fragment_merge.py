@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diloco.core.merge.codec import CODECS, codec_named
+from diloco.core.merge.codecs import CODECS, codec_named
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget
 from diloco.core.merge.radial import CANCELLATION
 from diloco.spec.outer_choice import DILOCO

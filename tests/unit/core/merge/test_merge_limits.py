@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.fragment_merge import Contribution, MergeError
 from diloco.core.merge.member_sizes import UsualSize
 from diloco.core.merge.outliers import LEAST_PAST

@@ -10,7 +10,7 @@ from diloco.core.merge.fragment_merge import Contribution, MergeError
 from diloco.core.merge.member_sizes import CLIP_RATIO, LARGEST_RATIO, NO_PAST, MeasuredMember, UsualSize
 from diloco.core.merge.outliers import LEAST_PAST, LEAST_STANDARD, OWN_RATIO, compare, compare_alone
 from diloco.spec.sync import MergeName
-from tests.support.fragment_merge import METHODS, Rule, contributions_of, fragment_of, merge, merge_into_zero
+from tests.support.fragment_merge import METHODS, Rule, contributions_of, fragment_of, merge, merge_into_zero, random
 from tests.support.merge_members import TENSORS, Merges, member, parameters, used_to
 
 
@@ -275,3 +275,23 @@ def test_a_lone_member_beyond_the_usual_size_leaves_the_fragment_unchanged() -> 
     with pytest.raises(MergeError, match=r"of a: it is .* as outer gradients of this fragment usually"):
         merge_into_zero(fragment_of((1000,)), contributions, Rule(bounded=True, usual=usual))
     merge_into_zero(fragment_of((1000,)), contributions, Rule())
+
+
+def test_with_top_k_a_fragment_is_compared_as_a_whole() -> None:
+    fragment, small = fragment_of((60, 4096), (50,), (4096,)), slice(60 * 4096, 60 * 4096 + 50)
+    deltas = {name: random(fragment.numel, seed=seed) for seed, name in enumerate("abc")}
+    deltas["a"][small] *= 12.0  # so all of the small tensor is sent
+    rule = Rule("Mean", "TopK", bounded=True)
+    honest, statistics = merge_into_zero(fragment, contributions_of(deltas, codec="TopK"), rule)
+    assert (statistics.verdict.clips, statistics.verdict.left_out) == ({}, {})
+    assert honest[small].count_nonzero() > 40
+    dense = merge_into_zero(fragment, contributions_of(deltas), Rule("Mean", bounded=True))[1]
+    assert list(dense.verdict.clips) == ["a"]
+
+    deltas["a"] *= 4.0
+    clipped = merge_into_zero(fragment, contributions_of(deltas, codec="TopK"), rule)[1].verdict.clips
+    assert list(clipped) == ["a"]
+    assert clipped["a"] == pytest.approx([clipped["a"][0]] * 3)
+    deltas["a"] *= 20.0
+    verdict = merge_into_zero(fragment, contributions_of(deltas, codec="TopK"), rule)[1].verdict
+    assert "times as large in fragment 0 as the others are" in verdict.left_out["a"]

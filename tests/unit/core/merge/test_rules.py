@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diloco.core.merge.codec import CODECS, codec_named
+from diloco.core.merge.codecs import CODECS, codec_named
 from diloco.core.merge.merge_weights import normalized
 from diloco.core.merge.rules import RULES, rule_named
 from diloco.spec.sync import MergeName, SyncSpec

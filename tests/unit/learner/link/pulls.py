@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from diloco.core.buffers import recycled
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, encode_update
 from diloco.learner.link.puller import Puller, ReceiveOptions
 from diloco.learner.link.transfers import TransferContext, TransferCounts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import torch
 
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.learner.link.pusher import PushEncoding, Pusher
 from diloco.learner.link.transfers import TransferContext, TransferCounts
 from diloco.learner.mailboxes.holdings import Membership

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 import torch
 
-from diloco.core.merge.codec import Codec, codec_named
+from diloco.core.merge.codec import Codec
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.feedback import encode_with_feedback
 from diloco.learner.mailboxes.residuals import Residual, Residuals
 

@@ -7,14 +7,25 @@ from pydantic import BaseModel
 
 from diloco.plan.fit.fit import FitKind
 from diloco.spec.status.engine import EvaluationStatus, LearnerStatus
-from diloco.spec.status.syncer import BackupStatus, CheckpointStatus, LinksStatus, SyncerStatus
+from diloco.spec.status.syncer import (
+    BackupStatus,
+    BytesByKind,
+    CheckpointStatus,
+    LinksStatus,
+    LinkStatus,
+    RegionBytes,
+    SyncerStatus,
+)
 from diloco_operator.decide.causes.syncer import NO_MISFITS
 from diloco_operator.decide.observed import (
     BackupReport,
+    BytesReport,
     CheckpointReport,
     EvaluationReport,
     LearnerReport,
+    LinkReport,
     LinksReport,
+    RegionBytesReport,
     SyncerStatusView,
 )
 from testbed.virtual_cluster.world_syncer import THIN_LINKS, WorldSyncer
@@ -25,7 +36,10 @@ WRITTEN: dict[type[BaseModel], type] = {
     EvaluationReport: EvaluationStatus,
     BackupReport: BackupStatus,
     CheckpointReport: CheckpointStatus,
+    LinkReport: LinkStatus,
     LinksReport: LinksStatus,
+    BytesReport: BytesByKind,
+    RegionBytesReport: RegionBytes,
     SyncerStatusView: SyncerStatus,
 }
 """By the operator's model: the syncer's."""

@@ -49,6 +49,7 @@ def test_the_interval_is_the_smallest_that_fits() -> None:
         (0.3, {}, "sync.compression: Int8 and sync.downlink: Int8"),
         (0.05, {}, "sync.compression: Int4, sync.downlink: Int8 and sync.interval: 128"),
         (0.1, {"compression": "Int4", "downlink": "Int8"}, None),
+        (0.6, {"compression": "TopK"}, "sync.downlink: BF16"),
     ],
 )
 def test_encodings_are_narrowed_no_more_than_is_needed_and_up_first(

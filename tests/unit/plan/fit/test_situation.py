@@ -14,11 +14,14 @@ def test_an_exchange_is_what_a_manifest_says(overlap: str | int, steps: int | No
             "overlap": overlap,
             "maxStalenessSteps": 70,
             "quorum": 3,
-            "compression": "Int4",
+            "compression": "TopK",
+            "density": 0.125,
             "downlink": "BF16",
         }
     )
-    assert Exchange.of(spec, (1, 2)) == Exchange((1, 2), 30, steps, 70, 3, "Int4", "BF16")
+    made = Exchange.of(spec, (4096, 2))
+    assert made == Exchange((4096, 2), 30, steps, 70, 3, "TopK", "BF16", 0.125)
+    assert made.up_bytes == (4 + 512 * 14 // 8, 4 + 2)
 
 
 def exchange(interval: int = 4, bound: int | None = None, quorum: int = 1) -> Exchange:

@@ -98,6 +98,9 @@ async def test_the_status_says_how_old_the_newest_one_is(disk: Disk) -> None:
         assert not checkpointer.busy
         before = checkpointer.status
         assert (before.newest, before.age_seconds, before.failures, before.problem) == ("", None, 0, "")
+        checkpointer.newest = "000000"
+        await asyncio.sleep(3.0)
+        assert checkpointer.status.age_seconds == 3.0, "of one that was there: since this process began"
         await write(checkpointer)
         await asyncio.sleep(7.0)
         after = checkpointer.status

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.syncer.peers.inbox import Inbox, PushRefusedError
 from diloco.wire.messages import PushHeader, PushKey
 from tests.support.syncer_peers import LAYOUT

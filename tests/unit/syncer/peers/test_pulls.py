@@ -9,7 +9,7 @@ import torch
 
 from diloco.core.engine.actions import Fence, Refusal
 from diloco.core.fragments import TensorSpec, partition
-from diloco.core.merge.codec import codec_named
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, encode_update
 from diloco.syncer.peers.load_places import MOST_PLACES
 from diloco.syncer.store import EncodedUpdate, digest_of

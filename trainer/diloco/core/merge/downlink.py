@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from diloco.core.buffers import recycled
-from diloco.core.merge.codec import Codec, CodecError, codec_named, require_flat
+from diloco.core.merge.codec import Codec, CodecError, require_flat
+from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.fragment_merge import BlockRunner, in_this_thread
 from diloco.core.sizes import BLOCK
 from diloco.spec.sync import Downlink

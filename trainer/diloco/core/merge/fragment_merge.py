@@ -228,14 +228,20 @@ class FragmentMerge:
         """Leave out members that are not finite or too long, and compare the rest with each other."""
         out: dict[str, str] = {}
         measured: list[MeasuredMember] = []
+        numel = self.fragment.numel
+        tensors = [(slot.tensor.name, slot.tensor.numel) for slot in self.fragment.slots]
+        if self.codec.encoding.kept:
+            tensors = [(f"fragment {self.fragment.index}", elements) for _, elements in tensors]
         for index, member in enumerate(self.contributions):
             own = tuple(of_tensor[index] for of_tensor in squares)
             total = sum(own)
+            if self.codec.encoding.kept:
+                # It is compared as a whole: a small tensor has all of its values sent in one merge and none in others.
+                own = tuple(total * elements / numel for _, elements in tensors)
             if _too_long(total):
                 out[member.learner] = TOO_LONG if math.isfinite(total) else NOT_FINITE
             else:
                 measured.append(MeasuredMember(member.learner, member.steps, own))
-        tensors = [(slot.tensor.name, slot.tensor.numel) for slot in self.fragment.slots]
         verdict = compare(measured, tensors, usual, self._parameters_size)
         return replace(verdict, left_out={**out, **verdict.left_out})
 

@@ -10,9 +10,8 @@ from enum import StrEnum
 from itertools import product
 from typing import Any, Final
 
-from diloco.core.sizes import ENCODINGS
 from diloco.plan.fit.fit import FULL, Fit, FitKind, fit
-from diloco.plan.fit.situation import DOWNLINKS, Link, Situation, rate_text
+from diloco.plan.fit.situation import DOWNLINKS, UPLINKS, Link, Situation, rate_text
 from diloco.spec.words import listed
 
 LONGEST_INTERVAL: Final = 1_000_000
@@ -174,7 +173,7 @@ def _encoding(situation: Situation, result: Fit) -> Remedy | None:
     If links are too thin for any of them: the narrowest, with the smallest interval that fits.
     """
     exchange = situation.exchange
-    ways = list(product(_from(DOWNLINKS, exchange.downlink), _from(ENCODINGS, exchange.compression)))[1:]
+    ways = list(product(_from(DOWNLINKS, exchange.downlink), _from(UPLINKS, exchange.compression)))[1:]
     for changes, base in _bases(situation):
         for down, up in ways:
             narrowed = _set(base, downlink=down, compression=up)
@@ -261,7 +260,7 @@ def _bases(situation: Situation) -> Iterator[tuple[tuple[Setting, ...], Situatio
 def _from(names: Any, current: str) -> list[str]:
     """The current one and narrower ones."""
     ordered = list(names)
-    return ordered[ordered.index(current) :]
+    return ordered[ordered.index(current) :] if current in ordered else [current]
 
 
 def _set(situation: Situation, **changes: Any) -> Situation:

@@ -10,12 +10,14 @@ from math import ceil
 from typing import Final, Self
 
 from diloco.core.engine.rounds.schedule import Schedule
-from diloco.core.sizes import ENCODINGS, F32
+from diloco.core.sizes import ENCODINGS, F32, encoding_of
 from diloco.spec.automatic import AUTO
 from diloco.spec.sync import SyncSpec
 
 DOWNLINKS: Final = {"F32": F32, "BF16": ENCODINGS["BF16"], "Int8": ENCODINGS["Int8"]}
 """By name in ``sync.downlink``, from the widest to the narrowest."""
+UPLINKS: Final = tuple(name for name, encoding in ENCODINGS.items() if not encoding.kept)
+"""In ``sync.compression``, from the widest to the narrowest; without TopK, which costs loss in short runs."""
 SYNCER_LINK: Final = "of the syncer"
 """Name of the syncer's own link; no region can have it."""
 
@@ -89,6 +91,8 @@ class Exchange:
     """A name of `sizes.ENCODINGS`."""
     downlink: str
     """A name of `DOWNLINKS`."""
+    density: float | None = None
+    """Of TopK; None: the default."""
 
     @classmethod
     def of(cls, sync: SyncSpec, numels: tuple[int, ...]) -> Self:
@@ -101,12 +105,13 @@ class Exchange:
             quorum=sync.quorum,
             compression=sync.compression,
             downlink=sync.downlink,
+            density=sync.density,
         )
 
     @cached_property
     def up_bytes(self) -> tuple[int, ...]:
         """A learner's outer gradient of each fragment."""
-        return tuple(ENCODINGS[self.compression].payload_bytes(numel) for numel in self.numels)
+        return tuple(encoding_of(self.compression, self.density).payload_bytes(numel) for numel in self.numels)
 
     @cached_property
     def down_bytes(self) -> tuple[int, ...]:

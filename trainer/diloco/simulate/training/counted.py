@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
-from diloco.core.sizes import ENCODINGS, F32
+from diloco.core.sizes import F32, encoding_of
 from diloco.learner.mailboxes.residuals import Residual
 from diloco.plan.fit.situation import DOWNLINKS
 from diloco.simulate.training.work import MergeOutcome, Payload, Work
@@ -148,7 +148,7 @@ class CountedEncoder:
     """See `work.Encoder`. It encodes nothing, and so loses nothing."""
 
     def __init__(self, spec: JobSpec, layout: Layout) -> None:
-        encoding = ENCODINGS[spec.sync.compression]
+        encoding = encoding_of(spec.sync.compression, spec.sync.density)
         self._payload_bytes = [encoding.payload_bytes(fragment.numel) for fragment in layout.fragments]
 
     def encode(self, capture: "Capture", version: int) -> Payload:

@@ -9,7 +9,7 @@ from torch import Tensor
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Cosine, LeftOut
 from diloco.core.fragments import Layout
-from diloco.core.merge.codec import Codec, codec_named
+from diloco.core.merge.codecs import uplink_codec
 from diloco.core.merge.downlink import Update, downlink_codec, encode_update
 from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget, merge_fragment
@@ -64,7 +64,7 @@ class TensorEncoder:
     """See `work.Encoder`."""
 
     def __init__(self, sync: SyncSpec, residuals: Mapping[int, Residual]) -> None:
-        self._codec = codec_named(sync.compression)
+        self._codec = uplink_codec(sync)
         feeds_back = sync.keeps_residuals
         self._feedback = Residuals(dict(residuals)) if feeds_back else None
 
@@ -100,7 +100,7 @@ class TensorModel:
         self._sync = sync = spec.sync
         self._outer = OuterChoice.of(spec).optimizer
         self._layout = layout
-        self._codec: Codec = codec_named(sync.compression)
+        self._codec = uplink_codec(sync)
         self.parameters = [values.clone() for values in initial]
         self._momentum = [torch.zeros_like(values) for values in initial]
         self._downlink = downlink_codec(sync.downlink)

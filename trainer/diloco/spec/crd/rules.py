@@ -14,6 +14,7 @@ from diloco.spec.checks import (
     AUTO_OF_ONE_PROCESS,
     HSDP_OF_SEVERAL,
     LEAST_LENGTH,
+    LOST_BY_TOP_K,
     MAXIMUM_LEARNERS,
     MAXIMUM_PODS,
     MAXIMUM_POOLS,
@@ -181,6 +182,12 @@ _SPEC = (
         "sync.overlap",
         ("self.sync.overlap", "self.sync.interval"),
     ),
+    Rule(
+        "!has(self.sync.density) || self.sync.compression == 'TopK'",
+        "has no use without compression TopK; remove it or use TopK",
+        "sync.density",
+    ),
+    Rule("self.sync.errorFeedback || self.sync.compression != 'TopK'", LOST_BY_TOP_K, "sync.errorFeedback"),
     _at_most_learners("sync.quorum"),
     Rule(
         "!has(self.sync.maxStalenessSteps) || self.sync.maxStalenessSteps >= self.sync.interval",

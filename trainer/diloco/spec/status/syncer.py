@@ -17,7 +17,7 @@ class CheckpointStatus(StatusPart):
     newest: str = ""
     """Name of the newest one; empty: none yet."""
     age_seconds: float | None = None
-    """Time since this process wrote it; None if this process has written none."""
+    """Time since it was written; of one that an earlier process wrote, since this one began. None: there is none."""
     failures: int = 0
     """Writes that failed in this process."""
     problem: str = ""

@@ -56,7 +56,8 @@ class Checkpointer:
         """Name of the newest checkpoint."""
         self._held = frozenset[str]()
         self._executor = executor
-        self._written_at: float | None = None
+        # Of the one that this process begins with: it is at least as old as this.
+        self._written_at = clock()
         self._failures = 0
         self._problem = ""
         self._size_bytes = newest_bytes(directory)
@@ -78,7 +79,7 @@ class Checkpointer:
     @property
     def status(self) -> CheckpointStatus:
         """For ``/status``."""
-        age = None if self._written_at is None else self._clock() - self._written_at
+        age = self._clock() - self._written_at if self.newest else None
         return CheckpointStatus(newest=self.newest, age_seconds=age, failures=self._failures, problem=self._problem)
 
     def request(self, reason: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from diloco.core.buffers import bytes_of
 from diloco.core.engine.events import FragmentArrived, FragmentDeclined, FragmentLate
 from diloco.core.merge.codec import CodecError
+from diloco.core.sizes import BLOCK
 from diloco.syncer.peers.claims import ClaimError
 from diloco.syncer.peers.collaborators import Collaborators
 from diloco.syncer.peers.inbox import PushRefusedError
@@ -19,7 +20,8 @@ from diloco.wire.messages import Join, LearnerMessage, PullHeader, PullRequest, 
 from diloco.wire.tls.tls import Peer
 
 CHECKED_AT_ONCE_BYTES: Final = 256 << 10
-"""A payload of at most this size is checked on the event loop, in 0.1 ms; handing it to a thread would cost 0.2 ms."""
+"""A payload of at most this size and one block is checked on the event loop, in 0.1 ms (TopK: 0.3 ms); handing it to a
+thread would cost 0.2 ms."""
 
 
 class SyncService:
@@ -76,7 +78,7 @@ class SyncService:
             return self._not_accepted("it is no longer requested")
         numel = self._layout.fragments[header.fragment].numel
         try:
-            if payload.nbytes <= CHECKED_AT_ONCE_BYTES:
+            if payload.nbytes <= CHECKED_AT_ONCE_BYTES and numel <= BLOCK:
                 self._codec.check(payload, numel)
             else:
                 await asyncio.get_running_loop().run_in_executor(self._checks, self._codec.check, payload, numel)

@@ -4,14 +4,18 @@ Counters and histograms are updated as events happen; the rest is read from the 
 serves one job, so no metric has a label for the job: the scrape target identifies it.
 """
 
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from diloco.core.engine.actions import Action, Fence, Merge, Note, NoteKind, Refuse
+from diloco.runtime.build import show_build
 from diloco.spec.status.curves import FragmentCurve
 from diloco.spec.status.engine import LearnerState, RecoveriesStatus
 from diloco.spec.status.syncer import BackupStatus, LinksStatus, SyncerStatus
@@ -28,6 +32,7 @@ class SyncerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        show_build(self.registry)
         self._decisions = Counter(
             "diloco_decisions",
             "Decisions of the engine",
@@ -86,6 +91,10 @@ class SyncerMetrics:
         self.inbox_bytes = Gauge(
             "diloco_inbox_bytes", "Bytes of outer gradients held in memory", registry=self.registry
         )
+        self._disk_size = Gauge("diloco_disk_size_bytes", "Size of the syncer's volume", registry=self.registry)
+        self._disk_free = Gauge(
+            "diloco_disk_free_bytes", "Bytes of the syncer's volume that are free for it", registry=self.registry
+        )
         self._state = _StatusCollector()
         self.registry.register(self._state)
         self._opened: dict[int, float] = {}
@@ -110,6 +119,13 @@ class SyncerMetrics:
         """Record a merge's figures."""
         self._gradient_norm.labels(fragment).set(curve.gradient_norm)
         self._agreement.labels(fragment).set(curve.agreement)
+
+    def observe_disk(self, directory: Path) -> None:
+        """Record how full the volume with this directory is."""
+        with suppress(OSError):  # what is wrong with it, the status says
+            found = shutil.disk_usage(directory)
+            self._disk_size.set(found.total)
+            self._disk_free.set(found.free)
 
     def page(self, status: SyncerStatus) -> bytes:
         """The page in Prometheus' text format, with the job's state as in ``status``."""
@@ -172,7 +188,9 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
     yield _counter("diloco_checkpoint_failures", "Checkpoints that could not be written", status.checkpoint.failures)
     if status.checkpoint.age_seconds is not None:
         yield _gauge(
-            "diloco_checkpoint_age_seconds", "Seconds since the newest checkpoint", status.checkpoint.age_seconds
+            "diloco_checkpoint_age_seconds",
+            "Seconds since the newest checkpoint, or since this start of the syncer",
+            status.checkpoint.age_seconds,
         )
     if status.backup is not None:
         yield from _backup(status.backup)

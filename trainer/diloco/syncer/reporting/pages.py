@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import TypeVar
 
 from diloco.runtime.http import Response, Route
@@ -46,7 +47,11 @@ def on_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> T:
 
 
 def routes(
-    metrics: SyncerMetrics, heartbeat: Heartbeat, status: Callable[[], SyncerStatus], ready: Callable[[], bool]
+    metrics: SyncerMetrics,
+    heartbeat: Heartbeat,
+    status: Callable[[], SyncerStatus],
+    ready: Callable[[], bool],
+    directory: Path,
 ) -> dict[str, Route]:
     """The pages by path. ``status`` and ``ready`` are called in the HTTP server's threads."""
 
@@ -71,6 +76,7 @@ def routes(
 
     def metrics_page() -> Response:
         metrics.loop_lag.set(heartbeat.lag_seconds)
+        metrics.observe_disk(directory)
         return Response(metrics.page(status()), CONTENT_TYPE)
 
     def status_page() -> Response:

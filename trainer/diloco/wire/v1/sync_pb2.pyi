@@ -790,7 +790,7 @@ class PushHeader(_message.Message):
     steps: _builtins.int
     tokens: _builtins.int
     codec: _builtins.str
-    """None, BF16, Int8, Int4"""
+    """None, BF16, Int8, Int4, TopK"""
     payload_bytes: _builtins.int
     payload_digest: _builtins.bytes
     """16 bytes; empty: the receiver relies on the parts' checksums"""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -192,6 +193,23 @@ def test_texts_and_lists_are_cut_and_the_newest_evaluation_is_kept() -> None:
     assert view.evaluations[-1].loss == many - 1
     assert [len(one.diverged_reason) for one in view.learners] == [256]
     assert len(view.model_dump_json()) < 50_000
+
+
+def test_as_many_links_and_regions_are_kept_as_there_are_pools() -> None:
+    pools = {f"r{number}/p": 1 for number in range(100)}
+    links = {"kind": "Fits", "used": [{"name": pool} for pool in pools]}
+    moved = [{"region": pool[:-2], "up": {"bulk": 1}, "down": {"control": 2}} for pool in pools]
+    view = asked(answering(json.dumps({**HEAD, "links": links, "bytes_by_region": moved})), pools)
+    assert isinstance(view, SyncerStatusView)
+    assert view.links is not None
+    assert (len(view.links.used), len(view.bytes_by_region)) == (100, 100)
+
+
+def test_a_number_that_is_not_finite_is_no_answer() -> None:
+    for number in (math.inf, math.nan):
+        answer = asked(answering(json.dumps({**HEAD, "merged_tokens": number})))
+        assert isinstance(answer, SyncerAway)
+        assert answer.reason.startswith("its /status is invalid: merged_tokens: ")
 
 
 def test_what_is_planned_is_read_from_a_job_that_may_be_invalid() -> None:

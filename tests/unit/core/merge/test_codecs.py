@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from diloco.core.merge.codec import CODECS, Codec, CodecError, ScaledCodec, codec_named
+from diloco.core.merge.codec import Codec, CodecError
+from diloco.core.merge.codecs import CODECS, ScaledCodec, codec_named
 from diloco.core.sizes import BLOCK, ENCODINGS
 from tests.support.fragment_merge import random
 
@@ -18,8 +19,9 @@ def decoded(codec: Codec, payload: torch.Tensor, numel: int) -> torch.Tensor:
 
 
 def test_codecs_are_found_by_name() -> None:
-    assert [codec_named(name).name for name in ("None", "BF16", "Int8", "Int4")] == ["None", "BF16", "Int8", "Int4"]
-    with pytest.raises(CodecError, match="unknown codec 'Int2'; use None, BF16, Int8, Int4"):
+    names = ["None", "BF16", "Int8", "Int4", "TopK"]
+    assert [codec_named(name).name for name in names] == names
+    with pytest.raises(CodecError, match="unknown codec 'Int2'; use None, BF16, Int8, Int4, TopK"):
         codec_named("Int2")
 
 

@@ -1,0 +1,18 @@
+"""Which build a process runs, for /metrics."""
+
+import os
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from diloco import __version__
+
+COMMIT: Final = "DILOCO_COMMIT"
+"""Set in the project's images: the commit that they were built from."""
+
+
+def show_build(registry: CollectorRegistry) -> None:
+    """Serve version and commit of this process."""
+    text = "1; version and commit of the program (the commit is empty if it is not known)."
+    made = Gauge("diloco_build_info", text, ["version", "commit"], registry=registry)
+    made.labels(__version__, os.environ.get(COMMIT, "")).set(1)
