@@ -62,7 +62,7 @@ class Exchange:
     def __init__(self, preset: str, codecs: str, wire: Wire) -> None:
         self._trainer, self._module = trainer_of(preset, codecs)
         sync, layout = parse_job(json.dumps(job(preset, codecs))).spec.sync, self._trainer.layout
-        self._wire, self._codec, self._down = wire, uplink_codec(sync), downlink_codec(sync.downlink)
+        self._wire, self._codec, self._down = wire, uplink_codec(sync), downlink_codec(sync)
         self._merging = Merging(layout, sync, DILOCO, BlockThreads(1))
         self._store = FragmentStore(layout, residuals=self._down is not None)
         self._residual = None if self._down is None else torch.zeros(layout.fragments[0].numel)
