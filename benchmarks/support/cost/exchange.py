@@ -26,7 +26,11 @@ from support.links.ways import Wire
 LEARNERS = ("here/pool/0", "here/pool/1")
 FRAGMENTS = 24
 BYTES_64_MIB = 64 << 20
-CODECS = {"BF16 up, F32 down": ("BF16", "F32"), "Int4 up, Int8 down": ("Int4", "Int8")}
+CODECS = {
+    "BF16 up, F32 down": ("BF16", "F32"),
+    "Int4 up, Int8 down": ("Int4", "Int8"),
+    "TopK both ways": ("TopK", "TopK"),
+}
 TRAINING = {"tokens": 10**12, "sequenceLength": 128, "batchSize": 16}
 """Of nano, as in ``stall`` and ``overhead``."""
 
