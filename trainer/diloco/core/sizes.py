@@ -78,7 +78,7 @@ def encoding_of(compression: str, density: float | None) -> Encoding:
 
 
 def downlink_encoding(downlink: str, density: float | None) -> Encoding:
-    """How merged fragments are encoded. In TopK an update has room for four learners' values, at most a quarter (ours)."""
+    """How merged fragments are encoded. In TopK with four times the density, up to a quarter (ours)."""
     if downlink == "F32":
         return F32
     encoding = encoding_of(downlink, density)
