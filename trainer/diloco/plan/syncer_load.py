@@ -13,7 +13,6 @@ WIRE_BYTES_PER_SECOND: Final = 2e9
 """Payload that a syncer receives and sends, together, under mutual TLS, measured (`benchmarks/wire.py`) where one TCP
 connection carries 8.5 GB/s, with both ends on two cores, so that each has one."""
 _MERGE_CORES: Final = 2
-_NARROWEST: Final = (UPLINKS[-1], DOWNLINKS[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,12 @@ class SyncerLoad:
 def syncer_load(situation: Situation) -> SyncerLoad:
     """The load of a situation's syncer, in steps of the quorum's slowest learner."""
     exchange = situation.exchange
-    of_its_own = exchange.compression, exchange.downlink
-    narrowest = tuple("TopK" if one == "TopK" else dense for one, dense in zip(of_its_own, _NARROWEST, strict=True))
-    ways = dict.fromkeys((of_its_own, narrowest))
+    compression, downlink = exchange.compression, exchange.downlink
+    narrowest = (
+        compression if compression == "TopK" else UPLINKS[-1],
+        downlink if downlink == "TopK" else DOWNLINKS[-1],
+    )
+    ways = dict.fromkeys(((compression, downlink), narrowest))
     limits = tuple(StepLimit(*way, _shortest(situation, *way)) for way in ways)
     if (step_seconds := situation.quorum_step_seconds) is None:
         return SyncerLoad(limits, None, None, None)
