@@ -49,13 +49,18 @@ class OperatorProcess:
         """None while it runs."""
         return self._process.poll()
 
+    @property
+    def address(self) -> str:
+        """Where its pages are; empty until it serves them."""
+        found = _ADDRESS.search(self.log)
+        return f"127.0.0.1:{found[1]}" if found else ""
+
     def get(self, path: str) -> tuple[int, str]:
         """(status, text) of one of its pages; 0 if there is no answer."""
-        found = _ADDRESS.search(self.log)
-        if found is None:
+        if not (address := self.address):
             return 0, ""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

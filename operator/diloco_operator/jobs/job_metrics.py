@@ -32,7 +32,7 @@ from diloco_operator.objects import mapping
 
 _log = logging.getLogger(__name__)
 MOST_JOBS: Final = 1000
-"""Jobs that have series (ours): those that have not ended come first."""
+"""Jobs that have series (ours), those that have not ended first: so many take the event loop most of a second."""
 OTHER: Final = "Other"
 """The label of a phase or a reason that this version does not write."""
 _PREFIX: Final = "diloco_job_"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.support.monitoring import DASHBOARDS, RULES, alerts, queries
+from tests.support.monitoring import DASHBOARDS, RULES, RUNBOOK, alerts, queries
 from tests.unit.chart.test_monitoring import VARIABLES
 
 JOB = 'namespace="team",job_name="demo"'
@@ -149,6 +149,29 @@ def test_every_alert_fires_on_its_fault_and_not_without(promtool: Path, tmp_path
         tests.append(fires(name, one.rest | one.fault, one.minutes, 1))
         tests.append(fires(name, one.rest | one.otherwise, one.minutes, 0))
     tests += [fires(*one) for one in ALSO.values()]
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    assert run(promtool, "test", "rules", file) == ""
+
+
+def test_the_alert_of_a_degraded_job_names_the_reason(promtool: Path, tmp_path: Path) -> None:
+    runbook = f"{RUNBOOK}#dilocojobdegraded"
+    told = {
+        "summary": "Job team/demo is degraded",
+        "description": "The most serious reason is NodeLost.",
+        "runbook_url": runbook,
+    }
+    labels = {"namespace": "team", "job_name": "demo", "severity": "warning"}
+    series = [
+        {"series": condition("Degraded", "NodeLost"), "values": "1x40"},
+        {
+            "series": 'diloco_job_condition{namespace="team",job_name="other",condition="Degraded",reason="Evicted"}',
+            "values": "1x9 0x40",
+        },
+    ]
+    expected = {"exp_labels": labels, "exp_annotations": told}
+    alert = {"eval_time": "40m", "alertname": "DiLoCoJobDegraded", "exp_alerts": [expected]}
+    tests = [{"interval": "1m", "input_series": series, "alert_rule_test": [alert]}]
     file = tmp_path / "tests.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
     assert run(promtool, "test", "rules", file) == ""

@@ -12,8 +12,8 @@ from diloco.spec.automatic import AUTO
 from diloco.spec.errors import Problem
 from diloco.spec.pods import PodSpec
 from diloco.spec.presets import TEXT_VOCABULARY
-from diloco.spec.training import DataSpec, Evaluation, InnerOptimizer, not_one
-from diloco.spec.words import listed
+from diloco.spec.training import DataSpec, Evaluation, InnerOptimizer
+from diloco.spec.words import listed, not_one
 
 if TYPE_CHECKING:
     from diloco.spec.job import JobSpec

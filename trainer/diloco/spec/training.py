@@ -1,6 +1,6 @@
 """What is trained: the model, the data, the inner optimizer and how the global model is evaluated."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from diloco.spec.base import ENTRYPOINT, SpecModel
 from diloco.spec.errors import PartError, Problem
 from diloco.spec.presets import TEXT_VOCABULARY, gpt_shapes
-from diloco.spec.words import listed
+from diloco.spec.tracking import Tracker
+from diloco.spec.words import not_one
 
 BATCH_LIMIT: Final = 65_536
 
@@ -29,21 +30,10 @@ Precision = Literal["Auto", "F32", "BF16"]
 ActivationCheckpointing = Literal["None", "Selective", "Full"]
 
 
-def exactly_one(sources: Iterable[str]) -> str:
-    """The text of an error about fields of which one must be given."""
-    return f"needs exactly one of {listed(sources, 'and')}"
-
-
 def _check_sources(sources: dict[str, object], arguments: dict[str, Any]) -> None:
     if problem := not_one(sources):
         raise PartError(Problem("", problem))
     _check_arguments(sources.get("entrypoint"), arguments)
-
-
-def not_one(sources: dict[str, object]) -> str:
-    """The problem with fields of which one must be given; empty if one is."""
-    given = [name for name, value in sources.items() if value is not None]
-    return "" if len(given) == 1 else f"{exactly_one(sources)}; has {listed(given, 'and') or 'none'}"
 
 
 def _check_arguments(entrypoint: object, arguments: dict[str, Any]) -> None:
@@ -381,3 +371,6 @@ class TrainingSpec(SpecModel):
     """Evaluation of the global model."""
     checkpoint_every_steps: int = Field(default=50, ge=1, le=10**9)
     """Inner steps between a learner's own checkpoints (inner optimizer, data position)."""
+    tracking: tuple[Tracker, ...] = Field(default=(), max_length=8)
+    """Trackers that the syncer writes the curves to while the job runs. One that cannot be reached stops nothing, is
+    told, and gets everything once it can; a restarted syncer writes nothing twice."""

@@ -3,7 +3,7 @@
 It works from the schema alone: a new field needs no change here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,17 @@ def listed(names: Iterable[object], last: str = "or") -> str:
     """Joined as ``a, b or c``."""
     words = [str(name) for name in names]
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def exactly_one(sources: Iterable[str]) -> str:
+    """The text of an error about fields of which one must be given."""
+    return f"needs exactly one of {listed(sources, 'and')}"
+
+
+def not_one(sources: Mapping[str, object]) -> str:
+    """The problem with fields of which one must be given; empty if one is."""
+    given = [name for name, value in sources.items() if value is not None]
+    return "" if len(given) == 1 else f"{exactly_one(sources)}; has {listed(given, 'and') or 'none'}"
 
 
 def shortlist(names: list[str], limit: int = 5) -> str:

@@ -28,6 +28,7 @@ from diloco.syncer.recovery.resume import Beginning, recover
 from diloco.syncer.recovery.tape_tail import read_tail
 from diloco.syncer.reporting.pages import on_loop, routes
 from diloco.syncer.syncer import Syncer
+from diloco.syncer.tracking.trackers import check_packages
 from diloco.wire.server.server import ListenError, SyncServer
 from diloco.wire.tls.tls import TlsFileError
 
@@ -49,6 +50,7 @@ def run_syncer(options: SyncerOptions) -> int:
         loading = Loading()
         # Started before anything that may take long, so that a probe sees that the process is loading.
         with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
+            check_packages(options.job.spec.training.tracking)
             loading.switch_to("creating the model or reading the newest checkpoint or a backup")
             start_state = prepare(options.job, directory.checkpoints)
             if start_state.training:

@@ -45,6 +45,8 @@ from diloco.syncer.prepare import StartState, first_checkpoint, recorded_bases, 
 from diloco.syncer.reporting.curves import CurveFile
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter
+from diloco.syncer.tracking.trackers import TrackedRun
+from diloco.syncer.tracking.tracking import Tracking
 from diloco.tape.keeper import TapeKeeper, TapeLimits
 from diloco.tape.writer import TapeWriter
 from diloco.wire.server.traffic import Traffic
@@ -149,6 +151,9 @@ class Syncer:
             spec.sync, self._layout, tokens_per_step(spec.training, self._pools), collaborators.meter
         )
         self._sessions = sessions = Sessions(collaborators, terms_of(self.regions), directory.known_training())
+        self._tracking = Tracking(
+            spec.training.tracking, TrackedRun(self.job, directory.known_training(), directory.root), directory.curves
+        )
         self._end = JobEnd(self._checkpointer, self._exporter, self._backups, sessions.send_all, self._now)
         merging = Merging(self._layout, spec.sync, self._outer.optimizer, self._block_threads)
         work = MergeWork(
@@ -162,6 +167,7 @@ class Syncer:
         _log.info("outer optimizer: %s", self._outer)
         self._engine_loop.start(self._executor)
         self.serving = True
+        self._tracking.start()
         if self._view().finished:
             self._end.was_before(self._export_now(), self._merged_tokens)
 
@@ -181,6 +187,7 @@ class Syncer:
             outer_optimizer=str(self._outer),
             computing=self._sessions.computing,
             data=self._dealing.dealer.status(),
+            trackers=self._tracking.status(),
         )
         return self._reporter.status(self._view(), stored)
 
@@ -224,6 +231,7 @@ class Syncer:
         self._checks.shutdown()
         self._disk.shutdown()
         self._tape.close()
+        self._tracking.close(over=self._view().finished)
 
     async def _tick_until_left(self) -> None:
         """Every second: rates, the tape, checkpoints. Returns once the job is over and the process may exit."""

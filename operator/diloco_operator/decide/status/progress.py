@@ -1,7 +1,8 @@
 """How far the job is, from the syncer's figures, and when that is worth writing to the status.
 
-Pure. The progress of a job that trains is written at most every ten seconds, and that of a stalled one not at all:
-figures that change by themselves (goodput, rates) are written only along with a step, tokens or an evaluation.
+Pure. The figures are finite: an answer with others is refused where it is read. The progress of a job that trains is
+written at most every ten seconds, and that of a stalled one not at all: figures that change by themselves (goodput,
+rates) are written only along with a step, tokens or an evaluation.
 """
 
 import math
@@ -31,7 +32,7 @@ def progress_of(view: SyncerStatusView, now: datetime) -> Progress:
         budget_tokens=max(0, view.budget_tokens),
         # Rounded down, so that 100% means that the budget is reached.
         percent=f"{min(100, 100 * tokens // view.budget_tokens) if view.budget_tokens > 0 else 0}%",
-        seconds_left=max(0, round(left)) if left is not None and math.isfinite(left) else None,
+        seconds_left=None if left is None else max(0, round(left)),
         loss=_decimal(view.eval_loss),
         doubted_loss=_doubted(view),
         train_loss=_decimal(view.train_loss),
@@ -95,12 +96,12 @@ def restarts_of(view: SyncerStatusView) -> tuple[LearnerRestarts, ...]:
 
 
 def _percent(share: float | None) -> str | None:
-    return None if share is None or not 0 <= share < math.inf else f"{round(100 * min(1.0, share))}%"
+    return None if share is None or share < 0 else f"{round(100 * min(1.0, share))}%"
 
 
 def _shares(seconds: Mapping[str, float]) -> dict[str, str] | None:
     """Each class's share of all of them, without those that are next to nothing."""
-    known = {name: spent for name, spent in seconds.items() if _CLASS.fullmatch(name) and 0 < spent < math.inf}
+    known = {name: spent for name, spent in seconds.items() if _CLASS.fullmatch(name) and spent > 0}
     total = sum(known.values())
     if total == math.inf:
         return None
@@ -114,4 +115,4 @@ def _doubted(view: SyncerStatusView) -> str | None:
 
 
 def _decimal(loss: float | None) -> str | None:
-    return None if loss is None or not math.isfinite(loss) else f"{loss:.3f}"
+    return None if loss is None else f"{loss:.3f}"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.local.curves import CurveReader, points
 from diloco.spec.status.curves import CurveRow, FragmentCurve
 from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFile, Curves
 from diloco.syncer.reporting.status_builder import Reporter
+from diloco.syncer.tracking.curve_reader import CurveReader, points
 from diloco.wire.messages import StepReport
 from tests.support.job_engine import engine_of
 from tests.support.status_of_a_job import changed

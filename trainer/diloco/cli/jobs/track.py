@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from diloco.cli.live.local_runs import run_directory
-from diloco.local.curves import CurveReader, points
 from diloco.local.directory import RunDirectory
 from diloco.spec.status.curves import FILE
+from diloco.syncer.tracking.curve_reader import CurveReader, points
 
 _POLL_SECONDS = 2.0
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from diloco.local.curves import CurveReader
 from diloco.local.directory import RunDirectory
 from diloco.local.status_poll import StatusError, fetch_status
 from diloco.local.view.snapshot import Bandwidth, RunSnapshot
@@ -20,6 +19,7 @@ from diloco.spec import DiLoCoJob, load_job
 from diloco.spec.status import curves
 from diloco.spec.status.curves import CurveRow
 from diloco.spec.status.syncer import SyncerStatus
+from diloco.syncer.tracking.curve_reader import CurveReader
 
 
 class WhereError(ValueError):

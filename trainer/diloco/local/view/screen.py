@@ -250,12 +250,13 @@ def _links(snapshot: RunSnapshot) -> list[Text]:
 
 
 def _not_written(status: SyncerStatus | None) -> list[str]:
-    """Which files the syncer cannot write now, and why: first its checkpoints, last its backups."""
+    """What the syncer cannot write now, and why: first its checkpoints, last its trackers."""
     if status is None:
         return []
     checkpoints = f"checkpoints: {status.checkpoint.problem}" if status.checkpoint.problem else ""
     backups = f"backups: {status.backup.problem}" if status.backup is not None and status.backup.problem else ""
-    return [problem for problem in (checkpoints, status.tape_problem, backups) if problem]
+    trackers = (f"{one.name}: {one.problem}" for one in status.trackers if one.problem)
+    return [*(problem for problem in (checkpoints, status.tape_problem, backups) if problem), *trackers]
 
 
 def _bar(snapshot: RunSnapshot) -> Table:

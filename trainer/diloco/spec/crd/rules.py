@@ -27,7 +27,8 @@ from diloco.spec.checks import (
 from diloco.spec.placement import Pool
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
-from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec, exactly_one
+from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec
+from diloco.spec.words import exactly_one
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ def _one_given(at: str, sources: Iterable[str]) -> str:
 
 
 def _integer_or_auto(least: int, most: int) -> tuple[Rule, ...]:
-    holds = f"type(self) == int ? self >= {least} && self <= {most} : self == '{AUTO}'"
+    # In Kubernetes 1.33 the comparison of two types, or of what may be a word with a number, counts as if each were
+    # 3 MB long; in each pool that costs more than all rules may.
+    holds = f"type(self) in [int] ? int(self) >= {least} && int(self) <= {most} : self == '{AUTO}'"
     return (Rule(holds, f"%s is not allowed; {allowed(least, most)}", values=("self",)),)
 
 
@@ -318,6 +321,7 @@ _REGION = (
 
 _MODELS = ("builtin", "huggingface", "entrypoint")
 _PARTS = ("text", "tokens", "documents")
+_TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "spec.model": (
@@ -331,6 +335,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "spec.data": (_ARGUMENTS,),
     "spec.data.mixture[]": (Rule(_one_given("self", _PARTS), exactly_one(_PARTS)),),
+    "spec.training.tracking[]": (Rule(_one_given("self", _TRACKERS), exactly_one(_TRACKERS)),),
     "spec": _SPEC,
     "spec.syncer.backup": _BACKUP,
     "spec.initFrom": _INIT_FROM,

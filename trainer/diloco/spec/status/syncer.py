@@ -42,6 +42,17 @@ class BackupStatus(StatusPart):
     """Why the latest upload failed or is stuck; empty if neither."""
 
 
+class TrackerStatus(StatusPart):
+    """One of ``training.tracking``."""
+
+    name: str
+    """tensorboard, wandb or mlflow."""
+    tokens: int
+    """Merged tokens up to which it has the curves."""
+    problem: str = ""
+    """Why it takes none now; empty if it does."""
+
+
 class LinkStatus(StatusPart):
     """How much of a link's capacity the exchange of fragments takes, as measured recently."""
 
@@ -171,6 +182,8 @@ class StoredStatus(StatusPart):
     """What learners with a session compute in and on, in words; with how many of them if they differ. Empty: not
     known."""
     data: DataStatus = DataStatus()
+    trackers: tuple[TrackerStatus, ...] = ()
+    """In the order of the manifest."""
 
 
 class SyncerStatus(EngineStatus, StoredStatus):
@@ -179,6 +192,8 @@ class SyncerStatus(EngineStatus, StoredStatus):
     job: str
     epoch: int
     """Number of the syncer process, counted from 1."""
+    version: str = ""
+    """Of the syncer's program, with its commit if that is known."""
     tokens_per_second: float
     """Merged tokens, over the last half minute."""
     seconds_left: float | None = None

@@ -23,16 +23,15 @@ def test_goodput_and_merged_are_told_and_the_classes_add_up() -> None:
 
 @pytest.mark.parametrize(
     "seconds",
-    [{}, {"merged": 0.0}, {"merged": float("nan")}, {"away": float("inf")}, {"lost": -1.0}, {"Not a class": 5.0}],
+    [{}, {"merged": 0.0}, {"lost": -1.0}, {"Not a class": 5.0}],
 )
 def test_what_is_no_share_is_left_out(seconds: dict[str, float]) -> None:
     assert told(time_seconds=seconds).time is None
     assert told(time_seconds={**seconds, "waiting": 3.0}).time == {"waiting": "100.0%"}
 
 
-@pytest.mark.parametrize("share", [float("nan"), float("inf"), -0.5])
-def test_a_share_that_is_none_is_left_out(share: float) -> None:
-    progress = told(merged=share, goodput=share, time_seconds={"merged": 1e308, "away": 1e308})
+def test_a_share_that_is_none_is_left_out() -> None:
+    progress = told(merged=-0.5, goodput=-0.5, time_seconds={"merged": 1e308, "away": 1e308})
     assert (progress.merged, progress.goodput, progress.time) == (None, None, None)
     assert told(goodput=1e300).goodput == "100%"
 
