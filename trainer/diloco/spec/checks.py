@@ -28,6 +28,7 @@ OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; re
 
 AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
 
+TOP_K_ON_ONE_WAY = "TopK needs compression TopK; use it there too, or Int8 in place of TopK"
 LOST_BY_TOP_K = "false loses what compression TopK does not send; use true, or Int4 in place of TopK"
 
 HSDP_OF_SEVERAL = (
@@ -201,6 +202,8 @@ def _encoding(spec: "JobSpec") -> Iterator[Problem]:
         yield Problem("sync.density", "has no use without compression TopK; remove it or use TopK")
     if sync.compression == "TopK" and not sync.error_feedback:
         yield Problem("sync.errorFeedback", LOST_BY_TOP_K)
+    if sync.downlink == "TopK" and sync.compression != "TopK":
+        yield Problem("sync.downlink", TOP_K_ON_ONE_WAY)
 
 
 def _quorum(spec: "JobSpec") -> Iterator[Problem]:

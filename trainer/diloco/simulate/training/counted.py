@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
-from diloco.core.sizes import F32, encoding_of
+from diloco.core.sizes import F32, downlink_encoding, encoding_of
 from diloco.learner.mailboxes.residuals import Residual
-from diloco.plan.fit.situation import DOWNLINKS
 from diloco.simulate.training.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 
@@ -173,7 +172,7 @@ class CountedModel:
 
     def __init__(self, spec: JobSpec, layout: Layout) -> None:
         self._layout = layout
-        self._downlink = DOWNLINKS[spec.sync.downlink]
+        self._downlink = downlink_encoding(spec.sync.downlink, spec.sync.density)
         self._versions = [0] * len(layout.fragments)
 
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:

@@ -24,6 +24,7 @@ from diloco.spec.checks import (
     QUEUED_ELSEWHERE,
     QUEUED_FALLBACK,
     TOO_SHORT,
+    TOP_K_ON_ONE_WAY,
 )
 from diloco.spec.placement import Pool
 from diloco.spec.presets import TEXT_VOCABULARY
@@ -190,6 +191,7 @@ _SPEC = (
         "has no use without compression TopK; remove it or use TopK",
         "sync.density",
     ),
+    Rule("self.sync.downlink != 'TopK' || self.sync.compression == 'TopK'", TOP_K_ON_ONE_WAY, "sync.downlink"),
     Rule("self.sync.errorFeedback || self.sync.compression != 'TopK'", LOST_BY_TOP_K, "sync.errorFeedback"),
     _at_most_learners("sync.quorum"),
     Rule(
