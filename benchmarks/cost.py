@@ -29,7 +29,8 @@ from support.report import Ratio, Ratios, command, write_report
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _WARM_UP_ROUNDS: Final = 4
-JOBS: Final = (*((codecs, "") for codecs in CODECS), ("Int4 up, Int8 down", "10Mbit/s,20ms"))
+_THIN: Final = "10Mbit/s,20ms"
+JOBS: Final = (*((codecs, "") for codecs in CODECS), ("Int4 up, Int8 down", _THIN), ("TopK both ways", _THIN))
 """Codecs and link of each."""
 
 

@@ -5,7 +5,8 @@ and the result as the f32 payload that goes back. The copy moves the 8 decoded f
 threads, right before every merge that is timed, so that what else the machine does meets both. Memory is measured in a
 process of its own for each codec: what a merge takes beside the state, the payloads and the buffer of its result.
 What comes after a merge is timed by itself: encoding the way back (`sync.downlink`), on the same threads, and the
-digest, both before the version's release, and the proof after it.
+digest, both before the version's release, and the proof after it. So is what a learner does before it: encoding an
+outer gradient in Int4 and in TopK, with error feedback.
 """
 
 import statistics
@@ -22,6 +23,7 @@ from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge.codec import Codec
 from diloco.core.merge.codecs import CODECS, codec_named
 from diloco.core.merge.downlink import Update, encode_update
+from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.merge.fragment_merge import Contribution, MergeTarget, merge_fragment
 from diloco.core.merge.member_sizes import NO_PAST
 from diloco.core.merge.rules import rule_named
@@ -35,6 +37,7 @@ from support.links.peers import forget_peak, memory_bytes
 from support.report import Ratio, command, write_report
 
 METHODS: tuple[MergeName, ...] = ("RDA", "Mean")
+DOWNLINKS = ("BF16", "Int8", "TopK")
 
 
 def transformer_fragment() -> Fragment:
@@ -135,14 +138,17 @@ def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]
 
 
 def time_updates(learners: int, rounds: int, threads: int) -> list[dict[str, Any]]:
-    """Encoding an update, by codec, and the digest and the proof of a new version."""
+    """Encoding an update and an outer gradient, by codec, and the digest and the proof of a new version."""
     setting = Setting([codec_named("BF16")], 1, threads)
     merged, residual = torch.zeros(setting.fragment.numel), torch.zeros(setting.fragment.numel)
     setting.merge(codec_named("BF16"), "RDA", merged)
     update = Update(setting.parameters, merged, residual, residual)
-    codecs = (codec_named("BF16"), codec_named("Int8"))
     cases: dict[str, Callable[[], object]] = {
-        f"{codec.name}_downlink": partial(encode_update, codec, update, setting.run) for codec in codecs
+        f"{name}_downlink": partial(encode_update, codec_named(name), update, setting.run) for name in DOWNLINKS
+    }
+    given = torch.randn(setting.fragment.numel, generator=torch.Generator().manual_seed(1))
+    cases |= {
+        f"{name}_encode": partial(encode_with_feedback, codec_named(name), given, residual) for name in ("Int4", "TopK")
     }
     cases |= {"digest": partial(digest_of, merged), "proof": partial(proof_of, bytes_of(merged))}
     return beside_copies(cases, learners, rounds)
@@ -175,7 +181,7 @@ def main() -> None:
     fragment = "one f32 fragment (the result, one more, is not counted)"
     ratios = {row["what"]: Ratio(row["ratio"], copied) for row in rows}
     took = {row["what"]: row["milliseconds"] for row in rows}
-    for downlink in ("BF16", "Int8"):
+    for downlink in DOWNLINKS:
         released = took["BF16_RDA"] + took[f"{downlink}_downlink"] + took["digest"]
         ratios[f"{downlink}_release"] = Ratio(released / took["BF16_RDA"], "the RDA merge of BF16 alone")
     ratios |= {f"{name}_extra_memory": Ratio(used / fragment_bytes, fragment) for name, used in extra.items()}

@@ -68,6 +68,7 @@ class OperatorOptions:
         "deleted with it",
         "NAME",
     )
+    kueue: bool = _setting(default=False, text="ask Kueue for the quota of jobs with spec.queue")
     health_address: str = _setting("[::]:8080", "where /healthz, /readyz and /metrics are served", "HOST:PORT")
     log_json: bool = _setting(default=False, text="log one JSON object per line")
     verbose: bool = _setting(default=False, text="also log what kopf and the API client do")

@@ -24,7 +24,7 @@ from diloco_operator.api_server.api import Api, Selection
 from diloco_operator.api_server.cache import Cache, GroupKey
 from diloco_operator.api_server.connection import Connection
 from diloco_operator.api_server.errors import ApiError
-from diloco_operator.api_server.kinds import CHILDREN, CLUSTER_ROLE_BINDING, JOB, ROLE_BINDING, Object
+from diloco_operator.api_server.kinds import CHILDREN, CLUSTER_ROLE_BINDING, JOB, ROLE_BINDING, WORKLOAD, Kind, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.home import home_id
@@ -39,7 +39,9 @@ from diloco_operator.health import Health
 from diloco_operator.jobs.handlers import registry
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.jobs.job_watch import JobWatch
+from diloco_operator.jobs.job_writes import is_going
 from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours
+from diloco_operator.jobs.observe.kueue import Kueue
 from diloco_operator.jobs.observe.observer import Observer
 from diloco_operator.jobs.observe.places import Places, kept_at_home
 from diloco_operator.jobs.observe.syncer import SyncerClient, new_session
@@ -47,6 +49,7 @@ from diloco_operator.jobs.reconciler import Controller
 from diloco_operator.lease import Clocks, Lease, LeaseLostError
 from diloco_operator.metrics import Gauges, Metrics
 from diloco_operator.namespaces import TIMES, Namespaces
+from diloco_operator.objects import mapping
 from diloco_operator.options import OperatorOptions
 from diloco_operator.shares import Room, Share, part_of_memory
 from diloco_operator.signing import RandomCertificateMaker
@@ -65,6 +68,8 @@ _CROWDED: Final = (
 )
 _UNKNOWN_SECONDS: Final = 2.0
 """If the objects of a namespace are not all known yet, its jobs are tried again after this long."""
+_KUEUE_SECONDS: Final = 60.0
+"""How often a cluster without Kueue is asked whether it has it now."""
 
 
 @dataclass(slots=True)
@@ -87,6 +92,9 @@ class Operator:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set if the work has failed: then kopf stops too."""
     watches: tuple[Watch, ...] = field(init=False)
+    queue_watches: tuple[Watch, ...] = field(init=False)
+    """Of Kueue's Workloads. They begin once there is Kueue."""
+    has_kueue: asyncio.Event = field(default_factory=asyncio.Event)
     job_watch: JobWatch = field(init=False)
     workers: Workers[JobKey] = field(init=False)
     namespaces: Namespaces = field(init=False)
@@ -98,20 +106,12 @@ class Operator:
     def __post_init__(self) -> None:
         room = Room(part_of_memory(_OF_MEMORY, _BYTES))
         self.cache = Cache(labels.JOB, lambda namespace: Share(room, namespace, "objects"))
-        self.watches = tuple(
-            Watch(
-                self.api,
-                Selection(kind, namespace, labels=labels.OF_OPERATOR),
-                self.cache,
-                self._child_changed,
-                time.monotonic,
-                Backoff(first_seconds=1.0, most_seconds=30.0, random=random.random),
-                keep=kept_at_home,
-                crowded=self._namespace_changed,
-            )
-            for namespace in self.options.namespaces or (None,)
-            for kind in CHILDREN
-        )
+        namespaces = self.options.namespaces or (None,)
+        self.watches = tuple(self._watch_of(kind, namespace) for namespace in namespaces for kind in CHILDREN)
+        kueue = [WORKLOAD] if self.options.kueue else []
+        self.queue_watches = tuple(self._watch_of(kind, namespace) for namespace in namespaces for kind in kueue)
+        for watch in self.queue_watches:
+            watch.gate = self._wait_for_kueue
         self.job_watch = JobWatch(
             self.api, self.jobs, self.options.namespaces, self.options.exclude_namespaces, self.job_changed
         )
@@ -129,7 +129,9 @@ class Operator:
             api=self.api,
             jobs=self.jobs,
             observer=Observer(
-                Places(self.api, self.cache, self.watches, self.clusters), self.asker, time.monotonic, self._needs_pods
+                Places(self.api, self.cache, (*self.watches, *self.queue_watches), self.clusters),
+                *(self.asker, time.monotonic, self._needs_pods),
+                kueue=Kueue(self.api, time.monotonic) if self.options.kueue else None,
             ),
             decide=self._decide,
             now=_now,
@@ -228,9 +230,10 @@ class Operator:
             group.create_task(self.heartbeat.run())
             await self.lease.acquired.wait()
             group.create_task(self._keep_lease())
-            for watch in self.watches:
+            for watch in (*self.watches, *self.queue_watches):
                 group.create_task(watch.run())
             group.create_task(self.job_watch.run())
+            group.create_task(self._look_for_kueue())
             group.create_task(self.namespaces.run())
             group.create_task(self.workers.work())
             group.create_task(self.clusters.run())
@@ -248,6 +251,8 @@ class Operator:
         while True:
             try:
                 if await self.api.serves(JOB):
+                    if self.options.kueue and await self.api.serves(WORKLOAD):
+                        self.has_kueue.set()
                     self.job_watch.served.set()
                     self._assigns_users = await self.api.assigns_users()
                     return
@@ -256,11 +261,47 @@ class Operator:
                 _log.warning("%s; retrying", error)
             await asyncio.sleep(_CRD_SECONDS)
 
+    def _watch_of(self, kind: Kind, namespace: str | None) -> Watch:
+        return Watch(
+            self.api,
+            Selection(kind, namespace, labels=labels.OF_OPERATOR),
+            self.cache,
+            self._child_changed,
+            time.monotonic,
+            Backoff(first_seconds=1.0, most_seconds=30.0, random=random.random),
+            keep=kept_at_home,
+            crowded=self._namespace_changed,
+        )
+
+    async def _wait_for_kueue(self) -> None:
+        await self.has_kueue.wait()
+
+    async def _look_for_kueue(self) -> None:
+        """Find out that Kueue was installed later."""
+        while self.queue_watches and not self.has_kueue.is_set():
+            await asyncio.sleep(_KUEUE_SECONDS)
+            try:
+                if await self.api.serves(WORKLOAD):
+                    self.has_kueue.set()
+            except ApiError as error:
+                _log.warning("%s; retrying", error)
+
+    def _queue_problem(self, job: Object) -> str:
+        """Why a job with a queue cannot have it; empty: it can, or has none. One that is deleted needs none."""
+        if not mapping(job.get("spec")).get("queue") or is_going(job):
+            return ""
+        if not self.options.kueue:
+            return "spec.queue: the operator was installed without kueue.enabled; set it in the chart's values"
+        if not self.has_kueue.is_set():
+            return f"spec.queue: the cluster has no {WORKLOAD.resource} of version {WORKLOAD.version}; install Kueue"
+        return ""
+
     async def _reconcile(self, key: JobKey) -> float | None:
-        known = (watch.synced.is_set() for watch in self.watches if watch.selection.namespace in (None, key.namespace))
-        if not all(known):
-            return _UNKNOWN_SECONDS
         job = self.jobs.get(key)
+        queued = job is not None and bool(mapping(job.get("spec")).get("queue")) and self.has_kueue.is_set()
+        watches = (*self.watches, *(self.queue_watches if queued else ()))
+        if not all(one.synced.is_set() for one in watches if one.selection.namespace in (None, key.namespace)):
+            return _UNKNOWN_SECONDS
         if job is not None and is_ours(job):
             acts, blocked = self.namespaces.acts_in(key.namespace), self.namespaces.refused(key.namespace)
             if acts and self.cache.lacks(key.namespace):
@@ -271,6 +312,10 @@ class Operator:
                 )
             if not acts:
                 return TIMES.renew_seconds
+            if unusable := self._queue_problem(job):
+                return await self.controller.stand_still(
+                    key, Cause(Reason.QUEUE_UNUSABLE, unusable), self.options.resync_seconds
+                )
         with self.metrics.reconcile_seconds.time():
             return await self.controller.run(key)
 
@@ -290,7 +335,7 @@ class Operator:
 
     @property
     def _all_watches(self) -> tuple[Watch, ...]:
-        return (*self.watches, *self.job_watch.watches)
+        return (*self.watches, *(self.queue_watches if self.has_kueue.is_set() else ()), *self.job_watch.watches)
 
     def _decide(self, job: Object, observed: Observed, now: datetime) -> Plan:
         return reconcile(job, observed, now, self._options_now(), RandomCertificateMaker())

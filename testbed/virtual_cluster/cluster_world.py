@@ -18,6 +18,7 @@ from diloco_operator.decide.observed import Observed, SyncerAway, SyncerStatusVi
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reconcile import needs_pods, reconcile
 from diloco_operator.jobs.jobs import JobKey, Jobs
+from diloco_operator.jobs.observe.kueue import Kueue
 from diloco_operator.jobs.observe.observer import Observer
 from diloco_operator.jobs.observe.places import Places
 from diloco_operator.jobs.observe.syncer import Planned
@@ -56,8 +57,8 @@ class MemoryApi:
     reverter: str = ""
     """Who changes objects that the operator applies; empty: nobody is known to."""
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        return copied(self._found(kind, namespace, name))
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
+        return copied(self._found(kind, namespace or "", name))
 
     async def find_metadata(self, kind: Kind, namespace: str, name: str) -> Object | None:
         del namespace
@@ -71,13 +72,17 @@ class MemoryApi:
         self._written("apply", kind, name, body)
         return self.home.apply(body)
 
-    async def overwrite(self, kind: Kind, patch: Object) -> Object:
+    async def overwrite(self, kind: Kind, patch: Object, *, subresource: str | None = None) -> Object:
         name = str(patch["metadata"]["name"])
-        self._written("overwrite", kind, name, patch)
+        self._written("overwrite" if subresource is None else subresource, kind, name, patch)
         live = self._found(kind, NAMESPACE, name)
-        if live["metadata"]["uid"] != patch["metadata"].get("uid", live["metadata"]["uid"]):
-            raise of_status(Call("patch", kind.resource, NAMESPACE, name), 409, {"message": "uid mismatch"})
-        return self.home.put(_patched(live, patch))
+        for mark in {"uid", "resourceVersion"} & patch["metadata"].keys() & live["metadata"].keys():
+            if live["metadata"][mark] != patch["metadata"][mark]:
+                raise of_status(Call("patch", kind.resource, NAMESPACE, name), 409, {"message": f"{mark} mismatch"})
+        if kind.name != "Pod":
+            return self.home.put(_patched(live, patch))
+        self.home.pods.pods[name] = _patched(live, patch)
+        return copied(self.home.pods.pods[name])
 
     async def apply_status(self, kind: Kind, body: Object) -> Object:
         name = str(body["metadata"]["name"])
@@ -140,7 +145,7 @@ class MemoryApi:
 
     def _found(self, kind: Kind, namespace: str, name: str) -> Object:
         try:
-            return self.home.objects[kind.name, name]
+            return self.home.pods.pods[name] if kind.name == "Pod" else self.home.objects[kind.name, name]
         except KeyError:
             raise of_status(Call("get", kind.resource, namespace, name), 404, {"message": "not found"}) from None
 
@@ -180,6 +185,7 @@ class ClusterWorld:
             self,  # type: ignore[arg-type] # in memory
             self._seconds,
             self._needs_pods,
+            kueue=Kueue(self.api, self._seconds),  # type: ignore[arg-type] # in memory
         )
         self.controller = Controller(
             self.api,  # type: ignore[arg-type] # in memory

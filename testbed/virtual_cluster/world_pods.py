@@ -137,7 +137,7 @@ class Pods:
     def _kubelet(self) -> None:
         """Advance every pod to its next state."""
         for name, pod in list(self.pods.items()):
-            if "schedulingGates" in pod["spec"]:
+            if pod["spec"].get("schedulingGates"):
                 pod["status"] = GATED
                 continue
             trouble = self._trouble_of(name)
@@ -218,6 +218,7 @@ class Pods:
             "spec": {
                 **({"schedulingGates": gates} if gates else {}),
                 **({"volumes": volumes} if volumes else {}),
+                "tolerations": template["spec"].get("tolerations", []),
             },
             "status": {"phase": "Pending"},
         }

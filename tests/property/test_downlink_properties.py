@@ -11,7 +11,9 @@ from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, apply_update, encode_update
 from tests.support.examples import examples
 
-by_codec = pytest.mark.parametrize("codec", [codec_named("BF16"), codec_named("Int8")], ids=lambda codec: codec.name)
+DENSE = [codec_named("BF16"), codec_named("Int8")]
+by_codec = pytest.mark.parametrize("codec", [*DENSE, codec_named("TopK")], ids=lambda codec: codec.name)
+by_dense_codec = pytest.mark.parametrize("codec", DENSE, ids=lambda codec: codec.name)
 
 NUMEL = 300
 """More than one group of Int8, and a rest."""
@@ -52,7 +54,7 @@ def test_everybody_holds_the_same_bits_and_each_merge_is_there_or_waits(
         assert (lost <= allowed).all()
 
 
-@by_codec
+@by_dense_codec
 @given(trajectory=trajectories(), numbers=st.integers(0, 2**32))
 @settings(max_examples=examples(15))
 def test_what_waits_stays_below_what_one_encoding_can_lose(

@@ -60,6 +60,7 @@ _FURTHER: list[dict[str, Any]] = yaml.safe_load("""
 - metadata.name: documents
   spec.model.builtin.vocabularySize: 50000
   spec.data: {documents: &documents {path: "/corpus/*.parquet", column: body, badRows: 0.01, tokenizer: /models/words}}
+  spec.queue: {name: team, priorityClass: training}
 - metadata.name: mixture
   spec.model.builtin.vocabularySize: 257
   spec.data:

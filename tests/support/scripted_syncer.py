@@ -55,7 +55,7 @@ class ScriptedSyncer:
         """By fragment, what makes its version of the one before, where the job encodes updates."""
         self.pulls: list[PullRequest] = []
         self._made = asyncio.Event()
-        self._downlink = downlink_codec(job.spec.sync.downlink)
+        self._downlink = downlink_codec(job.spec.sync)
         self.refusal: Refused | None = None
         """Answers every Join while it is set."""
         self.said: list[LearnerMessage | PushHeader] = []

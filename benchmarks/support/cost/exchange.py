@@ -26,7 +26,11 @@ from support.links.ways import Wire
 LEARNERS = ("here/pool/0", "here/pool/1")
 FRAGMENTS = 24
 BYTES_64_MIB = 64 << 20
-CODECS = {"BF16 up, F32 down": ("BF16", "F32"), "Int4 up, Int8 down": ("Int4", "Int8")}
+CODECS = {
+    "BF16 up, F32 down": ("BF16", "F32"),
+    "Int4 up, Int8 down": ("Int4", "Int8"),
+    "TopK both ways": ("TopK", "TopK"),
+}
 TRAINING = {"tokens": 10**12, "sequenceLength": 128, "batchSize": 16}
 """Of nano, as in ``stall`` and ``overhead``."""
 
@@ -62,7 +66,7 @@ class Exchange:
     def __init__(self, preset: str, codecs: str, wire: Wire) -> None:
         self._trainer, self._module = trainer_of(preset, codecs)
         sync, layout = parse_job(json.dumps(job(preset, codecs))).spec.sync, self._trainer.layout
-        self._wire, self._codec, self._down = wire, uplink_codec(sync), downlink_codec(sync.downlink)
+        self._wire, self._codec, self._down = wire, uplink_codec(sync), downlink_codec(sync)
         self._merging = Merging(layout, sync, DILOCO, BlockThreads(1))
         self._store = FragmentStore(layout, residuals=self._down is not None)
         self._residual = None if self._down is None else torch.zeros(layout.fragments[0].numel)

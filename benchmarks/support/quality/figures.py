@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from diloco.core.sizes import BLOCK, ENCODINGS, F32, encoding_of
+from diloco.core.sizes import BLOCK, downlink_encoding, encoding_of
 from diloco.spec.sync import SyncSpec
 from support.quality.plan import Choices, Results, tried
 from support.quality.runs import Setting
@@ -153,7 +153,7 @@ def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
 
 def _bytes(sync: SyncSpec) -> float:
     """Of a parameter in an inner step, both ways, of a large fragment."""
-    both = (encoding_of(sync.compression, sync.density), ENCODINGS.get(sync.downlink, F32))
+    both = (encoding_of(sync.compression, sync.density), downlink_encoding(sync.downlink, sync.density))
     return sum(encoding.payload_bytes(BLOCK) for encoding in both) / BLOCK / sync.interval
 
 

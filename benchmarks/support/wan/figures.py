@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from diloco.core.sizes import ENCODINGS, F32, all_reduce_share
-from diloco.plan.situation import DOWNLINKS
+from diloco.core.sizes import ENCODINGS, F32, all_reduce_share, downlink_encoding
 from support.report import Ratio, Ratios
 from support.wan.cells import INTERVAL, METHODS, REGIONS, Cell
 
@@ -21,7 +20,7 @@ def byte_ratio(method: str) -> float:
     """
     sync = METHODS[method]
     assert sync is not None
-    up, down = ENCODINGS[sync["compression"]], DOWNLINKS[sync["downlink"]]
+    up, down = ENCODINGS[sync["compression"]], downlink_encoding(sync["downlink"], None)
     both_ways = 2 * all_reduce_share(len(REGIONS)) * F32.parameter_bytes
     return both_ways * INTERVAL / (up.parameter_bytes + down.parameter_bytes)
 

@@ -108,6 +108,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [delete]
+{{- if .Values.kueue.enabled }}
+# The quota of jobs with a queue: what they ask Kueue for.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+# That all pods are ready, and that quota is free again after an eviction.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+# An admitted learner's pod: where it runs, and without the gate that held it back.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end }}
 # A change of a job's condition, for `kubectl describe`.
 - apiGroups: [events.k8s.io]
   resources: [events]

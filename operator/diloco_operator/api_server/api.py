@@ -116,13 +116,13 @@ class Api:
         """
         return await self._patch(kind, body, _APPLY, query=[("force", "true")], subresource="status")
 
-    async def overwrite(self, kind: Kind, patch: Object) -> Object:
+    async def overwrite(self, kind: Kind, patch: Object, *, subresource: str | None = None) -> Object:
         """Change an object by a merge patch (RFC 7396), regardless of who owns the fields; returns the result.
 
         Raises:
             ConflictError: its uid is not that of `patch`.
         """
-        return await self._patch(kind, patch, _MERGE)
+        return await self._patch(kind, patch, _MERGE, subresource=subresource)
 
     async def delete(
         self,

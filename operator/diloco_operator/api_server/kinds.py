@@ -58,6 +58,10 @@ NAMESPACE: Final = Kind("Namespace", "namespaces", "", "v1")
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io", "v1")
 ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io", "v1")
 CLUSTER_ROLE_BINDING: Final = Kind("ClusterRoleBinding", "clusterrolebindings", "rbac.authorization.k8s.io", "v1")
+WORKLOAD: Final = Kind("Workload", "workloads", "kueue.x-k8s.io", "v1beta2")
+RESOURCE_FLAVOR: Final = Kind("ResourceFlavor", "resourceflavors", WORKLOAD.group, WORKLOAD.version)
+QUEUE_PRIORITY: Final = Kind("WorkloadPriorityClass", "workloadpriorityclasses", WORKLOAD.group, WORKLOAD.version)
+"""These are Kueue's. The last two are in no namespace."""
 
 CHILDREN: Final = (
     STATEFUL_SET,
@@ -68,7 +72,7 @@ CHILDREN: Final = (
     CLAIM,
     NETWORK_POLICY,
 )
-"""The kinds of a job's children, all of which are watched."""
+"""The kinds of a job's children, all of which are watched. With Kueue, Workloads are too."""
 
 REMOTE_CHILDREN: Final = (
     STATEFUL_SET,
@@ -79,7 +83,7 @@ REMOTE_CHILDREN: Final = (
 )
 """The kinds of what a job has in another cluster, all of which are watched there."""
 
-_BY_NAME: Final = {kind.name: kind for kind in CHILDREN}
+_BY_NAME: Final = {kind.name: kind for kind in (*CHILDREN, WORKLOAD)}
 
 
 def child_kind(name: str) -> Kind:

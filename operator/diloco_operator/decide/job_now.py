@@ -45,7 +45,8 @@ from diloco_operator.decide.objects.workloads import (
     syncer_deployment,
     syncer_ready,
 )
-from diloco_operator.decide.observed import ChildKey, Object, Observed, PodObserved, SyncerStatusView
+from diloco_operator.decide.observed import ChildKey, KueueSeen, Object, Observed, PodObserved, SyncerStatusView
+from diloco_operator.decide.queue.queue_now import QueueNow, workloads_of
 from diloco_operator.manifests.placement.holds import creates_gated
 from diloco_operator.names import PoolKey, SetNames
 from diloco_operator.objects import mapping
@@ -95,6 +96,19 @@ class JobNow:
     def suspend(self) -> bool:
         """Whether it is to be stopped."""
         return self._said.get("suspend") is True
+
+    @cached_property
+    def queue(self) -> QueueNow | None:
+        """The queue of Kueue that its pods wait in; None: they do not, or its manifest cannot be read."""
+        if self.job is None or self.spec.queue is None:
+            return None
+        seen, found = self.observed.kueue or KueueSeen(), workloads_of(self.observed.children)
+        return QueueNow(self.manifest, self.pools, self.set_names, seen, found)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its syncer should run: it is not suspended, nor does it wait for quota."""
+        return not self.suspend and (self.queue is None or self.queue.runs)
 
     @property
     def active_deadline_seconds(self) -> int | None:
@@ -229,6 +243,8 @@ class JobNow:
         out = given_up_now(self.observed, self.before)
         found = pool_workloads(self.set_names, pools, regions, self.observed.children, out)
         moved = (replace(one, elsewhere=self.elsewhere.get(one.pool, 0)) for one in found)
+        if (queue := self.queue) is not None:
+            moved = (replace(one, in_queue=True, queued=queue.queued(one.pool)) for one in moved)
         return [replace(one, unplaced=self._unplaced(one, pools[one.pool])) for one in moved]
 
     def _unplaced(self, workload: PoolWorkload, pool: Pool) -> tuple[UnplacedLearner, ...]:
@@ -301,9 +317,9 @@ class JobNow:
             return False
         if recorded_end(self.before) is not None:
             return self.pods_left.any
-        if self.suspend:
+        if not self.runs:
             # List the pods before reporting that none is left.
-            return self.pods_left.any or not self.was_suspended
+            return self.pods_left.any or (self.suspend and not self.was_suspended)
         if self.job is None and not self.pods_left.syncers:
             return False
         return self._unhealthy or any(map(_needs_replacing, self.workloads_in_reach))
@@ -324,7 +340,7 @@ class JobNow:
     def _misses_learners(self) -> bool:
         """Whether the syncer no longer hears from learners that should run."""
         gone = {} if self.told is None else cut_off(self.told)
-        wanted = (f"{one.pool}/{index}" for one in self.workloads_in_reach for index in one.indices - one.given_up)
+        wanted = (f"{one.pool}/{index}" for one in self.workloads_in_reach for index in one.indices - one.out)
         return bool(gone) and any(learner in gone for learner in wanted)
 
     @property
@@ -340,7 +356,7 @@ class JobNow:
     @cached_property
     def holdings(self) -> dict[ChildKey, Holding]:
         """What is done about held and outdated pods, by set; nothing while the job is to stop."""
-        if self.suspend or self.job is None:
+        if not self.runs or self.job is None:
             return {}
         pods = self.pods_by_set
         return {
@@ -350,7 +366,7 @@ class JobNow:
                 may_delete=one.key.cluster not in self.observed.pods_forbidden,
             )
             for one in self.workloads
-            if _needs_replacing(one)
+            if _needs_replacing(one) or one.in_queue
         }
 
     @cached_property
@@ -363,7 +379,8 @@ class JobNow:
 def _needs_replacing(workload: PoolWorkload) -> bool:
     """Whether pods may have to be deleted, to be created anew."""
     live = workload.live
-    return bool(workload.held) or (live is not None and creates_gated(live)) or may_have_outdated(workload)
+    gates = live is not None and creates_gated(live) and not workload.in_queue
+    return bool(workload.held) or gates or may_have_outdated(workload)
 
 
 def _number(value: object) -> int | None:

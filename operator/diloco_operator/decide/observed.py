@@ -76,6 +76,26 @@ class PodList:
     """The NetworkPolicies that are about egress, by cluster, where a learner runs and has not joined."""
 
 
+class Flavor(NamedTuple):
+    """A ResourceFlavor of Kueue."""
+
+    node_labels: Mapping[str, str]
+    """Labels of its nodes."""
+    tolerations: tuple[Object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KueueSeen:
+    """What was read of Kueue for one job, besides its Workloads."""
+
+    problem: str = ""
+    """Why something that the job needs cannot be read; empty: it could."""
+    flavors: Mapping[str, Flavor] = field(default_factory=dict)
+    """Those that the job's Workloads were given, by name, as far as they could be read."""
+    priority: int | None = None
+    """Of the queue's WorkloadPriorityClass; None: it names none, or it could not be read."""
+
+
 class _Report(BaseModel):
     """A part of what the syncer reports. JSON has no numbers that are not finite, so such an answer is rejected."""
 
@@ -286,6 +306,8 @@ class Observed:
     been contacted yet."""
     retained: Object | None = None
     """Among ``foreign``: the claim that an earlier job of this name has retained."""
+    kueue: KueueSeen | None = None
+    """None: the job has no queue."""
     sessions_told: Sessions | None = None
     """The learners' sessions up to which events were recorded; None: none are due yet. It need not survive a restart of
     the operator."""

@@ -52,6 +52,14 @@ class PodDeletion:
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """A merge patch of one object (RFC 7396), with its uid as a precondition."""
+
+    child: ChildKey
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now, and when to look again."""
 
@@ -76,6 +84,11 @@ class Plan:
     """Lost pods, and pods to be created anew, after everything else but the status. A bounded number; the next plan has
     the others. Where the API server refuses it: put the cluster into `Observed.pods_forbidden`, and reconcile again
     before any status is written."""
+    release_pods: tuple[Patch, ...] = ()
+    """Pods of learners that Kueue has admitted: where they run, and without the gate that held them back. After the
+    pods that are deleted. A bounded number; the next plan has the others."""
+    workload_statuses: tuple[Patch, ...] = ()
+    """Parts of the statuses of Workloads that are not Kueue's to write."""
     readmit_left: str | None = None
     """What the annotation `readmission.READMIT` of the job is to say, after the status; None: it stays."""
     readmit_events: tuple[JobEvent, ...] = ()

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     NO_IMAGE = "NoImage"
     OPERATOR_BLOCKED = "OperatorBlocked"
+    QUEUE_UNUSABLE = "QueueUnusable"
     NAME_TAKEN = "NameTaken"
     APPLY_REFUSED = "ApplyRefused"
 
@@ -83,6 +84,7 @@ class Reason(StrEnum):
 
     NO_PROGRESS = "NoProgress"
     QUORUM_MISSING = "QuorumMissing"
+    QUEUED = "Queued"
     WAITING_FOR_SYNCER = "WaitingForSyncer"
     WAITING_FOR_LEARNERS = "WaitingForLearners"
     TRAINING = "Training"
@@ -98,6 +100,7 @@ class Reason(StrEnum):
     CHILDREN_LEFT = "ChildrenLeft"
     LOST_POD_DELETED = "LostPodDeleted"
     LEARNER_HELD = "LearnerHeld"
+    LEARNER_QUEUED = "LearnerQueued"
     LEARNER_READMITTED = "LearnerReadmitted"
     POOL_SCALED = "PoolScaled"
     ROLLOUT_STARTED = "RolloutStarted"

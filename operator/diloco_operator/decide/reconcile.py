@@ -1,7 +1,8 @@
 """Decides what to do about a job: ``reconcile(job, observed, now, ...) -> Plan``.
 
 The cases, in this order: the job is deleted, it has ended, it ends now, its manifest is refused, it is suspended, it
-runs. A job whose manifest is refused can still be stopped and still ends; otherwise it is left as it is.
+waits for quota, it runs. A job whose manifest is refused can still be stopped and still ends; otherwise it is left as
+it is.
 Level-triggered: all state is in the objects themselves. So an operator that restarts between two reconciles loses
 nothing, and reconciling an unchanged world again gives an empty plan.
 
@@ -39,10 +40,12 @@ from diloco_operator.decide.learners.lost_pods import Finding, lost_pods
 from diloco_operator.decide.learners.sessions import session_events
 from diloco_operator.decide.objects.child_changes import Changes, changes, desired
 from diloco_operator.decide.objects.workloads import replicas
-from diloco_operator.decide.observed import Object, Observed, SyncerStatusView
+from diloco_operator.decide.observed import ChildKey, Object, Observed, SyncerStatusView
 from diloco_operator.decide.plan import Plan, Scaling
+from diloco_operator.decide.queue.queue_now import WORKLOAD
+from diloco_operator.decide.queue.shares import released_pods, statuses
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.status.conditions import AS_EXPECTED, Verdicts, event, remembered, taken_over
+from diloco_operator.decide.status.conditions import AS_EXPECTED, Verdict, Verdicts, event, remembered, taken_over
 from diloco_operator.decide.status.progress import moved, progress_of
 from diloco_operator.decide.status.readiness import readiness
 from diloco_operator.decide.status.status import with_status
@@ -89,7 +92,8 @@ def reconcile(
     except (InvalidSpecError, NoImageError) as error:
         job_now, end = replace(job_now, job=None), syncer_end(observed.syncer, None)
         return _is_refused(job_now, _refusal(error, observed)) if end is None else _ends(job_now, end)
-    return _suspends(job_now, change) if job_now.suspend else _runs(job_now, change)
+    stands = _suspends if job_now.suspend else _waits_for_quota
+    return _runs(job_now, change) if job_now.runs else stands(job_now, change)
 
 
 def needs_pods(job: Object, observed: Observed, now: datetime, options: OperatorOptions) -> bool:
@@ -117,19 +121,24 @@ def _refusal(error: Exception, observed: Observed) -> Cause:
 def _scale(job_now: JobNow) -> Scale:
     """How many pods should run: all, or the syncer alone while learners are left that can hand in their work."""
     desired = job_now.desired_learners
-    if not job_now.suspend:
-        return Scale(learners=desired, syncer=1)
+    if job_now.runs:
+        return Scale(learners=desired, syncer=int(_may_start(job_now)))
     return Scale(learners=dict.fromkeys(desired, 0), syncer=int(_handing_in(job_now)))
+
+
+def _may_start(job_now: JobNow) -> bool:
+    """Whether it is known where the syncer's pod is to be. One that runs, runs on."""
+    queue, live = job_now.queue, job_now.deployment
+    return queue is None or queue.placing_syncer is not None or (live is not None and replicas(live) > 0)
 
 
 def _handing_in(job_now: JobNow) -> bool:
     """Whether the syncer still has to wait for learners.
 
-    A syncer that was stopped without waiting for another cluster is not started again when that is back.
+    One that never ran, or was stopped without waiting for another cluster, is not started for that.
     """
     left, deployment = job_now.pods_left, job_now.deployment
-    there = left.remote + left.unseen if deployment is not None and replicas(deployment) else 0
-    return bool(left.learners - left.remote or there)
+    return deployment is not None and replicas(deployment) > 0 and bool(left.learners or left.unseen)
 
 
 def _ends(job_now: JobNow, end: End) -> Plan:
@@ -150,7 +159,7 @@ def _has_ended(job_now: JobNow, maker: CertificateMaker) -> Plan:
     lost = lost_pods(job_now, stopping=True)
     return with_status(
         job_now,
-        _without_lost_pods(Plan(again, scale=_all_down(job_now)), lost),
+        _without_lost_pods(Plan(again, scale=_all_down(job_now), delete=_quota_left(job_now)), lost),
         ended(job_now, [*lost.causes, *stopping_causes(job_now)]),
     )
 
@@ -175,6 +184,23 @@ def _suspends(job_now: JobNow, change: Changes) -> Plan:
         "Degraded": degraded(job_now, causes),
         "Suspended": still,
         "Complete": AS_EXPECTED,
+        "Failed": AS_EXPECTED,
+    }
+    plan = _planned(job_now, change, _until_stopped(job_now))
+    return with_status(job_now, _without_lost_pods(plan, lost), verdicts)
+
+
+def _waits_for_quota(job_now: JobNow, change: Changes) -> Plan:
+    """As suspended, until Kueue admits the Workload with the syncer; its quota is free once no pod is left."""
+    assert job_now.queue is not None
+    lost, waiting = lost_pods(job_now, stopping=True), Verdict("False", Reason.QUEUED, job_now.queue.message)
+    causes = [*lost.causes, *stopping_causes(job_now), *taken_causes(change.taken, job_now.observed.retained)]
+    verdicts: Verdicts = {
+        "Ready": waiting,
+        "Progressing": waiting,
+        "Degraded": degraded(job_now, causes),
+        "Suspended": not_suspended(job_now.before),
+        "Complete": taken_over(job_now.before, "Complete", AS_EXPECTED),
         "Failed": AS_EXPECTED,
     }
     plan = _planned(job_now, change, _until_stopped(job_now))
@@ -229,6 +255,7 @@ def _planned(job_now: JobNow, change: Changes, again_in_seconds: float) -> Plan:
         apply=change.apply,
         adopt=change.adopt,
         delete=change.delete,
+        workload_statuses=statuses(job_now),
     )
 
 
@@ -248,6 +275,7 @@ def _with_held_pods(job_now: JobNow, plan: Plan) -> Plan:
     return replace(
         plan,
         delete_pods=(*plan.delete_pods, *delete),
+        release_pods=released_pods(job_now),
         again_in_seconds=again,
         readmit_left=job_now.readmitted.left,
         readmit_events=(event(Reason.READMISSION_IGNORED, needless),) if needless else (),
@@ -256,6 +284,11 @@ def _with_held_pods(job_now: JobNow, plan: Plan) -> Plan:
 
 def _all_down(job_now: JobNow) -> tuple[Scaling, ...]:
     return scaled_to_nothing(job_now.observed.children, job_now.pods_left, job_now.clusters)
+
+
+def _quota_left(job_now: JobNow) -> tuple[ChildKey, ...]:
+    """The Workloads of a job that has ended, once none of its pods is left."""
+    return () if job_now.pods_left.any else tuple(key for key in job_now.observed.children if key.kind == WORKLOAD)
 
 
 def _until_stopped(job_now: JobNow) -> float:

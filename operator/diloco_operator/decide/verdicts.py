@@ -77,7 +77,7 @@ def degraded(job_now: JobNow, causes: list[Cause]) -> Verdict:
     if stands and (not causes or as_grave(earlier.reason, causes[0].reason)):
         return earlier
     asked = isinstance(job_now.observed.syncer, SyncerStatusView)
-    lasting = OF_STORAGE if job_now.suspend or recorded_end(job_now.before) else REPORTED
+    lasting = OF_STORAGE if not job_now.runs or recorded_end(job_now.before) else REPORTED
     graver = causes and as_grave(causes[0].reason, earlier.reason)
     if earlier.status == "True" and earlier.reason in lasting and not (asked or graver):
         first = earlier.message.partition("; ")[0].removesuffix(_UNHEARD)

@@ -121,6 +121,30 @@ class ChildWrites:
         self._over.clear()
         return tuple([one for one in plan.delete_pods if await self._delete_pod(one)])
 
+    async def release_pods(self, plan: Plan) -> bool:
+        """Remove the gates of admitted learners' pods. Returns whether there is something new to report."""
+        told = self._told
+        for one in plan.release_pods:
+            await self._write(one.child, partial(self._release, one.body))
+            if one.child in self.memory.refused:
+                break  # the others would be refused as well
+        return self._told != told
+
+    async def write_workload_statuses(self, plan: Plan) -> None:
+        """Write the parts of Workloads' statuses that are not Kueue's. One that has changed meanwhile is left."""
+        for one in plan.workload_statuses:
+            await self._write(one.child, partial(self._write_status, one.child, one.body))
+
+    async def _release(self, body: Object, place: JobsCluster) -> None:
+        with suppress(NotFoundError, ConflictError):  # another pod has its name
+            await place.api.overwrite(POD, body)
+        self.memory.looked = None
+        _log.info("%s: Pod %s may have a node", self.job, body["metadata"]["name"])
+
+    async def _write_status(self, child: ChildKey, body: Object, place: JobsCluster) -> None:
+        with suppress(NotFoundError, ConflictError):
+            _keep(place, child, await place.api.overwrite(child_kind(child.kind), body, subresource="status"))
+
     async def retry_deletions(self) -> None:
         """Forget the clusters that would delete a pod now that they have refused to delete.
 

@@ -147,7 +147,9 @@ class _Reconcile:
         if told:
             return True
         await self.writes.delete(plan)
-        return await self._delete_pods(plan)
+        await self.writes.write_workload_statuses(plan)
+        told = await self._delete_pods(plan)
+        return await self.writes.release_pods(plan) or told
 
     async def _delete_pods(self, plan: Plan) -> bool:
         """Delete pods. Returns whether the status has something new to say, because that is refused."""
@@ -209,4 +211,5 @@ class _Reconcile:
 def _writes(plan: Plan) -> bool:
     """Whether it changes anything besides the status."""
     job = plan.add_finalizer or plan.remove_finalizer or plan.readmit_left is not None
-    return bool(plan.scale or plan.apply or plan.delete or plan.delete_pods or plan.delete_job or job)
+    kueue = plan.release_pods or plan.workload_statuses
+    return bool(plan.scale or plan.apply or plan.delete or plan.delete_pods or plan.delete_job or kueue or job)

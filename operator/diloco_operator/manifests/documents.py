@@ -28,7 +28,9 @@ USED_BY_CLAIMS: Final = frozenset({"storage"})
 """Fields of a pool that only its learners' claims use."""
 USED_BY_OPERATOR: Final = frozenset({"fallback_after_seconds", "certificates_not_before"})
 """Fields of a pool that only the operator uses."""
-_OF_OBJECTS: Final = dict.fromkeys(("suspend", "managed_by", "image_pull_secrets", "labels", "annotations"), True)
+_OF_OBJECTS: Final = dict.fromkeys(
+    ("suspend", "managed_by", "queue", "image_pull_secrets", "labels", "annotations"), True
+)
 """Fields of the spec that say how its objects are, and who makes them, which no process uses."""
 USED_BY_SYNCER: Final = frozenset({"speed"})
 """Fields of a pool that no learner uses."""

@@ -115,6 +115,25 @@ def test_namespace_roles_extend_to_jobs_and_never_to_writing_a_status(plain: Ren
     assert people["edit"][status] == {"get"}
 
 
+def test_only_with_kueue_are_there_rights_to_it_and_to_patch_pods(plain: Rendered, render: Render) -> None:
+    without = rights(operators_role(plain)["rules"])
+    assert "kueue.x-k8s.io" not in {group for group, _ in without}
+    rendered = render(kueue={"enabled": True}, watchNamespaces=["a"], rbac={"aggregate": False})
+    (role,) = rendered.of_kind("ClusterRole")
+    read = {of_kind(kind): {"get"} for kind in (kinds.RESOURCE_FLAVOR, kinds.QUEUE_PRIORITY)}
+    assert rights(role["rules"]) == read
+    (found,) = [one for one in rendered.of_kind("Role") if one["metadata"]["namespace"] == "a"]
+    more = {key: verbs - without.get(key, set()) for key, verbs in rights(found["rules"]).items()}
+    workloads, status = of_kind(kinds.WORKLOAD), ("kueue.x-k8s.io", "workloads/status")
+    assert {key: verbs for key, verbs in more.items() if verbs and key != of_kind(kinds.ROLE_BINDING)} == {
+        workloads: {"get", "list", "watch", "create", "patch", "delete"},
+        status: {"patch"},
+        of_kind(kinds.POD): {"patch"},
+    }
+    assert rendered.environment["DILOCO_KUEUE"] == "true"
+    assert plain.environment["DILOCO_KUEUE"] == "false"
+
+
 def test_no_rule_has_a_wildcard(plain: Rendered) -> None:
     roles = [*plain.of_kind("Role"), *plain.of_kind("ClusterRole")]
     said = [word for role in roles for rule in role["rules"] for words in rule.values() for word in words]

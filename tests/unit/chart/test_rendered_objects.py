@@ -97,6 +97,7 @@ def test_every_setting_of_the_operator_is_in_its_environment(render: Render) -> 
         "DILOCO_EXCLUDE_NAMESPACES": "c",
         "DILOCO_LEASE_NAME": "diloco-operator",
         "DILOCO_BINDING": "diloco-system-diloco-diloco-operator",
+        "DILOCO_KUEUE": "false",
         "DILOCO_HEALTH_ADDRESS": "[::]:8080",
         "DILOCO_LOG_JSON": "true",
         "DILOCO_VERBOSE": "false",

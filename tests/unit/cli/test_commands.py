@@ -23,9 +23,14 @@ def job(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_told_with_the_images_commit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert execute(["--version"]) == 0
     assert capsys.readouterr().out == f"diloco {__version__}\n"
+    monkeypatch.setenv("DILOCO_COMMIT", "1f2e")
+    assert execute(["--version"]) == 0
+    assert capsys.readouterr().out == f"diloco {__version__} (1f2e)\n"
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

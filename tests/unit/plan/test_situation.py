@@ -16,12 +16,12 @@ def test_an_exchange_is_what_a_manifest_says(overlap: str | int, steps: int | No
             "quorum": 3,
             "compression": "TopK",
             "density": 0.125,
-            "downlink": "BF16",
+            "downlink": "TopK",
         }
     )
     made = Exchange.of(spec, (4096, 2))
-    assert made == Exchange((4096, 2), 30, steps, 70, 3, "TopK", "BF16", 0.125)
-    assert made.up_bytes == (4 + 512 * 14 // 8, 4 + 2)
+    assert made == Exchange((4096, 2), 30, steps, 70, 3, "TopK", "TopK", 0.125)
+    assert (made.up_bytes, made.down_bytes) == ((4 + 512 * 14 // 8, 4 + 2), (4 + 1024 * 14 // 8, 4 + 2))
 
 
 def exchange(interval: int = 4, bound: int | None = None, quorum: int = 1) -> Exchange:

@@ -52,4 +52,5 @@ def test_what_is_narrowest_already_has_one_limit() -> None:
     assert only.step_seconds == syncer_load(situation()).limits[1].step_seconds
     limits = syncer_load(situation(compression="TopK")).limits
     assert [(one.compression, one.downlink) for one in limits] == [("TopK", "F32"), ("TopK", "Int8")]
+    assert len(syncer_load(situation(compression="TopK", downlink="TopK")).limits) == 1
     assert limits[1].step_seconds < only.step_seconds

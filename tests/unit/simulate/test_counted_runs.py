@@ -30,7 +30,10 @@ def job_of(path: Path, **sync: Any) -> DiLoCoJob:
             Scenario({SECOND: Profile(step_seconds=1.3, link=Link(0.08, 1e4))}),
             {"compression": "Int4", "downlink": "Int8"},
         ),
-        (Scenario(faults=(Kill(FIRST, 7.3, 2.0), Cut(SECOND, 11.0, 3.0))), {"compression": "TopK", "density": 0.05}),
+        (
+            Scenario(faults=(Kill(FIRST, 7.3, 2.0), Cut(SECOND, 11.0, 3.0))),
+            {"compression": "TopK", "density": 0.05, "downlink": "TopK"},
+        ),
         (
             Scenario(default=Profile(link=Link(0.02, 1e5)), faults=(Kill(FIRST, 7.3, 2.0), Cut(SECOND, 11.0, 3.0))),
             {"compression": "Int8", "downlink": "BF16"},

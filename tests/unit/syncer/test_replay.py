@@ -67,7 +67,7 @@ def rewrite(segments: Iterable[Path], change: Callable[[dict[str, Any]], None]) 
 
 @pytest.mark.parametrize(
     "sync",
-    [{}, {"downlink": "BF16"}, {"anchor": "Current", "downlink": "Int8"}, {"compression": "TopK", "density": 0.1}],
+    [{}, {"downlink": "BF16"}, {"anchor": "Current", "downlink": "Int8"}, {"compression": "TopK", "downlink": "TopK"}],
     ids=str,
 )
 def test_every_decision_and_every_merge_comes_out_the_same(tmp_path: Path, sync: dict[str, Any]) -> None:

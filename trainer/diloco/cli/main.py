@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from diloco import __version__
 from diloco.cli import processes
 from diloco.cli.chaos import command as chaos
 from diloco.cli.jobs import data, replay, run, top, track
@@ -16,6 +15,7 @@ from diloco.cli.models import evaluate, export, tokens
 from diloco.cli.needs_operator import add_cluster_commands
 from diloco.cli.program import new_app, run_command
 from diloco.cli.simulations import simulate, world
+from diloco.runtime.build import version_text
 from diloco.runtime.process.exits import end
 
 app = new_app()
@@ -23,7 +23,7 @@ app = new_app()
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"diloco {__version__}")
+        typer.echo(f"diloco {version_text()}")
         raise typer.Exit
 
 

@@ -77,6 +77,14 @@ def encoding_of(compression: str, density: float | None) -> Encoding:
     return replace(encoding, kept=round(density * encoding.group)) if encoding.kept and density else encoding
 
 
+def downlink_encoding(downlink: str, density: float | None) -> Encoding:
+    """How merged fragments are encoded. In TopK with four times the density, up to a quarter (ours)."""
+    if downlink == "F32":
+        return F32
+    encoding = encoding_of(downlink, density)
+    return replace(encoding, kept=min(4 * encoding.kept, encoding.group // 4))
+
+
 def all_reduce_share(learners: int) -> float:
     """What each learner sends for an all-reduce as a ring, and receives, over what is reduced: 2 (M - 1) / M.
 

@@ -174,7 +174,7 @@ class Learner:
         boxes, encoding = self._boxes, PushEncoding(self._codec, self._feedback)
         self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, encoding)
         numels = tuple(fragment.numel for fragment in layout.fragments)
-        receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync.downlink))
+        receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync))
         self._puller = Puller(context, boxes.pull_queue, boxes.holdings, receive_options)
         held = HeldFragments(boxes.holdings, boxes.pull_queue)
         self._recovery_sender = RecoverySender(context, boxes.recovery_orders, held)

@@ -70,7 +70,7 @@ def narrowest(situation: Situation) -> tuple[Setting, ...]:
     """The narrowest encodings."""
     exchange = situation.exchange
     up = _from(UPLINKS, exchange.compression)[-1]
-    return tuple(_encodings(exchange.compression, exchange.downlink, up, [*DOWNLINKS][-1]))
+    return tuple(_encodings(exchange.compression, exchange.downlink, up, _from(DOWNLINKS, exchange.downlink)[-1]))
 
 
 def interval_for(situation: Situation) -> int:

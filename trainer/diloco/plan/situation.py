@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Self
 
-from diloco.core.sizes import ENCODINGS, F32, encoding_of
+from diloco.core.sizes import ENCODINGS, F32, downlink_encoding, encoding_of
 from diloco.spec import JobSpec
 from diloco.spec.automatic import AUTO
 from diloco.spec.placement import Region
@@ -18,8 +18,8 @@ from diloco.spec.sync import SyncSpec
 from diloco.world.model import RegionWorld, World
 from diloco.world.rates import bytes_per_second_of
 
-DOWNLINKS: Final = {"F32": F32, "BF16": ENCODINGS["BF16"], "Int8": ENCODINGS["Int8"]}
-"""By name in ``sync.downlink``, from the widest to the narrowest."""
+DOWNLINKS: Final = ("F32", "BF16", "Int8")
+"""In ``sync.downlink``, from the widest to the narrowest, without TopK."""
 UPLINKS: Final = tuple(name for name, encoding in ENCODINGS.items() if not encoding.kept)
 """In ``sync.compression``, from the widest to the narrowest; without TopK, which costs loss in short runs."""
 SYNCER_LINK: Final = "of the syncer"
@@ -84,7 +84,7 @@ class Exchange:
     compression: str
     """A name of `sizes.ENCODINGS`."""
     downlink: str
-    """A name of `DOWNLINKS`."""
+    """A value of ``sync.downlink``."""
     density: float | None = None
     """Of TopK; None: the default."""
 
@@ -110,7 +110,7 @@ class Exchange:
     @cached_property
     def down_bytes(self) -> tuple[int, ...]:
         """What a learner receives of each fragment."""
-        return tuple(DOWNLINKS[self.downlink].payload_bytes(numel) for numel in self.numels)
+        return tuple(downlink_encoding(self.downlink, self.density).payload_bytes(numel) for numel in self.numels)
 
     @cached_property
     def load_bytes(self) -> int:

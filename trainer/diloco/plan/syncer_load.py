@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from diloco.core.sizes import ENCODINGS, F32
+from diloco.core.sizes import F32
 from diloco.plan.links import FULL
 from diloco.plan.situation import DOWNLINKS, UPLINKS, Exchange, Situation
 
@@ -46,8 +46,12 @@ class SyncerLoad:
 def syncer_load(situation: Situation) -> SyncerLoad:
     """The load of a situation's syncer, in steps of the quorum's slowest learner."""
     exchange = situation.exchange
-    narrowest = (max(exchange.compression, UPLINKS[-1], key=list(ENCODINGS).index), list(DOWNLINKS)[-1])
-    ways = dict.fromkeys(((exchange.compression, exchange.downlink), narrowest))
+    compression, downlink = exchange.compression, exchange.downlink
+    narrowest = (
+        compression if compression == "TopK" else UPLINKS[-1],
+        downlink if downlink == "TopK" else DOWNLINKS[-1],
+    )
+    ways = dict.fromkeys(((compression, downlink), narrowest))
     limits = tuple(StepLimit(*way, _shortest(situation, *way)) for way in ways)
     if (step_seconds := situation.quorum_step_seconds) is None:
         return SyncerLoad(limits, None, None, None)

@@ -1,4 +1,4 @@
-"""Which build a process runs, for /metrics."""
+"""Which build a process runs: for /metrics, /status and ``--version``."""
 
 import os
 from typing import Final
@@ -15,4 +15,14 @@ def show_build(registry: CollectorRegistry) -> None:
     """Serve version and commit of this process."""
     text = "1; version and commit of the program (the commit is empty if it is not known)."
     made = Gauge("diloco_build_info", text, ["version", "commit"], registry=registry)
-    made.labels(__version__, os.environ.get(COMMIT, "")).set(1)
+    made.labels(__version__, commit()).set(1)
+
+
+def commit() -> str:
+    """The commit that the image was built from; empty if it is not known."""
+    return os.environ.get(COMMIT, "")
+
+
+def version_text() -> str:
+    """The version, and the commit if it is known."""
+    return f"{__version__} ({commit()})" if commit() else __version__

@@ -28,11 +28,15 @@ OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; re
 
 AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
 
+TOP_K_ON_ONE_WAY = "TopK needs compression TopK; use it there too, or Int8 in place of TopK"
 LOST_BY_TOP_K = "false loses what compression TopK does not send; use true, or Int4 in place of TopK"
 
 HSDP_OF_SEVERAL = (
     "HSDP is for learners of several nodes (nodesPerLearner) with several processes each (processesPerNode); use FSDP"
 )
+
+QUEUED_ELSEWHERE = "is for pods of this cluster, and a region is in another; remove one of them"
+QUEUED_FALLBACK = "has Kueue choose the nodes, and a pool has fallbackAfterSeconds; remove one of them"
 
 LEAST_LENGTH = 2
 """Fewest tokens in a sequence of a language model."""
@@ -76,6 +80,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
         _pool_sizes,
         _units,
         _fallbacks,
+        _queue,
         _resource_claims,
     )
 
@@ -197,6 +202,8 @@ def _encoding(spec: "JobSpec") -> Iterator[Problem]:
         yield Problem("sync.density", "has no use without compression TopK; remove it or use TopK")
     if sync.compression == "TopK" and not sync.error_feedback:
         yield Problem("sync.errorFeedback", LOST_BY_TOP_K)
+    if sync.downlink == "TopK" and sync.compression != "TopK":
+        yield Problem("sync.downlink", TOP_K_ON_ONE_WAY)
 
 
 def _quorum(spec: "JobSpec") -> Iterator[Problem]:
@@ -297,6 +304,15 @@ def _fallbacks(spec: "JobSpec") -> Iterator[Problem]:
                 f"regions[{i}].pools[{last}].fallbackAfterSeconds",
                 "has no effect, as no pool of the region follows; remove it, or add a pool after it",
             )
+
+
+def _queue(spec: "JobSpec") -> Iterator[Problem]:
+    if spec.queue is None:
+        return
+    if any(region.cluster is not None for region in spec.regions):
+        yield Problem("queue", QUEUED_ELSEWHERE)
+    if any(pool.fallback_after_seconds is not None for _, pool in _pools(spec)):
+        yield Problem("queue", QUEUED_FALLBACK)
 
 
 def _resource_claims(spec: "JobSpec") -> Iterator[Problem]:

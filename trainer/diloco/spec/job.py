@@ -8,7 +8,7 @@ from diloco.spec.backup import InitFrom
 from diloco.spec.base import MapBy, SpecModel
 from diloco.spec.checks import problems
 from diloco.spec.errors import refuse
-from diloco.spec.kube.values import Annotations, ControllerName, DnsLabel, ImageName, Labels
+from diloco.spec.kube.values import Annotations, ClassName, ControllerName, DnsLabel, ImageName, Labels
 from diloco.spec.names.learner_ids import pool_of
 from diloco.spec.placement import FailurePolicy, Pool, Region, SyncerSpec
 from diloco.spec.pods import ImagePullSecrets
@@ -36,6 +36,15 @@ class Metadata(BaseModel):
     """Set by Kubernetes."""
 
 
+class Queue(SpecModel):
+    """The queue of Kueue in which the job's pods wait for quota, learner by learner."""
+
+    name: ClassName
+    """The LocalQueue, in the job's namespace."""
+    priority_class: ClassName | None = None
+    """The WorkloadPriorityClass. Default: priority 0."""
+
+
 class JobSpec(SpecModel):
     """The desired state."""
 
@@ -44,6 +53,8 @@ class JobSpec(SpecModel):
     managed_by: ControllerName | None = None
     """The controller that manages the job in a cluster. The operator leaves a job that names another one alone, its
     status too. Default: diloco.dev/operator, the operator."""
+    queue: Queue | None = None
+    """Waits for quota of Kueue. Needs an operator with ``kueue.enabled``. Default: pods start at once. In a cluster."""
     image: ImageName | None = None
     """Trainer image, unless a pool sets its own. Needed in a cluster."""
     image_pull_secrets: ImagePullSecrets = ()

@@ -19,7 +19,7 @@ Overlap = Annotated[int | Literal["Auto"], automatic.checked(0, OVERLAP_LIMIT), 
 MergeName = Literal["RDA", "Mean"]
 """Merge rules; `core.merge.rules` has one for each."""
 
-Downlink = Literal["F32", "BF16", "Int8"]
+Downlink = Literal["F32", "BF16", "Int8", "TopK"]
 """How merged fragments are encoded for the learners."""
 
 
@@ -76,8 +76,9 @@ class SyncSpec(SpecModel):
     error_feedback: bool = True
     """With Int8, Int4 and TopK: add what the encoding lost to the next outer gradient."""
     downlink: Downlink = "F32"
-    """How the syncer encodes merged fragments. F32: whole fragments. BF16, Int8: the update, with error feedback, for
-    learners that have the previous version; others get the whole fragment in f32."""
+    """How the syncer encodes merged fragments. F32: whole fragments. BF16, Int8, TopK: the update, with error feedback,
+    for learners that have the previous version; others get the whole fragment in f32. TopK sends four times
+    sync.density of the values (ours), at most a quarter, and needs TopK in sync.compression too."""
     max_staleness_steps: int | None = Field(default=None, ge=1, le=10**9)
     """Inner steps without an update after which a learner pauses. Default: 4 x interval + overlap (ours). interval +
     overlap, with quorum = all learners, is lock-step DiLoCo."""

@@ -88,7 +88,7 @@ class Merging:
         self._outer = outer
         self._codec = uplink_codec(sync)
         self._rule = rule_named(sync.merge)
-        self._downlink = downlink_codec(sync.downlink)
+        self._downlink = downlink_codec(sync)
         self._run_blocks = run_blocks
 
     def prepare(

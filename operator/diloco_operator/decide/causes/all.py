@@ -58,8 +58,10 @@ def readmission_causes(job_now: JobNow) -> list[Cause]:
 
 
 def blocking_causes(observed: Observed) -> list[Cause]:
-    """A cause for each object that the API server rejects, or that something keeps changing."""
+    """A cause for each object that the API server rejects, or that something keeps changing; and for a queue's."""
+    unread = "" if observed.kueue is None else observed.kueue.problem
     return [
+        *([Cause(Reason.QUEUE_UNUSABLE, one_line(unread))] if unread else []),
         *(
             Cause(Reason.APPLY_REFUSED, f"the API server rejected {key}: {one_line(text)}")
             for key, text in observed.refused.items()

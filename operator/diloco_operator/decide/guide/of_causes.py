@@ -28,6 +28,11 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "objects with the label `app.kubernetes.io/managed-by: diloco-operator`; the operator counts them again "
             "within five minutes.",
         ),
+        Reason.QUEUE_UNUSABLE: warning(
+            "The job has `spec.queue`, and the operator was installed without `kueue.enabled`, the cluster has no "
+            "Kueue, or a ResourceFlavor or WorkloadPriorityClass cannot be read. What runs keeps running.",
+            "Do what the message says, or delete the job and create it without `spec.queue`. See [queues](queues.md).",
+        ),
         Reason.NAME_TAKEN: warning(
             "An object with another owner has a name that the job needs: an earlier job of this name is still being "
             "deleted, or has left a claim with its training (`spec.syncer.storage.whenDeleted: Retain`). The operator "

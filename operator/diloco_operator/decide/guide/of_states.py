@@ -19,6 +19,11 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "merged.",
             "Degraded says why the others do not train. Or scale a pool up.",
         ),
+        Reason.QUEUED: normal(
+            "Kueue has not admitted the Workload with the syncer and its first learners, or has evicted it. The "
+            "message is Kueue's.",
+            "If this lasts: `kubectl describe workload JOB-syncer`. See [queues](queues.md).",
+        ),
         Reason.WAITING_FOR_SYNCER: normal(
             "The syncer's pod is not ready yet: it waits for a node, pulls its image, starts, or loads a checkpoint.",
             "If this lasts, Degraded says why.",
@@ -78,6 +83,11 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.LEARNER_HELD: normal(
             "The pod of a learner that is given up, in `excludedIndices` or placed in part was deleted to free its "
             "node. The next pod of its name stays Pending with the scheduling gate `diloco.dev/held`.",
+        ),
+        Reason.LEARNER_QUEUED: normal(
+            "Kueue has taken back the quota of a learner, so its pod ends after a last push. The next pod of its name "
+            "stays Pending with the scheduling gate `diloco.dev/held` until Kueue admits it again. The others train "
+            "on.",
         ),
         Reason.LEARNER_READMITTED: normal(
             "A learner that was given up may join again: the annotation `diloco.dev/readmit` names it, or the syncer "

@@ -8,6 +8,8 @@ The set's controller replaces no pod on its own account (OnDelete). What a chang
 learner after the other, with all of its pods, as the end of one ends the others. It waits for none that is held,
 nor for one without a node that an elastic pool can do without.
 
+Where Kueue decides which learners run, every pod is created with the gate, which is removed from those that may run.
+
 Nothing is remembered: what is held is in the manifest and the status, and how far it is shows in the pods.
 """
 
@@ -57,6 +59,8 @@ class Holding:
     """Learners that should run and have pods of another template than their set."""
     waits_for: frozenset[str] = frozenset()
     """Ids of the learners that keep those from being replaced."""
+    release: tuple[int, ...] = ()
+    """Indices of pods whose learners Kueue has admitted, and that still have the gate."""
 
 
 class _Rollout(NamedTuple):
@@ -100,23 +104,25 @@ def holding(
     live = workload.live
     held = frozenset(index for index in workload.pods_of(workload.held) if index < workload.pods)
     if live is None:
-        gate = bool(held) and workload.pods - len(held) <= MOST_WITH_THEM
+        gate = workload.in_queue or (bool(held) and workload.pods - len(held) <= MOST_WITH_THEM)
         return Holding(gate, held=None if held else 0)
     # An empty list may be of a cluster that could not be asked.
     if pods is None or (not pods and number_of(status_of(live).get("replicas"))):
-        return Holding(creates_gated(live), held=None if held else 0)
+        return Holding(workload.in_queue or creates_gated(live), held=None if held else 0)
     # Without the right to delete pods, none can be held back.
     held = held if may_delete else frozenset()
     # A pod of another name is none of its set, whatever its owner reference says.
     pods = {index: pod for index, pod in pods.items() if pod["metadata"].get("name") == f"{workload.key.name}-{index}"}
     own = _Pods(pods, held, workload.pods, now)
-    gate = _gate(own, lost_after_seconds)
+    gate = workload.in_queue or _gate(own, lost_after_seconds)
     gated = {index for index, pod in pods.items() if has_gate(pod.get("spec"))}
     rollout = _rollout(workload, live, own, lost_after_seconds)
     delete = _deletions(workload, live, own, rollout.due, gate=gate) if may_delete else ()
     again = _SOON_SECONDS if delete or gate != creates_gated(live) else float("inf")
     whole = sum(workload.pods_of({one}) <= held & gated for one in workload.held)
-    return Holding(gate, delete, whole, again, rollout.old, rollout.waits_for)
+    release = sorted(index for index in gated - held if index < workload.pods and not _leaving(pods[index]))
+    release = release[:MOST_AT_ONCE] if workload.in_queue else []
+    return Holding(gate, delete, whole, again, rollout.old, rollout.waits_for, tuple(release))
 
 
 def _gate(own: _Pods, lost_after_seconds: float) -> bool:
@@ -138,8 +144,14 @@ def _deletions(
     if not seen_by_controller(live) or creates_gated(live) != gate:
         return ()
     there = {index: pod for index, pod in own.by_index.items() if not _leaving(pod)}
+    taking = [index for index in sorted(own.held) if index in there and not has_gate(there[index].get("spec"))]
+    if workload.in_queue:
+        queued = workload.pods_of(workload.queued)
+        told = {index: Reason.LEARNER_QUEUED if index in queued else Reason.LEARNER_HELD for index in taking}
+        return tuple(one for index in taking for one in _of(workload, there, [index], told[index]))[
+            :MOST_AT_ONCE
+        ] or _of(workload, there, due, None)
     if gate:
-        taking = [index for index in sorted(own.held) if index in there and not has_gate(there[index].get("spec"))]
         return _of(workload, there, taking, Reason.LEARNER_HELD)
     waiting = [index for index, pod in sorted(there.items()) if index not in own.held and has_gate(pod.get("spec"))]
     if waiting:
@@ -155,7 +167,7 @@ def _rollout(workload: PoolWorkload, live: Object, own: _Pods, lost_after_second
     """
     there = {index: own.by_index[index] for index in own.others if _stays(own.by_index.get(index))}
     old = [index for index, pod in there.items() if is_outdated(pod, live)]
-    if not old or creates_gated(live):
+    if not old or (creates_gated(live) and not workload.in_queue):
         return _Rollout()
     learner_of = workload.learner_of
     idle = [index for index in own.others if index not in there or not is_ready(there[index])]

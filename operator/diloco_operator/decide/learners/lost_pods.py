@@ -94,6 +94,8 @@ def _told(ones: Sequence[PodDeletion]) -> str:
     if ones[0].by_force:
         return f"deleted by force: {_listed(ones)}"
     named = [f"pod {one.child.name} of {one.whose}" for one in ones]
+    if ones[0].reason == Reason.LEARNER_QUEUED:
+        return f"Kueue has taken back the quota; they leave after a last push: {shortlist(named)}"
     return f"held back, so that no node is kept for it: {shortlist(named)}"
 
 

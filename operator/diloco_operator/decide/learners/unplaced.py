@@ -57,7 +57,7 @@ def unplaced(
         patience: How long a pod may wait while others of its learner have nodes.
     """
     own = workload.by_learner(pods)
-    units = {index: _unit(workload, own.get(index, []), now) for index in workload.indices - workload.given_up}
+    units = {index: _unit(workload, own.get(index, []), now) for index in workload.indices - workload.out}
     known = {one.index: one for one in before if one.index in units}
     held = {index: one.until for index, one in known.items() if one.until is not None}
     tried = {index: units[index] for index in known.keys() - held.keys()}

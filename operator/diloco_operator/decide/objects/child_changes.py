@@ -10,11 +10,21 @@ from diloco_operator.decide.ending.stopping import scaled_down
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.objects.drift import is_due
 from diloco_operator.decide.objects.templates import default_image, described, kept
-from diloco_operator.decide.objects.workloads import CLAIM, DEPLOYMENT, STATEFUL_SET, is_told_to_leave, syncer_ready
+from diloco_operator.decide.objects.workloads import (
+    CLAIM,
+    DEPLOYMENT,
+    STATEFUL_SET,
+    is_told_to_leave,
+    replicas,
+    syncer_ready,
+)
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
+from diloco_operator.decide.queue.queue_now import WORKLOAD
+from diloco_operator.decide.queue.shares import placed, shares
 from diloco_operator.manifests import Inputs, Placed, Scale, all_children, choose_images
 from diloco_operator.manifests.placement.holds import held_back
+from diloco_operator.manifests.queue import SYNCER
 from diloco_operator.signing import CertificateMaker
 
 SECRET = "Secret"  # noqa: S105  # a kind
@@ -55,7 +65,7 @@ def desired(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> tuple[Pla
     known = (one for one in made if job_now.clusters.writable(ChildKey.of_placed(one)))
     named = (replace(one, body=described(one.body, spec, default)) for one in known)
     return tuple(
-        replace(one, body=_held(_as_it_runs(one.body, one.cluster, live), one.cluster, job_now)) for one in named
+        replace(one, body=_held(_as_it_runs(one.body, one.cluster, job_now), one.cluster, job_now)) for one in named
     )
 
 
@@ -64,13 +74,32 @@ def _data(secret: Object) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def _as_it_runs(one: Object, cluster: str, live: Mapping[ChildKey, Object]) -> Object:
-    key = ChildKey.of(one, cluster)
-    return kept(one, live[key]) if key.kind in (STATEFUL_SET, DEPLOYMENT) and key in live else one
+def _as_it_runs(one: Object, cluster: str, job_now: JobNow) -> Object:
+    key, live = ChildKey.of(one, cluster), job_now.observed.children
+    # Quota is for pods as they were admitted.
+    is_fixed = job_now.queue is not None
+    return kept(one, live[key], is_fixed=is_fixed) if key.kind in (STATEFUL_SET, DEPLOYMENT) and key in live else one
+
+
+def _queued(one: Object, job_now: JobNow) -> Object:
+    """The syncer's Deployment as Kueue wants its pod."""
+    queue, live = job_now.queue, job_now.deployment
+    if queue is None or one["kind"] != DEPLOYMENT:
+        return one
+    template = one["spec"]["template"]
+    if live is not None and replicas(live):
+        there = live["spec"]["template"]["spec"]
+        spec = {**template["spec"], **{key: there[key] for key in ("nodeSelector", "tolerations") if key in there}}
+        template = {**template, "spec": spec}
+    elif queue.placing_syncer is not None:
+        template = placed(template, queue.placing_syncer)
+    return {**one, "spec": {**one["spec"], "template": template}}
 
 
 def _held(one: Object, cluster: str, job_now: JobNow) -> Object:
     key = ChildKey.of(one, cluster)
+    if job_now.queue is not None:
+        return held_back(one) if key.kind == STATEFUL_SET else one
     holding = job_now.holdings.get(key)
     return held_back(one) if holding is not None and holding.gate and one["spec"]["replicas"] else one
 
@@ -103,7 +132,9 @@ def changes(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> Changes:
     adopted = _adopted(job_now, wanted)
     wanted |= adopted
     foreign -= adopted.keys()
-    taken = foreign & wanted.keys()
+    quota = shares(job_now, _templates(job_now, wanted))
+    wanted = {key: replace(one, body=_queued(one.body, job_now)) for key, one in wanted.items()}
+    taken = foreign & {*wanted, *map(ChildKey.of_placed, quota.apply)}
     halted = {key.cluster for key in taken}
     applied = job_now.observed.applied
 
@@ -114,7 +145,8 @@ def changes(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> Changes:
 
     apply = [one for key, one in wanted.items() if key not in foreign and is_due_now(key, one)]
     writable = job_now.clusters.writable
-    gone = sorted(key for key in live if key not in wanted and key.kind not in KEPT and writable(key))
+    others = (key for key in live if key not in wanted and key.kind not in (*KEPT, WORKLOAD))
+    gone = sorted(filter(writable, others))
     counts = {
         key: one.body["spec"]["replicas"] for key, one in wanted.items() if key.kind in (STATEFUL_SET, DEPLOYMENT)
     }
@@ -123,7 +155,16 @@ def changes(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> Changes:
     waits = {key.cluster for key in leaving}
     delete = tuple(key for key in gone if key not in leaving and (key.kind == STATEFUL_SET or key.cluster not in waits))
     fewer = scaled_down(live, counts | dict.fromkeys(leaving, 0))
-    return Changes(fewer, tuple(apply), delete, frozenset(adopted), taken)
+    if HOME not in halted:
+        apply += quota.apply
+    return Changes(fewer, tuple(apply), (*delete, *quota.delete), frozenset(adopted), taken)
+
+
+def _templates(job_now: JobNow, wanted: Mapping[ChildKey, Placed]) -> dict[str, Object]:
+    """The pods' templates by the names of their pod sets."""
+    found = {key.name: one.body["spec"]["template"] for key, one in wanted.items() if key.kind == STATEFUL_SET}
+    deployment = wanted.get(ChildKey(DEPLOYMENT, names.syncer(job_now.name)))
+    return found if deployment is None else {**found, SYNCER: deployment.body["spec"]["template"]}
 
 
 def _adopted(job_now: JobNow, wanted: Mapping[ChildKey, Placed]) -> dict[ChildKey, Placed]:

@@ -64,13 +64,13 @@ def described(one: Object, spec: JobSpec, default: str | None) -> Object:
     return _annotated(one, {TEMPLATE: _digest(template), INPUTS: _digest(inputs), ASKED: _digest(asked)})
 
 
-def kept(desired: Object, live: Object) -> Object:
-    """``desired`` with what has to stay of the template of ``live``."""
+def kept(desired: Object, live: Object, *, is_fixed: bool = False) -> Object:
+    """``desired`` with what has to stay of the template of ``live``; ``is_fixed``: all of it while it has pods."""
     wanted, there = desired["metadata"]["annotations"], live["metadata"].get("annotations") or {}
     if there.get(TEMPLATE) == wanted[TEMPLATE]:
         return desired
     template, before = desired["spec"]["template"], without_gate(live["spec"]["template"])
-    if replicas(live) and desired["spec"]["replicas"] and there.get(INPUTS) == wanted[INPUTS]:
+    if replicas(live) and desired["spec"]["replicas"] and (is_fixed or there.get(INPUTS) == wanted[INPUTS]):
         template, digest = before, there.get(TEMPLATE, "")
     elif there.get(ASKED) != wanted[ASKED] and (began := _began(template, before)) is not None:
         template = _for_its_image(template, before["spec"], began)

@@ -47,6 +47,10 @@ class PoolWorkload:
     """Nodes of a learner, a pod on each: learner i has the pods i * nodes to (i + 1) * nodes - 1."""
     unplaced: tuple[UnplacedLearner, ...] = ()
     """Learners of which only some pods found a node (`learners.unplaced`)."""
+    in_queue: bool = False
+    """Whether Kueue decides which of its learners run: then pods are created with a gate, which a patch removes."""
+    queued: frozenset[int] = frozenset()
+    """Indices of the learners that Kueue has no quota for."""
 
     def learner_of(self, pod: int) -> str:
         """The id of the learner of a pod."""
@@ -84,7 +88,7 @@ class PoolWorkload:
     @property
     def out(self) -> frozenset[int]:
         """Indices of the learners that do not take part."""
-        return self.left_out | self.given_up
+        return self.left_out | self.given_up | self.queued
 
     @property
     def out_learners(self) -> frozenset[str]:
@@ -153,7 +157,8 @@ def may_have_outdated(workload: PoolWorkload) -> bool:
     """Whether pods that should run may have another template than their set: they have, are missing, or end."""
     live, status = workload.live, status_of(workload.live)
     # While pods to be held back are created, the others have another template, and keep it.
-    if live is None or creates_gated(live) or not seen_by_controller(live) or not status.get("updateRevision"):
+    gates = live is not None and creates_gated(live) and not workload.in_queue
+    if live is None or gates or not seen_by_controller(live) or not status.get("updateRevision"):
         return False
     updated = number_of(status.get("updatedReplicas"))  # left out where it is 0
     return updated < workload.pods - len(workload.held) * workload.nodes

@@ -114,6 +114,8 @@ def phase_of(before: JobStatus, verdicts: Verdicts, now: datetime) -> Phase:
         return "Invalid"
     if verdicts["Suspended"].reason == Reason.SUSPENDING:
         return "Suspending"
+    if verdicts["Ready"].reason == Reason.QUEUED:
+        return "Pending"
     if _unheard_too_long(verdicts["Ready"], now):
         return "Pending"
     return "Training" if verdicts["Ready"].status == "True" or before.phase == "Training" else "Pending"

@@ -32,6 +32,7 @@ from diloco_operator.decide.status.conditions import (
     reason_of,
 )
 from diloco_operator.decide.status.progress import due, held_back, moved, progress_of, restarts_of, without_rates
+from diloco_operator.decide.status.text import one_line
 from diloco_operator.manifests.common import HTTP_PORT, SYNC_PORT
 from diloco_operator.names import PoolKey
 
@@ -84,11 +85,11 @@ def with_status(
 
 
 def _start_time(job_now: JobNow) -> datetime | None:
-    """When the job was started or last resumed: set anew on resuming, since it is dropped while the job is suspended.
+    """When the job was started or last resumed: set anew then, since it is dropped while it is suspended or queued.
 
     As in a batch/v1 Job. It needs no memory other than the status.
     """
-    if job_now.suspend:
+    if not job_now.runs:
         return None
     return job_now.before.start_time or (None if job_now.job is None else job_now.this_second)
 
@@ -123,7 +124,7 @@ def _regions(job_now: JobNow, trains: frozenset[str], *, running: bool) -> tuple
             desired=desired,
             minimum=workload.minimum if running else None,
             waiting=None if without is None else without.learners,
-            message=None if without is None else without.message,
+            message=_why_they_wait(job_now, workload.pool, without) if running else None,
             fallback_learners=min(desired, workload.elsewhere) or None,
             ready=job_now.ready_learners(workload) if known else clusters.last_ready(region, pool),
             ready_pods=workload.ready_pods if several else None,
@@ -131,6 +132,7 @@ def _regions(job_now: JobNow, trains: frozenset[str], *, running: bool) -> tuple
             left_out=len(ids & out) or None,
             given_up=tuple(sorted(workload.given_up)) or None,
             held=held.get(workload.pool) or None,
+            queued=(len(workload.queued) or None) if running else None,
             unplaced=(workload.unplaced or None) if running else None,
             nodes_per_learner=workload.nodes if several else None,
             stateful_set=workload.key.name,
@@ -147,6 +149,11 @@ def _regions(job_now: JobNow, trains: frozenset[str], *, running: bool) -> tuple
         )
         for region, pools in by_region.items()
     )
+
+
+def _why_they_wait(job_now: JobNow, pool: PoolKey, without: Waiting | None) -> str | None:
+    queued = "" if job_now.queue is None else one_line(job_now.queue.why(pool))
+    return queued or (None if without is None else without.message)
 
 
 def _learners(job_now: JobNow, regions: tuple[RegionStatus, ...], *, known: bool, running: bool) -> LearnerCounts:

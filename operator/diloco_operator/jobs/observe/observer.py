@@ -16,6 +16,7 @@ from diloco_operator.api_server.kinds import SERVICE, Object
 from diloco_operator.decide.objects.workloads import CLAIM, syncer_deployment, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Observed, PodList, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey, key_of
+from diloco_operator.jobs.observe.kueue import Kueue
 from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.places import JobsCluster, Places
 from diloco_operator.jobs.observe.pods import look_closer
@@ -52,6 +53,8 @@ class Observer:
     """Whether a decision about the job needs its pods besides what was observed."""
     room: Room = field(default_factory=lambda: Room(MOST_LEARNERS))
     """For the states of learners, by namespace and job."""
+    kueue: Kueue | None = None
+    """None: queues are not used."""
 
     def forget(self, key: JobKey) -> None:
         """Free the room of a job that is gone."""
@@ -79,6 +82,7 @@ class Observer:
             reverted=memory.still_reverted,
             pods_forbidden=frozenset(memory.pods_forbidden),
             clusters=self.places.seen(job),
+            kueue=None if self.kueue is None else await self.kueue.look(job, children),
         )
         if not isinstance(observed.syncer, SyncerStatusView):
             memory.sessions_told = None  # the job has no room for the states of learners

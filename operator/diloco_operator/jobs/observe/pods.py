@@ -28,6 +28,8 @@ MOST_EVENT_PAGES: Final = 10
 _IDENTITY: Final = ("namespace", "name", "uid", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
 _METADATA: Final = (*_IDENTITY, "finalizers")
 _SPEC: Final = ("nodeName", "priority", "schedulingGates")
+_GATED: Final = ("nodeSelector", "tolerations")
+"""More of a pod that is held back: these can be added to."""
 _STATUS: Final = ("phase", "reason", "message", "startTime", "conditions")
 _CONTAINER_LISTS: Final = ("initContainerStatuses", "containerStatuses")
 _CONTAINER: Final = ("name", "image", "ready", "restartCount", "state", "lastState")
@@ -89,7 +91,10 @@ def slim_pod(pod: Object) -> Object:
             slim[field] = [_only(one, _CONTAINER) for one in status[field]]
     return {
         "metadata": _only(pod["metadata"], _METADATA),
-        "spec": {**_only(spec, _SPEC), **({"volumes": volumes} if volumes else {})},
+        "spec": {
+            **_only(spec, (*_SPEC, *_GATED) if spec.get("schedulingGates") else _SPEC),
+            **({"volumes": volumes} if volumes else {}),
+        },
         "status": slim,
     }
 

@@ -5,10 +5,11 @@ from diloco.core.merge.codec import Codec, CodecError
 from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, apply_update, downlink_codec, encode_update
 from diloco.core.sizes import BLOCK
+from diloco.spec.sync import SyncSpec
 from diloco.syncer.block_threads import BlockThreads
 from tests.support.fragment_merge import WatchedCodec, backwards, random
 
-CODECS = (codec_named("BF16"), codec_named("Int8"))
+CODECS = (codec_named("BF16"), codec_named("Int8"), codec_named("TopK"))
 by_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 
 
@@ -26,8 +27,15 @@ def applied(codec: Codec, payload: torch.Tensor | None, base: torch.Tensor) -> t
 
 
 def test_f32_needs_no_codec_and_the_others_have_theirs() -> None:
-    assert downlink_codec("F32") is None
-    assert (downlink_codec("BF16"), downlink_codec("Int8")) == CODECS
+    assert downlink_codec(SyncSpec(downlink="F32")) is None
+    assert [downlink_codec(SyncSpec(downlink=name)) for name in ("BF16", "Int8")] == list(CODECS[:2])
+
+
+@pytest.mark.parametrize(("density", "kept"), [(None, 256), (1 / 128, 128), (1 / 4, 1024)])
+def test_a_sparse_update_has_room_for_the_values_of_four_learners(density: float | None, kept: int) -> None:
+    codec = downlink_codec(SyncSpec(compression="TopK", density=density, downlink="TopK"))
+    assert codec is not None
+    assert codec.payload_bytes(2 * 4096) == 2 * (4 + kept * 14 // 8)
 
 
 @by_codec

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from diloco.core.buffers import recycled
+from diloco.core.merge.codec import Codec
 from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, encode_update
 from diloco.learner.link.puller import Puller, ReceiveOptions
@@ -35,9 +36,9 @@ def digest(values: torch.Tensor) -> bytes:
 
 
 class Syncer:
-    """The syncer: version 8 is BASE, version 9 its Int8 update towards MERGED. Every pull gets the next result."""
+    """The syncer: version 8 is BASE, version 9 its update towards MERGED. Every pull gets the next result."""
 
-    def __init__(self, *fates: WireError | PullHeader | None) -> None:
+    def __init__(self, *fates: WireError | PullHeader | None, codec: Codec = CODEC) -> None:
         self.fates = list(fates)
         self.requests: list[PullRequest] = []
         self.deadlines: list[float] = []
@@ -46,10 +47,10 @@ class Syncer:
         self.while_it_comes: Callable[[], None] = lambda: None
         """Once the answer has begun."""
         self.new, rest = MERGED.clone(), torch.zeros(3)
-        payload, _ = encode_update(CODEC, Update(BASE, self.new, rest, rest))
+        payload, _ = encode_update(codec, Update(BASE, self.new, rest, rest))
         assert payload is not None
         self.payload = payload
-        self.update = PullHeader(0, 9, payload.numel(), b"", "Int8", 8, digest(self.new))
+        self.update = PullHeader(0, 9, payload.numel(), b"", codec.name, 8, digest(self.new))
 
     def push(self, *_: object, **__: object) -> PushReceipt:
         raise AssertionError("a push is not expected here")
@@ -91,10 +92,11 @@ class Bench:
         *fates: WireError | PullHeader | None,
         holds: int = 8,
         downlink: bool = True,
+        codec: Codec = CODEC,
         whole: torch.Tensor | None = None,
     ) -> None:
         """``whole``: the values of version 9, where it is pulled whole."""
-        self.syncer = syncer = Syncer(*fates)
+        self.syncer = syncer = Syncer(*fates, codec=codec)
         if whole is not None:
             syncer.new = whole
         self.now: Membership | None = NOW
@@ -112,7 +114,7 @@ class Bench:
         context = TransferContext(
             "r/p/0", syncer, lambda: self.now, lambda: self.step_seconds, self.stopped, lambda: -1.0, self.counts
         )
-        receive_options = ReceiveOptions((self.numel,), self._buffer, CODEC if downlink else None)
+        receive_options = ReceiveOptions((self.numel,), self._buffer, codec if downlink else None)
         self.puller = Puller(context, self.pull_queue, self.holdings, receive_options)
 
     def _buffer(self, _: int) -> torch.Tensor:

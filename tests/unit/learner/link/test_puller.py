@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from diloco.core.merge.codecs import codec_named
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.pull_queue import PullOrder
 from diloco.runtime.process.busy import BusyMeter, Moved
@@ -64,6 +65,14 @@ def test_a_wrong_update_is_dropped_and_the_fragment_pulled_whole(
     assert torch.equal(arrival.values, bench.syncer.new)
     assert (bench.counts.updates_wrong, bench.counts.pulls) == (1, 2)
     assert "fragment 0 from version 8 to 9 does not give the syncer's values" in caplog.text
+
+
+def test_an_update_that_cannot_be_decoded_is_a_wrong_one() -> None:
+    bench = Bench(codec=codec_named("TopK"))
+    bench.syncer.payload[4:] = 0xFF  # a place outside of the fragment
+    (arrival,) = bench.pull()
+    assert torch.equal(arrival.values, bench.syncer.new)
+    assert (bench.counts.updates_wrong, bench.counts.pulls) == (1, 2)
 
 
 def test_a_posted_update_that_comes_out_wrong_is_wished_for_whole() -> None:

@@ -200,7 +200,11 @@ def codec_named(name: str) -> Codec:
 
 def uplink_codec(sync: SyncSpec) -> Codec:
     """The codec of a job's outer gradients."""
-    encoding = encoding_of(sync.compression, sync.density)
+    return codec_of(encoding_of(sync.compression, sync.density))
+
+
+def codec_of(encoding: Encoding) -> Codec:
+    """The codec that makes payloads of this form."""
     return SparseCodec(encoding) if encoding.kept else codec_named(encoding.name)
 
 

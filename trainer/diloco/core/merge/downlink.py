@@ -18,15 +18,15 @@ from torch import Tensor
 
 from diloco.core.buffers import recycled
 from diloco.core.merge.codec import Codec, CodecError, require_flat
-from diloco.core.merge.codecs import codec_named
+from diloco.core.merge.codecs import codec_of
 from diloco.core.merge.fragment_merge import BlockRunner, in_this_thread
-from diloco.core.sizes import BLOCK
-from diloco.spec.sync import Downlink
+from diloco.core.sizes import BLOCK, downlink_encoding
+from diloco.spec.sync import SyncSpec
 
 
-def downlink_codec(name: Downlink) -> Codec | None:
-    """The codec of a job's ``sync.downlink``; None if whole fragments are sent."""
-    return None if name == "F32" else codec_named(name)
+def downlink_codec(sync: SyncSpec) -> Codec | None:
+    """The codec of a job's merged fragments; None if they are sent whole."""
+    return None if sync.downlink == "F32" else codec_of(downlink_encoding(sync.downlink, sync.density))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from diloco.core.buffers import bytes_of, recycled
 from diloco.core.finite_check import problem_with
-from diloco.core.merge.codec import Codec
+from diloco.core.merge.codec import Codec, CodecError
 from diloco.core.merge.downlink import apply_update
 from diloco.learner.link.transfer_deadlines import TransferDeadlines
 from diloco.learner.link.transfers import TransferContext
@@ -250,8 +250,11 @@ class _Reception:
         assert self._codec is not None
         assert self.held is not None
         made = self._buffer(self.order.fragment)
-        apply_update(self._codec, self._received, self.held.values, made)
-        self.wrong = payload_digest(bytes_of(made)) != header.result_digest
+        try:
+            apply_update(self._codec, self._received, self.held.values, made)
+            self.wrong = payload_digest(bytes_of(made)) != header.result_digest
+        except CodecError:
+            self.wrong = True
         return None if self.wrong else made
 
     def _fits(self, header: PullHeader) -> bool:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
-from diloco.core.sizes import F32, encoding_of
+from diloco.core.sizes import F32, downlink_encoding, encoding_of
 from diloco.learner.mailboxes.residuals import Residual
-from diloco.plan.situation import DOWNLINKS
 from diloco.simulate.training.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 
@@ -175,7 +174,7 @@ class CountedModel:
         """``loaded``: the initial model takes no bytes."""
         self._layout = layout
         self._loaded = loaded
-        self._downlink = DOWNLINKS[spec.sync.downlink]
+        self._downlink = downlink_encoding(spec.sync.downlink, spec.sync.density)
         self._versions = [0] * len(layout.fragments)
 
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:

@@ -103,7 +103,7 @@ class TensorModel:
         self._codec = uplink_codec(sync)
         self.parameters = [values.clone() for values in initial]
         self._momentum = [torch.zeros_like(values) for values in initial]
-        self._downlink = downlink_codec(sync.downlink)
+        self._downlink = downlink_codec(sync)
         self._residuals = [torch.zeros_like(values) for values in initial] if self._downlink else []
         self._usual = [NO_PAST for _ in initial]
         self._updates: dict[int, tuple[int, int]] = {}

@@ -21,7 +21,10 @@ from diloco.spec.checks import (
     MODEL_ENDING,
     OF_A_LOOP,
     OF_OWN_CODE,
+    QUEUED_ELSEWHERE,
+    QUEUED_FALLBACK,
     TOO_SHORT,
+    TOP_K_ON_ONE_WAY,
 )
 from diloco.spec.placement import Pool
 from diloco.spec.presets import TEXT_VOCABULARY
@@ -188,6 +191,7 @@ _SPEC = (
         "has no use without compression TopK; remove it or use TopK",
         "sync.density",
     ),
+    Rule("self.sync.downlink != 'TopK' || self.sync.compression == 'TopK'", TOP_K_ON_ONE_WAY, "sync.downlink"),
     Rule("self.sync.errorFeedback || self.sync.compression != 'TopK'", LOST_BY_TOP_K, "sync.errorFeedback"),
     _at_most_learners("sync.quorum"),
     Rule(
@@ -254,6 +258,12 @@ _SPEC = (
         "have a batchSize that is not a multiple of a learner's processes (processesPerNode times nodesPerLearner); "
         "use one that is",
         "regions",
+    ),
+    Rule(f"!has(self.queue) || !{_REMOTE}", QUEUED_ELSEWHERE, "queue"),
+    Rule(
+        "!has(self.queue) || !self.regions.exists(r, r.pools.exists(p, has(p.fallbackAfterSeconds)))",
+        QUEUED_FALLBACK,
+        "queue",
     ),
 )
 

@@ -132,8 +132,10 @@ class PoolStatus(StatusModel):
     """Minimum of an elastic pool; ``desired`` is its maximum. Absent if not elastic, suspended or finished."""
     waiting: int | None = None
     """Learners of an elastic pool that wait for a node. Absent if none."""
+    queued: int | None = None
+    """Learners that wait for quota of Kueue. Absent if none."""
     message: str | None = None
-    """Why they wait. Absent if none."""
+    """Why learners wait for a node or for quota. Absent if none do."""
     fallback_learners: int | None = None
     """Learners that run in the region's next pool, because there is no node here. Absent if none."""
     left_out: int | None = None

@@ -192,6 +192,8 @@ class SyncerStatus(EngineStatus, StoredStatus):
     job: str
     epoch: int
     """Number of the syncer process, counted from 1."""
+    version: str = ""
+    """Of the syncer's program, with its commit if that is known."""
     tokens_per_second: float
     """Merged tokens, over the last half minute."""
     seconds_left: float | None = None

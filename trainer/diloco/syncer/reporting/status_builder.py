@@ -3,6 +3,7 @@
 Owned by the event loop.
 """
 
+from diloco.runtime.build import version_text
 from diloco.runtime.rate import Rate
 from diloco.spec.status.engine import EngineStatus, LearnerState, LearnerStatus
 from diloco.spec.status.syncer import StoredStatus, SyncerStatus
@@ -40,6 +41,7 @@ class Reporter:
             **dict(view) | dict(stored) | {"learners": learners},
             job=self._job,
             epoch=self._epoch,
+            version=version_text(),
             tokens_per_second=per_second,
             seconds_left=0.0 if view.finished else left / per_second if per_second > 0 and self._measured else None,
         )

@@ -916,7 +916,7 @@ class PullHeader(_message.Message):
     payload_bytes: _builtins.int
     payload_digest: _builtins.bytes
     codec: _builtins.str
-    """BF16, Int8: an update from base_version; empty: the fragment whole, f32"""
+    """BF16, Int8, TopK: an update from base_version; empty: the fragment whole, f32"""
     base_version: _builtins.int
     """of an update: the held_version of the request"""
     result_digest: _builtins.bytes

@@ -1,0 +1,105 @@
+"""Which of a job's pods Kueue lets run, by its Workloads. Pure.
+
+The first Workload has the syncer and the learners that it needs. Only while that one is admitted does each further
+learner have one. Its quota is for so many learners of a pool: those with the lowest indices.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from diloco.spec import DiLoCoJob
+from diloco.spec.placement import Pool
+from diloco_operator.decide.observed import ChildKey, KueueSeen, Object
+from diloco_operator.decide.queue.workload import Placing, Workload
+from diloco_operator.manifests import queue as manifests
+from diloco_operator.names import PoolKey, SetNames
+
+WORKLOAD = "Workload"
+
+
+@dataclass(frozen=True)
+class QueueNow:
+    """The queue of one job at one moment."""
+
+    job: DiLoCoJob
+    pools: Mapping[PoolKey, Pool]
+    sets: SetNames
+    seen: KueueSeen
+    workloads: Mapping[str, Workload]
+    """Those that there are, by name."""
+
+    @property
+    def first(self) -> Workload | None:
+        """The Workload with the syncer."""
+        return self.workloads.get(manifests.first_workload(self.job.metadata.name))
+
+    @property
+    def runs(self) -> bool:
+        """Whether the syncer may run, and so the job."""
+        return self.first is not None and self.first.admitted
+
+    @property
+    def message(self) -> str:
+        """Why it may not."""
+        if self.first is None:
+            return self.seen.problem or "its Workload is being created"
+        return f"Workload {self.first.name}: {self.first.message}"
+
+    @cached_property
+    def in_first(self) -> dict[PoolKey, frozenset[int]]:
+        """The learners of the first Workload; while it has quota, as many as it was made with."""
+        wanted = manifests.of_first(self.job.spec, self.pools)
+        first = self.first
+        if first is not None and first.reserved:
+            pods = first.pods
+            wanted = {
+                key: pods[self.sets[key]] // pool.nodes_per_learner
+                for key, pool in self.pools.items()
+                if self.sets[key] in pods
+            }
+        return {key: frozenset(self.pools[key].indices[:count]) for key, count in wanted.items()}
+
+    def own(self, pool: PoolKey, index: int) -> Workload | None:
+        """The Workload of one learner, beside the first one."""
+        return self.workloads.get(manifests.learner_workload(self.sets[pool], index))
+
+    def queued(self, pool: PoolKey) -> frozenset[int]:
+        """Indices of the learners of a pool that may not run."""
+        indices = self.pools[pool].indices
+        if not self.runs:
+            return frozenset(indices)
+        further = (index for index in indices if index not in self.in_first.get(pool, ()))
+        return frozenset(index for index in further if (one := self.own(pool, index)) is None or not one.admitted)
+
+    def why(self, pool: PoolKey) -> str:
+        """How many learners of a pool may not run, and why the first of them may not; empty: all may."""
+        queued = self.queued(pool)
+        if not queued:
+            return ""
+        index = min(queued)
+        own = self.own(pool, index)
+        why = "its Workload is being created" if own is None else own.message
+        text = f"{pool}/{index}: {why}" if self.runs else self.message
+        return f"{len(queued)} of {self.pools[pool].size} learners of {pool} wait for quota: {text}"
+
+    def placing(self, pool: PoolKey, index: int) -> Placing | None:
+        """Where the pods of a learner that may run are to be; None: not known."""
+        own = self.first if index in self.in_first.get(pool, ()) else self.own(pool, index)
+        return None if own is None else own.placing(self.sets[pool], self.seen.flavors)
+
+    @property
+    def placing_syncer(self) -> Placing | None:
+        """The same of the syncer's pod."""
+        return None if self.first is None else self.first.placing(manifests.SYNCER, self.seen.flavors)
+
+    def further(self) -> Iterator[tuple[PoolKey, int]]:
+        """The learners that are to have a Workload each."""
+        for key, pool in self.pools.items():
+            first = self.in_first.get(key, frozenset())
+            yield from ((key, index) for index in pool.indices if index not in first)
+
+
+def workloads_of(children: Mapping[ChildKey, Object]) -> dict[str, Workload]:
+    """The Workloads among a job's objects, by name."""
+    return {key.name: Workload(live) for key, live in children.items() if key.kind == WORKLOAD}

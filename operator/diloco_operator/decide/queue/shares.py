@@ -1,0 +1,200 @@
+"""Which Workloads a job should have, and what is written of the statuses of those that it has. Pure.
+
+A Workload whose quota is taken keeps its pod sets, as Kueue wants it; one that waits gets those of today, as Kueue's
+own controllers do it. Its quota is given back only once none of its pods runs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from diloco_operator.decide.job_now import JobNow
+from diloco_operator.decide.learners.held_pods import set_of
+from diloco_operator.decide.objects.drift import digest
+from diloco_operator.decide.objects.workloads import PoolWorkload, syncer_ready
+from diloco_operator.decide.observed import ChildKey, Object
+from diloco_operator.decide.plan import Patch
+from diloco_operator.decide.queue.queue_now import WORKLOAD, QueueNow
+from diloco_operator.decide.queue.workload import DIGEST, Placing, Workload
+from diloco_operator.manifests import queue as manifests
+from diloco_operator.manifests.inputs import Manifest, Placed
+from diloco_operator.manifests.placement.holds import has_gate, without_gate
+from diloco_operator.names import PoolKey
+
+MOST_AT_ONCE: Final = 100
+"""Workloads that one reconcile makes (ours)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What to do about Workloads."""
+
+    apply: tuple[Placed, ...] = ()
+    delete: tuple[ChildKey, ...] = ()
+
+
+def shares(job_now: JobNow, templates: Mapping[str, Manifest]) -> Shares:
+    """The Workloads to make or change, and those to delete.
+
+    ``templates``: of the pods of each set, and of the syncer (`manifests.SYNCER`), by the names of their pod sets.
+    """
+    queue = job_now.queue
+    if queue is None:
+        return Shares()
+    wanted = {} if job_now.suspend else dict(_wanted(job_now, queue, templates))
+    said = job_now.spec.queue
+    # What cannot be read of a priority is told (`KueueSeen.problem`).
+    ready = said is not None and (said.priority_class is None or queue.seen.priority is not None)
+    due = [(name, one) for name, one in wanted.items() if ready and one.is_due(queue.workloads.get(name))]
+    gone = sorted(name for name in queue.workloads if name not in wanted and _has_ended(job_now, queue, name))
+    return Shares(
+        tuple(
+            Placed(manifests.workload(queue.job, name, one.spec, {DIGEST: one.digest}))
+            for name, one in due[:MOST_AT_ONCE]
+        ),
+        tuple(ChildKey(WORKLOAD, name) for name in gone[:MOST_AT_ONCE]),
+    )
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The spec of one Workload, or of many that are alike."""
+
+    spec: Manifest
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.spec)
+
+    def is_due(self, live: Workload | None) -> bool:
+        """Whether it is missing, or waits with another spec. One whose quota is taken stays."""
+        return live is None or (not live.reserved and live.digest != self.digest)
+
+
+def _wanted(job_now: JobNow, queue: QueueNow, templates: Mapping[str, Manifest]) -> Iterator[tuple[str, _Share]]:
+    """Each Workload by its name."""
+
+    def share(*pod_sets: Manifest) -> _Share:
+        return _Share(manifests.spec(job_now.spec, pod_sets, queue.seen.priority))
+
+    def of_pool(pool: PoolKey, learners: int) -> Manifest:
+        name, pods = queue.sets[pool], learners * queue.pools[pool].nodes_per_learner
+        return manifests.pod_set(name, without_gate(templates[name]), pods)
+
+    least = manifests.of_first(job_now.spec, job_now.pools)
+    of_syncer = manifests.pod_set(manifests.SYNCER, templates[manifests.SYNCER], 1)
+    yield (
+        manifests.first_workload(job_now.name),
+        share(of_syncer, *(of_pool(pool, count) for pool, count in least.items())),
+    )
+    if not queue.runs:
+        return
+    out = {one.pool: one.given_up for one in job_now.workloads}
+    # There may be thousands of a pool.
+    alike = {pool: share(of_pool(pool, 1)) for pool in job_now.pools}
+    for pool, index in queue.further():
+        if index not in out[pool]:
+            yield manifests.learner_workload(queue.sets[pool], index), alike[pool]
+
+
+def statuses(job_now: JobNow) -> tuple[Patch, ...]:
+    """What Kueue has to be told: that all pods are ready, or that quota is free again."""
+    queue = job_now.queue
+    if queue is None:
+        return ()
+    ready = _ready(job_now, queue)
+    found = list[Patch]()
+    for name, one in sorted(queue.workloads.items()):
+        if one.evicted and one.reserved and _has_ended(job_now, queue, name):
+            found.append(_patch(one, one.released(job_now.now)))
+        elif one.admitted and not one.told_ready and name in ready:
+            found.append(_patch(one, one.ready(job_now.now)))
+    return tuple(found[:MOST_AT_ONCE])
+
+
+def _patch(one: Workload, body: Object) -> Patch:
+    return Patch(ChildKey(WORKLOAD, one.name), body)
+
+
+def _has_ended(job_now: JobNow, queue: QueueNow, name: str) -> bool:
+    """Whether no pod of a Workload runs. While the syncer runs, each learner's pods are looked at."""
+    if not job_now.runs:
+        return not job_now.pods_left.any
+    if job_now.pods_by_set is None or name == manifests.first_workload(job_now.name):
+        return False
+    pool, index = _learner(job_now, name)
+    if pool is None:
+        return True  # its pool is gone, and with it the set
+    pods = pool.by_learner(job_now.pods_by_set.get(set_of(pool), {})).get(index, [])
+    return index in queue.in_first.get(pool.pool, ()) or all(has_gate(pod.get("spec")) for pod in pods)
+
+
+def _learner(job_now: JobNow, name: str) -> tuple[PoolWorkload | None, int]:
+    set_name, _, index = name.rpartition("-")
+    found = next((one for one in job_now.workloads if one.key.name == set_name), None)
+    return found, int(index) if index.isdecimal() else -1
+
+
+def _ready(job_now: JobNow, queue: QueueNow) -> set[str]:
+    """The names of the Workloads all of whose pods are ready."""
+    if not job_now.runs:
+        return set()
+    found, first = set[str](), syncer_ready(job_now.deployment)
+    for pool in job_now.workloads:
+        its = pool.by_learner((job_now.pods_by_set or {}).get(set_of(pool), {}))
+        for index in pool.indices - pool.out:
+            is_ready = pool.healthy or pool.is_ready(its.get(index, []))
+            if index in queue.in_first.get(pool.pool, ()):
+                first = first and is_ready
+            elif is_ready:
+                found.add(manifests.learner_workload(queue.sets[pool.pool], index))
+    return found | ({manifests.first_workload(job_now.name)} if first else set())
+
+
+def released_pods(job_now: JobNow) -> tuple[Patch, ...]:
+    """The pods of learners that Kueue has admitted, with what its flavors say of their nodes and without the gate."""
+    queue, found = job_now.queue, list[Patch]()
+    if queue is None:
+        return ()
+    for pool in job_now.workloads:
+        pods = (job_now.pods_by_set or {}).get(set_of(pool), {})
+        held = job_now.holdings.get(pool.key)
+        for index in () if held is None else held.release:
+            placing = queue.placing(pool.pool, index // pool.nodes)
+            if placing is not None:
+                found.append(_released(pods[index], job_now.manifest.metadata.namespace, placing))
+    return tuple(found[:MOST_AT_ONCE])
+
+
+def _released(pod: Object, namespace: str, placing: Placing) -> Patch:
+    metadata, spec = pod["metadata"], without_gate({"spec": pod["spec"]})["spec"]
+    body = {
+        "metadata": {
+            "namespace": namespace,
+            **{key: metadata[key] for key in ("name", "uid")},
+            "labels": dict(placing.labels),
+            "annotations": dict(placing.annotations),
+        },
+        "spec": {**_placed(spec, placing), "schedulingGates": spec.get("schedulingGates", [])},
+    }
+    return Patch(ChildKey("Pod", str(metadata["name"])), body)
+
+
+def _placed(spec: Manifest, placing: Placing) -> Manifest:
+    """Where a pod with this spec is to run."""
+    nodes, given = {**spec.get("nodeSelector", {}), **placing.node_selector}, spec.get("tolerations", [])
+    tolerations = [*given, *(one for one in placing.tolerations if one not in given)]
+    return {**({"nodeSelector": nodes} if nodes else {}), **({"tolerations": tolerations} if tolerations else {})}
+
+
+def placed(template: Manifest, placing: Placing) -> Manifest:
+    """A pod template with what an admission asks of its pods."""
+    metadata = template["metadata"]
+    more = {
+        field: {**metadata.get(field, {}), **marks}
+        for field, marks in (("labels", placing.labels), ("annotations", placing.annotations))
+        if marks
+    }
+    spec = template["spec"]
+    return {**template, "metadata": {**metadata, **more}, "spec": {**spec, **_placed(spec, placing)}}
