@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined] # made when it is loaded
+from wandb.proto.wandb_internal_pb2 import Record
 
 from diloco.spec.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
 from diloco.syncer.tracking.trackers import EventFiles, MLflowRun, TrackedRun, WandbRun, opened
