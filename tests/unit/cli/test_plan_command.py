@@ -44,7 +44,7 @@ DOES_NOT_FIT = (
     "planned  does not fit: LinkTooThin",
     "too late",
     "Remedies, each enough alone:",
-    "sync.interval: ",
+    "sync.downlink: ",
     "Mbit/s on the link west",
     "Data-parallel would move 4.92 MB a step each way",
 )

@@ -13,6 +13,7 @@ from diloco.cli.manifests.plan_view import needs_table, plan_view
 from diloco.plan.memory import Passes
 from diloco.plan.plan import Counted, Plan, make_plan
 from diloco.plan.verdict import FitKind
+from diloco.simulate.planning import trial
 from diloco.simulate.planning.tried import tried
 from diloco.spec import DiLoCoJob
 from diloco.world.reading import read_world
@@ -105,6 +106,44 @@ def test_without_step_times_the_plan_shows_the_shortest_and_tries_others() -> No
     assert "It fits with inner steps of" in told
 
 
+FAR = ["*=10Gbit/s,3s"]
+MANY = {"fragments": 96, "interval": 96, "overlap": 1}
+
+
+def with_learners(number: int) -> list[dict[str, Any]]:
+    each = [{"name": "p", "learners": number}]
+    return [{"name": name, "pools": each} for name in ("east", "west")]
+
+
+def test_what_is_too_much_to_simulate_with_many_learners_is_with_few() -> None:
+    training = {"tokens": 10**9, "sequenceLength": 16, "batchSize": 4}
+    made = plan(FAR, ["*=0.5"], 13_000_000, regions=with_learners(8), sync=MANY, model=OWN, training=training)
+    found = tried(made)
+    assert found.fit.kind is FitKind.OVERLAP_TOO_SHORT
+    assert [str(remedy) for remedy in found.remedies] == ["sync.overlap: Auto"]
+    assert found.forecast is not None
+
+
+def test_what_cannot_be_simulated_does_not_count_as_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "MOST_EVENTS", 100)
+    made = plan(["*=10Gbit/s,1ms"], ["*=0.5"])
+    told = document_of(made)
+    assert (told["fits"], told["kind"], told["forecast"]) == (False, "NotSimulated", None)
+    assert (told["remedies"], told["recommendation"]) == ([], None)
+    assert "fits by bytes alone: NotSimulated" in text_of(made)
+    assert "no interval could be simulated shortly, so this is by bytes alone" in text_of(made)
+    (step, *_) = tried(plan(["*=1Mbit/s,20ms"], [])).step_times
+    assert not step.fit.fits
+
+
+def test_a_job_of_few_intervals_has_no_forecast() -> None:
+    short, long = (plan(["*=10Gbit/s,1ms"], ["*=0.5"], sync={"fragments": 24, "interval": of}) for of in (96, 72))
+    assert tried(long).forecast is not None
+    assert document_of(short)["no_forecast"].endswith("steps a learner are fewer than 4 intervals")
+    assert document_of(short)["forecast"] is None
+    assert "No forecast: " in text_of(short)
+
+
 def test_a_model_that_a_device_cannot_hold_is_told_before_it_is_tried() -> None:
     made = plan(["west=10Gbit/s,1ms"], ["*=500"], 70 * 10**9, regions=WEST, model=OWN)
     assert tried(made).fit.fits
@@ -163,7 +202,8 @@ def test_it_says_what_the_syncer_carries_and_needs() -> None:
 
 
 def test_the_document_is_json_and_holds_the_verdict_and_the_remedies() -> None:
-    told = document_of(plan(["west=100kbit/s,80ms"], ["*=0.2"]))
+    training = {"tokens": 10_000_000, "sequenceLength": 16, "batchSize": 4}
+    told = document_of(plan(["west=100kbit/s,80ms"], ["*=0.2"], training=training))
     assert (told["job"], told["fits"], told["kind"]) == ("planned", False, "LinkTooThin")
     assert [link["name"] for link in told["links"]] == ["east", "west", "of the syncer"]
     assert told["links"][0]["bytes_per_second"] is None

@@ -18,10 +18,11 @@ class Setting:
     """Another value of a field of the manifest."""
 
     field: str
-    value: str | int | float
+    value: str | int | float | None
+    """None: remove the field."""
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.value}"
+        return f"no {self.field}" if self.value is None else f"{self.field}: {self.value}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class FitKind(StrEnum):
     STALENESS_BOUND_TOO_LOW = "StalenessBoundTooLow"
     """A round takes longer than the staleness bound leaves beyond the interval."""
     OVERLAP_TOO_SHORT = "OverlapTooShort"
+    NOT_SIMULATED = "NotSimulated"
+    """Bytes fit their links, and nothing else is known: only a plan has this verdict."""
     FITS = "Fits"
 
 

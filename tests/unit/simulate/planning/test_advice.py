@@ -78,6 +78,18 @@ def test_what_the_job_has_already_is_not_told_again() -> None:
     assert told(given(job(outerOptimizer=outer), "*=270kbit/s,5ms")) == []
 
 
+def test_of_a_sparse_job_the_density_goes_and_the_outer_optimizer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recommendations, "MEASURED", (PLAIN, replace(PLAIN, outer_learning_rate=1.0, outer_momentum=0)))
+    sparse = job(compression="TopK", downlink="TopK", density=1 / 32)
+    assert told(given(sparse, "*=1Gbit/s,5ms")) == [
+        "sync.compression: BF16",
+        "sync.downlink: F32",
+        "no sync.density",
+        "sync.outerOptimizer.learningRate: 0.7",
+        "sync.outerOptimizer.momentum: 0.3",
+    ]
+
+
 def test_an_overlap_too_long_for_a_shorter_interval_is_left_to_the_engine() -> None:
     assert "sync.overlap: Auto" in told(given(job(overlap=8), "*=1Gbit/s,5ms"))
     assert "sync.overlap: Auto" not in told(given(job(overlap=4), "*=1Gbit/s,5ms"))

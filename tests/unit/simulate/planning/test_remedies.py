@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from diloco.simulate.planning.remedies import Remedy, remedies, smallest_step_seconds
+from diloco.plan.changes import Setting
+from diloco.simulate.planning.remedies import Remedy, RemedyKind, remedies, smallest_step_seconds
 from diloco.simulate.planning.trial import fit_of
 from tests.support.situations import NEEDED
-from tests.unit.simulate.planning.test_trial import ANY, HALF, NEAR, World
+from tests.unit.simulate.planning.test_trial import ANY, HALF, LONG, NEAR, World
 
 
-def tried(world: World) -> dict[str, Remedy]:
-    case = world.case()
+def tried(world: World, steps: int = LONG) -> dict[str, Remedy]:
+    case = world.case(steps)
     found = remedies(case, fit_of(case))
     for remedy in found:
         assert remedy.fit.fits
@@ -20,8 +21,8 @@ def tried(world: World) -> dict[str, Remedy]:
     return {remedy.kind.value: remedy for remedy in found}
 
 
-def words(world: World) -> dict[str, str]:
-    return {kind: str(remedy) for kind, remedy in tried(world).items()}
+def words(world: World, steps: int = LONG) -> dict[str, str]:
+    return {kind: str(remedy) for kind, remedy in tried(world, steps).items()}
 
 
 def test_what_fits_gets_no_remedy() -> None:
@@ -38,7 +39,7 @@ def test_a_thin_link_is_helped_by_encoding_interval_rate_or_longer_steps() -> No
 
 
 def test_a_link_too_thin_for_any_encoding_gets_a_longer_interval() -> None:
-    told = words(World(HALF, (0.05 * NEEDED,) * 4, NEAR))
+    told = words(World(HALF, (0.05 * NEEDED,) * 4, NEAR), 4000)
     assert told["Encoding"].startswith("sync.compression: Int4, sync.downlink: Int8 and sync.interval: 1")
 
 
@@ -53,6 +54,15 @@ def test_a_bound_that_makes_learners_pause_is_raised() -> None:
 
 def test_no_rate_helps_a_link_that_is_far() -> None:
     assert set(words(World((0.05,) * 4, ANY, (1.4, 0.01, 0.01, 0.01)))) == {"Interval", "StepTime"}
+
+
+def test_no_interval_or_step_leaves_a_job_too_few_intervals() -> None:
+    thin = World(HALF, (0.3 * NEEDED,) * 4, NEAR)
+    long, short = (remedies(case, fit_of(case)) for case in (thin.case(4000), thin.case(200)))
+    assert {one.kind for one in long} - {one.kind for one in short} == {RemedyKind.INTERVAL, RemedyKind.STEP_TIME}
+    (interval,) = (one.changes[0] for one in long if one.kind is RemedyKind.INTERVAL)
+    assert isinstance(interval, Setting)
+    assert 200 / 4 < float(interval.value or 0) <= 4000 / 4
 
 
 @pytest.mark.parametrize("rate", [1e-9, 1e-5])

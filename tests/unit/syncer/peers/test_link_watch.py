@@ -60,6 +60,14 @@ def test_a_window_in_which_nobody_worked_tells_nothing() -> None:
     assert windows((FITS, nothing), (FITS, nothing)).latest is None
 
 
+def test_links_that_let_no_work_be_settled_are_told() -> None:
+    hopeless, nothing = situation(rates=0.01 * NEEDED), replace(outcome(), pools=(), merges=0)
+    told = windows((hopeless, nothing), (hopeless, nothing))
+    assert told.reported is not None
+    assert told.reported.kind is FitKind.LINK_TOO_THIN
+    assert told.remedies
+
+
 class CountedThreads(ThreadPoolExecutor):
     """A thread that counts what it is given."""
 

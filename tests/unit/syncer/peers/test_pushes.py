@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from diloco.core.engine.events import Event, FragmentArrived, FragmentLate, LearnerLeft
+from diloco.core.sizes import BLOCK, encoding_of
 from diloco.syncer.peers import service
 from diloco.syncer.peers.link_meter import Rates
 from diloco.wire.errors import IdentityError, RefusedError
@@ -176,6 +177,15 @@ async def test_a_push_that_breaks_off_is_freed_and_may_come_again(at: Scene) -> 
 def checked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a large payload is."""
     monkeypatch.setattr(service, "CHECKED_AT_ONCE_BYTES", 0)
+
+
+@pytest.mark.parametrize(
+    ("density", "numel", "at_once"), [(None, BLOCK, True), (1 / 4, BLOCK, False), (1 / 4, BLOCK // 8, True)]
+)
+def test_a_sparse_payload_is_checked_at_once_if_it_is_small(density: float | None, numel: int, at_once: bool) -> None:
+    encoding = encoding_of("TopK", density)
+    assert service.checked_at_once(encoding, encoding.payload_bytes(numel), numel) is at_once
+    assert service.checked_at_once(encoding_of("Int4", None), encoding.payload_bytes(numel), numel)
 
 
 async def push_during_which(at: Scene, happens: Callable[[asyncio.Future[PushReceipt]], object]) -> PushReceipt:

@@ -94,7 +94,8 @@ def plan(
     \b
     Rates have a unit, of bits (kbit/s, Mbit/s, Gbit/s) or of bytes (kB/s, MB/s,
     GB/s); RTT is a round trip, such as 80ms. Exit code: 0 if it fits, 5 if it
-    does not fit or needs step times to tell, 2 for an error in the input.
+    does not fit, needs step times to tell, or is too large to simulate shortly,
+    2 for an error in the input.
     """
     manifest = load_job(job)
     given = read_world(manifest.spec, link or (), step or (), file=world)

@@ -40,6 +40,7 @@ def document(plan: Plan, tried: Tried) -> dict[str, Any]:
         "learners": _learners(plan, fit),
         "needs": asdict(tried.needs),
         "forecast": None if tried.forecast is None else asdict(tried.forecast),
+        "no_forecast": tried.short or None,
         "syncer": asdict(plan.syncer),
         "compute": {
             "flops_of_token": plan.flops_of_token or None,

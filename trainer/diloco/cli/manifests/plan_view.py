@@ -28,6 +28,7 @@ _NONE: Final = "-"
 _HEADINGS: Final = {
     FitKind.FITS: ("fits", "bold green"),
     FitKind.STEP_TIME_UNKNOWN: ("needs step times (--step)", "bold yellow"),
+    FitKind.NOT_SIMULATED: ("fits by bytes alone: NotSimulated", "bold yellow"),
 }
 
 
@@ -72,6 +73,8 @@ def _parts(plan: Plan, tried: Tried) -> Iterator[RenderableType]:
 def _whole_job(tried: Tried) -> Iterator[RenderableType]:
     if tried.forecast is not None:
         yield Text(f"\n{_forecast(tried.forecast)}")
+    if tried.short:
+        yield Text(f"\nNo forecast: {tried.short}. The verdict holds from the second interval on.")
     yield Text(f"\nThe whole job, {'at least ' if tried.needs.at_least else ''}{tried.needs.merges} merges:")
     yield needs_table(tried.needs)
 

@@ -35,7 +35,7 @@ def advice(case: Case) -> Advice | None:
     """
     if case.situation.quorum_step_seconds is None or not_measured(case):
         return None
-    steps = _steps(case)
+    steps = case.steps
     best: tuple[float, Recommendation, Fit] | None = None
     seen: dict[tuple[Setting, ...], Fit] = {}
     for row in ranked(steps):
@@ -57,20 +57,7 @@ def advice(case: Case) -> Advice | None:
 
 def not_measured(case: Case) -> str:
     """What sets the job apart from all measured runs, as text; empty: nothing does, or no step time is known."""
-    return "" if case.situation.quorum_step_seconds is None else outside(_steps(case), sum(case.numels))
-
-
-def _steps(case: Case) -> int:
-    """Steps of the learner that the schedule counts by, until the budget is trained."""
-    situation = case.situation
-    step_seconds = situation.quorum_step_seconds
-    assert step_seconds is not None
-    tokens_in_a_step = sum(
-        group.learners * group.tokens_per_step * step_seconds / group.step_seconds
-        for group in situation.groups
-        if group.step_seconds is not None
-    )
-    return max(1, round(case.spec.training.tokens / tokens_in_a_step))
+    return "" if case.situation.quorum_step_seconds is None else outside(case.steps, sum(case.numels))
 
 
 def _exchanged(spec: JobSpec, row: Recommendation) -> list[Setting]:
@@ -89,8 +76,11 @@ def _changes(spec: JobSpec, row: Recommendation) -> list[Setting]:
         ("sync.downlink", sync.downlink, row.downlink),
     ]
     changes = [Setting(field, wanted) for field, has, wanted in settings if has != wanted]
-    # With the row's interval, an automatic one may be another.
-    then = spec.model_copy(update={"sync": sync.model_copy(update={"interval": row.interval})})
+    if sync.density is not None and row.compression != "TopK":
+        changes.append(Setting("sync.density", None))
+    # With the row's interval and encodings, an automatic one may be another.
+    exchange = {"interval": row.interval, "compression": row.compression, "downlink": row.downlink}
+    then = spec.model_copy(update={"sync": sync.model_copy(update=exchange)})
     outer = OuterChoice.of(then).optimizer
     if (outer.learning_rate, outer.momentum) != (row.outer_learning_rate, row.outer_momentum):
         changes.append(Setting("sync.outerOptimizer.learningRate", row.outer_learning_rate))

@@ -14,6 +14,8 @@ from diloco.spec.placement import Region
 from diloco.spec.quantities import UNLIMITED
 from diloco.world.model import PoolWorld, RegionWorld, World
 
+FEWEST_INTERVALS: Final = 4
+"""A job with fewer of them has no forecast, and no remedy leaves it fewer (ours)."""
 _LEAST_STEPS: Final = 96
 """Steps of an interval, and four for each fragment, that are simulated at least if there are as many."""
 _FIELDS: Final = {
@@ -60,6 +62,28 @@ class Case:
     def situation(self) -> Situation:
         """For the arithmetic."""
         return situation_of(self.spec, self.world, self.numels)
+
+    @cached_property
+    def steps(self) -> int:
+        """Inner steps of the learner that the schedule counts by, until the budget is trained. Needs step times."""
+        step_seconds = self.situation.quorum_step_seconds
+        assert step_seconds is not None
+        tokens_in_a_step = sum(
+            group.learners * group.tokens_per_step * step_seconds / group.step_seconds
+            for group in self.situation.groups
+            if group.step_seconds is not None
+        )
+        return max(1, round(self.spec.training.tokens / tokens_in_a_step))
+
+    @property
+    def longest_interval(self) -> int:
+        """With which the job still has enough of them; may be 0."""
+        return self.steps // FEWEST_INTERVALS
+
+    @property
+    def short(self) -> bool:
+        """Whether the job has too few intervals."""
+        return self.spec.sync.interval > self.longest_interval
 
     def changed(self, changes: Iterable[Change]) -> Self:
         """The case with these changes."""

@@ -1,6 +1,7 @@
 """Finds changes after which a job fits, by trying them: a remedy is one whose short simulation fits (ours).
 
-Arithmetic says where to begin: with the interval, rate or step time at which bytes fit their links.
+Arithmetic says where to begin: with the interval, rate or step time at which bytes fit their links. No longer interval
+or step is a remedy that leaves the job too few intervals.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +76,7 @@ def remedies(case: Case, found: Fit) -> tuple[Remedy, ...]:
 
     ``found``: the fit of the case.
     """
-    if found.fits or found.kind is FitKind.STEP_TIME_UNKNOWN:
+    if found.fits or found.kind in (FitKind.STEP_TIME_UNKNOWN, FitKind.NOT_SIMULATED):
         return ()
     free = _overlap(case, found) or _staleness_bound(case, found)
     if free is not None:
@@ -166,7 +167,7 @@ def _interval(case: Case, found: Fit) -> Remedy | None:
         return changes, case.changed(changes)
 
     begin = max(interval_for(situation), situation.exchange.interval + 1)
-    return _remedy(RemedyKind.INTERVAL, longer, begin, LONGEST_INTERVAL)
+    return _remedy(RemedyKind.INTERVAL, longer, begin, min(LONGEST_INTERVAL, case.longest_interval))
 
 
 def _rate(case: Case, found: Fit) -> Remedy | None:
@@ -192,7 +193,9 @@ def _step_time(case: Case, found: Fit) -> Remedy | None:
 
     times = times_too_much(case.situation)
     begin = _JUST_ENOUGH * times if times > 1 else _MORE
-    return _remedy(RemedyKind.STEP_TIME, slower, begin, _MOST_TIMES)
+    # A larger batch has fewer steps.
+    most = case.longest_interval / case.spec.sync.interval
+    return _remedy(RemedyKind.STEP_TIME, slower, begin, min(_MOST_TIMES, most))
 
 
 _Way = Callable[[float], tuple[Sequence[Change], Case]]

@@ -11,7 +11,7 @@ from typing import Final
 
 from diloco.plan.links import link_uses, merging_share
 from diloco.plan.outcome import Outcome
-from diloco.plan.verdict import Fit, judge
+from diloco.plan.verdict import Fit, FitKind, judge
 from diloco.simulate.of_world import scenario_of
 from diloco.simulate.planning.case import Case
 from diloco.simulate.training.counted import counted_work, layout_of_sizes
@@ -36,6 +36,7 @@ _PATIENCE: Final = 10
 _HOPELESS: Final = 50.0
 """Times as much as it carries that are due on a link: with more, nothing is simulated."""
 _ENDLESS_TOKENS: Final = 10**15
+_THEN: Final = "use diloco simulate, or fewer fragments or pools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,16 @@ class Trial:
 def fit_of(case: Case, most_learners: int = FEWEST_LEARNERS) -> Fit:
     """The fit of a case; without a simulation where arithmetic says that it does not fit."""
     found = judge(case.situation, None)
-    if not found.fits:
+    return fit_after(case, trial(case, most_learners)) if found.fits else found
+
+
+def fit_after(case: Case, tried: Trial | None) -> Fit:
+    """The fit of a case after its trial. A case whose bytes fit, and of which nothing was simulated, does not count."""
+    found = judge(case.situation, None if tried is None else tried.outcome)
+    if tried is not None or not found.fits:
         return found
-    tried = trial(case, most_learners)
-    return found if tried is None else judge(case.situation, tried.outcome)
+    reason = f"{found.reason}, but no interval could be simulated shortly, so this is by bytes alone; {_THEN}"
+    return replace(found, kind=FitKind.NOT_SIMULATED, reason=reason)
 
 
 def trial(case: Case, most_learners: int = MOST_LEARNERS) -> Trial | None:

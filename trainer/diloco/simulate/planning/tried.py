@@ -8,10 +8,10 @@ from diloco.plan.needs import Needs, needs
 from diloco.plan.plan import Plan
 from diloco.plan.verdict import Fit, judge
 from diloco.simulate.planning.advice import Advice, advice, not_measured
-from diloco.simulate.planning.case import Case
+from diloco.simulate.planning.case import FEWEST_INTERVALS, Case
 from diloco.simulate.planning.forecast import Forecast, forecast_of
 from diloco.simulate.planning.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds
-from diloco.simulate.planning.trial import fit_of, trial
+from diloco.simulate.planning.trial import FEWEST_LEARNERS, fit_after, fit_of, trial
 
 _BELOW, _ABOVE = 2, 4
 """Step times in the table on either side of the smallest that fits."""
@@ -31,7 +31,7 @@ class Tried:
 
     fit: Fit
     forecast: Forecast | None
-    """None: no step time is known, nothing is merged, or the job is too large to simulate shortly."""
+    """None: no step time is known, nothing is merged, or the job is too short, or too large to simulate shortly."""
     needs: Needs
     remedies: tuple[Remedy, ...]
     advice: Advice | None
@@ -40,6 +40,8 @@ class Tried:
     smallest_step_seconds: float | None = None
     """If no step time was given: the shortest that fits, the same for all learners; None: there is none."""
     step_times: tuple[TriedStepTime, ...] = ()
+    short: str = ""
+    """Why there is no forecast, as text, if the job has too few intervals."""
 
 
 def tried(made: Plan) -> Tried:
@@ -50,9 +52,9 @@ def tried(made: Plan) -> Tried:
         return Tried(
             judge(situation, None), None, needs(made, None), (), None, "", smallest, tuple(_step_times(case, smallest))
         )
-    found = trial(case)
-    fit = judge(situation, None if found is None else found.outcome)
-    forecast = None if found is None else forecast_of(case, found)
+    found = trial(case) or trial(case, FEWEST_LEARNERS)
+    fit = fit_after(case, found)
+    forecast = None if found is None or case.short else forecast_of(case, found)
     return Tried(
         fit=fit,
         forecast=forecast,
@@ -60,6 +62,7 @@ def tried(made: Plan) -> Tried:
         remedies=remedies(case, fit),
         advice=advice(case),
         not_measured=not_measured(case),
+        short=f"{case.steps} steps a learner are fewer than {FEWEST_INTERVALS} intervals" if case.short else "",
     )
 
 

@@ -44,9 +44,12 @@ class Watched:
     remedies: tuple[str, ...] = ()
 
     def after(self, situation: Situation, outcome: Outcome, now: float) -> "Watched":
-        """Add a window that ends at ``now`` (seconds). One in which no work was settled tells nothing."""
-        found = judge(situation, outcome)
-        if found.kind is FitKind.STEP_TIME_UNKNOWN or not outcome.pools:
+        """Add a window that ends at ``now`` (seconds).
+
+        One in which no work was settled tells only what arithmetic does: where links are much too thin, none ever is.
+        """
+        found = judge(situation, outcome if outcome.pools else None)
+        if found.kind is FitKind.STEP_TIME_UNKNOWN or (found.fits and not outcome.pools):
             return self
         if found.kind in (FitKind.LINK_TOO_THIN, FitKind.ROUND_TOO_LONG):
             found = replace(found, reason=f"{found.reason} ({_AS_MEASURED})")
