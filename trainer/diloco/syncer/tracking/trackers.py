@@ -47,7 +47,7 @@ class OpenTracker(Protocol):
 class EventFiles:
     """TensorBoard's event files."""
 
-    last = None
+    last: int | None = None
 
     def __init__(self, folder: Path, after: int) -> None:
         """Of what an earlier process may have written beyond the step ``after``, TensorBoard shows nothing."""
