@@ -6,6 +6,7 @@ Its webhooks are left out: they only check what others write. Whoever owns a Wor
         give_quota(server, "team", cpu="500m")
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -54,9 +55,8 @@ def kueue(server: ApiServer, log: Path) -> Iterator[None]:
 def give_quota(server: ApiServer, namespace: str, cpu: str, **priorities: int) -> None:
     """A LocalQueue of the namespace's name, with so much ``cpu``, and WorkloadPriorityClasses by their names."""
     flavor = {"nodeLabels": NODES, "tolerations": [TOLERATION]}
-    server.put(RESOURCE_FLAVOR.path(None), {**_named(RESOURCE_FLAVOR, "spot"), "spec": flavor})
-    for name, value in priorities.items():
-        server.put(QUEUE_PRIORITY.path(None), {**_named(QUEUE_PRIORITY, name), "value": value})
+    objects = [{**_named(RESOURCE_FLAVOR, "spot"), "spec": flavor}]
+    objects += [{**_named(QUEUE_PRIORITY, name), "value": value} for name, value in priorities.items()]
     amounts = {"cpu": cpu, "memory": _PLENTY, "ephemeral-storage": _PLENTY}
     quotas = [{"name": name, "nominalQuota": amount} for name, amount in amounts.items()]
     group = {"coveredResources": list(amounts), "flavors": [{"name": "spot", "resources": quotas}]}
@@ -65,9 +65,13 @@ def give_quota(server: ApiServer, namespace: str, cpu: str, **priorities: int) -
         "preemption": {"withinClusterQueue": "LowerPriority"},
         "resourceGroups": [group],
     }
-    server.put(_CLUSTER_QUEUE.path(None), {**_named(_CLUSTER_QUEUE, namespace), "spec": spec})
-    queue = {**_named(_LOCAL_QUEUE, namespace), "spec": {"clusterQueue": namespace}}
-    server.put(_LOCAL_QUEUE.path(namespace), queue)
+    objects.append({**_named(_CLUSTER_QUEUE, namespace), "spec": spec})
+    queue = _named(_LOCAL_QUEUE, namespace)
+    queue["metadata"]["namespace"] = namespace
+    objects.append({**queue, "spec": {"clusterQueue": namespace}})
+    text = "\n---\n".join(map(json.dumps, objects))
+    # Kueue writes to them too.
+    server.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", text=text)
     path = _CLUSTER_QUEUE.path(None, namespace)
 
     def is_active() -> bool:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.api_server.kinds import POD, STATEFUL_SET, WORKLOAD
+from diloco_operator.api_server.kinds import DEPLOYMENT, POD, STATEFUL_SET, WORKLOAD
 from testbed.api_server.queues import NODES, TOLERATION, give_quota, kueue
 from testbed.api_server.server import ApiServer, job_api_server, why_there_is_none
 from testbed.kind.commands import Unavailable
 from testbed.kind.waiting import wait_until
 from tests.support.operator_scene import REVISION, Cluster, Start, manifest, revision_of
+
+pytestmark = pytest.mark.timeout(2400)  # Kueue is built the first time
 
 POOLS = {"us-east": {"fast": 2}, "eu": {"slow": 2}}
 EAST, EU = "low--us-east-fast", "low--eu-slow"
@@ -37,7 +39,11 @@ def queued(name: str, priority: str, cluster: Cluster, pools: dict[str, dict[str
 
 
 def act(cluster: Cluster) -> None:
-    """What the controller of StatefulSets does: pods come and go, and those without a gate are ready."""
+    """What the controllers do: pods of sets come and go, and those without a gate are ready; the syncer has no pod."""
+    for found in cluster.items(DEPLOYMENT):
+        generation = found["metadata"]["generation"]
+        counts = {"replicas": found["spec"]["replicas"], "observedGeneration": generation}
+        cluster.set_status(DEPLOYMENT, found["metadata"]["name"], **counts)
     pods = {one["metadata"]["name"]: one for one in cluster.get("pods")["items"]}
     for found in cluster.items(STATEFUL_SET):
         name, wanted = found["metadata"]["name"], range(found["spec"]["replicas"])
