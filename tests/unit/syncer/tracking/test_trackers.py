@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined] # made when it is loaded
+from wandb.proto.wandb_internal_pb2 import Record
 
 from diloco.spec.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
 from diloco.syncer.tracking.trackers import EventFiles, MLflowRun, TrackedRun, WandbRun, opened
@@ -70,7 +70,7 @@ def test_a_run_of_mlflow_is_continued_and_knows_how_far_it_is(tmp_path: Path, st
 def test_a_run_of_wandb_has_the_curves_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     made = WandbRun(WeightsAndBiases(project="p"), run(tmp_path))
-    assert made.last == -1
+    assert made.last is None
     for step in (10, 20):
         made.log(step, 1.7e9 + step, {"job/eval_loss": step / 10})
     made.close(over=True)
