@@ -23,7 +23,7 @@ from diloco_operator import labels
 from diloco_operator.api_server.api import Api, Selection
 from diloco_operator.api_server.cache import Cache, GroupKey
 from diloco_operator.api_server.connection import Connection
-from diloco_operator.api_server.errors import ApiError
+from diloco_operator.api_server.errors import ApiError, NotFoundError
 from diloco_operator.api_server.kinds import CHILDREN, CLUSTER_ROLE_BINDING, JOB, ROLE_BINDING, WORKLOAD, Kind, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
@@ -35,11 +35,11 @@ from diloco_operator.decide.observed import Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.reconcile import needs_pods, reconcile
+from diloco_operator.decide.standstill import queue_problem
 from diloco_operator.health import Health
 from diloco_operator.jobs.handlers import registry
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.jobs.job_watch import JobWatch
-from diloco_operator.jobs.job_writes import is_going
 from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours
 from diloco_operator.jobs.observe.kueue import Kueue
 from diloco_operator.jobs.observe.observer import Observer
@@ -111,7 +111,7 @@ class Operator:
         kueue = [WORKLOAD] if self.options.kueue else []
         self.queue_watches = tuple(self._watch_of(kind, namespace) for namespace in namespaces for kind in kueue)
         for watch in self.queue_watches:
-            watch.gate = self._wait_for_kueue
+            watch.gate, watch.failed = self._wait_for_kueue, self._kueue_failed
         self.job_watch = JobWatch(
             self.api, self.jobs, self.options.namespaces, self.options.exclude_namespaces, self.job_changed
         )
@@ -276,25 +276,19 @@ class Operator:
     async def _wait_for_kueue(self) -> None:
         await self.has_kueue.wait()
 
+    def _kueue_failed(self, error: ApiError) -> None:
+        if isinstance(error, NotFoundError):
+            self.has_kueue.clear()
+
     async def _look_for_kueue(self) -> None:
-        """Find out that Kueue was installed later."""
-        while self.queue_watches and not self.has_kueue.is_set():
+        """Find out that Kueue was installed later, or again."""
+        while self.queue_watches:
             await asyncio.sleep(_KUEUE_SECONDS)
             try:
-                if await self.api.serves(WORKLOAD):
+                if not self.has_kueue.is_set() and await self.api.serves(WORKLOAD):
                     self.has_kueue.set()
             except ApiError as error:
                 _log.warning("%s; retrying", error)
-
-    def _queue_problem(self, job: Object) -> str:
-        """Why a job with a queue cannot have it; empty: it can, or has none. One that is deleted needs none."""
-        if not mapping(job.get("spec")).get("queue") or is_going(job):
-            return ""
-        if not self.options.kueue:
-            return "spec.queue: the operator was installed without kueue.enabled; set it in the chart's values"
-        if not self.has_kueue.is_set():
-            return f"spec.queue: the cluster has no {WORKLOAD.resource} of version {WORKLOAD.version}; install Kueue"
-        return ""
 
     async def _reconcile(self, key: JobKey) -> float | None:
         job = self.jobs.get(key)
@@ -312,7 +306,7 @@ class Operator:
                 )
             if not acts:
                 return TIMES.renew_seconds
-            if unusable := self._queue_problem(job):
+            if unusable := queue_problem(job, is_used=self.options.kueue, is_there=self.has_kueue.is_set()):
                 return await self.controller.stand_still(
                     key, Cause(Reason.QUEUE_UNUSABLE, unusable), self.options.resync_seconds
                 )

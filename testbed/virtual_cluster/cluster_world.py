@@ -20,7 +20,7 @@ from diloco_operator.decide.reconcile import needs_pods, reconcile
 from diloco_operator.jobs.jobs import JobKey, Jobs
 from diloco_operator.jobs.observe.kueue import Kueue
 from diloco_operator.jobs.observe.observer import Observer
-from diloco_operator.jobs.observe.places import Places
+from diloco_operator.jobs.observe.places import Places, slim
 from diloco_operator.jobs.observe.syncer import Planned
 from diloco_operator.jobs.reconciler import Controller
 from diloco_operator.options import OperatorOptions
@@ -293,7 +293,7 @@ class ClusterWorld:
                 self.jobs.heard("MODIFIED", seen)
             elif (seen["metadata"].get("labels") or {}).get(labels.MANAGED_BY) == labels.FIELD_MANAGER:
                 there.add((kind, name))
-                self.cache.seen(kind, seen)
+                self.cache.seen(kind, slim(seen))
         for key, item in list(self.cache._objects.items()):
             if (key.kind, key.name) not in there:
                 gone = copied(item)

@@ -316,13 +316,23 @@ class JobNow:
         if self.given["metadata"].get("deletionTimestamp"):
             return False
         if recorded_end(self.before) is not None:
-            return self.pods_left.any
+            return self.pods_left.any or bool(workloads_of(self.observed.children))
         if not self.runs:
             # List the pods before reporting that none is left.
-            return self.pods_left.any or (self.suspend and not self.was_suspended)
+            return self.pods_left.any or (self.suspend and not self.was_suspended) or self._returns_quota
         if self.job is None and not self.pods_left.syncers:
             return False
-        return self._unhealthy or any(map(_needs_replacing, self.workloads_in_reach))
+        return self._unhealthy or any(map(_needs_replacing, self.workloads_in_reach)) or self._returns_quota
+
+    @property
+    def _returns_quota(self) -> bool:
+        """Whether there is quota to give back once the pods that use it have ended, which sets do not count."""
+        found = workloads_of(self.observed.children)
+        if self.suspend or not found or (queue := self.queue) is None:
+            return self.suspend and bool(found)
+        further = queue.further({one.pool: one.given_up for one in self.workloads})
+        wanted = {queue.first_name, *(queue.own_name(pool, index) for pool, index in further)}
+        return any(name not in wanted or (one.evicted and one.reserved) for name, one in found.items())
 
     @property
     def _unhealthy(self) -> bool:

@@ -215,7 +215,7 @@ def _is_refused(job_now: JobNow, cause: Cause) -> Plan:
     """
     lost = lost_pods(job_now, stopping=job_now.suspend)
     if job_now.suspend:
-        plan = Plan(_until_stopped(job_now), scale=_all_down(job_now))
+        plan = Plan(_until_stopped(job_now), scale=_all_down(job_now), delete=_quota_left(job_now))
         verdicts = refused(cause, [*lost.causes, *stopping_causes(job_now)], standing(job_now))
     else:
         options = job_now.options
@@ -287,8 +287,10 @@ def _all_down(job_now: JobNow) -> tuple[Scaling, ...]:
 
 
 def _quota_left(job_now: JobNow) -> tuple[ChildKey, ...]:
-    """The Workloads of a job that has ended, once none of its pods is left."""
-    return () if job_now.pods_left.any else tuple(key for key in job_now.observed.children if key.kind == WORKLOAD)
+    """The Workloads of a job that has ended or is stopped, once the list of its pods shows that none is left."""
+    if job_now.observed.looked is None or job_now.pods_left.any:
+        return ()
+    return tuple(key for key in job_now.observed.children if key.kind == WORKLOAD)
 
 
 def _until_stopped(job_now: JobNow) -> float:

@@ -31,7 +31,7 @@ from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.conditions import event
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.memory import Memory
-from diloco_operator.jobs.observe.places import JobsCluster, Places
+from diloco_operator.jobs.observe.places import JobsCluster, Places, slim
 
 _log = logging.getLogger(__name__)
 _Write = Callable[[JobsCluster], Awaitable[None]]
@@ -316,4 +316,4 @@ class ChildWrites:
 
 
 def _keep(place: JobsCluster, child: ChildKey, live: Object) -> None:
-    place.cache.written(child.kind, live, watched_version(place.watches, child.kind, place.namespace))
+    place.cache.written(child.kind, slim(live), watched_version(place.watches, child.kind, place.namespace))

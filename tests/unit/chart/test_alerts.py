@@ -41,6 +41,8 @@ def of_job(name: str, region: str = "") -> str:
     return f"diloco_job_{name}{{{JOB}{where}}}"
 
 
+MERGING = {of_job("tokens"): "0+9x200"}
+
 CASES = {
     "DiLoCoNoProgress": case({of_job("tokens"): "0+9x40 360x99"}, {of_job("tokens"): "0+9x99"}, also=TRAINING),
     "DiLoCoQuorumMissing": case(
@@ -63,13 +65,13 @@ CASES = {
     "DiLoCoCheckpointOld": case(
         {of_job("checkpoint_timestamp_seconds"): "0x90"},
         {of_job("checkpoint_timestamp_seconds"): "0+60x90"},
-        also={of_job("checkpoint_interval_seconds"): "600x90"},
+        also={of_job("checkpoint_interval_seconds"): "600x90", **MERGING},
     ),
     "DiLoCoBackupOld": case(
         {of_job("backup_timestamp_seconds"): "0x200"},
         {of_job("backup_timestamp_seconds"): "0+60x200"},
         150,
-        also={of_job("backup_interval_seconds"): "600x200"},
+        also={of_job("backup_interval_seconds"): "600x200", **MERGING},
     ),
     "DiLoCoDiskNearlyFull": case(
         {f"diloco_disk_free_bytes{{{JOB}}}": "9x20"},
@@ -97,7 +99,34 @@ CASES = {
     ),
 }
 ALSO: dict[str, tuple[str, dict[str, str], int, int]] = {
-    "a backup that was never made": ("DiLoCoBackupOld", {of_job("backup_interval_seconds"): "600x200"}, 150, 1),
+    "a backup that was never made": (
+        "DiLoCoBackupOld",
+        {of_job("backup_interval_seconds"): "600x200", **MERGING},
+        150,
+        1,
+    ),
+    "an old backup of a job whose learners wait": (
+        "DiLoCoBackupOld",
+        {of_job("backup_timestamp_seconds"): "0x200", of_job("backup_interval_seconds"): "600x200"},
+        150,
+        0,
+    ),
+    "an old checkpoint of a job whose learners wait": (
+        "DiLoCoCheckpointOld",
+        {
+            of_job("checkpoint_timestamp_seconds"): "0x90",
+            of_job("checkpoint_interval_seconds"): "600x90",
+            of_job("tokens"): "9x90",
+        },
+        90,
+        0,
+    ),
+    "a syncer that does not answer, of a job that is said to wait": (
+        "DiLoCoNoProgress",
+        {condition("Ready", "SyncerUnreachable"): "0x30"},
+        20,
+        1,
+    ),
     "a final evaluation": (
         "DiLoCoNoProgress",
         {of_job("tokens"): "9x99", condition("Progressing", "Finishing"): "1x99", **TRAINING},

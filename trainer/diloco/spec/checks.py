@@ -12,6 +12,7 @@ from diloco.spec.automatic import AUTO
 from diloco.spec.errors import Problem
 from diloco.spec.pods import PodSpec
 from diloco.spec.presets import TEXT_VOCABULARY
+from diloco.spec.tracking import ONE_OF_EACH
 from diloco.spec.training import DataSpec, Evaluation, InnerOptimizer
 from diloco.spec.words import listed, not_one
 
@@ -70,6 +71,7 @@ def _rules() -> tuple[Callable[["JobSpec"], Iterator[Problem]], ...]:
         _data,
         _vocabulary,
         _training,
+        _tracking,
         _optimizer,
         _schedule,
         _encoding,
@@ -164,6 +166,12 @@ def _training(spec: "JobSpec") -> Iterator[Problem]:
         yield Problem(
             "training.tokens", f"{training.tokens} is below the tokens of one inner step; use at least {step}"
         )
+
+
+def _tracking(spec: "JobSpec") -> Iterator[Problem]:
+    names = [one.name for one in spec.training.tracking]
+    if len(set(names)) < len(names):
+        yield Problem("training.tracking", ONE_OF_EACH)
 
 
 def _optimizer(spec: "JobSpec") -> Iterator[Problem]:

@@ -9,6 +9,8 @@ from diloco.spec.errors import PartError, Problem
 from diloco.spec.words import not_one
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]
+ONE_OF_EACH = "have two trackers of one kind; use at most one of each"
+
 _Word = Annotated[str, Field(min_length=1, max_length=128)]
 
 

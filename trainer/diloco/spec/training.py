@@ -371,6 +371,6 @@ class TrainingSpec(SpecModel):
     """Evaluation of the global model."""
     checkpoint_every_steps: int = Field(default=50, ge=1, le=10**9)
     """Inner steps between a learner's own checkpoints (inner optimizer, data position)."""
-    tracking: tuple[Tracker, ...] = Field(default=(), max_length=8)
-    """Trackers that the syncer writes the curves to while the job runs. One that cannot be reached stops nothing, is
-    told, and gets everything once it can; a restarted syncer writes nothing twice."""
+    tracking: tuple[Tracker, ...] = Field(default=(), max_length=3)
+    """Trackers that the syncer writes the curves to while the job runs, at most one of each kind. One that cannot be
+    reached stops nothing and gets everything once it can; a restarted syncer writes nothing twice."""

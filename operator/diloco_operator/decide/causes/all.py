@@ -13,8 +13,10 @@ from diloco_operator.decide.learners.held_pods import set_of
 from diloco_operator.decide.learners.readmission import given_up
 from diloco_operator.decide.objects.workloads import CLAIM
 from diloco_operator.decide.observed import ChildKey, Object, Observed, PodList, SyncerStatusView
+from diloco_operator.decide.queue.queue_now import QUEUE_NAME, WORKLOAD
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line
+from diloco_operator.objects import labels_of
 
 
 def running_causes(job_now: JobNow, lost: frozenset[str]) -> list[Cause]:
@@ -58,10 +60,9 @@ def readmission_causes(job_now: JobNow) -> list[Cause]:
 
 
 def blocking_causes(observed: Observed) -> list[Cause]:
-    """A cause for each object that the API server rejects, or that something keeps changing; and for a queue's."""
-    unread = "" if observed.kueue is None else observed.kueue.problem
+    """A cause for each object that the API server rejects, or that something keeps changing; and those of a queue."""
     return [
-        *([Cause(Reason.QUEUE_UNUSABLE, one_line(unread))] if unread else []),
+        *_queue_causes(observed),
         *(
             Cause(Reason.APPLY_REFUSED, f"the API server rejected {key}: {one_line(text)}")
             for key, text in observed.refused.items()
@@ -71,6 +72,19 @@ def blocking_causes(observed: Observed) -> list[Cause]:
             for key, text in observed.reverted.items()
         ),
     ]
+
+
+def _queue_causes(observed: Observed) -> list[Cause]:
+    """The causes for a queue of which something cannot be read, or of which Kueue manages more than the Workloads."""
+    if observed.kueue is None:
+        return []
+    marked = [key for key, one in observed.children.items() if key.kind != WORKLOAD and QUEUE_NAME in labels_of(one)]
+    both = (
+        f"Kueue queues {shortlist(sorted(map(str, marked)))} too, by the label {QUEUE_NAME}; name no LocalQueue of the "
+        "namespace 'default', and put the label on nothing of the job"
+    )
+    found = (observed.kueue.problem, both if marked else "")
+    return [Cause(Reason.QUEUE_UNUSABLE, one_line(text)) for text in found if text]
 
 
 def taken_causes(taken: frozenset[ChildKey], retained: Object | None) -> list[Cause]:

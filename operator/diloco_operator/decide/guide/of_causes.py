@@ -30,7 +30,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.QUEUE_UNUSABLE: warning(
             "The job has `spec.queue`, and the operator was installed without `kueue.enabled`, the cluster has no "
-            "Kueue, or a ResourceFlavor or WorkloadPriorityClass cannot be read. What runs keeps running.",
+            "Kueue, or a ResourceFlavor or WorkloadPriorityClass cannot be read. What runs keeps running. Or Kueue "
+            "queues the job's sets too, because they have its label.",
             "Do what the message says, or delete the job and create it without `spec.queue`. See [queues](queues.md).",
         ),
         Reason.NAME_TAKEN: warning(

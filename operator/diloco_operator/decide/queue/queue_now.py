@@ -16,6 +16,8 @@ from diloco_operator.manifests import queue as manifests
 from diloco_operator.names import PoolKey, SetNames
 
 WORKLOAD = "Workload"
+QUEUE_NAME = "kueue.x-k8s.io/queue-name"
+"""Label of what Kueue's own controllers queue. If a LocalQueue is called ``default``, they give it to every set."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,14 @@ class QueueNow:
     """Those that there are, by name."""
 
     @property
+    def first_name(self) -> str:
+        """The name of the Workload with the syncer."""
+        return manifests.first_workload(self.job.metadata.name)
+
+    @property
     def first(self) -> Workload | None:
         """The Workload with the syncer."""
-        return self.workloads.get(manifests.first_workload(self.job.metadata.name))
+        return self.workloads.get(self.first_name)
 
     @property
     def runs(self) -> bool:
@@ -60,9 +67,13 @@ class QueueNow:
             }
         return {key: frozenset(self.pools[key].indices[:count]) for key, count in wanted.items()}
 
+    def own_name(self, pool: PoolKey, index: int) -> str:
+        """The name of the Workload of one learner, beside the first one."""
+        return manifests.learner_workload(self.sets[pool], index)
+
     def own(self, pool: PoolKey, index: int) -> Workload | None:
-        """The Workload of one learner, beside the first one."""
-        return self.workloads.get(manifests.learner_workload(self.sets[pool], index))
+        """That Workload."""
+        return self.workloads.get(self.own_name(pool, index))
 
     def queued(self, pool: PoolKey) -> frozenset[int]:
         """Indices of the learners of a pool that may not run."""
@@ -93,11 +104,11 @@ class QueueNow:
         """The same of the syncer's pod."""
         return None if self.first is None else self.first.placing(manifests.SYNCER, self.seen.flavors)
 
-    def further(self) -> Iterator[tuple[PoolKey, int]]:
-        """The learners that are to have a Workload each."""
-        for key, pool in self.pools.items():
-            first = self.in_first.get(key, frozenset())
-            yield from ((key, index) for index in pool.indices if index not in first)
+    def further(self, out: Mapping[PoolKey, frozenset[int]]) -> Iterator[tuple[PoolKey, int]]:
+        """The learners that are to have a Workload each; ``out``: indices of those that are given up."""
+        for key, pool in self.pools.items() if self.runs else ():
+            others = self.in_first.get(key, frozenset()) | out.get(key, frozenset())
+            yield from ((key, index) for index in pool.indices if index not in others)
 
 
 def workloads_of(children: Mapping[ChildKey, Object]) -> dict[str, Workload]:

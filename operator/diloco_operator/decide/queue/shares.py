@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from diloco_operator import labels
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import set_of
 from diloco_operator.decide.objects.drift import digest
-from diloco_operator.decide.objects.workloads import PoolWorkload, syncer_ready
+from diloco_operator.decide.objects.workloads import PoolWorkload, component, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Patch
 from diloco_operator.decide.queue.queue_now import WORKLOAD, QueueNow
@@ -47,7 +48,8 @@ def shares(job_now: JobNow, templates: Mapping[str, Manifest]) -> Shares:
     # What cannot be read of a priority is told (`KueueSeen.problem`).
     ready = said is not None and (said.priority_class is None or queue.seen.priority is not None)
     due = [(name, one) for name, one in wanted.items() if ready and one.is_due(queue.workloads.get(name))]
-    gone = sorted(name for name in queue.workloads if name not in wanted and _has_ended(job_now, queue, name))
+    pods = _Pods(job_now, queue)
+    gone = sorted(name for name in queue.workloads if name not in wanted and pods.have_ended(name))
     return Shares(
         tuple(
             Placed(manifests.workload(queue.job, name, one.spec, {DIGEST: one.digest}))
@@ -85,17 +87,13 @@ def _wanted(job_now: JobNow, queue: QueueNow, templates: Mapping[str, Manifest])
     least = manifests.of_first(job_now.spec, job_now.pools)
     of_syncer = manifests.pod_set(manifests.SYNCER, templates[manifests.SYNCER], 1)
     yield (
-        manifests.first_workload(job_now.name),
+        queue.first_name,
         share(of_syncer, *(of_pool(pool, count) for pool, count in least.items())),
     )
-    if not queue.runs:
-        return
-    out = {one.pool: one.given_up for one in job_now.workloads}
     # There may be thousands of a pool.
-    alike = {pool: share(of_pool(pool, 1)) for pool in job_now.pools}
-    for pool, index in queue.further():
-        if index not in out[pool]:
-            yield manifests.learner_workload(queue.sets[pool], index), alike[pool]
+    alike = {pool: share(of_pool(pool, 1)) for pool in job_now.pools} if queue.runs else {}
+    for pool, index in queue.further({one.pool: one.given_up for one in job_now.workloads}):
+        yield queue.own_name(pool, index), alike[pool]
 
 
 def statuses(job_now: JobNow) -> tuple[Patch, ...]:
@@ -104,9 +102,9 @@ def statuses(job_now: JobNow) -> tuple[Patch, ...]:
     if queue is None:
         return ()
     ready = _ready(job_now, queue)
-    found = list[Patch]()
+    found, pods = list[Patch](), _Pods(job_now, queue)
     for name, one in sorted(queue.workloads.items()):
-        if one.evicted and one.reserved and _has_ended(job_now, queue, name):
+        if one.evicted and one.reserved and pods.have_ended(name):
             found.append(_patch(one, one.released(job_now.now)))
         elif one.admitted and not one.told_ready and name in ready:
             found.append(_patch(one, one.ready(job_now.now)))
@@ -117,23 +115,43 @@ def _patch(one: Workload, body: Object) -> Patch:
     return Patch(ChildKey(WORKLOAD, one.name), body)
 
 
-def _has_ended(job_now: JobNow, queue: QueueNow, name: str) -> bool:
-    """Whether no pod of a Workload runs. While the syncer runs, each learner's pods are looked at."""
-    if not job_now.runs:
-        return not job_now.pods_left.any
-    if job_now.pods_by_set is None or name == manifests.first_workload(job_now.name):
-        return False
-    pool, index = _learner(job_now, name)
-    if pool is None:
-        return True  # its pool is gone, and with it the set
-    pods = pool.by_learner(job_now.pods_by_set.get(set_of(pool), {})).get(index, [])
-    return index in queue.in_first.get(pool.pool, ()) or all(has_gate(pod.get("spec")) for pod in pods)
+@dataclass(frozen=True)
+class _Pods:
+    """Which Workloads have pods that run, by the list of pods: sets do not count those that end."""
 
+    job_now: JobNow
+    queue: QueueNow
 
-def _learner(job_now: JobNow, name: str) -> tuple[PoolWorkload | None, int]:
-    set_name, _, index = name.rpartition("-")
-    found = next((one for one in job_now.workloads if one.key.name == set_name), None)
-    return found, int(index) if index.isdecimal() else -1
+    def have_ended(self, name: str) -> bool:
+        """Whether no pod of a Workload runs. While the syncer runs, each learner's pods are looked at."""
+        if self.job_now.observed.looked is None:
+            return False
+        if not self.job_now.runs:
+            return not self.job_now.pods_left.any
+        set_name, _, index = name.rpartition("-")
+        pool = self._pools.get(set_name)
+        if pool is None:
+            # The first one stays while the job runs. Another's pool was removed, and with it a learner's nodes.
+            return name != self.queue.first_name and all(other != set_name for other, _ in self._running)
+        # A learner that is now in the first Workload has its quota there.
+        if not index.isdecimal():
+            return True
+        return int(index) in self.queue.in_first.get(pool.pool, ()) or (set_name, int(index)) not in self._running
+
+    @cached_property
+    def _pools(self) -> dict[str, PoolWorkload]:
+        return {one.key.name: one for one in self.job_now.workloads}
+
+    @cached_property
+    def _running(self) -> frozenset[tuple[str, int]]:
+        """The sets and indices of the learners of which a pod has no gate."""
+        looked, found = self.job_now.observed.looked, set[tuple[str, int]]()
+        for one in () if looked is None else looked.pods:
+            set_name, _, index = str(one.pod["metadata"]["name"]).rpartition("-")
+            if component(one.pod) == labels.LEARNER and index.isdecimal() and not has_gate(one.pod.get("spec")):
+                pool = self._pools.get(set_name)
+                found.add((set_name, int(index) // (1 if pool is None else pool.nodes)))
+        return frozenset(found)
 
 
 def _ready(job_now: JobNow, queue: QueueNow) -> set[str]:
@@ -148,8 +166,8 @@ def _ready(job_now: JobNow, queue: QueueNow) -> set[str]:
             if index in queue.in_first.get(pool.pool, ()):
                 first = first and is_ready
             elif is_ready:
-                found.add(manifests.learner_workload(queue.sets[pool.pool], index))
-    return found | ({manifests.first_workload(job_now.name)} if first else set())
+                found.add(queue.own_name(pool.pool, index))
+    return found | ({queue.first_name} if first else set())
 
 
 def released_pods(job_now: JobNow) -> tuple[Patch, ...]:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diloco_operator.api_server.api import Api
-from diloco_operator.api_server.errors import REFUSED, NotFoundError
+from diloco_operator.api_server.errors import REFUSED, ApiError, NotFoundError
 from diloco_operator.api_server.kinds import QUEUE_PRIORITY, RESOURCE_FLAVOR, Kind, Object
 from diloco_operator.decide.observed import ChildKey, Flavor, KueueSeen
 from diloco_operator.decide.queue.queue_now import workloads_of
 from diloco_operator.objects import items_of, mapping
 
 READ_SECONDS: Final = 60.0
-"""An object that was read, or could not be, is not read again for this long."""
+"""An object that was read, or that the API server refuses, is not read again for this long."""
+_RETRY_SECONDS: Final = 5.0
+"""The same of one that the API server could not answer for. Until then the job has what was read before."""
 _MOST_KEPT: Final = 1000
 
 
@@ -27,14 +29,10 @@ class Kueue:
     clock: Callable[[], float]
     """Seconds, monotonic."""
     _kept: dict[tuple[str, str], tuple[float, Object | str]] = field(default_factory=dict)
-    """Objects, or why they could not be read, by kind and name, with the time of the request."""
+    """Objects, or why they could not be read, by kind and name, with the time until which they are used."""
 
     async def look(self, job: Object, children: Mapping[ChildKey, Object]) -> KueueSeen | None:
-        """What a job's Workloads refer to; None: it has no queue.
-
-        Raises:
-            ApiError: something cannot be read now.
-        """
+        """What a job's Workloads refer to; None: it has no queue."""
         queue = mapping(mapping(job.get("spec")).get("queue"))
         if not queue:
             return None
@@ -58,14 +56,18 @@ class Kueue:
         return [(name, await self._read(kind, name)) for name in names]
 
     async def _read(self, kind: Kind, name: str) -> Object | str:
-        at, found = self._kept.get((kind.name, name), (0.0, ""))
-        if found and self.clock() - at < READ_SECONDS:
+        until, found = self._kept.get((kind.name, name), (0.0, ""))
+        if found and self.clock() < until:
             return found
+        seconds = READ_SECONDS
         try:
             found = await self.api.get(kind, None, name)
-        except (NotFoundError, *REFUSED) as error:
-            found = f"{kind.name} {name} cannot be read: {error.message}"
+        except ApiError as error:
+            if not isinstance(error, (NotFoundError, *REFUSED)):
+                seconds = max(_RETRY_SECONDS, error.retry_after_seconds)
+            if seconds == READ_SECONDS or not isinstance(found, dict):
+                found = f"{kind.name} {name} cannot be read: {error.message}"
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
-        self._kept[kind.name, name] = self.clock(), found
+        self._kept[kind.name, name] = self.clock() + seconds, found
         return found

@@ -10,12 +10,13 @@ from diloco_operator import labels
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.api_server.errors import ApiError
-from diloco_operator.api_server.kinds import CLAIM, JOB, Object
+from diloco_operator.api_server.kinds import CLAIM, JOB, WORKLOAD, Object
 from diloco_operator.api_server.watches import Watch
 from diloco_operator.clusters.registry import RemoteClusters, claims_of, clusters_named
 from diloco_operator.clusters.state import ClusterSeen
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.jobs.jobs import JobKey, key_of
+from diloco_operator.objects import items_of, mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,25 @@ def kept_at_home(item: Object) -> Object | None:
     )
     if not of_job and not (item["kind"] == CLAIM.name and labels.is_retained(metadata)):
         return None
-    return {field: value for field, value in item.items() if field != "binaryData"}
+    return slim({field: value for field, value in item.items() if field != "binaryData"})
+
+
+def slim(item: Object) -> Object:
+    """An object without what no decision reads. A job may have ten thousand Workloads, most of each a pod template."""
+    if item["kind"] != WORKLOAD.name:
+        return item
+    spec, status = mapping(item.get("spec")), mapping(item.get("status"))
+    sets = [_some(one, "name", "count") for one in items_of(spec.get("podSets"))]
+    read = _some(status, "conditions")
+    if assignments := items_of(mapping(status.get("admission")).get("podSetAssignments")):
+        read["admission"] = {"podSetAssignments": [_some(one, "name", "flavors") for one in assignments]}
+    if checks := [_some(one, "podSetUpdates") for one in items_of(status.get("admissionChecks"))]:
+        read["admissionChecks"] = checks
+    return {**_some(item, "apiVersion", "kind", "metadata"), "spec": {"podSets": sets}, "status": read}
+
+
+def _some(item: object, *fields: str) -> Object:
+    return {field: value for field, value in mapping(item).items() if field in fields}
 
 
 def _ignored(_: ApiError) -> None:

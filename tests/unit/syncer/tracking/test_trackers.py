@@ -70,7 +70,7 @@ def test_a_run_of_mlflow_is_continued_and_knows_how_far_it_is(tmp_path: Path, st
 def test_a_run_of_wandb_has_the_curves_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     made = WandbRun(WeightsAndBiases(project="p"), run(tmp_path))
-    assert made.last == -1
+    assert made.last is None
     for step in (10, 20):
         made.log(step, 1.7e9 + step, {"job/eval_loss": step / 10})
     made.close(over=True)

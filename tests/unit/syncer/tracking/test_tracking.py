@@ -8,7 +8,7 @@ import pytest
 
 from diloco.spec.status.curves import CurveRow
 from diloco.spec.status.syncer import TrackerStatus
-from diloco.spec.tracking import TensorBoard, Tracker
+from diloco.spec.tracking import TensorBoard, Tracker, WeightsAndBiases
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.reporting.curves import CurveFile
 from diloco.syncer.tracking import tracking
@@ -17,6 +17,7 @@ from diloco.syncer.tracking.tracking import Tracking
 from testbed.kind.waiting import wait_until
 
 BOARD = Tracker(tensorboard=TensorBoard())
+WANDB = Tracker(wandb=WeightsAndBiases(project="p"))
 
 
 class Service:
@@ -30,6 +31,8 @@ class Service:
         self.hangs.set()
         self.knows = False
         """It says how far it is."""
+        self.asked: list[int] = []
+        """From which place it was opened."""
         self.closed: list[bool] = []
 
     def opened(self, _tracker: Tracker, _run: TrackedRun, after: int) -> OpenTracker:
@@ -45,8 +48,8 @@ class Service:
 class Opened:
     def __init__(self, service: Service, after: int) -> None:
         self._service = service
-        assert after <= max(service.steps, default=-1) or not service.steps
-        self.last = max(service.steps, default=-1) if service.knows else -1
+        service.asked.append(after)
+        self.last = max(service.steps, default=-1) if service.knows else None
 
     def log(self, step: int, unix_seconds: float, values: Mapping[str, float]) -> None:
         self._service._answer()
@@ -114,7 +117,7 @@ def test_a_tracker_that_is_away_is_told_and_gets_all_once_it_is_back(tmp_path: P
     wait_until(lambda: one(followed).problem, "the problem")
     service.away = None
     followed.close(over=True)
-    assert (service.steps, service.closed) == ([10, 20, 30, 40], [True])
+    assert (service.steps, service.closed) == ([10, 20, 30, 40], [False, True])
 
 
 def test_a_restarted_syncer_writes_nothing_twice(tmp_path: Path, service: Service) -> None:
@@ -133,33 +136,53 @@ def test_one_killed_before_it_wrote_its_place_asks_the_tracker(tmp_path: Path, s
     assert service.steps == [10, 20, 30]
 
 
+def test_what_a_tracker_lost_with_the_process_before_it_is_written_again(tmp_path: Path, service: Service) -> None:
+    service.knows = True
+    write(tmp_path, 10, 20, 30)
+    follow(tmp_path, service).close(over=False)
+    del service.steps[1:]  # the rest was under way
+    follow(tmp_path, service).close(over=False)
+    assert service.steps == [10, 20, 30]
+
+
+def test_one_that_failed_is_opened_anew_from_its_place(tmp_path: Path, service: Service) -> None:
+    write(tmp_path, 10, 20)
+    followed = follow(tmp_path, service)
+    wait_until(lambda: one(followed).tokens == 20, "the curves")
+    service.away = "no space left"
+    write(tmp_path, 30)
+    wait_until(lambda: one(followed).problem, "the problem")
+    service.away = None
+    followed.close(over=False)
+    assert (service.steps, set(service.asked)) == ([10, 20, 30], {-1, 20})
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"step": "far"}', "[" * 3000])
 def test_a_damaged_place_is_passed_over(tmp_path: Path, service: Service, content: str) -> None:
-    (tmp_path / "tracker-0.json").write_text(content)
+    (tmp_path / "tracker-tensorboard.json").write_text(content)
     write(tmp_path, 10)
     follow(tmp_path, service).close(over=False)
     assert service.steps == [10]
 
 
 def test_a_tracker_that_hangs_holds_up_neither_others_nor_the_end(
-    tmp_path: Path, service: Service, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, service: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(tracking, "end_abruptly", lambda: ended.append("abruptly"))
     service.hangs.clear()
     other = Service()
-    opens = iter((service.opened, other.opened))
-    lock = threading.Lock()
 
     def opened(tracker: Tracker, run: TrackedRun, after: int) -> OpenTracker:
-        with lock:
-            chosen = next(opens)
-        return chosen(tracker, run, after)
+        return (other if tracker.wandb else service).opened(tracker, run, after)
 
     write(tmp_path, 10)
-    followed = Tracking((BOARD, BOARD), TrackedRun("job", "ab", tmp_path), tmp_path / "curves.jsonl", opened)
+    followed = Tracking((BOARD, WANDB), TrackedRun("job", "ab", tmp_path), tmp_path / "curves.jsonl", opened)
     followed.start()
     wait_until(lambda: other.steps == [10], "the other one's curves")
     followed.close(over=False)
     assert "tensorboard: lacks the last 1 rows of the curves" in caplog.text
+    assert ended == ["abruptly"]
 
 
 def test_without_trackers_or_never_started_there_is_nothing_to_end(tmp_path: Path, service: Service) -> None:

@@ -44,6 +44,7 @@ def how_it_ended(exit_code: int) -> str:
 
 class _End:
     code: int | None = None
+    abrupt = False
 
 
 def end(code: int) -> NoReturn:
@@ -52,7 +53,14 @@ def end(code: int) -> NoReturn:
     What other modules and a user's code registered with `atexit` is done before, and threads are waited for.
     """
     _End.code = code
+    if _End.abrupt:
+        _end_quickly()
     sys.exit(code)
+
+
+def end_abruptly() -> None:
+    """Have ``end`` wait for no thread and no other module: one of them hangs, and nothing of ours is left to do."""
+    _End.abrupt = True
 
 
 def _end_quickly() -> None:

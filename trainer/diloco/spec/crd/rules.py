@@ -7,7 +7,7 @@ are on ``spec`` and point to the field. CEL cannot name a position in a list, so
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from diloco.spec.automatic import AUTO, allowed
 from diloco.spec.checks import (
@@ -29,6 +29,7 @@ from diloco.spec.checks import (
 from diloco.spec.placement import Pool
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
+from diloco.spec.tracking import ONE_OF_EACH, TrackerName
 from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec
 from diloco.spec.words import exactly_one
 
@@ -115,6 +116,7 @@ def _at_most_learners(field: str) -> Rule:
     )
 
 
+_TRACKERS = get_args(TrackerName)
 _OWN_CODE = "(has(self.task) || has(self.loop))"
 _SPEC = (
     Rule(f"{_OWN_CODE} || {_one_given('self.data', DataSpec().sources)}", exactly_one(DataSpec().sources), "data"),
@@ -136,6 +138,12 @@ _SPEC = (
             "training.compile": "!self.training.compile",
             "training.activationCheckpointing": "self.training.activationCheckpointing == 'None'",
         }.items()
+    ),
+    Rule(
+        "!has(self.training.tracking) || "
+        + " && ".join(f"self.training.tracking.filter(t, has(t.{name})).size() <= 1" for name in _TRACKERS),
+        ONE_OF_EACH,
+        "training.tracking",
     ),
     Rule(
         """!has(self.loop)
@@ -329,7 +337,6 @@ _REGION = (
 
 _MODELS = ("builtin", "huggingface", "entrypoint")
 _PARTS = ("text", "tokens", "documents")
-_TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "spec.model": (

@@ -31,8 +31,8 @@ class TrackedRun:
 class OpenTracker(Protocol):
     """A tracker that takes values. Any method may raise anything, or take minutes."""
 
-    last: int
-    """The step of the last values that it has; -1: none, or it cannot tell."""
+    last: int | None
+    """The step of the last values that it has, -1: none; None: it cannot tell."""
 
     def log(self, step: int, unix_seconds: float, values: Mapping[str, float]) -> None:
         """Take the values of a step, which is above all earlier ones."""
@@ -47,7 +47,7 @@ class OpenTracker(Protocol):
 class EventFiles:
     """TensorBoard's event files."""
 
-    last = -1
+    last: int | None = None
 
     def __init__(self, folder: Path, after: int) -> None:
         """Of what an earlier process may have written beyond the step ``after``, TensorBoard shows nothing."""
@@ -79,6 +79,9 @@ class WandbRun:
         self._teardown = wandb.teardown
         # No source code, no packages, no console, nothing of the machine: the curves alone leave it.
         settings = wandb.Settings(
+            host="-",
+            program="-",
+            x_disable_meta=True,
             console="off",
             disable_code=True,
             disable_git=True,
@@ -96,7 +99,8 @@ class WandbRun:
             settings=settings,
         )
         self._run.define_metric("*", step_metric="merged_tokens")
-        self.last = self._run.starting_step - 1
+        # What the server has: what was logged, and lost with a process before it was sent, is logged again.
+        self.last = None if self._run.offline else self._run.starting_step - 1
 
     def log(self, step: int, unix_seconds: float, values: Mapping[str, float]) -> None:
         """See ``OpenTracker``."""

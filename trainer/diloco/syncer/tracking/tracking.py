@@ -1,8 +1,8 @@
 """Writes a job's curves to its trackers, each in a thread of its own.
 
 The source is the file of curves, which the syncer writes anyway. So a tracker that is slow, or away for a day, holds
-nothing up and costs no memory, and gets everything once it can. How far each one is stands in a file beside the curves,
-and is asked of those that know it: after a kill between the two, nothing is written twice.
+nothing up and costs no memory, and gets everything once it can. How far each one is, is asked of those that know it;
+for the others it stands in a file beside the curves. One that fails is opened anew and gets what it lacks.
 """
 
 import logging
@@ -16,6 +16,7 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 
 from diloco.runtime.files import UnusableFileError, read_json, write_atomically
+from diloco.runtime.process.exits import end_abruptly
 from diloco.spec.status.syncer import TrackerStatus
 from diloco.spec.tracking import Tracker
 from diloco.syncer.tracking.curve_reader import CurveReader, points
@@ -48,7 +49,7 @@ class Tracking:
         curves: Path,
         open_tracker: Callable[[Tracker, TrackedRun, int], OpenTracker] = opened,
     ) -> None:
-        self._followers = [_Follower(index, one, run, curves, open_tracker) for index, one in enumerate(trackers)]
+        self._followers = [_Follower(one, run, curves, open_tracker) for one in trackers]
 
     def start(self) -> None:
         """Begin to follow the curves."""
@@ -67,8 +68,9 @@ class Tracking:
         for one in self._followers:
             one.end(over=over)
         deadline = time.monotonic() + (_ENDING_SECONDS if over else _STOPPING_SECONDS)
-        for one in self._followers:
-            one.join(max(0.0, deadline - time.monotonic()))
+        ended = [one.join(max(0.0, deadline - time.monotonic())) for one in self._followers]
+        if not all(ended):
+            end_abruptly()  # wandb waits for its own process when this one ends
 
 
 class _Follower:
@@ -76,20 +78,19 @@ class _Follower:
 
     def __init__(
         self,
-        index: int,
         tracker: Tracker,
         run: TrackedRun,
         curves: Path,
         open_tracker: Callable[[Tracker, TrackedRun, int], OpenTracker],
     ) -> None:
         self._name, self._tracker, self._run, self._open_tracker = tracker.name, tracker, run, open_tracker
-        self._reader = CurveReader(curves)
-        self._place = curves.parent / f"tracker-{index}.json"
+        self._curves, self._reader = curves, CurveReader(curves)
+        self._place = curves.parent / f"tracker-{tracker.name}.json"
         self._waiting: list[tuple[int, float, Mapping[str, float]]] = []
         self._step, self._problem = -1, ""
         self._open: OpenTracker | None = None
         self._stop, self._over = threading.Event(), False
-        self._thread = threading.Thread(target=self._follow, name=f"tracker-{index}", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name=f"tracker-{tracker.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -101,16 +102,16 @@ class _Follower:
         self._over = over
         self._stop.set()
 
-    def join(self, seconds: float) -> None:
+    def join(self, seconds: float) -> bool:
+        """Whether it has ended within that time."""
         if not self._thread.ident:  # never started
-            return
+            return True
         self._thread.join(seconds)
         if self._waiting:
             _log.warning("%s: lacks the last %d rows of the curves", self._name, len(self._waiting))
+        return not self._thread.is_alive()
 
     def _follow(self) -> None:
-        with suppress(UnusableFileError, ValidationError):
-            self._step = _Place.model_validate(read_json(self._place, limit_bytes=1 << 12)).step
         wait = 0.0
         while True:
             stopped = self._stop.wait(wait)
@@ -121,32 +122,41 @@ class _Follower:
             except Exception as error:  # noqa: BLE001 - of packages that are not ours
                 wait = _RETRY_SECONDS
                 self._told(f"{type(error).__name__}: {error}".partition("\n")[0][:_LONGEST_PROBLEM])
+                self._close(over=False)  # what has failed once may fail for ever
             if stopped:
                 break
-        if self._open is not None:
+        self._close(over=self._over)
+
+    def _close(self, *, over: bool) -> None:
+        closed, self._open = self._open, None
+        if closed is not None:
             with suppress(Exception):  # told already, or nothing that can be lost
-                self._open.close(over=self._over)
+                closed.close(over=over)
 
     def _write(self) -> None:
-        self._waiting += [
-            (int(row.merged_tokens), row.unix_seconds, dict(points(row)))
-            for row in self._reader.rows()
-            # A restarted syncer merges again what came after its checkpoint.
-            if row.merged_tokens > self._step
-        ]
+        if self._open is None:
+            self._reader, self._waiting = CurveReader(self._curves), []
+        self._waiting += [(int(row.merged_tokens), row.unix_seconds, dict(points(row))) for row in self._reader.rows()]
         if not self._waiting:
             return
         if self._open is None:
-            self._open = self._open_tracker(self._tracker, self._run, self._step)
-            self._step = max(self._step, self._open.last)
+            place = self._read_place()
+            opened = self._open_tracker(self._tracker, self._run, place)
+            self._step = place if opened.last is None else opened.last
+            self._open = opened
         while self._waiting:
             step, at, values = self._waiting[0]
-            if step > self._step:
+            if step > self._step:  # a restarted syncer merges again what came after its checkpoint
                 self._open.log(step, at, values)
                 self._step = step
             del self._waiting[0]
         self._open.flush()
         write_atomically(self._place, _Place(step=self._step).model_dump_json() + "\n")
+
+    def _read_place(self) -> int:
+        with suppress(UnusableFileError, ValidationError):
+            return _Place.model_validate(read_json(self._place, limit_bytes=1 << 12)).step
+        return -1
 
     def _told(self, problem: str) -> None:
         if problem and not self._problem:

@@ -1,0 +1,107 @@
+"""When a job gives quota back to Kueue: only once no pod uses it, and whatever else is wrong then."""
+
+from typing import Any
+
+import pytest
+
+from diloco_operator.api_server.errors import ApiError, Call, of_status
+from diloco_operator.api_server.kinds import Kind
+from testbed.virtual_cluster.world_pods import Object
+from tests.unit.operator.jobs.test_queue import EAST, FIRST, LAST, MIDDLE, WEST, Scene, training
+
+
+def pods_when_free(scene: Scene) -> list[str]:
+    """Names of the pods that are left when no quota is taken any more."""
+    for _ in range(100):
+        scene.w.run(2, 2)
+        if scene.q.used == 0:
+            return sorted(scene.w.pods.pods)
+    raise AssertionError(scene.q.workloads.keys())
+
+
+def evicted() -> Scene:
+    scene = training()
+    scene.q.evict(FIRST)
+    return scene
+
+
+def complete() -> Scene:
+    scene = training()
+    scene.w.change(training={"tokens": 20_000, "sequenceLength": 16, "batchSize": 2})
+    scene.w.syncers["demo"].budget = 20_000
+    return scene
+
+
+def suspended(**more: Any) -> Scene:
+    scene = training()
+    scene.w.change(suspend=True, **more)
+    return scene
+
+
+@pytest.mark.parametrize("scene", [evicted, complete, suspended, lambda: suspended(sync={"quorum": 99})])
+def test_quota_is_free_only_when_the_last_pod_has_ended(scene: Any) -> None:
+    assert pods_when_free(scene()) == []
+
+
+def test_while_pods_cannot_be_listed_no_quota_is_given_back() -> None:
+    scene = evicted()
+
+    def failing(verb: str, kind: str, name: str, body: Object) -> ApiError | None:
+        del body
+        return of_status(Call("list", kind, "", name), 503, {}) if (verb, kind) == ("list", "Pod") else None
+
+    scene.w.api.failing = failing
+    scene.w.run(200)
+    assert (scene.w.pods.pods, scene.q.used) == ({}, 5)
+    scene.w.api.failing = lambda *_: None
+    assert pods_when_free(scene) == []
+
+
+def test_a_smaller_pool_gives_back_what_its_learners_had() -> None:
+    scene = training()
+    scene.w.change_pool(region=1, learners=2)
+    scene.run(10)
+    assert LAST in scene.q.workloads, "its pod may still hand in work"
+    scene.run(90)
+    assert scene.q.workloads.keys() == {FIRST, f"{WEST}-0", MIDDLE}
+    assert scene.q.used == 4
+
+
+def test_a_removed_pool_gives_back_all_once_its_pods_have_ended() -> None:
+    scene = training()
+    scene.w.change(regions=scene.w.job()["spec"]["regions"][:1])
+    for _ in range(60):
+        scene.w.run(2, 2)
+        gone = {f"{WEST}-0", MIDDLE, LAST} - scene.q.workloads.keys()
+        assert not gone or not [pod for pod in scene.w.pods.pods if pod.startswith(WEST)]
+    assert scene.q.workloads.keys() == {FIRST}
+    assert f"{EAST}-0" in scene.pods()
+
+
+def test_a_failing_read_of_the_flavor_stops_nothing() -> None:
+    scene = training()
+    before, reading = scene.uids(), scene.w.api.get
+
+    async def get(kind: Kind, namespace: str | None, name: str) -> Object:
+        if kind.name == "ResourceFlavor":
+            raise of_status(Call("get", kind.resource, "", name), 503, {"message": "conversion webhook failed"})
+        return await reading(kind, namespace, name)
+
+    scene.w.api.get = get  # type: ignore[method-assign]
+    scene.run(90)
+    assert scene.w.reconcile() is None
+    assert scene.uids() == before
+    assert scene.w.condition("Degraded")["status"] == "False", "what was read before is used"
+    scene.w.change(suspend=True)
+    assert pods_when_free(scene) == []
+
+
+def test_a_set_that_kueue_queues_too_is_told() -> None:
+    scene = training()
+    live = scene.w.home.of_kind("StatefulSet")[WEST]
+    labels = {**live["metadata"]["labels"], "kueue.x-k8s.io/queue-name": "default"}
+    scene.w.home.put({**live, "metadata": {**live["metadata"], "labels": labels}})
+    scene.run(10)
+    found = scene.w.condition("Degraded")
+    assert found["reason"] == "QueueUnusable"
+    assert f"StatefulSet {WEST} too" in found["message"]
