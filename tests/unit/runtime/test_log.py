@@ -28,7 +28,7 @@ def test_a_line_for_people_names_the_process_and_what_is_not_ordinary(capsys: py
 
 
 def test_a_line_for_a_collector_is_one_json_object_with_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(json=True, process="syncer", job="small", namespace="team")
+    set_up_logging(json=True, process="syncer", of={"job": "small", "namespace": "team"})
     try:
         int("two\nlines")
     except ValueError:

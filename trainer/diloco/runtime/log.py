@@ -16,13 +16,15 @@ from diloco.runtime.last_error import write_last_error
 from diloco.runtime.output import LastingOutput, escaped
 
 
-def set_up_logging(*, json: bool = False, process: str, level: int = logging.INFO, **of: str) -> None:
+def set_up_logging(
+    *, json: bool = False, process: str, level: int = logging.INFO, of: Mapping[str, str] | None = None
+) -> None:
     """Send every logger of this process to stderr, each line with ``process`` in it. Replaces an earlier set-up.
 
     ``of`` says what the process belongs to (job, namespace, learner), for JSON objects.
     """
     handler = _Handler()
-    handler.setFormatter(_JsonFormatter(process, of) if json else _PlainFormatter(process))
+    handler.setFormatter(_JsonFormatter(process, of or {}) if json else _PlainFormatter(process))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
