@@ -81,8 +81,17 @@ def sources_of_kind() -> Path:
     Raises:
         Unavailable: It cannot be fetched.
     """
-    _go("mod", "download", "sigs.k8s.io/kind")
-    return Path(_go("list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kind").strip())
+    return folder_of("sigs.k8s.io/kind")
+
+
+def folder_of(module: str, user: Path = versions.PROGRAMS) -> Path:
+    """The folder of a module's files, of the version that the module in the folder ``user`` requires.
+
+    Raises:
+        Unavailable: It cannot be fetched.
+    """
+    _go("mod", "download", module, cwd=user)
+    return Path(_go("list", "-m", "-f", "{{.Dir}}", module, cwd=user).strip())
 
 
 def _build(cache: Cache, programs: Programs, targets: dict[str, Path]) -> None:
