@@ -68,6 +68,8 @@ class JobNow:
     options: OperatorOptions
     elsewhere: Mapping[PoolKey, int] = field(default_factory=dict)
     """Learners of a pool that run in the region's next one, of which ``job`` has so many more."""
+    outdated: frozenset[str] = frozenset()
+    """Names of Workloads whose quota is for other pods than those that would start (`queue.shares.outdated`)."""
 
     # What the job says
 
@@ -103,7 +105,7 @@ class JobNow:
         if self.job is None or self.spec.queue is None:
             return None
         seen, found = self.observed.kueue or KueueSeen(), workloads_of(self.observed.children)
-        return QueueNow(self.manifest, self.pools, self.set_names, seen, found)
+        return QueueNow(self.manifest, self.pools, self.set_names, seen, found, self.outdated)
 
     @property
     def runs(self) -> bool:

@@ -89,6 +89,10 @@ def reconcile(
         return _is_refused(job_now, refusal)
     try:
         change = changes(job_now, _scale(job_now), maker)
+        if change.outdated:
+            # Its pods wait until the quota is for them.
+            job_now = replace(job_now, outdated=change.outdated)
+            change = changes(job_now, _scale(job_now), maker)
     except (InvalidSpecError, NoImageError) as error:
         job_now, end = replace(job_now, job=None), syncer_end(observed.syncer, None)
         return _is_refused(job_now, _refusal(error, observed)) if end is None else _ends(job_now, end)

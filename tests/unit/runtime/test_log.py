@@ -28,7 +28,7 @@ def test_a_line_for_people_names_the_process_and_what_is_not_ordinary(capsys: py
 
 
 def test_a_line_for_a_collector_is_one_json_object_with_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(json=True, process="syncer")
+    set_up_logging(json=True, process="syncer", of={"job": "small", "namespace": "team"})
     try:
         int("two\nlines")
     except ValueError:
@@ -36,6 +36,7 @@ def test_a_line_for_a_collector_is_one_json_object_with_the_fields(capsys: pytes
     (line,) = capsys.readouterr().err.splitlines()
     entry = json.loads(line)
     assert (entry["process"], entry["level"], entry["message"], entry["fragment"]) == ("syncer", "ERROR", "failed", 3)
+    assert (entry["job"], entry["namespace"]) == ("small", "team")
     assert "ValueError: invalid literal" in entry["exception"]
 
 

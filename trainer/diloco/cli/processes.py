@@ -84,7 +84,7 @@ def syncer(
         from diloco.syncer.process import run_syncer
         from diloco.wire.tls.tls import ServerTls
 
-    set_up_logging(json=log_json, process="syncer")
+    set_up_logging(json=log_json, process="syncer", of=_of(manifest))
     options = SyncerOptions(
         job=manifest,
         directory=directory,
@@ -166,7 +166,8 @@ def learner(
     node = 0
     if unit is not None:
         learner, node, unit = node_of_pod(manifest, learner, unit)
-    set_up_logging(json=log_json, process=f"{learner} node {node}" if node else learner)
+    named = f"{learner} node {node}" if node else learner
+    set_up_logging(json=log_json, process=named, of=_of(manifest, learner))
     if launchers := forget_launchers(os.environ):
         text = "a learner begins its processes itself: %s of another launcher are taken out of the environment"
         logging.getLogger(__name__).info(text, ", ".join(launchers))
@@ -227,9 +228,15 @@ def rank(
         from diloco.learner.unit.process import RankOptions
 
         run = _rank_runner(manifest)
-    set_up_logging(json=log_json, process=f"{learner} rank {rank}")
+    set_up_logging(json=log_json, process=f"{learner} rank {rank}", of=_of(manifest, learner))
     options = RankOptions(manifest, learner, rank, ranks, processes, store, directory, device, threads)
     raise typer.Exit(run(options))
+
+
+def _of(job: DiLoCoJob, learner: str = "") -> dict[str, str]:
+    """What lines for a collector say of the job."""
+    of_job = {"job": job.metadata.name, "namespace": job.metadata.namespace}
+    return {**of_job, "learner": learner} if learner else of_job
 
 
 def _rank_runner(job: DiLoCoJob) -> "Callable[[RankOptions], int]":

@@ -9,16 +9,22 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from diloco.runtime.last_error import write_last_error
 from diloco.runtime.output import LastingOutput, escaped
 
 
-def set_up_logging(*, json: bool = False, process: str, level: int = logging.INFO) -> None:
-    """Send every logger of this process to stderr, each line with ``process`` in it. Replaces an earlier set-up."""
+def set_up_logging(
+    *, json: bool = False, process: str, level: int = logging.INFO, of: Mapping[str, str] | None = None
+) -> None:
+    """Send every logger of this process to stderr, each line with ``process`` in it. Replaces an earlier set-up.
+
+    ``of`` says what the process belongs to (job, namespace, learner), for JSON objects.
+    """
     handler = _Handler()
-    handler.setFormatter(_JsonFormatter(process) if json else _PlainFormatter(process))
+    handler.setFormatter(_JsonFormatter(process, of or {}) if json else _PlainFormatter(process))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
@@ -72,15 +78,16 @@ class _PlainFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    def __init__(self, process: str) -> None:
+    def __init__(self, process: str, of: Mapping[str, str]) -> None:
         super().__init__()
-        self._process = process
+        self._process, self._of = process, of
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
             "time": round(record.created, 3),
             "level": record.levelname,
             "process": self._process,
+            **self._of,
             "logger": record.name,
             "message": escaped(record.getMessage()),  # escaped also for those who extract the text again
             **_fields(record),

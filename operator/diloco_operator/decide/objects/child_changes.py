@@ -21,7 +21,7 @@ from diloco_operator.decide.objects.workloads import (
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Scaling
 from diloco_operator.decide.queue.queue_now import WORKLOAD
-from diloco_operator.decide.queue.shares import placed, shares
+from diloco_operator.decide.queue.shares import outdated, placed, shares
 from diloco_operator.manifests import Inputs, Placed, Scale, all_children, choose_images
 from diloco_operator.manifests.placement.holds import held_back
 from diloco_operator.manifests.queue import SYNCER
@@ -114,6 +114,8 @@ class Changes:
     adopt: frozenset[ChildKey] = frozenset()
     taken: frozenset[ChildKey] = frozenset()
     """Wanted objects whose names belong to other owners."""
+    outdated: frozenset[str] = frozenset()
+    """As of `queue.shares.outdated`."""
 
 
 def changes(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> Changes:
@@ -132,7 +134,8 @@ def changes(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> Changes:
     adopted = _adopted(job_now, wanted)
     wanted |= adopted
     foreign -= adopted.keys()
-    quota = shares(job_now, _templates(job_now, wanted))
+    templates = _templates(job_now, wanted)
+    quota = shares(job_now, templates)
     wanted = {key: replace(one, body=_queued(one.body, job_now)) for key, one in wanted.items()}
     taken = foreign & {*wanted, *map(ChildKey.of_placed, quota.apply)}
     halted = {key.cluster for key in taken}
@@ -157,7 +160,8 @@ def changes(job_now: JobNow, scale: Scale, maker: CertificateMaker) -> Changes:
     fewer = scaled_down(live, counts | dict.fromkeys(leaving, 0))
     if HOME not in halted:
         apply += quota.apply
-    return Changes(fewer, tuple(apply), (*delete, *quota.delete), frozenset(adopted), taken)
+    old = outdated(job_now, templates)
+    return Changes(fewer, tuple(apply), (*delete, *quota.delete), frozenset(adopted), taken, old)
 
 
 def _templates(job_now: JobNow, wanted: Mapping[ChildKey, Placed]) -> dict[str, Object]:

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from diloco.spec import DiLoCoJob
 from diloco.spec.placement import Pool
+from diloco.spec.words import shortlist
 from diloco_operator.decide.observed import ChildKey, KueueSeen, Object
 from diloco_operator.decide.queue.workload import Placing, Workload
 from diloco_operator.manifests import queue as manifests
@@ -30,6 +31,8 @@ class QueueNow:
     seen: KueueSeen
     workloads: Mapping[str, Workload]
     """Those that there are, by name."""
+    outdated: frozenset[str] = frozenset()
+    """Names of those whose quota is for other pods than those that would start."""
 
     @property
     def first_name(self) -> str:
@@ -44,13 +47,16 @@ class QueueNow:
     @property
     def runs(self) -> bool:
         """Whether the syncer may run, and so the job."""
-        return self.first is not None and self.first.admitted
+        return self.first is not None and self.first.admitted and not self.outdated
 
     @property
     def message(self) -> str:
         """Why it may not."""
         if self.first is None:
             return self.seen.problem or "its Workload is being created"
+        if self.outdated:
+            named = shortlist(sorted(self.outdated))
+            return f"what pods request was changed; once none is left, Workloads are made anew: {named}"
         return f"Workload {self.first.name}: {self.first.message}"
 
     @cached_property

@@ -1,7 +1,8 @@
 """Which Workloads a job should have, and what is written of the statuses of those that it has. Pure.
 
 A Workload whose quota is taken keeps its pod sets, as Kueue wants it; one that waits gets those of today, as Kueue's
-own controllers do it. Its quota is given back only once none of its pods runs.
+own controllers do it. Its quota is given back only once none of its pods runs. If the job is resumed before that with
+other pods, it is given back all the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,11 @@ from diloco_operator import labels
 from diloco_operator.decide.job_now import JobNow
 from diloco_operator.decide.learners.held_pods import set_of
 from diloco_operator.decide.objects.drift import digest
-from diloco_operator.decide.objects.workloads import PoolWorkload, component, syncer_ready
+from diloco_operator.decide.objects.workloads import STATEFUL_SET, PoolWorkload, component, replicas, syncer_ready
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.plan import Patch
 from diloco_operator.decide.queue.queue_now import WORKLOAD, QueueNow
-from diloco_operator.decide.queue.workload import DIGEST, Placing, Workload
+from diloco_operator.decide.queue.workload import DIGEST, POD_SETS, Placing, Workload
 from diloco_operator.manifests import queue as manifests
 from diloco_operator.manifests.inputs import Manifest, Placed
 from diloco_operator.manifests.placement.holds import has_gate, without_gate
@@ -49,13 +50,28 @@ def shares(job_now: JobNow, templates: Mapping[str, Manifest]) -> Shares:
     ready = said is not None and (said.priority_class is None or queue.seen.priority is not None)
     due = [(name, one) for name, one in wanted.items() if ready and one.is_due(queue.workloads.get(name))]
     pods = _Pods(job_now, queue)
-    gone = sorted(name for name in queue.workloads if name not in wanted and pods.have_ended(name))
+    needless = (queue.workloads.keys() - wanted.keys()) | queue.outdated
+    gone = sorted(name for name in needless if pods.have_ended(name))
     return Shares(
         tuple(
-            Placed(manifests.workload(queue.job, name, one.spec, {DIGEST: one.digest}))
-            for name, one in due[:MOST_AT_ONCE]
+            Placed(manifests.workload(queue.job, name, one.spec, one.annotations)) for name, one in due[:MOST_AT_ONCE]
         ),
         tuple(ChildKey(WORKLOAD, name) for name in gone[:MOST_AT_ONCE]),
+    )
+
+
+def outdated(job_now: JobNow, templates: Mapping[str, Manifest]) -> frozenset[str]:
+    """Names of Workloads with quota for other pods than those that would start, while no set has any.
+
+    A set that has pods keeps their template. ``templates``: as of `shares`.
+    """
+    queue = job_now.queue
+    sets = (one for key, one in job_now.observed.children.items() if key.kind == STATEFUL_SET)
+    if queue is None or not job_now.runs or any(map(replicas, sets)):
+        return frozenset()
+    found = ((name, one, queue.workloads.get(name)) for name, one in _wanted(job_now, queue, templates))
+    return frozenset(
+        name for name, one, live in found if live and live.admitted and live.pod_sets_digest != one.pod_sets_digest
     )
 
 
@@ -68,6 +84,14 @@ class _Share:
     @cached_property
     def digest(self) -> str:
         return digest(self.spec)
+
+    @cached_property
+    def pod_sets_digest(self) -> str:
+        return digest(self.spec["podSets"])
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return {DIGEST: self.digest, POD_SETS: self.pod_sets_digest}
 
     def is_due(self, live: Workload | None) -> bool:
         """Whether it is missing, or waits with another spec. One whose quota is taken stays."""

@@ -15,6 +15,8 @@ from diloco_operator.objects import items_of, mapping, uid_of
 
 DIGEST: Final = "diloco.dev/workload"
 """Annotation of a Workload: digest of its spec."""
+POD_SETS: Final = "diloco.dev/pod-sets"
+"""The same: digest of its pod sets alone."""
 _REQUEUED_AT_ONCE: Final = frozenset({"Preempted", "NodeFailures"})
 """Reasons of an eviction after which Kueue may admit the Workload again at once; after others it says when."""
 _NOT_SEEN: Final = "Kueue has not looked at it yet"
@@ -54,7 +56,12 @@ class Workload:
     @property
     def digest(self) -> str:
         """Of the spec that it was made from."""
-        return str((self.live["metadata"].get("annotations") or {}).get(DIGEST, ""))
+        return self._annotation(DIGEST)
+
+    @property
+    def pod_sets_digest(self) -> str:
+        """Of the pod sets that it was made from."""
+        return self._annotation(POD_SETS)
 
     @property
     def reserved(self) -> bool:
@@ -155,6 +162,9 @@ class Workload:
     @property
     def _assignments(self) -> list[Any]:
         return items_of(mapping(self._status.get("admission")).get("podSetAssignments"))
+
+    def _annotation(self, name: str) -> str:
+        return str((self.live["metadata"].get("annotations") or {}).get(name, ""))
 
     def _condition(self, type_: str) -> Mapping[str, Any]:
         return next((one for one in items_of(self._status.get("conditions")) if one.get("type") == type_), {})

@@ -78,6 +78,47 @@ def test_a_removed_pool_gives_back_all_once_its_pods_have_ended() -> None:
     assert f"{EAST}-0" in scene.pods()
 
 
+def requested(pods: Object) -> str:
+    container = pods["spec"]["template"]["spec"]["containers"][0]
+    return str(container.get("resources", {}).get("requests", {}).get("memory"))
+
+
+@pytest.mark.parametrize("regions", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("seconds", [5, 30])
+def test_pods_with_other_resources_never_run_on_the_quota_of_the_last_ones(regions: Any, seconds: int) -> None:
+    scene = training()
+    scene.w.change(suspend=True)
+    scene.run(seconds)
+    for region in regions:
+        scene.w.change_pool(region=region, resources={"requests": {"memory": "64Gi"}})
+    scene.w.change(suspend=False)
+    for _ in range(90):
+        scene.q.schedule()
+        scene.w.run(2, 2)
+        workloads = scene.q.workloads
+        sets = [(name, each) for name in scene.q.admitted for each in workloads[name]["spec"]["podSets"]]
+        given = {each["name"] if name == FIRST else name: requested({"spec": each}) for name, each in sets}
+        for name, pod in scene.pods().items():
+            own = name.rpartition("-")[0]
+            if own in (EAST, WEST) and "deletionTimestamp" not in pod["metadata"]:
+                assert given.get(name, given.get(own)) == requested(scene.w.home.of_kind("StatefulSet")[own])
+    assert scene.w.status()["phase"] == "Training"
+    assert len(scene.learners()) == 4
+    changed = [requested(scene.w.home.of_kind("StatefulSet")[own]) == "64Gi" for own in (EAST, WEST)]
+    assert changed == [region in regions for region in (0, 1)]
+
+
+def test_a_job_that_is_resumed_at_once_without_a_change_keeps_its_quota() -> None:
+    scene = training()
+    before = {name: one["metadata"]["uid"] for name, one in scene.q.workloads.items()}
+    scene.w.change(suspend=True)
+    scene.run(5)
+    scene.w.change(suspend=False)
+    scene.run(120)
+    assert {name: one["metadata"]["uid"] for name, one in scene.q.workloads.items()} == before
+    assert len(scene.learners()) == 4
+
+
 def test_a_failing_read_of_the_flavor_stops_nothing() -> None:
     scene = training()
     before, reading = scene.uids(), scene.w.api.get

@@ -169,7 +169,7 @@ def test_a_tracker_that_hangs_holds_up_neither_others_nor_the_end(
     tmp_path: Path, service: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(tracking, "end_abruptly", lambda: ended.append("abruptly"))
+    monkeypatch.setattr(tracking, "end_without_waiting", lambda: ended.append("abruptly"))
     service.hangs.clear()
     other = Service()
 

@@ -58,7 +58,7 @@ def end(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def end_abruptly() -> None:
+def end_without_waiting() -> None:
     """Have ``end`` wait for no thread and no other module: one of them hangs, and nothing of ours is left to do."""
     _End.abrupt = True
 

@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 
 from diloco.runtime.files import UnusableFileError, read_json, write_atomically
-from diloco.runtime.process.exits import end_abruptly
+from diloco.runtime.process.exits import end_without_waiting
 from diloco.spec.status.syncer import TrackerStatus
 from diloco.spec.tracking import Tracker
 from diloco.syncer.tracking.curve_reader import CurveReader, points
@@ -70,7 +70,7 @@ class Tracking:
         deadline = time.monotonic() + (_ENDING_SECONDS if over else _STOPPING_SECONDS)
         ended = [one.join(max(0.0, deadline - time.monotonic())) for one in self._followers]
         if not all(ended):
-            end_abruptly()  # wandb waits for its own process when this one ends
+            end_without_waiting()  # wandb waits for its own process when this one ends
 
 
 class _Follower:
