@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +14,9 @@ from diloco.plan.plan import Counted, Plan, make_plan
 from diloco.plan.verdict import FitKind
 from diloco.simulate.planning import trial
 from diloco.simulate.planning.tried import tried
-from diloco.spec import DiLoCoJob
 from diloco.world.reading import read_world
 from tests.support.drawn import drawn
-from tests.support.small_job import named_job, small_job
-
-REGIONS = [
-    {"name": "east", "pools": [{"name": "new", "learners": 2}, {"name": "spare", "learners": 0}]},
-    {"name": "west", "pools": [{"name": "old", "learners": 1, "batchSize": 8}, {"name": "new", "learners": 1}]},
-]
-
-
-def job(**changes: Any) -> DiLoCoJob:
-    defaults: dict[str, Any] = {"regions": REGIONS, "sync": {"fragments": 24, "interval": 24}}
-    spec = small_job(Path("text"), **(defaults | changes))
-    return named_job("planned", spec)
+from tests.support.planned_job import job
 
 
 def plan(
