@@ -91,7 +91,7 @@ def upgrades(cluster: Cluster, shell: ClusterShell, here: Path, told: list[str])
     """Change the code, build it as the README tells, and upgrade as the guide tells."""
     tag, build, _ = told[:3]
     operations = (here / "docs/how-to/operations.md").read_text(encoding="utf-8")
-    (upgrade,) = (block for block in blocks(operations) if "helm upgrade" in block)
+    (upgrade,) = (block for block in blocks(operations) if "helm upgrade" in block and "image.tag=$TAG" in block)
     with (here / "trainer/diloco/__init__.py").open("a", encoding="utf-8") as source:
         source.write('__version__ = "9.9.9"\n')
     for statement in (tag, build, upgrade):
