@@ -50,7 +50,14 @@ def tried(made: Plan) -> Tried:
     if situation.quorum_step_seconds is None:
         smallest = smallest_step_seconds(case)
         return Tried(
-            judge(situation, None), None, needs(made, None), (), None, "", smallest, tuple(_step_times(case, smallest))
+            judge(situation, None),
+            None,
+            needs(made, None, {}),
+            (),
+            None,
+            "",
+            smallest,
+            tuple(_step_times(case, smallest)),
         )
     found = trial(case) or trial(case, FEWEST_LEARNERS)
     fit = fit_after(case, found)
@@ -58,7 +65,7 @@ def tried(made: Plan) -> Tried:
     return Tried(
         fit=fit,
         forecast=forecast,
-        needs=needs(made, None if forecast is None else forecast.merges),
+        needs=needs(made, None) if forecast is None else needs(made, forecast.merges, forecast.bytes),
         remedies=remedies(case, fit),
         advice=advice(case),
         not_measured=not_measured(case),
