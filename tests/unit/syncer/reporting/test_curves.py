@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.spec.status.curves import CurveRow, FragmentCurve
+from diloco.core.engine.actions import AskFragment, Broadcast, Member, Merge
+from diloco.spec.status.curves import CurveRow, FragmentCurve, MergeCurve
 from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFile, Curves
 from diloco.syncer.reporting.status_builder import Reporter
@@ -38,6 +39,25 @@ def test_a_row_has_what_learners_reported_and_merges_found(status: SyncerStatus)
     curves.reported("here/cpu/0", StepReport(1, 1, 64, 0.5, 2.0, 4, gradient_norm=math.nan))
     row = CurveRow.model_validate_json(curves.row(status).model_dump_json())
     assert row.learners["here/cpu/0"].gradient_norm is None
+
+
+def test_a_row_has_the_latest_merge_from_its_first_request_on(status: SyncerStatus) -> None:
+    def asked(learner: str, version: int, fragment: int = 1) -> AskFragment:
+        return AskFragment(learner, 1, fragment, version, 1, "due")
+
+    members = tuple(Member(learner, 1, 1, base, 4, 128, 0.5, "") for learner, base in (("a", 6), ("b", 4)))
+    curves = Curves()
+    curves.observe(Broadcast(1, 6, (), ""), 1.0)  # of a round that began before this start of the syncer
+    assert curves.row(status).merge is None
+    curves.observe(asked("c", 6), 1.0)  # a round that is abandoned
+    for learner, now in (("a", 2.0), ("b", 2.5), ("a", 3.0)):
+        curves.observe(asked(learner, 7), now)
+    curves.observe(asked("a", 7, fragment=2), 3.0)
+    curves.observe(Merge(1, 7, members, ""), 4.0)
+    assert curves.row(status).merge is None
+    curves.observe(Broadcast(1, 7, (), ""), 4.5)
+    merged = MergeCurve(fragment=1, version=7, members=2, asked=2, waited_seconds=2.5, versions_behind=2)
+    assert curves.row(status).merge == merged
 
 
 def test_a_job_has_a_thousand_rows_and_one_at_its_end(status: SyncerStatus) -> None:
