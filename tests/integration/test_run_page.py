@@ -21,16 +21,15 @@ def test_the_page_grows_with_a_run_and_outlives_a_killed_syncer(tmp_path: Path) 
         (address,) = re.findall(r"page: http://(\S+)/page", run.process.stdout.readline())
         seen: list[str] = []
 
-        def shows(text: str) -> bool:
+        def shows(*texts: str) -> bool:
             with contextlib.suppress(URLError, OSError):
                 status, shown = page(address, "/page")
                 seen[:] = [shown] * (status == 200)
-            return bool(seen) and text in seen[0]
+            return bool(seen) and all(text in seen[0] for text in texts)
 
         run.all_train()
-        run.wait_until(lambda: shows("Loss by tokens"))
-        assert all(f"{learner} training" in seen[0] for learner in LEARNERS)
-        assert "Members of each merge" in seen[0]
+        train = [f"{learner} training" for learner in LEARNERS]
+        run.wait_until(lambda: shows("Loss by tokens", "Members of each merge", *train))
         run.wait_until(run.merging)
         run.syncer().send_signal(signal.SIGKILL)
         run.wait_until(lambda: shows("restarted (restart 1)"))

@@ -1,4 +1,6 @@
-"""Writes the job's curves: a row at each thousandth of the token budget, so that the file stays small.
+"""Writes the job's curves: a row at each thousandth of the token budget, and more at the start.
+
+So a plot has points soon, and the file stays small.
 
 A syncer that restarts goes on with the file; what it merges again, it writes again, with its own epoch.
 """
@@ -21,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 ROWS: Final = 1000
 """Rows of a whole job (ours): as many as a plot has pixels for."""
+_GROWTH: Final = 1 / 50
+"""Tokens by which the next row comes, as a share of those before, while that is less (ours): some 500 rows more."""
 MOST_LEARNERS: Final = 64
 """Most learners of a job whose curves are written one by one (ours)."""
 
@@ -78,7 +82,8 @@ class Curves:
 
     def row(self, status: SyncerStatus) -> CurveRow:
         """The next row."""
-        self._due, self._ended = status.merged_tokens + status.budget_tokens / ROWS, status.finished
+        tokens = status.merged_tokens
+        self._due, self._ended = tokens + min(status.budget_tokens / ROWS, _GROWTH * tokens), status.finished
         known = status.learners if len(status.learners) <= MOST_LEARNERS else ()
         return CurveRow(
             epoch=status.epoch,
