@@ -31,7 +31,7 @@ def _lines() -> Iterator[str]:
         yield f"| {name} | {meaning} |"
     yield from ("", "### Reasons", "", "Of Degraded, the most serious first. ⚠: the event is of type Warning.", "")
     yield from _table(CAUSES)
-    yield from ("", "Of the other conditions, and of events:", "")
+    yield from ("", "Of the other conditions, and of events; those without anything to do are left out:", "")
     yield from _table(STATES)
     yield from ("", "")
 
@@ -39,6 +39,8 @@ def _lines() -> Iterator[str]:
 def _table(reasons: Mapping[Reason, Guide]) -> Iterator[str]:
     yield from ("| reason | meaning | what to do |", "|---|---|---|")
     for reason, guide in reasons.items():
+        if not guide.action:
+            continue
         mark = " ⚠" if guide.severity == "Warning" else ""
         yield f"| `{reason}`{mark} | {cell(guide.meaning)} | {PROCEDURE.sub(_link, cell(guide.action))} |"
 
