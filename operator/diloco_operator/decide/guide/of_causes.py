@@ -11,9 +11,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
     {
         Reason.INVALID_SPEC: warning(
             "The manifest has an error that the API server did not catch; the message names each field. The operator "
-            "changes nothing, except that pods on lost nodes are replaced and the job ends when its training ends.",
-            "Fix the field. Pod settings can be changed once the job is suspended. Do not delete the job for this: "
-            "that deletes its model.",
+            "only replaces pods on lost nodes, and ends the job when its training ends.",
+            "Fix the field. Pod settings can be changed once the job is suspended. Do not delete the job: that "
+            "deletes its model.",
         ),
         Reason.NO_IMAGE: warning(
             "The syncer or a pool has no trainer image. The operator creates nothing.",
@@ -21,21 +21,20 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.OPERATOR_BLOCKED: warning(
             "The operator does nothing in the job's namespace; what runs keeps running. It may not create the Lease "
-            "`diloco-jobs` there, or the namespace has too many or too large objects with a job's label.",
-            "Allow what the message names: a quota or an admission policy prevents the Lease. Or delete needless "
-            "objects with the label `app.kubernetes.io/managed-by: diloco-operator`.",
+            "`diloco-jobs` there, or there are too many or too large objects with a job's label.",
+            "Allow what a quota or an admission policy prevents, or delete needless objects with the label "
+            "`app.kubernetes.io/managed-by: diloco-operator`.",
         ),
         Reason.QUEUE_UNUSABLE: warning(
-            "The job has `spec.queue`, but `kueue.enabled`, Kueue, a ResourceFlavor or a WorkloadPriorityClass is "
-            "missing; or Kueue queues the job's sets too, because they have its label. What runs keeps running.",
-            "Do what the message says, or create the job again without `spec.queue`. See [queues](queues.md).",
+            "`spec.queue` is set, but `kueue.enabled`, Kueue, a ResourceFlavor or a WorkloadPriorityClass is missing; "
+            "or Kueue queues the job's sets too. What runs keeps running.",
+            "Follow the message, or create the job again without `spec.queue`. See [queues](queues.md).",
         ),
         Reason.NAME_TAKEN: warning(
-            "An object with another owner has a name that the job needs: an earlier job of this name is being "
-            "deleted, or has left a claim with its training. The operator creates nothing new.",
-            "If you have just deleted a job of this name, wait. To go on with the training on a claim, set "
-            "`spec.syncer.storage.adoptRetained: true`. Otherwise delete the object (a claim with what is on it), or "
-            "use another name.",
+            "Something else has a name that the job needs: an earlier job of this name is being deleted, or has left "
+            "a claim with its training. The operator creates nothing new.",
+            "Wait for the deletion. To go on with the training on a claim, set `spec.syncer.storage.adoptRetained: "
+            "true`. Otherwise delete the object (a claim with what is on it), or use another name.",
         ),
         Reason.APPLY_REFUSED: warning(
             "The API server rejected one of the job's objects: an invalid quantity, a quota, an admission policy, a "
@@ -43,8 +42,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Fix what the message says. The operator retries every 30 s, and at once when the job changes.",
         ),
         Reason.VOLUME_LOST: warning(
-            "The claim that held the training, or the volume behind it, is gone, or another claim has its name. The "
-            "operator starts no syncer, because it would silently train from zero.",
+            "The claim that held the training, or its volume, is gone or another one. The operator starts no syncer, "
+            "because it would train from zero.",
             "See 'The volume is lost' below.",
         ),
         Reason.VOLUME_TERMINATING: warning(
@@ -52,9 +51,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Do not stop that pod. Keep the volume and copy it: see 'The volume is lost' below.",
         ),
         Reason.VOLUME_PENDING: warning(
-            "A claim that the syncer or a learner mounts is missing or not bound, so the pod cannot start.",
-            "`kubectl describe pvc`. Usually its StorageClass (`storage.className`) or a default one does not exist: "
-            "create it. Another class needs a new job.",
+            "A claim that the syncer or a learner mounts is missing or not bound.",
+            "`kubectl describe pvc`. Usually its StorageClass or a default one does not exist: create it. Another "
+            "class needs a new job.",
         ),
         Reason.CHECKPOINT_FAILING: warning(
             "The syncer cannot write checkpoints. Training continues, but a crash now loses everything since the last "
@@ -62,8 +61,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Usually the volume is full: see 'The volume is full' below.",
         ),
         Reason.SYNCER_NODE_LOST: warning(
-            "The node of the syncer's pod does not respond. The operator does not delete the pod: if that syncer "
-            "still runs, a second one on its volume would damage the checkpoints.",
+            "The node of the syncer's pod does not respond. The operator does not delete the pod: a second syncer on "
+            "its volume would damage the checkpoints.",
             "Make sure that the machine is off. Then do one of the three things in the message: see 'A node is lost' "
             "below.",
         ),
@@ -71,11 +70,11 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "The syncer does not answer the operator. Progress and restarts in the status are the last known values. "
             "Learners train on up to `sync.maxStalenessSteps`, then pause.",
             "`kubectl logs deploy/JOB-syncer`. If its pod is ready, check whether a NetworkPolicy blocks port 8080 "
-            "from the operator's namespace.",
+            "from the operator.",
         ),
         Reason.KUBECONFIG_UNUSABLE: warning(
             "The Secret with a region's kubeconfig is missing, lacks the key or the label `diloco.dev/cluster`, or "
-            "holds what the operator refuses: a program to run, a path to a file, no https. Learners there train on.",
+            "runs a program, names a file or uses no https. Learners there train on.",
             "Fix what the message names. `diloco cluster kubeconfig` makes such a Secret, `diloco cluster check` "
             "checks one.",
         ),
@@ -90,11 +89,11 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Give the second its own namespace in that cluster (`diloco cluster prepare`), and change its Secret.",
         ),
         Reason.CLUSTER_MOVED: warning(
-            "The Secret of a region's cluster leads to another API server or namespace than the one that has the "
-            "job's objects. The operator writes to neither.",
-            "Put the earlier kubeconfig back, or [move the region](tasks.md#add-or-remove-a-pool-or-a-region) by "
-            "removing it first. If the earlier place is gone, annotate the job: `diloco.dev/give-up-place=PLACE`, "
-            "with the place in the message.",
+            "A region's Secret leads to another API server or namespace than the one that has the job's objects. The "
+            "operator writes to neither.",
+            "Put the earlier kubeconfig back, or [move the region](tasks.md#add-or-remove-a-pool-or-a-region). If the "
+            "earlier place is gone, annotate the job: `diloco.dev/give-up-place=PLACE`, with the place in the "
+            "message.",
         ),
         Reason.CLUSTER_HELD_BY_OTHER: warning(
             "Another operator with this cluster's identity holds the other cluster: one of the two was restored from "
@@ -108,8 +107,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Upgrade that cluster, or enable the API in the message.",
         ),
         Reason.CLUSTER_UNTRUSTED: warning(
-            "The certificate of a region's API server is expired, for another name, or of another authority than that "
-            "in the kubeconfig. Nothing is sent there; learners there train on.",
+            "The certificate of a region's API server is expired, for another name, or of another authority. Nothing "
+            "is sent there; learners there train on.",
             "If the cluster has a new authority, make the Secret again (`diloco cluster kubeconfig`). Otherwise check "
             "the server's identity first.",
         ),
@@ -152,9 +151,9 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.POD_NOT_STARTED: warning(
             "No container of a pod can be started on its node: a Secret, ConfigMap or claim is missing, a disk is "
-            "still attached to another node, the image runs as root, or the node itself fails.",
-            "Create what the message names; the kubelet retries. 'Multi-Attach': the old node still holds the disk, "
-            "see 'A node is lost' below. If only one node fails, cordon it.",
+            "attached elsewhere, the image runs as root, or the node fails.",
+            "Create what the message names. 'Multi-Attach': the old node still holds the disk, see 'A node is lost' "
+            "below. If only one node fails, cordon it.",
         ),
         Reason.PODS_FORBIDDEN: warning(
             "Pods of a pool or of the syncer may not be created: a quota, Pod Security, a missing PriorityClass or an "
@@ -164,8 +163,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.UNSCHEDULABLE: warning(
             "No node can take the pod: not enough of a resource, a selector that matches no node, or a taint. The job "
             "trains with its other learners.",
-            "Nothing if nodes are being added. Otherwise lower the pool's `learners` or `resources`, or fix nodes. If "
-            "the message names a claim whose node does not come back, delete the claim and the pod.",
+            "Nothing if nodes are being added. Otherwise lower `learners` or `resources`, or fix nodes. If the "
+            "message names a claim whose node does not come back, delete the claim and the pod.",
         ),
         Reason.NODE_SUSPECT: warning(
             "Different learners keep crashing on one node, while others of their pools work on other nodes.",
@@ -204,8 +203,8 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.LEARNERS_DIVERGING: warning(
             "A learner's outer gradients are not finite, or far larger than the others', so merges leave it out. If "
             "it goes on, the syncer resets it, then puts it in quarantine for a while.",
-            "Nothing at first. If it lasts, check that learner's log, data and machine. If other pods on its node are "
-            "affected too, cordon the node and delete the pod.",
+            "Nothing at first. If it lasts, check its log, data and machine. If other pods on its node are affected "
+            "too, cordon the node and delete the pod.",
         ),
         Reason.QUORUM_LOWERED: warning(
             "Learners were given up, are in quarantine or leave requests unanswered, and fewer than `sync.quorum` are "
@@ -220,21 +219,20 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "changed code.",
         ),
         Reason.LEARNERS_TOO_FAST: warning(
-            "More than a quarter of the steps that a learner reports do not count: it is faster than other learners "
-            "show to be possible.",
+            "More than a quarter of a learner's reported steps do not count: it is faster than other learners show to "
+            "be possible.",
             "Give learners on faster machines a pool of their own, with `regions[].pools[].speed`. If the machines "
             "are alike, look for changed code in its image or `podTemplate`.",
         ),
         Reason.LEARNERS_DISAGREEING: warning(
             "A learner's outer gradients have pointed against the others' (cosine below 0) for 24 merges or two turns "
-            "of every fragment, whichever is more. They are still merged, clipped in size. Of two learners both are "
-            "named.",
+            "of every fragment. They are still merged, clipped in size. Of two learners both are named.",
             "Compare its data, image and code with the others', and check its accelerator. If you do not trust it, "
             "list its index in the pool's `excludedIndices`.",
         ),
         Reason.LEARNERS_STALLED: warning(
-            "Learners are connected but make no steps: their data is stuck, an accelerator hangs, or they have been "
-            "loading the model for longer than `sync.startupSeconds`. Merges continue without them.",
+            "Learners are connected but make no steps: their data is stuck, an accelerator hangs, or they load the "
+            "model for longer than `sync.startupSeconds`. Merges continue without them.",
             "Of one that loads: check its link ([links.md](links.md)). Otherwise its process is restarted after "
             "`failurePolicy.stuckSeconds`; `kubectl logs POD --previous` then shows where each of its threads was.",
         ),
@@ -251,22 +249,22 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "given up.",
         ),
         Reason.POD_DELETION_FORBIDDEN: warning(
-            "The operator may not delete pods. So a learner that is given up, in `excludedIndices` or placed in part "
-            "keeps its node, or one that should run again is held back.",
+            "The operator may not delete pods. So a learner that is out keeps its node, or one that should run again "
+            "is held back.",
             "Upgrade the chart, or ask the cluster's owner for the right (`diloco cluster check`); an admission "
             "policy can prevent it too. For those that are held back, `kubectl delete pod` is enough.",
         ),
         Reason.ROLLOUT_WAITING: warning(
-            "`resources` of a pool were changed, and some of its pods keep the old ones. The operator replaces one "
+            "A pool's `resources` were changed, and some of its pods keep the old ones. The operator replaces one "
             "learner at a time, only while the others are ready and it may delete pods.",
-            "Fix the learner that it waits for, or run `kubectl delete pod` on those that wait: each comes back with "
-            "the new template.",
+            "Fix the learner that it waits for, or `kubectl delete pod` those that wait: each comes back with the new "
+            "template.",
         ),
         Reason.KUBECONFIG_DELETED: warning(
             "Someone has deleted the Secret with a region's kubeconfig. The finalizer `diloco.dev/in-use` keeps it "
             "until no job names it.",
-            "To keep the region, remove the Secret's finalizers and make it again (`diloco cluster kubeconfig`). To "
-            "take the cluster away, remove the region, or the Secret's label `diloco.dev/cluster`.",
+            "To keep the region, remove the finalizers and make the Secret again (`diloco cluster kubeconfig`). To "
+            "take the cluster away, remove the region, or the label `diloco.dev/cluster`.",
         ),
         Reason.CREDENTIALS_EXPIRING: warning(
             "The token or client certificate in a region's kubeconfig runs out soon, and the operator cannot renew it.",
@@ -274,19 +272,17 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "of that cluster for the rule that `diloco cluster prepare` prints.",
         ),
         Reason.BACKUP_FAILING: warning(
-            "The syncer cannot upload backups (`spec.syncer.backup`). Training continues; if the volume is lost now, "
-            "everything since the newest backup is lost.",
-            "The message quotes the store: a wrong url, missing rights, a full bucket, no answer, another job that "
-            "uploads to the same folder. The syncer retries. After a change of its Secret, suspend and resume the "
-            "job.",
+            "The syncer cannot upload backups. Training continues; if the volume is lost now, everything since the "
+            "newest backup is lost.",
+            "The message quotes the store: a wrong url, missing rights, a full bucket, no answer, another job on the "
+            "same folder. The syncer retries. After a change of its Secret, suspend and resume the job.",
         ),
         Reason.TAPE_FAILING: warning(
             "The syncer's tape (its record of decisions, for `diloco replay`) is incomplete. Training is not affected.",
             "Check the volume: see 'The volume is full' below.",
         ),
         Reason.SCHEDULE_MISFIT: warning(
-            "Settings of `sync` and the measured links or machines do not fit together: a link is too thin, merges or "
-            "rounds take too long, or learners pause. Part of the work is lost.",
+            "Settings of `sync` and the measured links or machines do not fit together. Part of the work is lost.",
             "The message lists remedies, each enough alone: a setting of `sync` (needs a new job), a faster link, "
             "more cores for the syncer (`syncer.resources`), longer steps. See [links.md](links.md).",
         ),

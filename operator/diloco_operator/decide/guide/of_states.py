@@ -71,8 +71,7 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "cluster orphans`.",
         ),
         Reason.LOST_POD_DELETED: warning(
-            "The operator has deleted a pod by force, because its node did not respond. If the job runs, another one "
-            "starts.",
+            "The operator has deleted a pod by force, because its node did not respond.",
             "Look at that node. If the syncer's next pod cannot mount the volume for more than six minutes, taint the "
             "node: see 'A node is lost' below.",
         ),
