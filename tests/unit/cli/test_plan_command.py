@@ -131,9 +131,7 @@ def test_a_device_that_is_too_small_has_the_exit_code_of_what_does_not_fit(
     assert '"fits": false' in capsys.readouterr().out
 
 
-def test_the_largest_micro_batch_that_fits_a_device_is_said(
-    job: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_largest_micro_batch_that_fits_a_device_is_said(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", job, "--link", "*=100Mbit/s,80ms", "--step", "*=0.5"]
 
     def memory(size: str, *more: str) -> dict[str, Any]:
