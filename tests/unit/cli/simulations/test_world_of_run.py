@@ -97,7 +97,7 @@ def test_the_round_trip_is_that_of_the_soonest_answer(
     assert made["regions"]["east"].get("roundTripSeconds") == found
 
 
-def test_small_fragments_tell_of_a_link_by_how_much_longer_large_ones_take(layout: Layout) -> None:
+def test_small_fragments_tell_of_a_link_by_how_long_large_ones_take(layout: Layout) -> None:
     run = Uneven(parse_job(JOB.replace("tokens: 60,", "tokens: 6000,")), layout)
     run.train(60)
     # The syncer saw each as one part, and so at once.

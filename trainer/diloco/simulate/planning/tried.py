@@ -50,14 +50,7 @@ def tried(made: Plan) -> Tried:
     if situation.quorum_step_seconds is None:
         smallest = smallest_step_seconds(case)
         return Tried(
-            judge(situation, None),
-            None,
-            needs(made, None, {}),
-            (),
-            None,
-            "",
-            smallest,
-            tuple(_step_times(case, smallest)),
+            judge(situation, None), None, needs(made, None), (), None, "", smallest, tuple(_step_times(case, smallest))
         )
     found = trial(case) or trial(case, FEWEST_LEARNERS)
     fit = fit_after(case, found)
