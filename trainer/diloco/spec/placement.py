@@ -220,7 +220,7 @@ class SyncerSpec(SpecModel):
     checkpoint_every_seconds: int = Field(default=30, ge=1, le=86_400)
     """Seconds between checkpoints: the most that a crash of the syncer loses."""
     max_checkpoints: int = Field(default=2, ge=1, le=100)
-    """Checkpoints kept on the volume."""
+    """Checkpoints kept on the volume that share no file with each other, beside the newest one."""
     storage: Storage = Storage()
     """Its volume."""
     tape: Tape = Tape()
