@@ -1,0 +1,123 @@
+"""The experiments of `quality`: one question each, answered by runs on the seed that chooses.
+
+benchmarks/experiments/ has what each was to show, written before its runs. Here is what is run, and what was concluded.
+All of it is data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from support.quality.runs import Setting
+from support.quality.variants import CHOICE_SEED, Rates
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A base and what is held against it."""
+
+    title: str
+    plan: str
+    """Its file in benchmarks/experiments/."""
+    base: Setting
+    tried: tuple[Setting, ...]
+    gate: str
+    """What had to be for a change."""
+    verdict: str
+
+
+def due_of(experiment: Experiment, results: Mapping[Setting, Any]) -> list[Setting]:
+    """Its runs without a result."""
+    return [setting for setting in (experiment.base, *experiment.tried) if setting not in results]
+
+
+def _in_b(variant: str, steps: int, *rates: Rates) -> tuple[Setting, ...]:
+    return tuple(Setting(variant, "B", steps, CHOICE_SEED, one) for one in rates)
+
+
+def _adamw(inner: float, outer: float, momentum: float) -> Rates:
+    """With the outer learning rate as in a manifest."""
+    return Rates(inner, effective=round(outer / (1 - momentum), 9), momentum=momentum)
+
+
+def _muon(inner: float, outer: float, momentum: float) -> Rates:
+    """Beside AdamW's rate of data-parallel training."""
+    return Rates(11.3e-3, inner, round(outer / (1 - momentum), 9), momentum)
+
+
+def _changes(variant: str, rates: Rates, *changes: str) -> tuple[Setting, ...]:
+    return tuple(setting for change in changes for setting in _in_b(f"{variant}_{change}", 1600, rates))
+
+
+_SEARCHED = _adamw(4e-3, 0.5, 0.5)
+_JOINT = _adamw(4e-3, 0.7, 0.6)
+_MUON = _muon(16e-3, 1.0, 0.0)
+_PARALLEL, _PARALLEL_MUON = Rates(8e-3), Rates(11.3e-3, 16e-3)
+
+EXPERIMENTS: Final[Mapping[str, Experiment]] = {
+    "outer_6400": Experiment(
+        "Outer optimizer, 266 merges",
+        "outer_optimizer.md",
+        _in_b("decoupled", 6400, _adamw(2e-3, 0.7, 0.9))[0],
+        _in_b("decoupled", 6400, _SEARCHED, _JOINT, _adamw(2.8e-3, 0.7, 0.8)),
+        "0.3 % below the base",
+        "",
+    ),
+    "joint_adamw": Experiment(
+        "Rates jointly, AdamW, H = 24",
+        "joint_rates.md",
+        _in_b("decoupled", 1600, _SEARCHED)[0],
+        _in_b(
+            "decoupled",
+            1600,
+            _adamw(2.8e-3, 0.5, 0.5),
+            _adamw(5.7e-3, 0.5, 0.5),
+            _JOINT,
+            _adamw(4e-3, 0.7, 0.7),
+            _adamw(2.8e-3, 0.7, 0.6),
+        ),
+        "0.35 % below the base",
+        "",
+    ),
+    "joint_muon_h6": Experiment(
+        "Rates jointly, Muon, H = 6",
+        "joint_rates.md",
+        _in_b("muon_h6", 1600, _MUON)[0],
+        _in_b("muon_h6", 1600, _muon(11.3e-3, 1.0, 0.0)),
+        "0.35 % below the base",
+        "",
+    ),
+    "schedule_adamw": Experiment(
+        "Warm-up, end of the cosine; AdamW, H = 24",
+        "schedules.md",
+        _in_b("decoupled", 1600, _JOINT)[0],
+        _changes("decoupled", _JOINT, "to_zero", "warm"),
+        "0.7 % below the base, no loss in data-parallel training",
+        "",
+    ),
+    "schedule_parallel": Experiment(
+        "The same, data-parallel AdamW",
+        "schedules.md",
+        _in_b("data_parallel", 1600, _PARALLEL)[0],
+        _changes("data_parallel", _PARALLEL, "to_zero"),
+        "none",
+        "",
+    ),
+    "schedule_muon_h6": Experiment(
+        "The same, Muon, H = 6",
+        "schedules.md",
+        _in_b("muon_h6", 1600, _MUON)[0],
+        _changes("muon_h6", _MUON, "to_zero"),
+        "0.7 % below the base, no loss in data-parallel training",
+        "",
+    ),
+    "schedule_parallel_muon": Experiment(
+        "The same, data-parallel Muon",
+        "schedules.md",
+        _in_b("data_parallel_muon", 1600, _PARALLEL_MUON)[0],
+        _changes("data_parallel_muon", _PARALLEL_MUON, "to_zero"),
+        "none",
+        "",
+    ),
+}
+"""By name, as `benchmarks/quality.py --experiment` takes it."""
