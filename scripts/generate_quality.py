@@ -185,7 +185,7 @@ def readme() -> str:
     searched = ", ".join(_range(figures, steps, "decoupled") for steps in README_STEPS)
     default = _range(figures, README_STEPS[-1], "by_default")
     steps = ", ".join(map(str, README_STEPS))
-    what = f"loss at equal tokens after {steps} steps: AdamW, H = 24, rates searched; all as by default, {README_STEPS[-1]}"
+    what = f"loss at equal tokens after {steps} steps: AdamW, H = 24, rates searched; {README_STEPS[-1]}, as by default"
     return ROW.sub(f"| {what} | 0 | {searched}; {default} higher |", old)
 
 

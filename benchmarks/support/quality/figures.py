@@ -191,22 +191,31 @@ def _searches(cells: Sequence[Cell], results: Results, choices: Choices) -> Iter
 
 def _experiment(name: str, experiment: Experiment, results: Results) -> dict[str, Any]:
     """The base and the best of what was tried, and the points themselves."""
-    points = {setting: results[setting] for setting in (experiment.base, *experiment.tried) if setting in results}
-    base = points.get(experiment.base)
-    tried_ones = [setting for setting in points if setting != experiment.base]
-    best = min(tried_ones, key=lambda setting: float(points[setting]["loss"]), default=None)
+    points = [
+        _point(setting, results[setting]) for setting in (experiment.base, *experiment.tried) if setting in results
+    ]
+    base = points[0] if experiment.base in results else None
+    tried_ones = points[1:] if experiment.tried or base is None else _means(base)
+    best = min(tried_ones, key=lambda point: point["loss"], default=None)
     return {
         "name": name,
         "title": experiment.title,
         "plan": experiment.plan,
-        "base": None if base is None else _point(experiment.base, base),
-        "best": None if best is None else _point(best, points[best]),
-        "percent": None if base is None or best is None else 100 * (points[best]["loss"] / base["loss"] - 1),
+        "base": base,
+        "best": best,
+        "percent": None if base is None or best is None else 100 * (best["loss"] / base["loss"] - 1),
         "gate": experiment.gate,
         "verdict": experiment.verdict,
         "runs": len(points),
-        "points": [_point(setting, result) for setting, result in points.items()],
+        "points": points,
     }
+
+
+def _means(point: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**point, "label": f"mean of the last {float(share):.0%}", "loss": loss}
+        for share, loss in point["loss_of_means"].items()
+    ]
 
 
 def _point(setting: Setting, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,7 +202,13 @@ OFFERED: Final = ("decoupled", "muon", "muon_h12", "muon_h6", "muon_h3", "muon_h
 """What a recommendation may be."""
 
 
-CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {}
+CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
+    ("B", 400, "by_default"): Rates(2e-3, effective=1.0, momentum=0.0),
+    ("B", 1600, "by_default"): Rates(2e-3, effective=1.75, momentum=0.6),
+    ("B", 6400, "by_default"): Rates(2e-3, effective=7.0, momentum=0.9),
+    ("B", 1600, "decoupled"): Rates(4e-3, effective=1.75, momentum=0.6),
+    ("B", 6400, "decoupled"): Rates(4e-3, effective=1.0, momentum=0.5),
+}
 """Workload, steps, variant: rates that an experiment has chosen, and those that a manifest without rates gets."""
 
 
@@ -234,8 +240,11 @@ STAGES: Final = (
     Stage("B", 1600, ("data_parallel",), 0),
     Stage("batch 2", 3200, ("data_parallel",), 0),
     Stage("A", 400, ("lock_step", "cuts", "mean", "int4", "int8_down", "muon_h3", "faults_no_token_weights"), 3),
-    Stage("B", 1600, (*MAIN, "muon_h6_thin"), 5, searched=("data_parallel",)),
-    Stage("A", 1600, (*MAIN, "muon_h6_thin"), 5, searched=()),
+    Stage("B", 6400, ("by_default",), 3, searched=()),
+    Stage("B", 1600, ("by_default",), 3, searched=()),
+    Stage("B", 400, ("by_default",), 3, searched=()),
+    Stage("B", 1600, (*MAIN, "muon_h6_thin"), 3, searched=("data_parallel",)),
+    Stage("A", 1600, (*MAIN, "muon_h6_thin"), 3, searched=()),
     Stage("B", 6400, MAIN, 2, searched=()),
     Stage("A", 6400, MAIN, 2, searched=()),
     Stage("nano", 400, MAIN, 1),

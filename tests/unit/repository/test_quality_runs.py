@@ -38,11 +38,11 @@ def test_the_rates_of_the_default_are_those_of_a_manifest_without_any() -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_runs_what_it_lacks_on_the_seed_that_chooses(name: str) -> None:
+def test_an_experiment_runs_what_it_lacks(name: str) -> None:
     experiment = EXPERIMENTS[name]
     due = due_of(experiment, {experiment.base: {}})
     assert due == list(experiment.tried)
-    assert {setting.seed for setting in (experiment.base, *due)} == {CHOICE_SEED}
+    assert {setting.seed for setting in (experiment.base, *due)} == {CHOICE_SEED} or not due
     assert {setting.variant for setting in due} <= VARIANTS.keys()
     assert len({setting.key() for setting in (experiment.base, *due)}) == len(due) + 1
 

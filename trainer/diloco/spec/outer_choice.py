@@ -1,9 +1,9 @@
 """Chooses the outer optimizer of a job from what was measured, and says why.
 
 A job whose manifest leaves ``sync.outerOptimizer`` out gets the one that was best in runs with about as many merges
-(quality.md). Outer momentum needs long intervals and many merges of each fragment; without them it costs loss, up to a fifth. With
-TopK, what waits to be sent takes its place (SparseLoCo, arXiv 2508.15706). The syncer keeps the choice in its
-checkpoints: a pool that is scaled later changes the expected merges, but not the optimizer.
+(quality.md). Outer momentum needs long intervals and many merges of each fragment; without them it costs loss, up to a
+fifth. With TopK, what waits to be sent takes its place (SparseLoCo, arXiv 2508.15706). The syncer keeps the choice in
+its checkpoints: a pool that is scaled later changes the expected merges, but not the optimizer.
 """
 
 from typing import Final, NamedTuple, Self
