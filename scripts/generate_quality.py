@@ -88,7 +88,7 @@ def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
         " | tokens trained; merged | MB up |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
-    for row in figures["rows"]:
+    for row in sorted(figures["rows"], key=lambda row: int(row["steps"])):
         if row["workload"] != workload or (row["variant"] in ASIDE) != aside:
             continue
         difference = next(
