@@ -19,6 +19,7 @@ import torch
 
 from diloco.learner.data.opening import open_task
 from diloco.learner.data.task import JobTask
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.local.time_classes import goodput_of, shares_of
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
@@ -213,6 +214,7 @@ def _decoupled(setting: Setting, task: JobTask) -> dict[str, Any]:
     course = Simulation(job, scenario_of(setting, job.spec.learner_ids), layout, work, last).complete()
     view = course.view
     trainer = work.new_trainer(job.spec.learner_ids[0])
+    assert isinstance(trainer, InnerTrainer)
     return {
         "loss_start": view.evaluations[0].loss,
         "loss": view.evaluations[-1].loss,
