@@ -9,7 +9,7 @@ from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom
 from diloco.syncer.backup.manifest import complete
 from diloco.syncer.prepare import prepare
-from tests.support.backups import Trained, beginning_from
+from tests.support.backups import Moved, Trained, beginning_from
 from tests.support.s3_server import s3_server
 
 pytestmark = pytest.mark.processes
@@ -28,6 +28,10 @@ def test_a_backup_in_a_bucket_is_pruned_and_restored(server: str, tmp_path: Path
     made = [trained.backed_up(float(value), keep=2).name for value in range(3)]
     assert [str(one) for one in complete(store.names())] == made[1:]
     assert sorted(store.names()) == sorted([*made[1:], *(f"{name}.json" for name in made[1:])])
+    moved = Moved()
+    newest = trained.upload(trained.checkpoint(5.0, first=1), moved.go_on)
+    changed = newest.size_bytes - newest.files["00000.safetensors"].size_bytes
+    assert sum(moved) == changed, "the bucket copies what has not changed"
     begins = InitFrom(url="s3://kept/mine", endpoint=server)
     state = prepare(beginning_from(trained.job, begins), tmp_path / "second" / "checkpoints")
     assert float(state.store.current(0).parameters[0]) == 2.0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from tests.support.local_run import LocalRun, write_job
 from tests.support.syncer_process import replayed
 

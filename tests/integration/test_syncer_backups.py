@@ -59,14 +59,14 @@ def test_a_damaged_newest_backup_gives_way_to_the_one_before(tmp_path: Path) -> 
     kept = tmp_path / "kept"
     trained_for_a_while(tmp_path, kept)
     *_, good, newest = complete(open_store(str(kept)).names())
-    with (kept / str(newest) / "parameters.safetensors").open("r+b") as file:
+    with (kept / str(newest) / "00000.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         byte = file.read(1)
         file.seek(-1, 2)
         file.write(bytes([byte[0] ^ 1]))
     job = SmallJob(tmp_path, tokens=10_000_000, init_from=f"{{url: {kept}}}")
     with serving(job, tmp_path / "s") as syncer:
-        assert f"skipped backup {newest}: the digest of parameters.safetensors does not match" in syncer.log
+        assert f"skipped backup {newest}: the digest of 00000.safetensors does not match" in syncer.log
         assert f"restored backup {good}" in syncer.log
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diloco.runtime.process.exits import EXIT_OK
-from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from tests.integration.two_learners import learner, segments
 from tests.support.machine_limits import Filler, small_disk
 from tests.support.syncer_process import SmallJob, SyncerProcess, replayed, serving

@@ -12,7 +12,8 @@ import torch
 
 from diloco.local.launch import free_ports
 from diloco.spec.status.syncer import SyncerStatus
-from diloco.syncer.disk.checkpoint import LoadedCheckpoint, checkpoint_names, load_checkpoint
+from diloco.syncer.disk.checkpoint import LoadedCheckpoint, load_checkpoint
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from tests.integration.two_learners import LEARNERS
 from tests.support.holding_learner import HoldingLearner
 from tests.support.scripted_learner import WAIT_SECONDS

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diloco.runtime.process.exits import EXIT_OK
-from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from tests.integration.two_learners import learner, train_to_the_end
 from tests.support.scripted_learner import WAIT_SECONDS
 from tests.support.syncer_process import SmallJob, SyncerProcess, replayed, serving
@@ -54,13 +54,15 @@ def test_a_corrupt_newest_checkpoint_is_reported_and_the_previous_one_used(tmp_p
         one.begin().train(lambda this: len(this.merged) >= 5)
         syncer.terminate()
     folder = tmp_path / "s" / "checkpoints"
-    *_, good, newest = checkpoint_names(folder)
-    with (folder / newest / "momentum.safetensors").open("r+b") as file:
+    *older, newest = checkpoint_names(folder)
+    damaged = (folder / newest / "00001.safetensors").stat().st_ino
+    good = [name for name in older if (folder / name / "00001.safetensors").stat().st_ino != damaged][-1]
+    with (folder / newest / "00001.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         byte = file.read(1)
         file.seek(-1, 2)
         file.write(bytes([byte[0] ^ 1]))
     with serving(job, tmp_path / "s") as syncer:
-        assert f"{newest}/momentum.safetensors: its digest does not match" in syncer.log
+        assert f"{newest}/00001.safetensors: its digest does not match" in syncer.log
         assert syncer.status().checkpoint.newest == good
         assert syncer.status().phase == "Waiting"

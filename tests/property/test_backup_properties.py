@@ -40,7 +40,7 @@ MANIFEST = BackupManifest(
     epoch=1,
     step=7,
     written_at=1.5,
-    files={"parameters.safetensors": BackupFile(size_bytes=40, sha256="0" * 64)},
+    files={"00000.safetensors": BackupFile(size_bytes=40, sha256="0" * 64)},
 )
 
 

@@ -47,6 +47,15 @@ def beginning_from(job: DiLoCoJob, begins: InitFrom) -> DiLoCoJob:
     return job.model_copy(update={"spec": job.spec.model_copy(update={"init_from": begins})})
 
 
+class Moved(list[int]):
+    """What an upload sends, block by block; nothing stops it."""
+
+    def go_on(self, size: int) -> bool:
+        """Of one block."""
+        self.append(size)
+        return True
+
+
 class Trained:
     """A training whose checkpoints are told apart by the value of all of their parameters.
 
@@ -69,20 +78,20 @@ class Trained:
         name = JobName.of(self.job.metadata)
         self.owner = BackupOwner(name, training, self.beginning.layout, writer or training)
 
-    def checkpoint(self, value: float) -> str:
-        """Write a checkpoint with this value; its name."""
+    def checkpoint(self, value: float, first: int = 0) -> str:
+        """Write a checkpoint with this value in all fragments, or from the ``first`` one on; its name."""
         layout, store, outer = self.beginning.layout, self.beginning.store, self.beginning.outer
-        for fragment in layout.fragments:
+        for fragment in layout.fragments[first:]:
             store.put(fragment.index, 0, torch.full((fragment.numel,), value))
         engine = Engine(EngineOptions.from_job(self.job, layout), 1).snapshot(0.0)
         content = CheckpointContent(self.owner.job.name, layout, 3, store.hold(), engine, outer, "test")
-        return write_checkpoint(self.checkpoints, content)
+        return write_checkpoint(self.checkpoints, content).name
 
     def source(self, name: str, step: int = 0) -> BackupSource:
         """What an upload of this checkpoint takes."""
         folder = self.checkpoints / name
         digests = {file: one.sha256 for file, one in read_checkpoint_manifest(folder).files.items()}
-        return BackupSource(name, tuple(sorted(folder.iterdir())), digests, 3, step)
+        return BackupSource(name, tuple(folder / file for file in ("manifest.json", *digests)), digests, 3, step)
 
     def upload(self, name: str, go_on: Callable[[int], bool] = lambda _: True) -> BackupManifest:
         """Upload this checkpoint."""

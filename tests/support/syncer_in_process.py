@@ -16,7 +16,7 @@ import torch
 from diloco.core.merge.codecs import codec_named
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.options import SyncerOptions
-from diloco.syncer.prepare import prepare
+from diloco.syncer.prepare import prepare, with_first_checkpoint
 from diloco.syncer.syncer import Syncer
 from diloco.wire.errors import RefusedError
 from diloco.wire.messages import (
@@ -53,6 +53,8 @@ async def life_of(
     with SyncerDirectory(folder) as directory:
         start_state = prepare(job.job, directory.checkpoints)
         epoch = directory.begin_epoch()
+        if not start_state.checkpoint:
+            start_state = with_first_checkpoint(job.job, directory, start_state, epoch)
         spoil()
         chosen = replace(SyncerOptions(job.job, folder, threads=1), **options)
         syncer = Syncer(chosen, directory, start_state, epoch, asyncio.get_running_loop().time)

@@ -259,9 +259,8 @@ def test_a_checkpoint_is_exported_while_its_run_goes_on(tmp_path: Path) -> None:
     checkpoints.mkdir(parents=True)
     (tmp_path / "run" / "job.yaml").write_text(named_job("mine", job).model_dump_json(by_alias=True))
     assert execute(["export", str(tmp_path / "run"), "--hf", str(tmp_path / "none")]) == 2
-    name = write_checkpoint(
-        checkpoints, CheckpointContent("mine", layout, 1, store.hold(), {}, OuterChoice.of(job), "test")
-    )
+    content = CheckpointContent("mine", layout, 1, store.hold(), {}, OuterChoice.of(job), "test")
+    name = write_checkpoint(checkpoints, content).name
     for number, place in enumerate((tmp_path / "run", checkpoints / name)):
         assert execute(["export", str(place), "--hf", str(tmp_path / str(number))]) == 0
         assert all(bool((one == 0.25).all()) for one in read(tmp_path / str(number)).parameters())

@@ -30,7 +30,7 @@ def needed(
 
 
 def test_memory_is_counted_by_what_the_job_keeps() -> None:
-    billions = (20, 8, 16, 8, 24)
+    billions = (20, 8, 16, 8, 32)
     device, moments, syncer, checkpoint, disk = (BILLION * one for one in billions)
     host = moments + PINNED
     assert needed() == Memory(device, None, host, syncer + 2 * 200 * 10**6, checkpoint, disk + TAPE_BYTES)
@@ -59,9 +59,9 @@ def test_fsdp_has_what_is_outside_of_blocks_and_two_blocks_whole() -> None:
 
 @pytest.mark.parametrize(
     ("syncer", "checkpoints"),
-    [({"maxCheckpoints": 1}, 3), ({"maxCheckpoints": 5}, 5), ({"backup": {"url": "/kept"}}, 4)],
+    [({"maxCheckpoints": 1}, 4), ({"maxCheckpoints": 5}, 6), ({"backup": {"url": "/kept"}}, 5)],
 )
-def test_the_syncers_disk_holds_one_checkpoint_more_while_it_is_written(
+def test_the_syncers_disk_holds_two_checkpoints_more_while_one_is_written(
     syncer: dict[str, Any], checkpoints: int
 ) -> None:
     assert needed(syncer=syncer).disk_bytes == checkpoints * 8 * BILLION + TAPE_BYTES

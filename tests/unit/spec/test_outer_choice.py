@@ -83,9 +83,8 @@ def test_what_the_manifest_gives_is_taken_at_any_length() -> None:
         ([{"name": "a", "learners": 4, "excludedIndices": [1, 2]}], 20),
         ([{"name": "a", "learners": 4, "minimumLearners": 1}], 10),
         ([{"name": "a", "learners": 1, "batchSize": 8}, {"name": "b", "learners": 2}], 10),
-        ([{"name": "a", "learners": 2, "batchSize": "Auto"}], 20),
     ],
-    ids=["one", "four", "two of four", "elastic: all", "by batch", "as many as fit: all"],
+    ids=["one", "four", "two of four", "elastic: all", "by batch"],
 )
 def test_merges_of_a_fragment_are_the_intervals_of_a_learners_share(pools: list[dict[str, Any]], merges: int) -> None:
     assert expected_merges(job(20, pools=pools)) == merges

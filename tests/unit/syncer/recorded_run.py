@@ -71,6 +71,7 @@ class RecordedRun:
         self.job, self.epoch, self._record = job, epoch, record
         self.engine = Engine(EngineOptions.from_job(job, self.layout), epoch, beginning.engine)
         self.now = 0.0
+        self._saved = beginning.saved
         base = beginning.checkpoint or self.checkpoint()
         header = tape_header(
             job=job.model_dump(mode="json", by_alias=True),
@@ -131,8 +132,9 @@ class RecordedRun:
         snapshot = self.engine.snapshot(self.now)
         name = self.job.metadata.name
         outer, reason = OuterChoice.of(self.job.spec), "the test asks for it"
-        content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, outer, reason)
-        return write_checkpoint(self.directory / "checkpoints", content)
+        content = CheckpointContent(name, self.layout, self.epoch, image, snapshot, outer, reason, base=self._saved)
+        self._saved = write_checkpoint(self.directory / "checkpoints", content)
+        return self._saved.name
 
     def end(self) -> None:
         """The job is over: the model is exported, and the tape ends."""

@@ -16,7 +16,7 @@ from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import LeftOut, Merged, Proved
 from diloco.core.merge.fragment_merge import in_this_thread
 from diloco.core.proof import proof_of
-from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.peers.inbox import PushRefusedError
 from diloco.syncer.reporting.metrics import SyncerMetrics

@@ -12,7 +12,8 @@ from diloco.model import ModelError
 from diloco.model.build import build_model, model_identity
 from diloco.model.fragments import read_fragment
 from diloco.spec import DiLoCoJob
-from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare, recorded_bases
 from diloco.tape.keeper import TapeLimits

@@ -217,7 +217,7 @@ def test_its_pages_say_that_it_writes_the_first_checkpoint(tmp_path: Path, monke
 
 
 def test_the_lock_is_waited_for_while_the_other_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "syncer/checkpoints/000007/parameters.safetensors"
+    file = tmp_path / "syncer/checkpoints/000007/00000.safetensors"
     file.parent.mkdir(parents=True)
     with file.open("wb") as sparse:
         sparse.truncate(20 * 10**9)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from diloco.core.engine.events import Merged
 from diloco.core.merge.member_sizes import NO_PAST
+from diloco.model.tensor_file import write_tensor_file
 from diloco.runtime.files import sha256_bytes
 from diloco.spec import DiLoCoJob
 from diloco.syncer.replay import ReplayError, replay
@@ -86,11 +88,14 @@ def test_every_decision_and_every_merge_comes_out_the_same(tmp_path: Path, sync:
 def test_merges_are_redone_with_what_was_left_over_at_the_checkpoint(run: Path) -> None:
     manifest = run / "checkpoints" / "000002" / "manifest.json"
     plain = json.loads(manifest.read_text())["manifest"]
-    del plain["files"]["residuals.safetensors"]
+    file, of_file = manifest.with_name("00000.safetensors"), plain["files"]["00000.safetensors"]
+    there = {name: values.clone() for name, values in load_file(file).items()}
+    there["residual"].zero_()
+    of_file["sha256"] = write_tensor_file(file, there)
     digest = sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     manifest.write_text(json.dumps({"sha256": digest, "manifest": plain}))
     differs, redone = (str(problem) for problem in reversed(replay(run).problems))
-    assert differs.endswith("residuals.safetensors: fragment 0 at version 2 is not what the replay computes")
+    assert differs.endswith("00000.safetensors: fragment 0 at version 2 is not what the replay computes")
     assert "comes out as" in redone
 
 

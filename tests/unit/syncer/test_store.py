@@ -57,6 +57,17 @@ def test_momentum_is_updated_in_place_unless_a_checkpoint_reads_it() -> None:
     assert merge(store, 0, 6.0).momentum is momentum
 
 
+def test_what_a_checkpoint_does_not_read_is_updated_in_place() -> None:
+    store = filled(residuals=True)
+    store.hold(but={0})
+    kept = [(store.momentum(fragment), store.residual(fragment)) for fragment in (0, 1)]
+    for fragment in (0, 1):
+        merge(store, fragment, 4.0)
+    assert (store.momentum(0), store.residual(0)) == kept[0]
+    assert store.momentum(1) is not kept[1][0]
+    assert store.residual(1) is not kept[1][1]
+
+
 def test_residuals_are_kept_like_momentum_where_updates_are_encoded() -> None:
     store = filled(residuals=True)
     assert torch.equal(store.residual(0), torch.zeros(10))  # type: ignore[arg-type]  # it has one

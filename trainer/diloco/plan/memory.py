@@ -111,5 +111,5 @@ def gathered_bytes(others: int, largest_block: int, bytes_each: int) -> int:
 
 
 def _checkpoints(syncer: SyncerSpec) -> int:
-    """Complete ones, one that is written, and one that a backup reads."""
-    return max(2, syncer.max_checkpoints - 1) + 1 + (syncer.backup is not None)
+    """Those that share no file, the newest, one that is written, and one that a backup reads."""
+    return max(2, syncer.max_checkpoints - 1) + 2 + (syncer.backup is not None)

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from typing import Any, BinaryIO
 from diloco.runtime.json_text import JsonError, parse_json
 
 _READ_BYTES = 1 << 20
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""Errors of ``link`` on a file system that has no hard links, or no more of one file."""
 
 
 class UnusableFileError(ValueError):
@@ -97,6 +100,21 @@ def write_atomically(path: Path, data: bytes | memoryview | str, *, durable: boo
 def write_json_atomically(path: Path, value: object) -> None:
     """``write_atomically`` of ``value`` as indented JSON."""
     write_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def share_file(source: Path, target: Path) -> None:
+    """Give a file that is never written to again a second name; a copy where the file system has no hard links.
+
+    Raises:
+        OSError: it is not there, or could not be copied.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+        fsync(target)
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import fsspec  # type: ignore[import-untyped]
 
-from diloco.runtime.files import fsync, open_regular, write_atomically
+from diloco.runtime.files import fsync, open_regular, share_file, write_atomically
 
 _BLOCK_BYTES: Final = 8 << 20
 _REQUEST_SECONDS: Final = 300
@@ -123,6 +123,24 @@ class ObjectStore:
         if stored != size:
             raise StoreError(f"{self.url}: {name} has {stored} bytes there, not the {size} that were sent")
         return digest.hexdigest()
+
+    def copy(self, source: str, target: str) -> None:
+        """Make a file that is in the folder already its content at another name too; the store itself copies it.
+
+        Raises:
+            StoreError: it could not be copied.
+        """
+        try:
+            if self._local:
+                path = Path(self._path(target))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                share_file(Path(self._path(source)), path)
+                fsync(path.parent)
+            else:
+                self._files.cp_file(self._path(source), self._path(target))
+        except Exception as error:
+            raise self._error(f"{source} cannot be copied", error) from error
 
     def download(self, name: str, path: Path, size_bytes: int) -> str:
         """Copy a file of at most ``size_bytes`` to ``path``; its SHA-256, hexadecimal.

@@ -90,5 +90,5 @@ def expected_merges(spec: JobSpec) -> int:
     the inner steps of one learner.
     """
     training = spec.training
-    sequences = sum(pool.size * pool.largest_batch(training) for pool in spec.pools.values())
+    sequences = sum(pool.size * pool.batch_of(training) for pool in spec.pools.values())
     return training.tokens // (sequences * training.sequence_length * spec.sync.interval)

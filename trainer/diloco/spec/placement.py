@@ -4,8 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from diloco.spec import automatic
-from diloco.spec.automatic import AUTO
 from diloco.spec.backup import Backup
 from diloco.spec.base import BOUND, HOST, HOST_NAME, RATE, SET, MapBy, Size, SpecModel, bytes_in
 from diloco.spec.kube.values import AddressRange, Annotations, ClassName, DnsLabel, ImageName, LabelKey, amount
@@ -18,7 +16,6 @@ HostName = Annotated[str, Field(pattern=HOST_NAME, max_length=253)]
 Host = Annotated[str, Field(pattern=HOST, max_length=253)]
 """A name in DNS, or an address (IPv6 without brackets)."""
 
-BatchSize = Annotated[int | Literal["Auto"], automatic.checked(1, BATCH_LIMIT), automatic.schema(1, BATCH_LIMIT)]
 """Sequences, or Auto."""
 
 ACCELERATOR = "/gpu"
@@ -95,9 +92,8 @@ class Pool(SpecModel):
     topology_key: LabelKey | None = Field(default=None, max_length=317)
     """Label of nodes, such as topology.kubernetes.io/zone: all pods of the pool run where it has the same value.
     Default: anywhere."""
-    batch_size: BatchSize | None = None
-    """Sequences per inner step of a learner. Auto: as many as fit the device's memory, at most ``training.batchSize``,
-    found at the start. Default: ``training.batchSize``."""
+    batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
+    """Sequences per inner step of a learner. Default: ``training.batchSize``."""
     speed: float | None = Field(default=None, ge=0.001, le=1_000_000)
     """Tokens a second of a learner, relative to other pools: with 8 here and 1 there, learners of this pool are 8 times
     as fast. Other pools without it count as 1. Of what a learner reports at most twice that counts. Default: a learner
@@ -148,9 +144,9 @@ class Pool(SpecModel):
         """Number of its learners; the most of them if it is elastic."""
         return self.learners - sum(index < self.learners for index in frozenset(self.excluded_indices))
 
-    def largest_batch(self, training: TrainingSpec) -> int:
-        """Sequences in an inner step of its learners, at most."""
-        return training.batch_size if self.batch_size is None or self.batch_size == AUTO else self.batch_size
+    def batch_of(self, training: TrainingSpec) -> int:
+        """Sequences in an inner step of its learners."""
+        return training.batch_size if self.batch_size is None else self.batch_size
 
     @property
     def elastic(self) -> bool:
@@ -222,7 +218,7 @@ class SyncerSpec(SpecModel):
     checkpoint_every_seconds: int = Field(default=30, ge=1, le=86_400)
     """Seconds between checkpoints: the most that a crash of the syncer loses."""
     max_checkpoints: int = Field(default=2, ge=1, le=100)
-    """Checkpoints kept on the volume."""
+    """Checkpoints kept on the volume that share no file with each other, beside the newest one."""
     storage: Storage = Storage()
     """Its volume."""
     tape: Tape = Tape()

@@ -351,7 +351,7 @@ class TrainingSpec(SpecModel):
     """Sequences in an inner step; a pool may set its own."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
     """Most sequences in a process's forward and backward pass: its share of a batch is made in parts of so many, whose
-    gradients add up. Default: all of it. A pool with ``batchSize: Auto`` needs none: its batch fits whole."""
+    gradients add up. Default: all of it."""
     optimizer: InnerOptimizer = InnerOptimizer()
     """The inner optimizer."""
     precision: Precision = "Auto"

@@ -6,7 +6,6 @@ if the job now says something else of it. It runs before there is an event loop.
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 
 from diloco.core.dealing.dealer import Dealer
 from diloco.core.engine import snapshot
+from diloco.core.engine.engine import Engine
 from diloco.core.engine.options import RULES, EngineOptions
 from diloco.core.engine.snapshot import LaterSnapshotError, SnapshotError
 from diloco.core.fragments import Layout
@@ -35,13 +35,14 @@ from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
     CheckpointManifest,
     LoadedCheckpoint,
-    has_had_checkpoints,
+    SavedCheckpoint,
     layout_without_model,
     load_checkpoint,
     newest_checkpoint,
-    set_aside,
     write_checkpoint,
 )
+from diloco.syncer.disk.checkpoint_names import has_had_checkpoints, set_aside
+from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.store import FragmentStore
@@ -59,8 +60,8 @@ class StartState:
     store: FragmentStore
     engine: dict[str, Any] | None
     """The engine's snapshot; None for a new job."""
-    checkpoint: str
-    """Name of the checkpoint it resumes from; empty for a new job."""
+    saved: SavedCheckpoint | None
+    """The checkpoint that it begins with; None for a new job that has none yet."""
     outer: OuterChoice
     """The outer optimizer: that of the checkpoint, if the job leaves the choice open."""
     bytes_by_region: tuple[RegionBytes, ...] = ()
@@ -72,6 +73,11 @@ class StartState:
     """What was dealt to learners."""
     recovered: RecoveredStatus | None = None
     """What was taken from learners beyond the checkpoint that was on disk; None: nothing was missing there."""
+
+    @property
+    def checkpoint(self) -> str:
+        """Name of the checkpoint that it begins with; empty: there is none yet."""
+        return self.saved.name if self.saved else ""
 
 
 def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
@@ -104,7 +110,7 @@ def prepare(job: DiLoCoJob, checkpoints: Path) -> StartState:
             layout,
             store,
             loaded.manifest.engine,
-            loaded.name,
+            SavedCheckpoint(loaded.name, loaded.manifest),
             OuterChoice.of(job.spec, loaded.manifest.outer),
             loaded.manifest.bytes_by_region,
             loaded.manifest.epoch,
@@ -133,7 +139,7 @@ def _begun(job: DiLoCoJob, checkpoints: Path, without_values: Layout) -> StartSt
         given = initial_parameters(begins, module, layout, checkpoints.with_name(".initial.part"))
     for fragment, parameters in zip(layout.fragments, given, strict=True):
         store.put(fragment.index, 0, parameters)
-    return StartState(layout, store, None, "", OuterChoice.of(job.spec))
+    return StartState(layout, store, None, None, OuterChoice.of(job.spec))
 
 
 def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCheckpoint | None, dict[str, str], str]:
@@ -181,11 +187,8 @@ def empty_store(job: DiLoCoJob, layout: Layout) -> FragmentStore:
 
 def fill_from(store: FragmentStore, checkpoint: LoadedCheckpoint) -> None:
     """Put a checkpoint's tensors into a store, which owns them from then on."""
-    versions = checkpoint.manifest.versions
-    residuals = checkpoint.residuals or (None,) * len(versions)
-    tensors = zip(versions, checkpoint.parameters, checkpoint.momentum, residuals, strict=True)
-    for fragment, (version, parameters, momentum, residual) in enumerate(tensors):
-        store.put(fragment, version, parameters, momentum, residual)
+    for fragment, (version, tensors) in enumerate(zip(checkpoint.manifest.versions, checkpoint.fragments, strict=True)):
+        store.put(fragment, version, *tensors)
     for fragment, usual in enumerate(checkpoint.manifest.usual):
         store.set_usual(fragment, usual)
 
@@ -206,26 +209,42 @@ def recorded_bases(tape: Path) -> frozenset[str]:
     return frozenset(bases)
 
 
-def first_checkpoint(checkpoints: Path, content: Callable[[str], CheckpointContent]) -> str:
-    """Write a new job's first checkpoint; returns its name.
+def with_first_checkpoint(job: DiLoCoJob, directory: SyncerDirectory, state: StartState, epoch: int) -> StartState:
+    """The same state of a new job, with a checkpoint on disk that a restart begins with.
 
     Raises:
         SyncerError: it could not be written.
     """
+    name, layout = job.metadata.name, state.layout
+    engine = Engine(EngineOptions.from_job(job, layout), epoch).snapshot(0.0)
+    content = CheckpointContent(
+        name,
+        layout,
+        epoch,
+        state.store.hold(),
+        engine,
+        state.outer,
+        "the job begins",
+        data=state.data,
+        model=model_identity(job.spec),
+    )
     try:
-        return write_checkpoint(checkpoints, content("the job begins"))
+        directory.dealt.unlink(missing_ok=True)  # of another training
+        return replace(state, saved=write_checkpoint(directory.checkpoints, content))
     except OSError as error:
-        text = f"{checkpoints}: the first checkpoint could not be written ({error.strerror or error})"
+        text = f"{directory.checkpoints}: the first checkpoint could not be written ({error.strerror or error})"
         raise SyncerError(text, EXIT_UNEXPECTED) from error
+    finally:
+        state.store.release()
 
 
-def tape_header(options: SyncerOptions, state: StartState, epoch: int, base: str) -> TapeHeader:
-    """The first line of this start's tape. ``base``: name of the checkpoint that it begins with."""
+def tape_header(options: SyncerOptions, state: StartState, epoch: int) -> TapeHeader:
+    """The first line of this start's tape."""
     return TapeHeader(
         job=state.outer.put_into(options.job).model_dump(mode="json", by_alias=True),
         layout=state.layout.digest,
         epoch=epoch,
-        base_checkpoint=base,
+        base_checkpoint=state.checkpoint,
         record=options.record,
         engine=state.engine or {},
         started_at=time.time(),

@@ -24,7 +24,7 @@ from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
-from diloco.syncer.prepare import prepare
+from diloco.syncer.prepare import prepare, with_first_checkpoint
 from diloco.syncer.recovery.resume import Beginning, recover
 from diloco.syncer.recovery.tape_tail import read_tail
 from diloco.syncer.reporting.pages import on_loop, page_for_people, routes
@@ -61,6 +61,10 @@ def run_syncer(options: SyncerOptions) -> int:
             loading.switch_to("reading from the tape what was merged after the checkpoint")
             tail = read_tail(directory.tape, options.job.metadata.name, start_state)
             epoch = directory.begin_epoch(start_state.epoch)
+            if not start_state.checkpoint:
+                longest = longest_write_seconds(_CHECKPOINT_BYTES * start_state.layout.numel, STALLED_AFTER_SECONDS)
+                loading.switch_to("writing the first checkpoint", longest)
+                start_state = with_first_checkpoint(options.job, directory, start_state, epoch)
             return asyncio.run(_serve(Beginning(options, directory, start_state, epoch, tail), loading, http))
     except SyncerError as error:
         _log.error("%s", error)
@@ -96,9 +100,6 @@ async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
         options, state = await recover(begin, begin.tail, stop, loading)
         if stop.is_set():
             return EXIT_OK
-    if not state.checkpoint:
-        longest = longest_write_seconds(_CHECKPOINT_BYTES * state.layout.numel, STALLED_AFTER_SECONDS)
-        loading.switch_to("writing the first checkpoint", longest)
     syncer = Syncer(options, directory, state, begin.epoch)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(heartbeat.run())

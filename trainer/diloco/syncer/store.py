@@ -6,13 +6,12 @@ are encoded, the one that made the current version is kept with it, and so is th
 treated like momentum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 
 from diloco.core.buffers import bytes_of, recycled
-from diloco.core.finite_check import problem_with
 from diloco.core.fragments import Layout
 from diloco.core.merge.fragment_merge import MergeTarget
 from diloco.core.merge.member_sizes import NO_PAST, UsualSize
@@ -56,7 +55,7 @@ class StoredFragment:
 
 @dataclass(frozen=True, slots=True)
 class StoreImage:
-    """The whole store at one moment, for a checkpoint. Nothing in it changes until it is released."""
+    """The whole store at one moment, for a checkpoint. Nothing that is held of it changes until it is released."""
 
     fragments: tuple[StoredFragment, ...]
     momentum: tuple[torch.Tensor, ...]
@@ -65,6 +64,11 @@ class StoreImage:
     """What the encoding of updates has left over, f32, shape (numel,) each; empty if updates are not encoded."""
     usual: tuple[UsualSize, ...] = ()
     """Of each fragment's outer gradients."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Of each fragment."""
+        return tuple(fragment.version for fragment in self.fragments)
 
     @property
     def size_bytes(self) -> int:
@@ -98,7 +102,7 @@ class FragmentStore:
         """
         self._layout = layout
         self._older_versions = older_versions
-        self._keeps_residuals = residuals
+        self.keeps_residuals = residuals
         self._current: dict[int, StoredFragment] = {}
         self._momentum: dict[int, torch.Tensor] = {}
         self._residuals: dict[int, torch.Tensor] = {}
@@ -123,11 +127,11 @@ class FragmentStore:
 
         If updates are no longer encoded, a residual is added to the parameters: it is part of the model.
         """
-        if residual is not None and not self._keeps_residuals:
+        if residual is not None and not self.keeps_residuals:
             parameters.add_(residual)
         self._current[fragment] = StoredFragment(version, parameters, digest_of(parameters))
         self._momentum[fragment] = torch.zeros_like(parameters) if momentum is None else momentum
-        if self._keeps_residuals:
+        if self.keeps_residuals:
             self._residuals[fragment] = torch.zeros_like(parameters) if residual is None else residual
 
     def current(self, fragment: int) -> StoredFragment:
@@ -183,14 +187,17 @@ class FragmentStore:
         if made.rest is not None:
             self._residuals[fragment] = made.rest
 
-    def hold(self) -> StoreImage:
-        """The store as it is now. No merge may be running: its momentum would be half old, half new."""
+    def hold(self, but: Collection[int] = ()) -> StoreImage:
+        """The store as it is now; of the fragments in ``but``, nobody reads momentum and residual.
+
+        No merge may be running: its momentum would be half old, half new.
+        """
         order = [fragment.index for fragment in self._layout.fragments]
-        self._held = set(order)
+        self._held = set(order).difference(but)
         return StoreImage(
             tuple(self._current[p] for p in order),
             tuple(self._momentum[p] for p in order),
-            tuple(self._residuals[p] for p in order) if self._keeps_residuals else (),
+            tuple(self._residuals[p] for p in order) if self.keeps_residuals else (),
             tuple(self.usual(p) for p in order),
         )
 
@@ -206,9 +213,3 @@ def _like(values: torch.Tensor) -> torch.Tensor:
 def digest_of(tensor: torch.Tensor) -> bytes:
     """The digest of a contiguous host tensor's bytes, as transfers have it."""
     return payload_digest(bytes_of(tensor))
-
-
-def check_values(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Why a job cannot begin with ``tensors``, by fragment, f32, flat; None if it can."""
-    problems = (f"fragment {index}: {why}" for index, one in enumerate(tensors) if (why := problem_with(one)))
-    return next(problems, None)

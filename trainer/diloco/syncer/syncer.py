@@ -42,7 +42,7 @@ from diloco.syncer.peers.link_terms import terms_of
 from diloco.syncer.peers.link_watch import LinkWatch
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
-from diloco.syncer.prepare import StartState, first_checkpoint, recorded_bases, tape_header
+from diloco.syncer.prepare import StartState, recorded_bases, tape_header
 from diloco.syncer.reporting.curves import CurveFile
 from diloco.syncer.reporting.decisions import PART_BYTES
 from diloco.syncer.reporting.metrics import SyncerMetrics
@@ -69,12 +69,9 @@ class Syncer:
         epoch: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Build the parts, and make sure that there is a checkpoint to fall back to.
-
-        ``clock`` returns seconds and never goes back.
+        """Build the parts. ``start_state`` has a checkpoint; ``clock`` returns seconds and never goes back.
 
         Raises:
-            SyncerError: the first checkpoint could not be written.
             SnapshotError: the checkpoint's snapshot does not belong to this job.
         """
         self.job = options.job.metadata.name
@@ -108,7 +105,7 @@ class Syncer:
             self._pools,
             directory.dealt,
             start_state.data,
-            anew=not start_state.checkpoint or bool(start_state.training),
+            anew=bool(start_state.training),
         )
         self._checkpointer = Checkpointer(
             directory.checkpoints,
@@ -120,14 +117,13 @@ class Syncer:
             metrics=self.metrics,
             clock=clock,
         )
-        base = start_state.checkpoint or first_checkpoint(directory.checkpoints, partial(self._content, self._now()))
-        self._store.release()
-        self._checkpointer.newest = base
+        assert start_state.saved is not None, "there is nothing to fall back to"
+        self._checkpointer.begin_with(start_state.saved)
         protected = recorded_bases(directory.tape)
-        self._checkpointer.protected = protected | {base} if options.record else protected
+        self._checkpointer.protected = protected | {start_state.checkpoint} if options.record else protected
         self._backups = backups_of(options.job, directory, self._layout, self._checkpointer, clock)
         tape, limits = directory.tape, TapeLimits.of_size(spec.syncer.tape_bytes, keep_all=options.record)
-        header = tape_header(options, start_state, epoch, base)
+        header = tape_header(options, start_state, epoch)
         self._tape = TapeWriter(tape, header, limits, self._engine.image, TapeKeeper(tape, limits))
         self._engine_loop = EngineLoop(self._engine, self._tape, self._now)
         self._files = FollowedFiles(options, epoch, self._checks, self._engine_loop.post, self._planned)
@@ -288,15 +284,14 @@ class Syncer:
 
     def _capture(self, reason: str) -> CheckpointContent:
         self._events_at_checkpoint = self._engine_loop.events
-        return self._content(self._shown_at(), reason)
-
-    def _content(self, now: float, reason: str) -> CheckpointContent:
-        engine = self._engine.snapshot(now)
-        assert tuple(engine["versions"]) == self._store.versions, "engine and store are at different versions"
-        image = self._store.hold()
+        engine, base = self._engine.snapshot(self._shown_at()), self._checkpointer.base
+        versions = self._store.versions
+        assert tuple(engine["versions"]) == versions, "engine and store are at different versions"
+        residuals = self._store.keeps_residuals
+        image = self._store.hold(base.same(versions, residuals=residuals) if base else ())
         epoch, outer, moved = int(self.epoch), self._outer, self.traffic.read()
         dealt, model = self._dealing.dealer.state(), model_identity(self._options.job.spec)
-        return CheckpointContent(self.job, self._layout, epoch, image, engine, outer, reason, moved, dealt, model)
+        return CheckpointContent(self.job, self._layout, epoch, image, engine, outer, reason, moved, dealt, model, base)
 
     def _finish(self, action: Finish) -> None:
         self._end.begin(action, self._export_now())

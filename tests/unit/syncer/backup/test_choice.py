@@ -53,7 +53,7 @@ def test_a_restored_job_is_restored_again(tmp_path: Path) -> None:
     second = Trained(tmp_path / "second", writer="e" * 16).backed_up(2.0, step=900)
     assert value_of(begun(job_of(), tmp_path)) == 2.0
     shutil.rmtree(tmp_path / "begun")
-    (tmp_path / "kept" / second.name / "momentum.safetensors").unlink()
+    (tmp_path / "kept" / second.name / "00001.safetensors").unlink()
     assert value_of(begun(job_of(), tmp_path)) == 1.0
 
 
@@ -78,7 +78,7 @@ def test_steps_of_another_model_are_not_compared(tmp_path: Path) -> None:
 def test_a_damaged_training_does_not_give_way_to_another(tmp_path: Path) -> None:
     Trained(tmp_path / "left").backed_up(1.0, step=4)
     newest = Trained(tmp_path / "anew", training=ANEW).backed_up(2.0, step=900)
-    (tmp_path / "kept" / newest.name / "momentum.safetensors").unlink()
+    (tmp_path / "kept" / newest.name / "00001.safetensors").unlink()
     told = f"of a checkpoint of training {ANEW}; use the name of another backup .spec.initFrom.backup., or another"
     with pytest.raises(SyncerError, match=told):
         begun(job_of(), tmp_path)

@@ -146,7 +146,7 @@ def test_unfinished_uploads_of_another_directory_stay(trained: Trained, tmp_path
     of_original, of_clone = begun.format(TRAINING, "0" * 8), begun.format(TRAINING, "eeee0000")
     of_other = begun.format(ANEW, "0" * 8)
     for part in (of_original, of_clone, of_other):
-        trained.store.write(f"{part}/parameters.safetensors", b"half")
+        trained.store.write(f"{part}/00000.safetensors", b"half")
     copy = clone(tmp_path / "clone")
     made = copy.backed_up(1.0).name
     assert set(trained.store.names()) == {of_original, of_other, made, f"{made}.json"}

@@ -15,11 +15,11 @@ from diloco.spec.backup import InitFrom
 from diloco.syncer.backup import restore
 from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName, _digest, complete, write_manifest
 from diloco.syncer.backup.ownership import JobName
-from diloco.syncer.disk.checkpoint import OtherModelError
+from diloco.syncer.disk.checkpoint import OtherModelError, load_checkpoint
 from diloco.syncer.disk.exporter import export
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.prepare import StartState, prepare
-from tests.support.backups import Trained, beginning_from, job_of, value_of
+from tests.support.backups import Moved, Trained, beginning_from, job_of, value_of
 from tests.support.damage import cut, flip
 
 
@@ -68,6 +68,56 @@ def test_the_same_checkpoint_is_not_uploaded_twice(trained: Trained) -> None:
     assert again == first
 
 
+def in_memory(root: str) -> ObjectStore:
+    return ObjectStore("memory://kept", fsspec.filesystem("memory", skip_instance_cache=True), f"/{root}")
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+def test_of_an_unchanged_fragment_nothing_is_sent_again(trained: Trained, tmp_path: Path, *, bucket: bool) -> None:
+    if bucket:
+        trained.store = in_memory(tmp_path.name)
+    earlier = trained.backed_up(1.0).name
+    changed, moved = len(trained.beginning.layout.fragments) - 1, Moved()
+    name = trained.checkpoint(2.0, first=changed)
+    made = trained.upload(name, moved.go_on)
+    sent = [file.size_bytes for file in (made.files[f"{changed:05d}.safetensors"], made.files["manifest.json"])]
+    assert sorted(size for size in moved if size) == sorted(sent)
+    for old in (f"{earlier}.json", earlier):
+        trained.store.delete(old)
+    begins, target = InitFrom(url="/anything"), tmp_path / "r"
+    found = restore.restore(begins, JobName("made"), trained.beginning.layout, target, lambda *_: trained.store)
+    assert next(found)[0] == name
+    back = load_checkpoint(target, name, trained.beginning.layout, "made")
+    assert [float(one.parameters[0]) for one in back.fragments] == [1.0] * changed + [2.0]
+
+
+def test_what_the_store_cannot_copy_is_sent(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained.backed_up(1.0)
+
+    def refused(*_: object) -> None:
+        raise StoreError("it copies nothing larger than 5 GB")
+
+    monkeypatch.setattr(ObjectStore, "copy", refused)
+    moved = Moved()
+    made = trained.upload(trained.checkpoint(2.0, first=1), moved.go_on)
+    assert sum(moved) == made.size_bytes
+
+
+def test_a_stop_between_two_copies_ends_the_upload(trained: Trained) -> None:
+    trained.backed_up(1.0)
+    name, copied = trained.checkpoint(1.0), 0
+
+    def go_on(moved: int) -> bool:
+        nonlocal copied
+        copied += not moved
+        return copied < 3
+
+    (trained.checkpoints / name / "manifest.json").touch()
+    with pytest.raises(StoppedError):
+        trained.upload(name, go_on)
+    assert len(trained.kept) == 1
+
+
 def test_another_checkpoint_of_the_same_number_is_uploaded(trained: Trained, tmp_path: Path) -> None:
     """As after the volume was set back to an older copy."""
     trained.backed_up(1.0)
@@ -88,18 +138,16 @@ def test_an_upload_that_breaks_off_is_no_backup(trained: Trained, tmp_path: Path
 
 def test_a_checkpoint_that_is_damaged_on_disk_is_no_backup(trained: Trained) -> None:
     name = trained.checkpoint(1.0)
-    with (trained.checkpoints / name / "momentum.safetensors").open("r+b") as file:
+    with (trained.checkpoints / name / "00001.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
-    with pytest.raises(BackupError, match=r"momentum\.safetensors: its digest does not match"):
+    with pytest.raises(BackupError, match=r"00001\.safetensors: its digest does not match"):
         trained.upload(name)
     assert complete(trained.store.names()) == []
 
 
 @pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
-@pytest.mark.parametrize(
-    "file", ["{}/parameters.safetensors", "{}/momentum.safetensors", "{}/manifest.json", "{}.json"]
-)
+@pytest.mark.parametrize("file", ["{}/00000.safetensors", "{}/00001.safetensors", "{}/manifest.json", "{}.json"])
 def test_a_damaged_backup_is_passed_over_for_the_one_before(
     trained: Trained, tmp_path: Path, damage: Callable[[Path], object], file: str
 ) -> None:
@@ -114,7 +162,7 @@ def test_without_a_usable_backup_the_job_does_not_begin_from_zero(trained: Train
     with pytest.raises(SyncerError, match=r"has no complete and undamaged backup of a checkpoint; use another folder"):
         restored(trained, tmp_path)
     only = trained.backed_up(1.0)
-    flip(tmp_path / "kept" / only.name / "parameters.safetensors")
+    flip(tmp_path / "kept" / only.name / "00000.safetensors")
     with pytest.raises(SyncerError, match=r"spec.initFrom.url: .* has no complete and undamaged backup"):
         restored(trained, tmp_path)
     with pytest.raises(SyncerError, match="has no undamaged backup other"):
@@ -129,13 +177,13 @@ def test_a_backup_of_another_model_is_refused(trained: Trained, tmp_path: Path) 
 
 
 def with_too_large_a_file(made: BackupManifest) -> bytes:
-    huge = made.files["parameters.safetensors"].model_copy(update={"size_bytes": 2**50})
-    return write_manifest(made.model_copy(update={"files": {**made.files, "parameters.safetensors": huge}}))
+    huge = made.files["00000.safetensors"].model_copy(update={"size_bytes": 2**50})
+    return write_manifest(made.model_copy(update={"files": {**made.files, "00000.safetensors": huge}}))
 
 
 def with_a_name_outside_the_folder(made: BackupManifest) -> bytes:
     plain = json.loads(write_manifest(made))["manifest"]
-    plain["files"]["../../out"] = plain["files"].pop("momentum.safetensors")
+    plain["files"]["../../out"] = plain["files"].pop("00001.safetensors")
     return json.dumps({"sha256": _digest(plain), "manifest": plain}).encode()
 
 
@@ -146,7 +194,7 @@ def of_another_training_than_its_name(made: BackupManifest) -> bytes:
 @pytest.mark.parametrize(
     ("forge", "said"),
     [
-        (with_too_large_a_file, f"parameters.safetensors has {2**50} bytes; with this job's model at most"),
+        (with_too_large_a_file, f"00000.safetensors has {2**50} bytes; with this job's model at most"),
         (with_a_name_outside_the_folder, ""),
         (of_another_training_than_its_name, ""),
     ],
@@ -221,8 +269,7 @@ def test_an_exported_model_that_cannot_be_trained_on_is_refused(trained: Trained
 
 
 def test_an_object_store_without_folders_works_alike(trained: Trained, tmp_path: Path) -> None:
-    files = fsspec.filesystem("memory", skip_instance_cache=True)
-    store = trained.store = ObjectStore("memory://kept", files, f"/{tmp_path.name}")
+    store = trained.store = in_memory(tmp_path.name)
     made = [trained.backed_up(float(value), keep=2) for value in range(3)]
     assert trained.kept == [one.name for one in made[1:]]
     begins = InitFrom(url="/anything")

@@ -19,13 +19,12 @@ from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
     CheckpointManifest,
     LoadedCheckpoint,
-    checkpoint_names,
+    SavedCheckpoint,
     load_checkpoint,
     newest_checkpoint,
-    prune_checkpoints,
-    set_aside,
     write_checkpoint,
 )
+from diloco.syncer.disk.checkpoint_names import checkpoint_names, prune_checkpoints, set_aside
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore
 from tests.support.damage import DAMAGES
@@ -43,15 +42,23 @@ OUTER = OuterChoice(optimizer=DILOCO, reason="it lasts")
 
 
 def content(
-    version: int = 3, layout: Layout = LAYOUT, job: str = "small", *, residuals: bool = False
+    version: int = 3,
+    layout: Layout = LAYOUT,
+    job: str = "small",
+    *,
+    residuals: bool = False,
+    base: SavedCheckpoint | None = None,
+    newer: int = 0,
 ) -> CheckpointContent:
+    """What a checkpoint is made of; the last fragment is by ``newer`` versions ahead of the first one."""
     store = FragmentStore(layout, residuals=residuals)
     for fragment in layout.fragments:
-        values = torch.arange(fragment.numel, dtype=torch.float32) + version
-        store.put(fragment.index, version, values, values / 3, values / 7 if residuals else None)
+        made = version + newer * fragment.index
+        values = torch.arange(fragment.numel, dtype=torch.float32) + made
+        store.put(fragment.index, made, values, values / 3, values / 7 if residuals else None)
         store.set_usual(fragment.index, UsualSize(version, 0.5, (0.25, 0.75)))
     engine = {"losses": {"a": math.nan, "b": [math.inf, -math.inf]}, "n": 1}
-    return CheckpointContent(job, layout, 2, store.hold(), engine, OUTER, "a test", MOVED)
+    return CheckpointContent(job, layout, 2, store.hold(), engine, OUTER, "a test", MOVED, base=base)
 
 
 def newest(
@@ -61,7 +68,7 @@ def newest(
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
-    name = write_checkpoint(tmp_path, content())
+    name = write_checkpoint(tmp_path, content()).name
     loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert not broken
@@ -72,7 +79,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     image = content().image
     for index, fragment in enumerate(image.fragments):
         assert torch.equal(loaded.parameters[index], fragment.parameters)
-        assert torch.equal(loaded.momentum[index], image.momentum[index])
+        assert torch.equal(loaded.fragments[index].momentum, image.momentum[index])
 
 
 @pytest.mark.parametrize(
@@ -104,11 +111,55 @@ def test_one_that_lies_about_its_layout_is_passed_over(tmp_path: Path, changes: 
 
 
 def test_residuals_come_back_as_they_were(tmp_path: Path) -> None:
-    first, second = write_checkpoint(tmp_path, content()), write_checkpoint(tmp_path, content(residuals=True))
-    without, residuals = (load_checkpoint(tmp_path, name, LAYOUT, "small") for name in (first, second))
-    assert without.residuals == ()
+    first = write_checkpoint(tmp_path, content())
+    second = write_checkpoint(tmp_path, content(residuals=True, base=first))
+    without, residuals = (load_checkpoint(tmp_path, one.name, LAYOUT, "small") for one in (first, second))
+    assert all(one.residual is None for one in without.fragments)
     for index, residual in enumerate(content(residuals=True).image.residuals):
-        assert torch.equal(residuals.residuals[index], residual)
+        found = residuals.fragments[index].residual
+        assert found is not None
+        assert torch.equal(found, residual)
+
+
+def files_of(checkpoint: Path) -> list[int]:
+    """Which files it has on the disk, whatever their names."""
+    return [path.stat().st_ino for path in sorted(checkpoint.glob("*.safetensors"))]
+
+
+def test_what_has_not_changed_is_shared_and_what_has_is_written(tmp_path: Path) -> None:
+    first = write_checkpoint(tmp_path, content())
+    changed = content(newer=2, base=first)
+    changed.image.momentum[0].fill_(math.nan)  # a merge may write to what is not held
+    second = write_checkpoint(tmp_path, changed)
+    before, after = (files_of(tmp_path / one.name) for one in (first, second))
+    assert [ours == theirs for ours, theirs in zip(before, after, strict=True)] == [True, False]
+    prune_checkpoints(tmp_path, 1, frozenset({first.name}))
+    shutil.rmtree(tmp_path / first.name)
+    loaded, broken = newest(tmp_path)
+    assert loaded is not None
+    assert not broken
+    assert loaded.manifest.versions == (3, 5)
+    for fragment, tensors in enumerate(loaded.fragments):
+        assert tensors.momentum[0] == loaded.manifest.versions[fragment] / 3
+
+
+def test_a_disk_without_hard_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "it has no hard links")
+
+    monkeypatch.setattr(os, "link", refused)
+    first = write_checkpoint(tmp_path, content())
+    second = write_checkpoint(tmp_path, content(base=first))
+    assert set(files_of(tmp_path / first.name)).isdisjoint(files_of(tmp_path / second.name))
+    assert load_checkpoint(tmp_path, second.name, LAYOUT, "small").manifest.versions == (3, 3)
+
+
+def test_a_base_that_somebody_deleted_is_no_checkpoint(tmp_path: Path) -> None:
+    first, second = (write_checkpoint(tmp_path, content()) for _ in range(2))
+    shutil.rmtree(tmp_path / second.name)
+    with pytest.raises(FileNotFoundError):
+        write_checkpoint(tmp_path, content(base=second))
+    assert [path.name for path in tmp_path.iterdir()] == [first.name]
 
 
 def resealed(path: Path, **changes: object) -> None:
@@ -121,7 +172,7 @@ def resealed(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize("epoch", [-1, 1 << 43])
 def test_a_checkpoint_of_an_epoch_that_no_message_can_hold_is_passed_over(tmp_path: Path, epoch: int) -> None:
     write_checkpoint(tmp_path, content(3))
-    resealed(tmp_path / write_checkpoint(tmp_path, content(4)) / "manifest.json", epoch=epoch)
+    resealed(tmp_path / write_checkpoint(tmp_path, content(4)).name / "manifest.json", epoch=epoch)
     loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)
@@ -130,7 +181,7 @@ def test_a_checkpoint_of_an_epoch_that_no_message_can_hold_is_passed_over(tmp_pa
 
 def test_a_checkpoint_of_a_later_version_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, content())
-    resealed(tmp_path / write_checkpoint(tmp_path, content()) / "manifest.json", format=3, new="field")
+    resealed(tmp_path / write_checkpoint(tmp_path, content()).name / "manifest.json", format=3, new="field")
     with pytest.raises(SyncerError, match="format is 3; this version of diloco reads 1; use the") as refused:
         newest(tmp_path)
     assert "\n" not in str(refused.value)
@@ -141,15 +192,13 @@ def made_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize(
-    "file", ["manifest.json", "parameters.safetensors", "momentum.safetensors", "residuals.safetensors"]
-)
+@pytest.mark.parametrize("file", ["manifest.json", "00000.safetensors", "00001.safetensors"])
 @pytest.mark.parametrize("damage", [*DAMAGES.values(), made_a_pipe], ids=[*DAMAGES, "a pipe"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
     tmp_path: Path, file: str, damage: Callable[[Path], object]
 ) -> None:
     write_checkpoint(tmp_path, content(3, residuals=True))
-    path = tmp_path / write_checkpoint(tmp_path, content(4, residuals=True)) / file
+    path = tmp_path / write_checkpoint(tmp_path, content(4, residuals=True)).name / file
     damage(path)
     loaded, broken = newest(tmp_path)
     assert loaded is not None
@@ -158,21 +207,21 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, 1e30])
-@pytest.mark.parametrize("file", ["parameters", "momentum", "residuals"])
-def test_one_that_cannot_be_trained_on_gives_way_to_the_one_before(tmp_path: Path, file: str, value: float) -> None:
+@pytest.mark.parametrize("name", ["parameters", "momentum", "residual"])
+def test_one_that_cannot_be_trained_on_gives_way_to_the_one_before(tmp_path: Path, name: str, value: float) -> None:
     write_checkpoint(tmp_path, content(3, residuals=True))
     spoilt = content(4, residuals=True)
     of_fragment = {
         "parameters": spoilt.image.fragments[1].parameters,
         "momentum": spoilt.image.momentum[1],
-        "residuals": spoilt.image.residuals[1],
+        "residual": spoilt.image.residuals[1],
     }
-    of_fragment[file][7] = value
-    path = tmp_path / write_checkpoint(tmp_path, spoilt) / f"{file}.safetensors"
+    of_fragment[name][7] = value
+    path = tmp_path / write_checkpoint(tmp_path, spoilt).name / "00001.safetensors"
     loaded, broken = newest(tmp_path)
     assert loaded is not None
     assert loaded.manifest.versions == (3, 3)
-    assert broken["000002"].startswith(f"{path}: fragment 1: its values go from ")
+    assert broken["000002"].startswith(f"{path}: {name}: its values go from ")
 
 
 def test_a_checkpoint_of_another_model_or_job_names_both(tmp_path: Path) -> None:
@@ -200,7 +249,7 @@ def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path: Path, 
 
 def test_leftovers_of_a_killed_writer_are_no_checkpoint_and_go(tmp_path: Path) -> None:
     (tmp_path / ".000007.part").mkdir()
-    (tmp_path / ".000007.part" / "parameters.safetensors").write_bytes(b"half")
+    (tmp_path / ".000007.part" / "00000.safetensors").write_bytes(b"half")
     assert checkpoint_names(tmp_path) == []
     write_checkpoint(tmp_path, content())
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
@@ -213,16 +262,35 @@ def test_of_all_but_the_newest_and_those_spared_nothing_is_left(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000002", "000005", "000006"]
 
 
+def test_one_that_shares_no_file_with_the_newest_is_kept(tmp_path: Path) -> None:
+    """Six fragments are merged in turn, with a checkpoint after each merge: whatever is damaged, one is whole."""
+    layout, saved = layout_of(*[100] * 6), None
+    store = FragmentStore(layout)
+    for fragment in range(6):
+        store.put(fragment, 0, torch.zeros(100))
+    for turn in range(20):
+        store.put(turn % 6, turn + 1, torch.full((100,), float(turn)))
+        saved = write_checkpoint(
+            tmp_path, CheckpointContent("small", layout, 2, store.hold(), {}, OUTER, "", base=saved)
+        )
+        prune_checkpoints(tmp_path, 2, frozenset())
+        names = checkpoint_names(tmp_path)
+        assert names[-1] == saved.name
+        assert len(names) <= 3
+        if turn >= 6:
+            assert set(files_of(tmp_path / names[0])).isdisjoint(files_of(tmp_path / names[-1]))
+
+
 def test_the_number_of_a_broken_one_is_not_given_again(tmp_path: Path) -> None:
     for version in range(3):
         write_checkpoint(tmp_path, content(version))
     set_aside(tmp_path, ["000003"])
     set_aside(tmp_path, ["000002"])
-    assert write_checkpoint(tmp_path, content()) == "000004"
+    assert write_checkpoint(tmp_path, content()).name == "000004"
     assert (tmp_path / "000003.broken").is_dir()
     (tmp_path / "000004").rename(tmp_path / "000004.broken")
     set_aside(tmp_path, ["000001"])
-    assert write_checkpoint(tmp_path, content()) == "000005"
+    assert write_checkpoint(tmp_path, content()).name == "000005"
 
 
 def test_checkpoints_are_ordered_by_number_however_many_digits_it_has(tmp_path: Path) -> None:
@@ -230,7 +298,7 @@ def test_checkpoints_are_ordered_by_number_however_many_digits_it_has(tmp_path: 
         (tmp_path / name).mkdir()
     (tmp_path / "12345").mkdir()
     assert checkpoint_names(tmp_path) == ["999998", "999999", "1000000"]
-    assert write_checkpoint(tmp_path, content()) == "1000001"
+    assert write_checkpoint(tmp_path, content()).name == "1000001"
     prune_checkpoints(tmp_path, 1, frozenset())
     assert checkpoint_names(tmp_path) == ["1000001"]
 
@@ -238,18 +306,25 @@ def test_checkpoints_are_ordered_by_number_however_many_digits_it_has(tmp_path: 
 def test_a_checkpoint_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "syncer" / "checkpoints"
     done = watch_disk(monkeypatch)
-    write_checkpoint(folder, content())
-    tensors = [("forced", "parameters.safetensors"), ("forced", "momentum.safetensors")]
+    first = write_checkpoint(folder, content())
+    ends = [("forced", "manifest.json"), ("forced", ".")]
     assert [(what, name) for what, name, _ in done] == [
-        *tensors,
-        ("forced", "manifest.json"),
-        ("forced", "."),
+        ("forced", "00000.safetensors"),
+        ("forced", "00001.safetensors"),
+        *ends,
         ("named", "000001"),
         ("forced", "checkpoints"),
     ]
     assert [content for _, _, content in done[:3]] == [
-        (folder / "000001" / name).read_bytes()
-        for name in ("parameters.safetensors", "momentum.safetensors", "manifest.json")
+        (folder / "000001" / name).read_bytes() for name in ("00000.safetensors", "00001.safetensors", "manifest.json")
+    ]
+    done.clear()
+    write_checkpoint(folder, content(newer=1, base=first))
+    assert [(what, name) for what, name, _ in done] == [
+        ("forced", "00001.safetensors"),
+        *ends,
+        ("named", "000002"),
+        ("forced", "checkpoints"),
     ]
 
 
@@ -284,7 +359,7 @@ def test_of_those_set_aside_before_the_ones_below_the_highest_go(tmp_path: Path)
 def test_what_cannot_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (".000009.part", "000001.broken"):
         (tmp_path / name).write_text("no folder")
-    name = write_checkpoint(tmp_path, content())
+    name = write_checkpoint(tmp_path, content()).name
     set_aside(tmp_path, [name])
     assert name == "000002"
     assert (tmp_path / "000002.broken").is_dir()

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from prometheus_client import generate_latest
 
 from diloco.core.fragments import TensorSpec, partition
 from diloco.spec.outer_choice import DILOCO, OuterChoice
-from diloco.syncer.disk.checkpoint import CheckpointContent, checkpoint_names, load_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, SavedCheckpoint, load_checkpoint, write_checkpoint
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
@@ -36,6 +38,10 @@ class Disk:
         self.store = FragmentStore(LAYOUT)
         self.store.put(0, 0, torch.zeros(10))
 
+        self.trains = True
+        """Its fragment has changed before each capture."""
+        self.base: Callable[[], SavedCheckpoint | None] = lambda: None
+
     @property
     def names(self) -> list[str]:
         return checkpoint_names(self.folder)
@@ -47,7 +53,7 @@ class Disk:
     @asynccontextmanager
     async def checkpointer(self, keep: int = 2) -> AsyncIterator[Checkpointer]:
         with ThreadPoolExecutor(1) as threads:
-            yield Checkpointer(
+            made = Checkpointer(
                 self.folder,
                 keep,
                 threads,
@@ -57,12 +63,18 @@ class Disk:
                 metrics=self.metrics,
                 clock=asyncio.get_running_loop().time,
             )
+            self.base = lambda: made.base
+            yield made
 
     def reason(self, name: str) -> str:
         return load_checkpoint(self.folder, name, LAYOUT, "small").manifest.reason
 
     def _capture(self, reason: str) -> CheckpointContent:
-        return CheckpointContent("small", LAYOUT, 1, self.store.hold(), dict(self.engine), OUTER, reason)
+        if self.trains:
+            self.store.put(0, self.store.versions[0] + 1, torch.zeros(10))
+        return CheckpointContent(
+            "small", LAYOUT, 1, self.store.hold(), dict(self.engine), OUTER, reason, base=self.base()
+        )
 
     def _check(self, content: CheckpointContent) -> None:
         if not content.engine["readable"]:
@@ -98,13 +110,13 @@ async def test_the_status_says_how_old_the_newest_one_is(disk: Disk) -> None:
         assert not checkpointer.busy
         before = checkpointer.status
         assert (before.newest, before.age_seconds, before.failures, before.problem) == ("", None, 0, "")
-        checkpointer.newest = "000000"
+        checkpointer.begin_with(write_checkpoint(disk.folder, disk._capture("it begins")))
         await asyncio.sleep(3.0)
         assert checkpointer.status.age_seconds == 3.0, "of one that was there: since this process began"
         await write(checkpointer)
         await asyncio.sleep(7.0)
         after = checkpointer.status
-        assert (after.newest, after.age_seconds, after.failures, after.problem) == ("000001", 7.0, 0, "")
+        assert (after.newest, after.age_seconds, after.failures, after.problem) == ("000002", 7.0, 0, "")
 
 
 async def test_each_is_counted_with_the_time_that_it_took(disk: Disk) -> None:
@@ -163,6 +175,18 @@ async def test_a_failed_write_is_told_until_one_succeeds(disk: Disk, caplog: pyt
     assert "training continues, and the next checkpoint is tried when it is due" in caplog.text
 
 
+async def test_after_the_newest_is_deleted_the_next_is_written_whole(disk: Disk) -> None:
+    disk.trains = False
+    async with disk.checkpointer() as checkpointer:
+        await write(checkpointer, 2)
+        shutil.rmtree(disk.folder / "000002")
+        await write(checkpointer)
+        assert checkpointer.status.failures == 1
+        await write(checkpointer)
+        assert checkpointer.status.problem == ""
+    assert disk.reason(disk.names[-1]) == "a test"
+
+
 async def test_an_error_that_nobody_foresaw_is_told_as_it_is(disk: Disk) -> None:
     async with disk.checkpointer() as checkpointer:
         disk.engine.clear()
@@ -200,7 +224,7 @@ async def test_a_last_one_that_does_not_end_is_given_up_after_two_minutes(
 async def test_a_restart_gives_the_last_one_as_long_as_the_one_on_disk_needs(disk: Disk) -> None:
     found = disk.folder / "000001"
     found.mkdir(parents=True)
-    with (found / "parameters.safetensors").open("wb") as file:
+    with (found / "00000.safetensors").open("wb") as file:
         file.truncate(10_000_000_000)
     async with disk.checkpointer() as checkpointer:
         checkpointer.merge_begins()

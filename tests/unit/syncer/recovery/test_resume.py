@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from diloco.spec.status.syncer import RecoveredStatus
-from diloco.syncer.disk.checkpoint import checkpoint_names
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.prepare import StartState, prepare

@@ -70,7 +70,8 @@ def _found(what: str, flags: ClusterFlags, context: typer.Context) -> DataStatus
             raise
     # Its syncer does not answer: the newest checkpoint says it.
     from diloco.core.dealing.dealer import Dealer
-    from diloco.syncer.disk.checkpoint import checkpoint_names, read_checkpoint_manifest
+    from diloco.syncer.disk.checkpoint import read_checkpoint_manifest
+    from diloco.syncer.disk.checkpoint_names import checkpoint_names
     from diloco.syncer.peers.dealing import read_record
 
     syncer = Path(where.where) / "syncer"

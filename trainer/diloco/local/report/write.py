@@ -18,7 +18,8 @@ from diloco.model.build import layout_of_job
 from diloco.runtime.files import UnusableFileError, write_atomically, write_json_atomically
 from diloco.runtime.journal import read_journal
 from diloco.spec import DiLoCoJob, JobSpec
-from diloco.syncer.disk.checkpoint import checkpoint_names, read_checkpoint_manifest
+from diloco.syncer.disk.checkpoint import read_checkpoint_manifest
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from diloco.tape.gaps import missing_front
 from diloco.tape.reader import TapeError, TapeReader
 from diloco.tape.segments import find_tapes

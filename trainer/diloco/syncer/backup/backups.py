@@ -179,7 +179,7 @@ class Backups:
         if what == MODEL:
             return BackupSource(what, (self._model,), {}, epoch, step)
         folder = self._checkpoints / what
-        files = tuple(sorted(path for path in folder.iterdir() if path.is_file()))
+        files = tuple(folder / name for name in ("manifest.json", *manifest.files))
         digests = {name: file.sha256 for name, file in manifest.files.items()}
         return BackupSource(what, files, digests, epoch, step)
 

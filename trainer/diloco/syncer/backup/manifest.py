@@ -22,7 +22,8 @@ ENDING: Final = ".json"
 MODEL: Final = "model"
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 _NAME: Final = re.compile(r"^(\d{8}T\d{6}Z)-([0-9a-f]{16})-(\d{6,18}|model)-([0-9a-f]{8})$")
-_MOST_FILES: Final = 16
+_MOST_FILES: Final = 1 + 4096
+"""A checkpoint's manifest, and a file of each fragment (`SyncSpec.fragments`)."""
 
 
 class BackupError(ValueError):

@@ -8,7 +8,7 @@ start, and so does a folder that has only those of other jobs.
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,18 +20,18 @@ from diloco.syncer.backup.choice import candidates, none_usable, read_named, unr
 from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.disk.checkpoint import OtherModelError
+from diloco.syncer.disk.fragment_file import file_of
 from diloco.syncer.errors import SyncerError
 
 _log = logging.getLogger(__name__)
 
 _LARGEST_OTHER_BYTES: Final = 64 << 20
 """Most bytes of a file of a checkpoint that holds no tensors."""
-_HEADER_BYTES: Final = (1 << 20, 256)
-"""Of a safetensors file: at most this many bytes, and so many for each fragment."""
+_HEADER_BYTES: Final = 1 << 16
+"""Most bytes of the header of a fragment's file."""
+_BYTES_A_PARAMETER: Final = 12
 _CHECKPOINT: Final = re.compile(r"^\d{6,18}$")
-_TENSORS: Final = ".safetensors"
-_NEEDED: Final = frozenset({"manifest.json", "parameters.safetensors", "momentum.safetensors"})
-_ALLOWED: Final = _NEEDED | {"residuals.safetensors"}
+_MANIFEST: Final = "manifest.json"
 
 
 def restore(
@@ -88,8 +88,10 @@ def opened(begins: InitFrom, open_folder: Callable[..., ObjectStore] = open_stor
         raise SyncerError(f"spec.initFrom.url: {error}") from None
 
 
-def fetch(store: ObjectStore, manifest: BackupManifest, name: str, target: Path, limit_bytes: int) -> None:
-    """Copy one file of a backup to ``target``, and check it.
+def fetch(  # noqa: PLR0913  # what, whence, where to, and how much
+    store: ObjectStore, manifest: BackupManifest, name: str, target: Path, *, limit_bytes: int, stored: Collection[str]
+) -> None:
+    """Copy one file of a backup to ``target``, and check it. ``stored``: names of the files that are there.
 
     Raises:
         BackupError: it is larger than ``limit_bytes``, missing, or not what the manifest says.
@@ -99,17 +101,16 @@ def fetch(store: ObjectStore, manifest: BackupManifest, name: str, target: Path,
     file = manifest.files[name]
     if file.size_bytes > limit_bytes:
         raise BackupError(f"{name} has {file.size_bytes} bytes; with this job's model it has {limit_bytes} at most")
-    stored = store.names(manifest.name)
     if name not in stored or store.size(f"{manifest.name}/{name}") != file.size_bytes:
         raise BackupError(f"{name} is missing or is not as large as its manifest says")
     if store.download(f"{manifest.name}/{name}", target, file.size_bytes) != file.sha256:
         raise BackupError(f"the digest of {name} does not match: it was changed or damaged")
 
 
-def tensor_bytes(layout: Layout) -> int:
-    """Most bytes of a file with one f32 value for each parameter."""
-    most, each = _HEADER_BYTES
-    return 4 * layout.numel + most + each * len(layout.fragments)
+def bytes_at_most(layout: Layout) -> dict[str, int]:
+    """By name, the files of a checkpoint, and the most bytes that each may have."""
+    limits = {file_of(one.index): _BYTES_A_PARAMETER * one.numel + _HEADER_BYTES for one in layout.fragments}
+    return {_MANIFEST: _LARGEST_OTHER_BYTES, **limits}
 
 
 def check_room(folder: Path, wanted_bytes: int) -> None:
@@ -168,11 +169,9 @@ def _download(store: ObjectStore, manifest: BackupManifest, layout: Layout, chec
     parts = BackupName.parse(manifest.name)
     assert parts is not None, "a manifest has the name of its file"
     assert _CHECKPOINT.match(parts.what), "only backups of checkpoints are restored"
-    if not _NEEDED <= manifest.files.keys() <= _ALLOWED:
-        raise BackupError(f"it has the files {', '.join(sorted(manifest.files))}")
-    limits = {
-        name: tensor_bytes(layout) if name.endswith(_TENSORS) else _LARGEST_OTHER_BYTES for name in manifest.files
-    }
+    limits = bytes_at_most(layout)
+    if manifest.files.keys() != limits.keys():
+        raise BackupError(f"it has {len(manifest.files)} files, not those of {len(layout.fragments)} fragments")
     # Before the free space: a manifest that lies must not look like a full disk.
     for name, file in manifest.files.items():
         if file.size_bytes > limits[name]:
@@ -183,8 +182,9 @@ def _download(store: ObjectStore, manifest: BackupManifest, layout: Layout, chec
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:
+        stored = store.names(manifest.name)
         for name in sorted(manifest.files):
-            fetch(store, manifest, name, aside / name, limits[name])
+            fetch(store, manifest, name, aside / name, limit_bytes=limits[name], stored=stored)
         aside.rename(checkpoints / parts.what)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)

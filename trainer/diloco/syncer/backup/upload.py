@@ -1,7 +1,8 @@
 """Uploads one backup, and deletes older ones. Blocking, for a thread of its own.
 
-The files go first and the manifest last. Only then are older backups of the same directory deleted, so that whatever
-breaks off, the newest complete one stays.
+Of a checkpoint's files, those that the backup before has too are copied within the store. The files go first and the
+manifest last. Only then are older backups of the same directory deleted, so that whatever breaks off, the newest
+complete one stays.
 """
 
 import logging
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from diloco.runtime.files import sha256_file
-from diloco.runtime.object_store import ObjectStore, StoreError
+from diloco.runtime.object_store import ObjectStore, StoppedError, StoreError
 from diloco.syncer.backup.listing import Listing, Manifests
 from diloco.syncer.backup.manifest import (
     ENDING,
@@ -82,20 +83,44 @@ def upload_backup(  # noqa: PLR0913  # what an upload is made of
             owner.mark + secrets.token_hex(4)[len(owner.mark) :],
         )
         use = use or Use(name, listing.newest)
-        manifest = _manifest(owner, source, name, use, _copied(store, str(name), source, go_on))
+        manifest = _manifest(owner, source, name, use, _copied(store, str(name), source, _there(listing, owner), go_on))
         store.write(f"{name}{ENDING}", write_manifest(manifest))
     _prune(store, owner, keep, manifests)
     return manifest
 
 
-def _copied(store: ObjectStore, name: str, source: BackupSource, go_on: Callable[[int], bool]) -> dict[str, BackupFile]:
+def _copied(
+    store: ObjectStore, name: str, source: BackupSource, there: Mapping[str, str], go_on: Callable[[int], bool]
+) -> dict[str, BackupFile]:
+    """Bring all files to the folder ``name``. ``there``: where the store has a file already, by its SHA-256."""
     files = {}
     for path in source.files:
-        digest = store.upload(path, f"{name}/{path.name}", go_on)
-        if source.digests.get(path.name, digest) != digest:
-            raise BackupError(f"{path}: its digest does not match: it was changed or damaged")
-        files[path.name] = BackupFile(size_bytes=store.size(f"{name}/{path.name}"), sha256=digest)
+        target, digest = f"{name}/{path.name}", source.digests.get(path.name, "")
+        if digest not in there or not _copied_there(store, there[digest], target, path.stat().st_size):
+            sent = store.upload(path, target, go_on)
+            if digest not in ("", sent):
+                raise BackupError(f"{path}: its digest does not match: it was changed or damaged")
+            digest = sent
+        elif not go_on(0):
+            raise StoppedError
+        files[path.name] = BackupFile(size_bytes=store.size(target), sha256=digest)
     return files
+
+
+def _copied_there(store: ObjectStore, earlier: str, target: str, size_bytes: int) -> bool:
+    """Whether the store itself could copy a file of an earlier backup."""
+    try:
+        store.copy(earlier, target)
+        return store.size(target) == size_bytes
+    except StoreError as error:
+        _log.info("%s; it is uploaded again", error)
+        return False
+
+
+def _there(listing: Listing, owner: BackupOwner) -> dict[str, str]:
+    """The files of the newest backup of this directory, by SHA-256."""
+    ours = [one for name, one in listing.backups.items() if owner.wrote(one) and not name.is_model]
+    return {file.sha256: f"{one.name}/{name}" for one in ours[-1:] for name, file in one.files.items()}
 
 
 def _manifest(

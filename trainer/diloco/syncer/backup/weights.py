@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import nn
 
+from diloco.core.finite_check import problem_with
 from diloco.core.fragments import Layout
 from diloco.model import ModelError
 from diloco.model.export import fill_trained, stored_tensors
@@ -23,16 +24,13 @@ from diloco.spec.backup import InitFrom
 from diloco.spec.checks import MODEL_ENDING
 from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
 from diloco.syncer.backup.manifest import BackupError, BackupManifest
-from diloco.syncer.backup.restore import check_layout, check_room, fetch, opened, tensor_bytes
-from diloco.syncer.disk.checkpoint import read_tensors
+from diloco.syncer.backup.restore import bytes_at_most, check_layout, check_room, fetch, opened
+from diloco.syncer.disk.fragment_file import file_of, read_fragment_file
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.store import check_values
 
 _log = logging.getLogger(__name__)
 
 _MODEL_FILE: Final = "model.safetensors"
-_PARAMETERS: Final = "parameters.safetensors"
-_RESIDUALS: Final = "residuals.safetensors"
 _BYTES_A_VALUE: Final = 8
 _HEADER_BYTES: Final = 64 << 20
 _CONFIG_BYTES: Final = 1 << 20
@@ -81,7 +79,8 @@ def _newest(
         try:
             manifest = read_named(store, name)
             if name.is_model:
-                fetch(store, manifest, _wanted(manifest, _MODEL_FILE), scratch / _MODEL_FILE, _model_bytes(module))
+                file, stored = _wanted(manifest, _MODEL_FILE), store.names(manifest.name)
+                fetch(store, manifest, file, scratch / _MODEL_FILE, limit_bytes=_model_bytes(module), stored=stored)
                 found = _of_model(scratch / _MODEL_FILE, module, layout)
             else:
                 found = _of_checkpoint(begins, store, manifest, layout, scratch)
@@ -137,20 +136,24 @@ def _of_checkpoint(
     begins: InitFrom, store: ObjectStore, manifest: BackupManifest, layout: Layout, scratch: Path
 ) -> list[torch.Tensor]:
     check_layout(begins, manifest, layout)
-    wanted = [_wanted(manifest, _PARAMETERS), *([_RESIDUALS] if _RESIDUALS in manifest.files else [])]
-    check_room(scratch, sum(min(manifest.files[file].size_bytes, tensor_bytes(layout)) for file in wanted))
-    for file in wanted:
-        fetch(store, manifest, file, scratch / file, tensor_bytes(layout))
-    parameters, *residuals = [read_tensors(scratch / file, manifest.files[file].sha256, layout) for file in wanted]
-    for rest in residuals:  # what the encoding of updates has left over is part of the model
-        for tensor, left in zip(parameters, rest, strict=True):
-            tensor.add_(left)
-    return _checked(parameters)
+    limits = bytes_at_most(layout)
+    files = [file_of(fragment.index) for fragment in layout.fragments]
+    check_room(scratch, max(limits[file] for file in files))
+    found, stored = [], store.names(manifest.name)
+    for fragment, file in zip(layout.fragments, files, strict=True):
+        fetch(store, manifest, _wanted(manifest, file), scratch / file, limit_bytes=limits[file], stored=stored)
+        tensors = read_fragment_file(scratch / file, manifest.files[file].sha256, fragment.numel)
+        (scratch / file).unlink()
+        if tensors.residual is not None:  # what the encoding of updates has left over is part of the model
+            tensors.parameters.add_(tensors.residual)
+        found.append(tensors.parameters)
+    return _checked(found)
 
 
 def _checked(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    if problem := check_values(parameters):
-        raise UnusableFileError(f"{problem}; use another one")
+    for index, values in enumerate(parameters):
+        if problem := problem_with(values):
+            raise UnusableFileError(f"fragment {index}: {problem}; use another one")
     return parameters
 
 

@@ -1,16 +1,15 @@
 """Checkpoints of the syncer: written completely or not at all, verified when read, the newest valid one used.
 
-A checkpoint is a folder ``NNNNNN`` with the parameters, the momentum and, if updates to learners are encoded, the
-residuals (safetensors, one flat f32 tensor per fragment), and a manifest with the engine's snapshot and a digest of
-every file and of itself. It is written to a temporary folder, synced and renamed, so a crash at any moment leaves the
-previous one intact.
+A checkpoint is a folder ``NNNNNN`` with a file for each fragment (`fragment_file`), and a manifest with the engine's
+snapshot and a digest of every file and of itself. Only fragments that have changed are written; the files of the others
+are hard links to those of the checkpoint before. The folder has a temporary name until all of it is synced, so a crash
+at any moment leaves the previous checkpoints intact.
 """
 
 import json
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from diloco.core.dealing.dealer import Dealer
 from diloco.core.fragments import FragmentTable, Layout, LayoutError, Match, layout_from_table
 from diloco.core.merge.member_sizes import UsualSize
-from diloco.model.tensor_file import TensorType, opened, write_tensor_file
-from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes
+from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes, share_file
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.status.syncer import RegionBytes
+from diloco.syncer.disk.checkpoint_names import checkpoint_names, clear_leftovers, last_number
+from diloco.syncer.disk.fragment_file import FragmentTensors, file_of, read_fragment_file, write_fragment_file
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.store import StoreImage, check_values
+from diloco.syncer.store import StoreImage
 
 FORMAT = 1
-_NAME = re.compile(r"^\d{6,}$")
-_BROKEN = ".broken"
-_PARAMETERS = "parameters.safetensors"
-_MOMENTUM = "momentum.safetensors"
-_RESIDUALS = "residuals.safetensors"
 
 
 class _File(BaseModel):
@@ -60,6 +55,9 @@ class CheckpointManifest(BaseModel):
     epoch: int = Field(ge=0, lt=1 << 43)
     """Its incarnations fit into messages."""
     versions: tuple[int, ...]
+    """Of each fragment, and so of its file."""
+    residuals: bool
+    """Whether the files have residuals."""
     engine: dict[str, Any]
     """The engine's snapshot."""
     usual: tuple[UsualSize, ...] = ()
@@ -82,6 +80,21 @@ class OtherModelError(SyncerError):
 
 
 @dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """A checkpoint that is on disk."""
+
+    name: str
+    manifest: CheckpointManifest
+
+    def same(self, versions: tuple[int, ...], *, residuals: bool) -> frozenset[int]:
+        """Fragments of these ``versions`` that it has in the same version; none if it differs in ``residuals``."""
+        if self.manifest.residuals != residuals:
+            return frozenset()
+        pairs = enumerate(zip(self.manifest.versions, versions, strict=True))
+        return frozenset(fragment for fragment, (theirs, ours) in pairs if theirs == ours)
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointContent:
     """What to write: everything as it was at one moment."""
 
@@ -96,50 +109,35 @@ class CheckpointContent:
     data: dict[str, Any] = field(default_factory=lambda: Dealer().state())
     model: str = ""
     """What the job says of its model; empty: a restart compares the checkpoint with the model itself."""
+    base: SavedCheckpoint | None = None
+    """The last one of the same store: what is in ``image`` of the fragments that it has may change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedCheckpoint:
+class LoadedCheckpoint(SavedCheckpoint):
     """A checkpoint that was read and found complete."""
 
-    name: str
-    manifest: CheckpointManifest
-    parameters: tuple[torch.Tensor, ...]
-    """f32, shape (numel,), by fragment."""
-    momentum: tuple[torch.Tensor, ...]
-    residuals: tuple[torch.Tensor, ...] = ()
-    """Empty if it has none."""
+    fragments: tuple[FragmentTensors, ...]
+
+    @property
+    def parameters(self) -> tuple[torch.Tensor, ...]:
+        """f32, shape (numel,), by fragment."""
+        return tuple(one.parameters for one in self.fragments)
 
 
-def checkpoint_names(directory: Path) -> list[str]:
-    """Names of the checkpoints in a directory, oldest first."""
-    if not directory.is_dir():
-        return []
-    return sorted((path.name for path in directory.iterdir() if _NAME.match(path.name)), key=int)
-
-
-def has_had_checkpoints(directory: Path) -> bool:
-    """Whether there are checkpoints, or broken ones that were set aside."""
-    return bool(checkpoint_names(directory) or _set_aside_before(directory))
-
-
-def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
-    """Write a checkpoint and return its name.
+def write_checkpoint(directory: Path, content: CheckpointContent) -> SavedCheckpoint:
+    """Write a checkpoint, with the files of its base for fragments that have not changed.
 
     Raises:
         OSError: it could not be written in full; nothing of it is left, and earlier ones are unchanged.
     """
-    name = f"{_last_number(directory) + 1:06d}"
+    name = f"{last_number(directory) + 1:06d}"
     aside = directory / f".{name}.part"
     try:
-        _clear_leftovers(directory)
+        clear_leftovers(directory)
         aside.mkdir(parents=True)
-        image = content.image
-        files = {_PARAMETERS: [one.parameters for one in image.fragments], _MOMENTUM: image.momentum}
-        if image.residuals:
-            files[_RESIDUALS] = image.residuals
-        written = {name: _write_tensors(aside / name, tensors) for name, tensors in files.items()}
-        text = _canonical(_manifest(content, written).model_dump(mode="json"))
+        manifest = _manifest(content, _write_fragments(directory, aside, content))
+        text = _canonical(manifest.model_dump(mode="json"))
         path = aside / "manifest.json"
         path.write_text(f'{{"sha256":"{sha256_bytes(text.encode())}","manifest":{text}}}\n')
         fsync(path, aside)
@@ -148,20 +146,24 @@ def write_checkpoint(directory: Path, content: CheckpointContent) -> str:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    return name
+    return SavedCheckpoint(name, manifest)
 
 
-def prune_checkpoints(directory: Path, keep: int, protected: frozenset[str]) -> None:
-    """Delete all but the newest ``keep`` checkpoints; those in ``protected`` are neither deleted nor counted.
-
-    Raises:
-        OSError: one could not be deleted.
-    """
-    for name in [name for name in checkpoint_names(directory) if name not in protected][:-keep]:
-        # Renamed first, so that a partly deleted one is never taken for a checkpoint.
-        to_delete = directory / f".{name}.part"
-        (directory / name).rename(to_delete)
-        shutil.rmtree(to_delete)
+def _write_fragments(directory: Path, aside: Path, content: CheckpointContent) -> dict[str, _File]:
+    image, base = content.image, content.base
+    same = base.same(image.versions, residuals=bool(image.residuals)) if base else frozenset[int]()
+    files: dict[str, _File] = {}
+    for index in range(len(image.fragments)):
+        file = file_of(index)
+        if base is not None and index in same:
+            share_file(directory / base.name / file, aside / file)
+            files[file] = base.manifest.files[file]
+        else:
+            residual = image.residuals[index] if image.residuals else None
+            tensors = FragmentTensors(image.fragments[index].parameters, image.momentum[index], residual)
+            digest = write_fragment_file(aside / file, tensors)
+            files[file] = _File(size_bytes=(aside / file).stat().st_size, sha256=digest)
+    return files
 
 
 def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> LoadedCheckpoint:
@@ -187,10 +189,16 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
             f"{folder}: a checkpoint of a model with other frozen parameters or buffers than the job's;"
             " use another directory, or the base model it was made with"
         )
-    if not {_PARAMETERS, _MOMENTUM} <= manifest.files.keys() <= {_PARAMETERS, _MOMENTUM, _RESIDUALS}:
-        raise UnusableFileError(f"{folder}/manifest.json: it names the files {sorted(manifest.files)}")
-    tensors = {file: tuple(read_tensors(folder / file, one.sha256, layout)) for file, one in manifest.files.items()}
-    return LoadedCheckpoint(name, manifest, tensors[_PARAMETERS], tensors[_MOMENTUM], tensors.get(_RESIDUALS, ()))
+    names = [file_of(fragment.index) for fragment in layout.fragments]
+    if sorted(manifest.files) != names:
+        raise UnusableFileError(f"{folder}/manifest.json: it does not name the files of {len(names)} fragments")
+    found = []
+    for fragment, file in zip(layout.fragments, names, strict=True):
+        tensors = read_fragment_file(folder / file, manifest.files[file].sha256, fragment.numel)
+        if (tensors.residual is not None) != manifest.residuals:
+            raise UnusableFileError(f"{folder / file}: it does not hold what the manifest says of residuals")
+        found.append(tensors)
+    return LoadedCheckpoint(name, manifest, tuple(found))
 
 
 def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
@@ -237,34 +245,6 @@ def newest_checkpoint(
     return None, broken
 
 
-def set_aside(directory: Path, broken: Iterable[str]) -> None:
-    """Rename broken checkpoints to ``NNNNNN.broken``, for inspection, and delete those set aside earlier.
-
-    One with a higher number is kept, so that its number is not used again.
-
-    Raises:
-        OSError: one could not be renamed.
-    """
-    names = list(broken)
-    highest = max((int(name) for name in names), default=0)
-    for number, old in _set_aside_before(directory):
-        if number < highest:
-            shutil.rmtree(old, ignore_errors=True)
-    for name in names:
-        (directory / name).rename(directory / f"{name}{_BROKEN}")
-
-
-def _set_aside_before(directory: Path) -> list[tuple[int, Path]]:
-    found = directory.glob(f"*{_BROKEN}") if directory.is_dir() else ()
-    return [(int(name), path) for path in found if _NAME.match(name := path.name.removesuffix(_BROKEN))]
-
-
-def _last_number(directory: Path) -> int:
-    """The highest number that a checkpoint here has or had: tapes name checkpoints, so a number must not be reused."""
-    aside = [number for number, _ in _set_aside_before(directory)]
-    return max([*(int(name) for name in checkpoint_names(directory)), *aside], default=0)
-
-
 def _manifest(content: CheckpointContent, files: dict[str, _File]) -> CheckpointManifest:
     return CheckpointManifest(
         format=FORMAT,
@@ -273,7 +253,8 @@ def _manifest(content: CheckpointContent, files: dict[str, _File]) -> Checkpoint
         tensors=content.layout.table,
         model=content.model,
         epoch=content.epoch,
-        versions=tuple(fragment.version for fragment in content.image.fragments),
+        versions=content.image.versions,
+        residuals=bool(content.image.residuals),
         engine=content.engine,
         usual=content.image.usual,
         outer=content.outer,
@@ -313,39 +294,8 @@ def _read_manifest(path: Path) -> CheckpointManifest:
     return manifest
 
 
-def _write_tensors(path: Path, tensors: Sequence[torch.Tensor]) -> _File:
-    digest = write_tensor_file(path, {_tensor_name(index): tensor for index, tensor in enumerate(tensors)})
-    return _File(size_bytes=path.stat().st_size, sha256=digest)
-
-
-def read_tensors(path: Path, digest: str, layout: Layout) -> list[torch.Tensor]:
-    """One tensor for each fragment, f32, shape (numel,), from a file with this SHA-256.
-
-    Raises:
-        UnusableFileError: it is not such a file, or it has values that nothing can be trained with.
-    """
-    wanted = {_tensor_name(one.index): TensorType(torch.float32, (one.numel,)) for one in layout.fragments}
-    with opened(path) as file:
-        if file.tensors != wanted:
-            raise UnusableFileError(f"{path}: it does not hold the tensors of the {len(wanted)} fragments")
-        found = file.read(dict.fromkeys(wanted, ()), digest)
-    tensors = [found[name] for name in wanted]
-    if problem := check_values(tensors):
-        raise UnusableFileError(f"{path}: {problem}")
-    return tensors
-
-
 def _describe(layout: Layout) -> str:
     return f"{layout.numel} parameters in {len(layout.fragments)} fragments, layout {layout.digest[:12]}"
-
-
-def _clear_leftovers(directory: Path) -> None:
-    for path in directory.glob(".*.part") if directory.is_dir() else ():
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _tensor_name(fragment: int) -> str:
-    return f"fragment.{fragment:05d}"
 
 
 def _canonical(manifest: Any) -> str:

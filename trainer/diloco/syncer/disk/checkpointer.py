@@ -14,7 +14,8 @@ from typing import Final
 
 from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes
 from diloco.spec.status.syncer import CheckpointStatus
-from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, SavedCheckpoint, write_checkpoint
+from diloco.syncer.disk.checkpoint_names import prune_checkpoints
 from diloco.syncer.reporting.metrics import SyncerMetrics
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Checkpointer:
         metrics: SyncerMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to ``directory`` in the threads of ``executor``, keeping ``keep`` checkpoints beside those protected.
+        """Write to ``directory`` in the threads of ``executor``, keeping so many as `prune_checkpoints` does.
 
         ``release`` is called when what ``capture`` gave is no longer read. ``check`` is called in the writing thread,
         and raises ``ValueError`` if the captured state cannot be resumed from.
@@ -52,8 +53,10 @@ class Checkpointer:
         self._clock = clock
         self.protected: frozenset[str] = frozenset()
         """Checkpoints that are neither deleted nor counted: those that a recorded tape begins with."""
+        self.base: SavedCheckpoint | None = None
+        """The newest checkpoint: the next one takes over what has not changed. None: the next one is written whole."""
         self.newest = ""
-        """Name of the newest checkpoint."""
+        """Its name."""
         self._held = frozenset[str]()
         self._executor = executor
         # Of the one that this process begins with: it is at least as old as this.
@@ -65,6 +68,10 @@ class Checkpointer:
         self._merging = False
         self._stopping = False
         self._writing: asyncio.Task[None] | None = None
+
+    def begin_with(self, base: SavedCheckpoint) -> None:
+        """Go on from the checkpoint that this process begins with."""
+        self.base, self.newest = base, base.name
 
     @property
     def busy(self) -> bool:
@@ -144,6 +151,8 @@ class Checkpointer:
         self._advance()
 
     def _failed(self, problem: str, error: Exception) -> None:
+        if isinstance(error, FileNotFoundError):  # somebody has deleted the newest one
+            self.base = None
         self._failures += 1
         self._problem = problem
         if self._stopping:
@@ -154,18 +163,18 @@ class Checkpointer:
                 error,
             )
 
-    def _write(self, content: CheckpointContent) -> str:
+    def _write(self, content: CheckpointContent) -> SavedCheckpoint:
         # Unreadable checkpoints would in time replace the readable ones.
         self._check(content)
         # Keep two complete ones at any time, also while the disk is full: the newest may turn out to be damaged.
         self._prune(max(2, self._keep - 1))
         began = self._clock()
-        name = write_checkpoint(self._directory, content)
+        saved = write_checkpoint(self._directory, content)
         seconds = self._clock() - began
         self._metrics.checkpoint_seconds.observe(seconds)
         self._prune(self._keep)
-        _log.info("checkpoint %s written in %.2f s: %s", name, seconds, content.reason)
-        return name
+        _log.info("checkpoint %s written in %.2f s: %s", saved.name, seconds, content.reason)
+        return saved
 
     def _prune(self, keep: int) -> None:
         try:
@@ -173,7 +182,7 @@ class Checkpointer:
         except OSError as error:
             _log.warning("old checkpoints could not be deleted: %s", error)
 
-    def _finished(self, name: str) -> None:
-        self.newest = name
+    def _finished(self, saved: SavedCheckpoint) -> None:
+        self.begin_with(saved)
         self._problem = ""
         self._written_at = self._clock()

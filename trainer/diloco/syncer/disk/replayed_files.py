@@ -20,10 +20,11 @@ from diloco.spec.status.curves import FILE
 from diloco.syncer.disk.checkpoint import (
     CheckpointManifest,
     LoadedCheckpoint,
-    checkpoint_names,
     load_checkpoint,
     read_checkpoint_manifest,
 )
+from diloco.syncer.disk.checkpoint_names import checkpoint_names
+from diloco.syncer.disk.fragment_file import SUFFIX, file_of
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.store import FragmentStore, digest_of
 
@@ -56,6 +57,8 @@ class ReplayedFiles:
         self._other_tokens: set[str] = set()
         self.checked: set[Path] = set()
         """Files whose content is what the replay says."""
+        self._parameters_alone: set[Path] = set()
+        """Files of fragments whose parameters are, and whose momentum is not known."""
         self.problems: list[tuple[Path, str]] = []
         for name in checkpoint_names(self._folder):
             try:
@@ -115,39 +118,38 @@ class ReplayedFiles:
                 self.problems.append((path, "is not the model that the syncer exported: it was changed or damaged"))
 
     def unchecked(self) -> tuple[str, ...]:
-        """Every file that was not checked, by its path in the directory; those of other processes by their folder."""
+        """Every file that was not checked, by its path in the directory; those of other processes by their folder.
+
+        Files of fragments of which nothing but the parameters was checked are named together.
+        """
         named = {path for path, _ in self.problems}
         found: Counter[str] = Counter()
         for path in sorted(self._directory.rglob("*")):
             if path.is_file() and path not in self.checked and named.isdisjoint((path, *path.parents)):
                 *folders, name = path.relative_to(self._directory).parts
+                if path in self._parameters_alone:
+                    found["/".join((*folders, f"*{SUFFIX}: all but their parameters"))] += 1
+                    continue
                 of_syncer = not folders or folders[0] in ("syncer", "checkpoints", "tape")
                 found["/".join((*folders, name)) if of_syncer and "payloads" not in folders else f"{folders[0]}/"] += 1
         return tuple(f"{name} ({count} files)" if name.endswith("/") else name for name, count in found.items())
 
     def _compare(self, folder: Path, loaded: LoadedCheckpoint, now: Computed) -> None:
-        files = {
-            "parameters.safetensors": [
-                fragment
-                for fragment, values in enumerate(loaded.parameters)
-                if digest_of(values).hex() != now.digests.get(fragment, digest_of(values).hex())
-            ]
-        }
-        known = {"manifest.json"}
-        if len(now.digests) == len(loaded.parameters):
-            known.add("parameters.safetensors")
-        if now.store is not None:
-            image = now.store.hold()
-            files["momentum.safetensors"] = _different(loaded.momentum, image.momentum)
-            files["residuals.safetensors"] = _different(loaded.residuals, image.residuals)
-            now.store.release()
-            known |= files.keys()
-        for name, different in files.items():
-            if different:
-                fragment = different[0]
+        self.checked.add(folder / "manifest.json")
+        for fragment, there in enumerate(loaded.fragments):
+            path = folder / file_of(fragment)
+            digest = now.digests.get(fragment)
+            same = digest is None or digest_of(there.parameters).hex() == digest
+            if now.store is not None:
+                same &= torch.equal(there.momentum, now.store.momentum(fragment))
+                same &= _equal(there.residual, now.store.residual(fragment))
+            if not same:
                 text = f"fragment {fragment} at version {now.versions[fragment]} is not what the replay computes"
-                self.problems.append((folder / name, text))
-        self.checked |= {folder / name for name in known if not files.get(name)}
+                self.problems.append((path, text))
+            elif now.store is not None:
+                self.checked.add(path)
+            elif digest is not None:
+                self._parameters_alone.add(path)
 
     def _seen(self, epoch: int) -> Iterator[tuple[str, dict[int, int]]]:
         """What an epoch has written of its fragments: where, and by fragment a version."""
@@ -179,7 +181,7 @@ def _versions_in(line: bytes, epoch: int) -> dict[int, int]:
         return {}  # cut off or damaged; nothing depends on a row
 
 
-def _different(there: tuple[torch.Tensor, ...], computed: tuple[torch.Tensor, ...]) -> list[int]:
-    if len(there) != len(computed):
-        return [0]
-    return [index for index, pair in enumerate(zip(there, computed, strict=True)) if not torch.equal(*pair)]
+def _equal(there: torch.Tensor | None, computed: torch.Tensor | None) -> bool:
+    if there is None or computed is None:
+        return there is computed
+    return torch.equal(there, computed)

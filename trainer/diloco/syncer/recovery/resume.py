@@ -21,7 +21,8 @@ from diloco.model.build import model_identity
 from diloco.runtime.addresses import format_address, parse_address
 from diloco.runtime.process.loading import Loading
 from diloco.spec.status.syncer import RecoveredStatus
-from diloco.syncer.disk.checkpoint import CheckpointContent, prune_checkpoints, write_checkpoint
+from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
+from diloco.syncer.disk.checkpoint_names import prune_checkpoints
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
@@ -220,13 +221,13 @@ class _Restoring:
         checkpoints, keep = self._directory.checkpoints, job.spec.syncer.max_checkpoints
         prune_checkpoints(checkpoints, max(2, keep - 1), recorded_bases(self._directory.tape))
         try:
-            name = write_checkpoint(checkpoints, content)
+            saved = write_checkpoint(checkpoints, content)
         finally:
             store.release()
         return replace(
             start,
             engine=engine,
-            checkpoint=name,
+            saved=saved,
             bytes_by_region=by_region,
             epoch=self._epoch,
             recovered=status,
