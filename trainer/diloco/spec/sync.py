@@ -64,9 +64,9 @@ class SyncSpec(SpecModel):
     anchor: Literal["Received", "Current"] = "Received"
     """The version that an outer gradient is measured from: the one that the learner received last, or the syncer's."""
     outer_optimizer: OuterOptimizer | None = None
-    """The outer optimizer. Default: DiLoCo's (0.7, 0.9) if the interval is at least 24 and at least 100 merges of each
-    fragment are expected, budget / (learners x batch x sequence x interval), and the compression is not TopK; else
-    learning rate 1 and momentum 0 (ours). Chosen once, when the job begins."""
+    """The outer optimizer. Default, chosen once, when the job begins: learning rate 1 and momentum 0 if the interval is
+    below 24 or the compression is TopK. Else by the expected merges of each fragment, budget / (learners x batch x
+    sequence x interval): the same up to 33 merges, 0.7 and 0.6 up to 133, DiLoCo's 0.7 and 0.9 from 134 on (ours)."""
     compression: Literal["None", "BF16", "Int8", "Int4", "TopK"] = "BF16"
     """How learners encode outer gradients for the syncer. TopK sends the largest values only, in 2 bits each, and needs
     error feedback. For the way back see sync.downlink."""
