@@ -98,7 +98,6 @@ class Scene:
         learner._boxes = SimpleNamespace(
             pull_queue=Part("pull_queue", self),
             push_queue=Part("push_queue", self, wait_until_idle=idle, pending=due),
-            recovery_orders=Part("recovery_orders", self),
             control=Part("control", self, flush=told),
         )
         learner._trainer.steps = steps
@@ -332,7 +331,6 @@ class TestEnds:
         assert scene.calls == [
             ("pull_queue.close",),
             ("push_queue.close",),
-            ("recovery_orders.close",),
             ("control.close",),
             ("link.close",),
             ("writer.close",),
