@@ -26,7 +26,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from diloco.local.journal import read_journal
+from diloco.runtime.journal import read_journal
 from support.goodput.groups import Elastic, FaultTolerant, Group, Restarted
 from support.job import DILOCO, await_steps, ended_well, manifest, python_path, running, summary
 from support.report import Ratio, Ratios, command, read_entries, save_report, write_report

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from diloco.core.engine.events import LearnerJoined, Merged, StepReported
-from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
+from diloco.runtime.journal import read_journal
 from diloco.tape.reader import TapeEntry
 from support.goodput.groups import FaultTolerant
 from support.job import carry_out, manifest, python_path, steps_of, summary, tapes

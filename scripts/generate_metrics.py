@@ -1,4 +1,4 @@
-"""Writes the tables of metrics in docs/reference/measurements.md from the metrics that the processes serve.
+"""Writes the lists of metrics in docs/reference/measurements.md from the metrics that the processes serve.
 
 python scripts/generate_metrics.py            # write them
 python scripts/generate_metrics.py --check    # fail if they are not what the processes serve
@@ -13,7 +13,7 @@ from enum import Enum
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from generated import REPOSITORY, between_marks, cell, main
+from generated import REPOSITORY, between_marks, main
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
@@ -105,14 +105,15 @@ def _example_of_class(kind: Any) -> Any:
     return next(iter(kind)) if issubclass(kind, Enum) else kind(1)
 
 
-def _rows(registry: CollectorRegistry) -> Iterator[str]:
+def _lines(registry: CollectorRegistry) -> Iterator[str]:
     # prometheus_client tells the labels of a metric without samples only by this attribute.
     named = {one._name: one._labelnames for one in _wrappers(registry)}  # noqa: SLF001
     for family in sorted(registry.collect(), key=lambda one: one.name):
         labels = named.get(family.name) or [key for one in family.samples[:1] for key in one.labels if key != "le"]
         name = f"{family.name}_total" if family.type == "counter" else family.name
         shown = f"{name}{{{','.join(labels)}}}" if labels else name
-        yield f"| `{shown}` | {family.type} | {cell(family.documentation.rstrip('.'))} |"
+        kind = " (histogram)" if family.type == "histogram" else ""
+        yield f"- `{shown}`{kind}: {family.documentation.rstrip('.')}"
 
 
 def _wrappers(registry: CollectorRegistry) -> Iterator[MetricWrapperBase]:
@@ -121,13 +122,13 @@ def _wrappers(registry: CollectorRegistry) -> Iterator[MetricWrapperBase]:
             yield collector
 
 
-def tables() -> str:
-    """A table for each kind of process, as Markdown."""
+def lists() -> str:
+    """A list for each kind of process, as Markdown."""
     lines = []
     for title, registry in (("Syncer", _syncer()), ("Learner", _learner()), ("Operator", _operator())):
-        lines += ["", f"### {title}", "", "| metric | type | what |", "|---|---|---|", *_rows(registry)]
+        lines += ["", f"### {title}", "", *_lines(registry)]
     return "\n".join([*lines, "", ""])
 
 
 if __name__ == "__main__":
-    sys.exit(main(lambda: {PAGE: between_marks(PAGE, "metrics", tables())}, COMMAND))
+    sys.exit(main(lambda: {PAGE: between_marks(PAGE, "metrics", lists())}, COMMAND))

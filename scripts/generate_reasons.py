@@ -1,4 +1,4 @@
-"""Writes the tables of conditions and reasons in docs/how-to/operations.md from the operator's own texts.
+"""Writes the lists of conditions and reasons in docs/how-to/operations.md from the operator's own texts.
 
 python scripts/generate_reasons.py            # write them
 python scripts/generate_reasons.py --check    # fail if they are not what the operator says
@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from generated import REPOSITORY, between_marks, cell, main
+from generated import REPOSITORY, between_marks, main
 
 from diloco_operator.decide.guide import Guide
 from diloco_operator.decide.guide.of_causes import CAUSES
@@ -20,27 +20,33 @@ COMMAND = "make reasons"
 PROCEDURE = re.compile(r"'([A-Z]\w* [^']+)'(?: below)?")
 
 
-def tables() -> str:
-    """Both tables, as Markdown."""
+def lists() -> str:
+    """All lists, as Markdown."""
     return "\n".join(_lines())
 
 
 def _lines() -> Iterator[str]:
-    yield from ("", "| condition | True means |", "|---|---|")
+    yield from ("", "What it means if a condition is True:", "")
     for name, meaning in CONDITION_MEANINGS.items():
-        yield f"| {name} | {meaning} |"
-    yield from ("", "### Reasons", "", "Of Degraded, the most serious first. ⚠: the event is of type Warning.", "")
-    yield from _table(CAUSES)
-    yield from ("", "Of the other conditions, and of events:", "")
-    yield from _table(STATES)
+        yield f"- **{name}**: {meaning}"
+    yield from ("", "### Reasons", "", "Of Degraded, the most serious first. Their events are of type Warning.", "")
+    yield from _list(CAUSES, mark="")
+    yield from (
+        "",
+        "Of other conditions, and of events; those without anything to do are left out. ⚠: a Warning.",
+        "",
+    )
+    yield from _list(STATES, mark=" ⚠")
     yield from ("", "")
 
 
-def _table(reasons: Mapping[Reason, Guide]) -> Iterator[str]:
-    yield from ("| reason | meaning | what to do |", "|---|---|---|")
+def _list(reasons: Mapping[Reason, Guide], mark: str) -> Iterator[str]:
+    """A line for each reason with something to do; ``mark`` follows those whose event is a warning."""
     for reason, guide in reasons.items():
-        mark = " ⚠" if guide.severity == "Warning" else ""
-        yield f"| `{reason}`{mark} | {cell(guide.meaning)} | {PROCEDURE.sub(_link, cell(guide.action))} |"
+        if not guide.action:
+            continue
+        marked = mark if guide.severity == "Warning" else ""
+        yield f"- `{reason}`{marked}: {guide.meaning} **Do:** {PROCEDURE.sub(_link, guide.action)}"
 
 
 def _link(named: re.Match[str]) -> str:
@@ -49,4 +55,4 @@ def _link(named: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(lambda: {PAGE: between_marks(PAGE, "reasons", tables())}, COMMAND))
+    sys.exit(main(lambda: {PAGE: between_marks(PAGE, "reasons", lists())}, COMMAND))

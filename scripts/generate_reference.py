@@ -5,15 +5,15 @@ python scripts/generate_reference.py --check    # fail if it is not what the mod
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 
-from generated import REPOSITORY, cell, main
+from generated import REPOSITORY, main
 
 from diloco.spec.base import PUBLISHED_TYPE
 from diloco.spec.crd.immutability import MUTABLE, MUTABLE_SUSPENDED, MUTABLE_UNMADE
 from diloco.spec.reading.translate import job_schema
-from diloco.spec.status.job import JobStatus
 from diloco.spec.words import Schema, SchemaReader, listed
 from diloco.world.reading import world_schema
 
@@ -27,7 +27,9 @@ INTRODUCTION = f"""\
 <!-- Made from trainer/diloco/spec by `{COMMAND}`; do not edit. -->
 
 Every field of a `DiLoCoJob`. `diloco validate JOB.yaml` checks a manifest and names every problem with its path.
-Unknown fields, duplicate keys and values of another type than the one named here are refused.
+Unknown fields, duplicate keys and values of another type than the one named here are refused. A default stands in
+brackets behind the value. A name has lower-case letters, digits and inner hyphens. How long texts and lists may be is
+said by `diloco validate` and in the custom resource.
 
 In a cluster the same manifest is applied with `kubectl`; the API server makes the same checks, except those inside pod
 settings, which the operator makes (`InvalidSpec`). Once the job exists, regions and pools can be added and removed
@@ -44,9 +46,11 @@ And these until the syncer's claim exists, for example because a quota does not 
 STATUS = """
 ## The status
 
-What the operator reports in `status`. Nothing else writes it, and a manifest needs none. Fields of which nothing is
-known yet are absent. Numbers with a fraction are text, as everywhere in Kubernetes.
+What the operator reports in `status`; a manifest needs none. `kubectl explain dilocojob.status --recursive` lists the
+fields, and without `--recursive` describes those of one level. Fields of which nothing is known yet are absent. Numbers
+with a fraction are text, as everywhere in Kubernetes.
 """
+LENGTHS = re.compile(r"(, at most \d+ characters| of \d+ to \d+ (characters|items|keys)| of lower-case letters, .*)$")
 
 WORLD = f"""\
 # The world file
@@ -78,25 +82,23 @@ REGION/POOL=SECONDS` for `stepSeconds`. Beside a file they change what it says.
 
 def world_page() -> str:
     """The page of the world file, as Markdown."""
-    return "".join([WORLD, *_sections(world_schema(), "", written=True)])
+    return "".join([WORLD, *_sections(world_schema())])
 
 
 def page() -> str:
     """The whole page, as Markdown."""
-    status = SchemaReader(JobStatus.model_json_schema())
-    fields = _sections(job_schema(), "", written=True)
-    return "".join([INTRODUCTION, *fields, STATUS, *_sections(status, "status", written=False)])
+    return "".join([INTRODUCTION, *_sections(job_schema()), STATUS])
 
 
-def _sections(reader: SchemaReader, root: str, *, written: bool) -> Iterator[str]:
+def _sections(reader: SchemaReader) -> Iterator[str]:
     """One section for each mapping with fields of its own, in the manifest's order; equal ones share one."""
-    waiting: list[tuple[str, Schema]] = [(root, reader.node(()))]
+    waiting: list[tuple[str, Schema]] = [("", reader.node(()))]
     places: dict[str, list[str]] = {}
     while waiting:
         path, node = waiting.pop(0)
-        table = _table(reader, node, written=written)
-        places.setdefault(table, []).append(path)
-        if len(places[table]) > 1:
+        fields = _listed(reader, node)
+        places.setdefault(fields, []).append(path)
+        if len(places[fields]) > 1:
             continue
         inner = []
         for name, field in node["properties"].items():
@@ -108,29 +110,27 @@ def _sections(reader: SchemaReader, root: str, *, written: bool) -> Iterator[str
             if "properties" in resolved and PUBLISHED_TYPE not in resolved:
                 inner.append((place, resolved))
         waiting = inner + waiting
-    for table, (first, *others) in places.items():
+    for fields, (first, *others) in places.items():
         also = f"Also {listed((f'`{other}`' for other in others), 'and')}.\n\n" if others else ""
-        yield f"\n## {f'`{first}`' if first else 'Top level'}\n\n{also}{table}"
+        yield f"\n## {f'`{first}`' if first else 'Top level'}\n\n{also}{fields}"
 
 
-def _table(reader: SchemaReader, node: Schema, *, written: bool) -> str:
-    """The fields of one mapping; with defaults where it is written by a user."""
-    rows = (
-        ["| field | value | default | |", "|---|---|---|---|"] if written else ["| field | value | |", "|---|---|---|"]
-    )
+def _listed(reader: SchemaReader, node: Schema) -> str:
+    """The fields of one mapping, a line each. Of a field with a section of its own, the section says what it holds."""
+    lines = []
     undescribed = []
     for name, field in node["properties"].items():
         resolved = reader.resolved(field)
-        default = "required" if name in node.get("required", ()) else _default(field.get("default"), resolved)
         words = resolved.get("description", "")
         if not words:
             undescribed.append(f"`{name}`")
             continue
-        cells = [f"`{name}`", reader.allowed(resolved), *([default] if written else []), words]
-        rows.append(f"| {' | '.join(map(_cell, cells))} |")
+        default = "required" if name in node.get("required", ()) else _default(field.get("default"), resolved)
+        value = "" if "properties" in resolved else f", {LENGTHS.sub('', reader.allowed(resolved))}"
+        lines.append(_line(f"- `{name}`{value}{f' ({default})' if default else ''}. {words}"))
     if undescribed:
-        rows.append(f"| {listed(undescribed, 'and')} | as in Kubernetes |  |  |")
-    return "\n".join(rows) + "\n"
+        lines.append(f"- {listed(undescribed, 'and')}, as in Kubernetes.")
+    return "\n".join(lines) + "\n"
 
 
 def _default(default: object, node: Schema) -> str:
@@ -141,8 +141,8 @@ def _default(default: object, node: Schema) -> str:
     return f"`{json.dumps(default)}`" if not isinstance(default, str) else f"`{default}`"
 
 
-def _cell(text: str) -> str:
-    return " ".join(cell(text.replace("``", "`")).split())
+def _line(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.local.journal import read_journal
+from diloco.runtime.journal import read_journal
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from testbed import fork_server
 from tests.support.local_run import GENTLE, LEARNERS, PROGRAM, WAIT_SECONDS, LocalRun, write_job

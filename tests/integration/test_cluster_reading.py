@@ -1,6 +1,10 @@
 """``diloco status`` and ``diloco top`` against a real API server: its jobs, its refusals, its way to a syncer."""
 
 import json
+import signal
+import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +12,16 @@ import pytest
 import yaml
 
 from diloco.cli.main import execute
+from diloco.local.report.html import HEADERS
 from diloco_operator import labels
 from diloco_operator.api_server.kinds import JOB, POD
 from testbed.api_server.certificates import Authority
 from testbed.api_server.server import ApiServer
+from testbed.fork_server import Popen
 from tests.support.fake_kubelet import Kubelet
+from tests.support.http_pages import WAIT_SECONDS, page
 from tests.support.job_in_namespace import NODE, Namespace
+from tests.support.local_run import PROGRAM
 from tests.support.seen_jobs import complete_status, syncer_account, training_status
 from tests.support.status_page import status_page
 
@@ -144,7 +152,10 @@ def test_credentials_of_another_cluster_are_not_accepted(
 def kubelet(server: ApiServer, tmp_path: Path) -> Iterator[Kubelet]:
     """The kubelet of a node on which the syncer of two-regions runs."""
     reading = Namespace(server, "reading")
-    with status_page(syncer_account()) as port, Kubelet(port, Authority(tmp_path)) as running:
+    with (
+        status_page(syncer_account(), report="<main>grows</main>") as port,
+        Kubelet(port, Authority(tmp_path)) as running,
+    ):
         running.join(server, NODE)
         pod = f"two-regions-syncer-{running.port}"
         reading.pod(pod, labels.of_job("two-regions", labels.SYNCER), None)
@@ -160,6 +171,32 @@ def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(diloco: D
     assert document["syncer"]["learners"][0]["id"] == "us-west/old/0"
     assert document["syncerUnseen"] is None
     assert set(kubelet.asked) == {8080}
+
+
+def test_the_report_of_a_job_comes_through_the_api_server(server: ApiServer, kubelet: Kubelet) -> None:
+    flags = ("-n", "reading", "--kubeconfig", str(server.kubeconfig))
+    with Popen([*PROGRAM, "page", "job/two-regions", *flags], stdout=subprocess.PIPE, text=True) as served:
+        try:
+            assert served.stdout is not None
+            address = served.stdout.readline().split("http://")[1].split("/")[0]
+            assert page(address, "/") == (200, "<main>grows</main>")
+            with urllib.request.urlopen(f"http://{address}/", timeout=WAIT_SECONDS) as answer:
+                assert answer.headers["Content-Security-Policy"] == dict(HEADERS)["Content-Security-Policy"]
+            kubelet.refuses = True
+            until = time.monotonic() + WAIT_SECONDS
+            while page(address, "/")[0] != 503:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            assert "its syncer cannot be reached through the API server" in page(address, "/")[1]
+        finally:
+            served.send_signal(signal.SIGINT)
+        assert served.wait(WAIT_SECONDS) == 0
+    assert set(kubelet.asked) == {8080}
+
+
+def test_a_page_needs_a_job_that_is_there(diloco: Diloco) -> None:
+    assert diloco.complaint("page", "job/other", "-n", "reading").startswith("no job other in namespace reading")
+    assert diloco.complaint("page", "-n", "reading") == "page: shows one job; name it, as in job/two-regions"
 
 
 def test_a_syncer_that_cannot_be_asked_leaves_the_jobs_own_status(diloco: Diloco, kubelet: Kubelet) -> None:

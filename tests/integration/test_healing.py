@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from diloco.local.journal import read_journal
+from diloco.runtime.journal import read_journal
 from diloco.runtime.process.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STUCK
 from diloco.spec.status.engine import LearnerStatus
 from diloco.spec.status.syncer import SyncerStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.local.journal import read_journal
+from diloco.runtime.journal import read_journal
 from tests.support.local_run import GENTLE, WAIT_SECONDS, LocalRun, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]

@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
+from diloco.runtime.journal import read_journal
 from diloco.runtime.process.exits import EXIT_INTERRUPTED
 from testbed import fork_server
 from tests.soak.resources import Bounds, Resources

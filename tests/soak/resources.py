@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from diloco.local.journal import read_journal
 from diloco.local.targets import SYNCER
+from diloco.runtime.journal import read_journal
 from testbed.repeating import repeating
 
 SUPERVISOR = "supervisor"

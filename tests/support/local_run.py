@@ -15,7 +15,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from diloco.local.journal import read_journal
+from diloco.runtime.journal import read_journal
 from diloco.spec.job import API_VERSION, KIND
 from diloco.spec.status.engine import LearnerStatus
 from diloco.spec.status.syncer import SyncerStatus

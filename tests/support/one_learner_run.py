@@ -19,9 +19,9 @@ from diloco.core.engine.events import (
 )
 from diloco.core.engine.options import RULES, EngineOptions
 from diloco.core.fragments import Layout
-from diloco.local.journal import Entry
 from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
+from diloco.runtime.journal import Entry
 from diloco.spec import DiLoCoJob
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
 from tests.support.small_manifest import SMALL_MANIFEST

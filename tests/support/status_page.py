@@ -9,13 +9,14 @@ from typing import Any
 
 
 @contextmanager
-def status_page(account: dict[str, Any], host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve ``account`` on a free port of ``host``; yields the port."""
+def status_page(account: dict[str, Any], host: str = "127.0.0.1", report: str = "") -> Iterator[int]:
+    """Serve ``account`` on a free port of ``host``, and at ``/page`` the ``report``; yields the port."""
+    pages = {"/status": json.dumps(account), "/page": report}
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(account).encode()
-            self.send_response(200 if self.path == "/status" else 404)
+            body = pages.get(self.path, "").encode()
+            self.send_response(200 if body else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from diloco.local.journal import Entry
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.status_poll import StatusError, fetch_status
 from diloco.model.build import layout_of_job
+from diloco.runtime.journal import Entry
 from diloco.spec import load_job
 from diloco.spec.status.engine import Phase
 from support.job import manifest, python_path, tapes

@@ -14,8 +14,8 @@ from diloco.cli.live.frames import LocalSource
 from diloco.cli.main import execute
 from diloco.core.fragments import TensorSpec, partition
 from diloco.local.directory import DirectoryClaim, begin
-from diloco.local.journal import Entry
 from diloco.local.report.summary import summarize
+from diloco.runtime.journal import Entry
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK
 from diloco.spec import parse_job
 from diloco.spec.status.curves import CurveRow

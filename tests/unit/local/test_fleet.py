@@ -5,7 +5,7 @@ import pytest
 
 from diloco.local.child import Child
 from diloco.local.fleet import Fleet, Managed, ProcessState
-from diloco.local.journal import Journal
+from diloco.runtime.journal import Journal
 from tests.support.hand_clock import HandClock
 from tests.support.machine_limits import no_file_left
 

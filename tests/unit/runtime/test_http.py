@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from diloco.runtime.addresses import AddressError, format_address, parse_address
-from diloco.runtime.http import HttpServer, HttpServerError, Response
+from diloco.runtime.http import HttpServer, HttpServerError, KeptPage, Response
+from tests.support.hand_clock import HandClock
 
 
 def broken() -> Response:
@@ -53,6 +54,50 @@ def test_a_page_that_fails_is_logged_and_costs_no_more_than_its_answer(
         assert ask(server, "/broken")[0] == 500
     assert "HTTP route /broken failed" in caplog.text
     assert ask(server, "/text")[0] == 200
+
+
+def test_a_page_brings_its_headers() -> None:
+    policy = (("Content-Security-Policy", "default-src 'none'"),)
+    with HttpServer("127.0.0.1:0", {"/": lambda: Response(b"", headers=policy)}) as server:
+        connection = http.client.HTTPConnection(server.address, timeout=30)
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        assert answer.headers["Content-Security-Policy"] == "default-src 'none'"
+        answer.read()
+        connection.close()
+
+
+@pytest.mark.parametrize(("takes", "kept"), [(0.0, 1.0), (0.5, 10.0)])
+def test_a_kept_page_costs_a_twentieth_of_the_time_however_often_asked(takes: float, kept: float) -> None:
+    clock, made = HandClock(), list[float]()
+
+    def make() -> Response:
+        clock.now += takes
+        made.append(clock.now)
+        return Response.text(str(len(made)))
+
+    page = KeptPage(make, clock)
+    assert [page().body for _ in range(3)] == [b"1"] * 3
+    clock.now += kept - 0.125
+    assert page().body == b"1"
+    clock.now += 0.125
+    assert page().body == b"2"
+    assert len(made) == 2
+
+
+def test_a_kept_page_that_fails_is_made_at_the_next_request() -> None:
+    answers: Iterator[Exception | Response] = iter([RuntimeError("a fault"), Response.text("there")])
+
+    def make() -> Response:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    page = KeptPage(make, HandClock())
+    with pytest.raises(RuntimeError, match="a fault"):
+        page()
+    assert page() == Response.text("there")
 
 
 def test_a_busy_port_is_named() -> None:

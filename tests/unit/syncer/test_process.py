@@ -7,12 +7,15 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from diloco.local.report.live import LivePage
+from diloco.runtime.journal import read_journal
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED, STOP_SIGNALS
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
@@ -122,6 +125,28 @@ def test_it_serves_until_a_signal_and_leaves_nothing_behind(tmp_path: Path, numb
     assert [one.name for one in set(threading.enumerate()) - threads if not one.daemon] == []
 
 
+def test_its_journal_and_its_page_tell_of_sessions(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path)
+    chosen = options(tmp_path, job, page=LivePage(tmp_path / "syncer"))
+
+    def told() -> list[tuple[str, str]]:
+        return [(entry.event, entry.process) for entry in read_journal(tmp_path / "syncer" / "journal.jsonl")]
+
+    def during(endpoint: dict[str, Any]) -> None:
+        with ScriptedLearner(endpoint["sync"], job, "here/cpu/0") as learner:
+            learner.begin()
+            until = time.monotonic() + WAIT_SECONDS
+            while ("note", "here/cpu/0") not in told():
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            status, shown = page(endpoint["http"], "/page")
+        assert status == 200
+        assert "here/cpu/0 training" in shown
+
+    assert lives(chosen, during) == EXIT_OK
+    assert told()[:2] == [("serves", "syncer"), ("admit", "here/cpu/0")]
+
+
 def test_a_learner_trains_with_it_and_its_bytes_are_counted(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
 
@@ -149,12 +174,12 @@ def test_it_is_alive_while_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     seen: list[tuple[int, str]] = []
 
     def loads(*_: object) -> None:
-        seen.extend(page(http, path) for path in ("/healthz", "/readyz"))
+        seen.extend(page(http, path) for path in ("/healthz", "/readyz", "/page"))
         raise SyncerError("seen enough", EXIT_UNEXPECTED)
 
     monkeypatch.setattr("diloco.syncer.process.prepare", loads)
     assert run_syncer(options(tmp_path, SmallJob(tmp_path), http=http)) == EXIT_UNEXPECTED
-    assert [status for status, _ in seen] == [200, 503]
+    assert [status for status, _ in seen] == [200, 503, 503]
     assert all("creating the model or reading the newest checkpoint" in text for _, text in seen)
 
 

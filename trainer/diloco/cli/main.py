@@ -8,7 +8,7 @@ import typer
 
 from diloco.cli import processes
 from diloco.cli.chaos import command as chaos
-from diloco.cli.jobs import data, replay, run, top, track
+from diloco.cli.jobs import data, page, replay, run, top, track
 from diloco.cli.live.target import KUBECTL_PROGRAM
 from diloco.cli.manifests import plan, render, validate
 from diloco.cli.models import evaluate, export, tokens
@@ -52,6 +52,7 @@ app.command("world", rich_help_panel=_WORK)(world.world)
 app.command("render", rich_help_panel=_WORK)(render.render)
 app.command("status", rich_help_panel=_WORK)(top.status)
 app.command("top", rich_help_panel=_WORK)(top.top)
+app.command("page", rich_help_panel=_WORK)(page.page)
 app.command("chaos", rich_help_panel=_WORK)(chaos.chaos)
 app.command("track", rich_help_panel=_WORK)(track.track)
 app.command("evaluate", rich_help_panel=_WORK)(evaluate.evaluate)

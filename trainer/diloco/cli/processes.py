@@ -80,6 +80,7 @@ def syncer(
     _begin(parent)
     manifest = load_job(job)
     with _loading():
+        from diloco.local.report.live import LivePage
         from diloco.syncer.options import SyncerOptions
         from diloco.syncer.process import run_syncer
         from diloco.wire.tls.tls import ServerTls
@@ -95,6 +96,7 @@ def syncer(
         record=record,
         exit_when_finished=exit_when_finished,
         threads=threads,
+        page=LivePage(directory),
     )
     raise typer.Exit(run_syncer(options))
 

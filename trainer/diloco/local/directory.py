@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from diloco.local.journal import older_part
 from diloco.runtime.disk_rate import newest_bytes
 from diloco.runtime.files import UnusableFileError, make_writable_directory, write_atomically
+from diloco.runtime.journal import older_part
 from diloco.spec import DiLoCoJob, SpecError, load_job
 from diloco.spec.status import curves
 

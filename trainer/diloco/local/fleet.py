@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from diloco.local.child import Child
-from diloco.local.journal import Journal
 from diloco.local.restarts import (
     BACKOFF,
     Decision,
@@ -20,6 +19,7 @@ from diloco.local.restarts import (
     after_syncer_exit,
 )
 from diloco.local.targets import SYNCER
+from diloco.runtime.journal import Journal
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, how_it_ended
 
 

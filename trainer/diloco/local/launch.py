@@ -52,6 +52,8 @@ def run_job(request: RunRequest, console: Console, *, plain: bool) -> int:
     if elsewhere := [region.name for region in job.spec.regions if region.cluster is not None]:
         regions = listed(elsewhere, "and")
         say(console, f"the manifest puts {regions} into other clusters; here every region runs on this machine")
+    if request.page:
+        say(console, f"page: http://{plan.http_address}/page")
     try:
         issue_certificates(plan.directory, job)
         view: RunView = PlainRunView(console) if plain else LiveRunView(console)
@@ -132,7 +134,7 @@ def continuation(request: RunRequest) -> str:
     }
     words += [word for flag, values in repeated.items() for value in values for word in (flag, value)]
     words += ["--relays"] * request.relays
-    words += ["--record"] * request.record
+    words += ["--record"] * request.record + ["--page"] * request.page
     for flag, value in (("--seed", request.seed), ("--threads", request.threads)):
         words += [] if value is None else [flag, str(value)]
     return shlex.join(words)

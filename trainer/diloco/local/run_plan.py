@@ -37,6 +37,8 @@ class RunRequest:
     device: tuple[str, ...] = ()
     port: int | None = None
     http_port: int | None = None
+    page: bool = False
+    """Print the address of the report, which grows while the run goes on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ from diloco.local.devices import devices_text
 from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.fork_server import ForkServer
 from diloco.local.join_watch import JoinWatch
-from diloco.local.journal import Journal, read_journal
 from diloco.local.run_plan import SYNCER_THREADS, RunPlan, learner_arguments, syncer_arguments, thread_environment
 from diloco.local.status_poll import Seen, StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
 from diloco.runtime.disk_rate import longest_write_seconds
+from diloco.runtime.journal import Journal, read_journal
 from diloco.runtime.process.exits import STOP_SIGNALS
 from diloco.spec.status.engine import PRESENT, LearnerState, Phase
 
@@ -96,6 +96,7 @@ class Supervisor:
         earlier = read_journal(plan.directory.journal)
         injected = {str(entry.details["key"]) for entry in earlier if "key" in entry.details}
         journal = Journal(plan.directory.journal, announce)
+        journal.check()
         links = self._links()
         watch = StatusWatch(plan.http_address)
         # With one thread it begins no other; each process sets the number of its own, and has its own environment.

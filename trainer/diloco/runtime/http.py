@@ -7,6 +7,7 @@ step is busy. A route is a function without arguments.
 import contextlib
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -27,6 +28,10 @@ _REQUEST_SECONDS = 10.0
 _MOST_CONNECTIONS = 64
 """Most connections at once. A new one beyond that replaces the oldest, so that a health check is always answered."""
 
+_KEPT_SECONDS = 1.0
+_KEPT_TIMES = 20
+"""A kept page is made again once it is this many times as old as it took to make: at most a twentieth of a core."""
+
 
 class HttpServerError(RuntimeError):
     """The server cannot listen; the text names the address and says why."""
@@ -39,6 +44,7 @@ class Response:
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: int = HTTPStatus.OK
+    headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def text(cls, body: str, status: int = HTTPStatus.OK) -> Self:
@@ -52,6 +58,26 @@ class Response:
 
 
 Route = Callable[[], Response]
+
+
+class KeptPage:
+    """A route whose answer takes long to make: it is kept for a while, however many ask."""
+
+    def __init__(self, make: Route, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds and never goes back."""
+        self._make, self._clock = make, clock
+        self._lock = threading.Lock()
+        self._until, self._kept = -math.inf, Response(b"")
+
+    def __call__(self) -> Response:
+        """The answer; others that ask while it is made wait for it. It may raise what making it raises."""
+        with self._lock:
+            began = self._clock()
+            if began >= self._until:
+                self._kept = self._make()
+                now = self._clock()
+                self._until = now + max(_KEPT_SECONDS, _KEPT_TIMES * (now - began))
+            return self._kept
 
 
 class HttpServer:
@@ -178,6 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
         self.send_header("Cache-Control", "no-store")
+        for name, value in response.headers:
+            self.send_header(name, value)
         self.end_headers()
         if body:
             self.wfile.write(response.body)

@@ -31,16 +31,17 @@ from diloco.wire.messages import PushKey
 _log = logging.getLogger(__name__)
 
 _QUIET = (actions.AskFragment, actions.Merge, actions.Broadcast, actions.Discard, actions.Checkpoint)
-_QUIET_NOTES = (
+_OF_ROUNDS = (
     NoteKind.ROUND_OPENED,
     NoteKind.ROUND_WAITS,
     NoteKind.ROUND_ABANDONED,
     NoteKind.LEARNER_EXCLUDED,
     NoteKind.REPEATED,
-    NoteKind.MEMBER_LEFT_OUT,
     NoteKind.PACE_FOLLOWS,
 )
-"""Decisions of every round, or those logged elsewhere: on the tape, and in the log only at DEBUG."""
+"""Decisions of every round: on the tape, and not in the journal."""
+_QUIET_NOTES = (*_OF_ROUNDS, NoteKind.MEMBER_LEFT_OUT)
+"""These, and those logged elsewhere: in the log only at DEBUG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class ActionExecutor:
         self._engine_loop = engine_loop
         self._inbox, self._store, self._posted = collaborators.inbox, collaborators.store, collaborators.posted
         self._metrics, self._curves = collaborators.metrics, collaborators.curves
+        self._decisions = collaborators.decisions
         self._dealing = collaborators.dealing
         self._merging, self._checkpointer = work.merging, work.checkpointer
         self._payloads, self._finish = work.payloads, work.finish
@@ -112,6 +114,9 @@ class ActionExecutor:
     def carry_out(self, action: Action, now: float) -> None:  # noqa: C901, PLR0912  # a table of actions
         """Do what the engine ordered, or start it."""
         self._metrics.observe(action, now)
+        self._curves.observe(action, now)
+        if not (isinstance(action, actions.Note) and action.kind in _OF_ROUNDS):
+            self._decisions.observe(action)
         _log_decision(action)
         match action:
             case actions.Admit():

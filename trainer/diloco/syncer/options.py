@@ -1,10 +1,13 @@
 """Options of a syncer process, including the job."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from diloco.runtime.http import Response
 from diloco.runtime.process.descriptors import connections_allowed
 from diloco.spec import DiLoCoJob
+from diloco.spec.status.syncer import SyncerStatus
 from diloco.wire.server.bandwidth import LimitOf
 from diloco.wire.server.server import ServerOptions
 from diloco.wire.tls.tls import ServerTls
@@ -20,7 +23,9 @@ class SyncerOptions:
     listen: str = "127.0.0.1:0"
     """``host:port`` for learners; port 0: chosen by the system and written to ``endpoint.json``."""
     http: str = "127.0.0.1:0"
-    """``host:port`` for ``/metrics``, ``/healthz``, ``/readyz`` and ``/status``."""
+    """``host:port`` for ``/metrics``, ``/healthz``, ``/readyz``, ``/status`` and ``/page``."""
+    page: Callable[[SyncerStatus], Response] | None = None
+    """Draws ``/page`` in a thread of the HTTP server. None: there is no such page."""
     tls: ServerTls | None = None
     """Certificates; None: plain text."""
     job_file: Path | None = None

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from dataclasses import replace
 from functools import partial
 
 from diloco.core.engine.snapshot import SnapshotError
@@ -15,7 +16,7 @@ from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError, format_address, parse_address
 from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes
 from diloco.runtime.files import UnusableFileError, write_json_atomically
-from diloco.runtime.http import HttpServer, HttpServerError
+from diloco.runtime.http import HttpServer, HttpServerError, Response, Route
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED, STOP_SIGNALS
 from diloco.runtime.process.heartbeat import Heartbeat
 from diloco.runtime.process.loading import STALLED_AFTER_SECONDS, Loading
@@ -24,7 +25,7 @@ from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
 from diloco.syncer.prepare import StartState, prepare, with_first_checkpoint
-from diloco.syncer.reporting.pages import on_loop, routes
+from diloco.syncer.reporting.pages import on_loop, page_for_people, routes
 from diloco.syncer.syncer import Syncer
 from diloco.syncer.tracking.trackers import check_packages
 from diloco.wire.server.server import ListenError, SyncServer
@@ -46,8 +47,10 @@ def run_syncer(options: SyncerOptions) -> int:
     """
     try:
         loading = Loading()
+        pages = loading.pages()
+        pages["/page"] = partial(_again, pages["/status"])
         # Started before anything that may take long, so that a probe sees that the process is loading.
-        with HttpServer(options.http, loading.pages()) as http, _directory(options, loading) as directory:
+        with HttpServer(options.http, pages) as http, _directory(options, loading) as directory:
             check_packages(options.job.spec.training.tracking)
             loading.switch_to("creating the model or reading the newest checkpoint or a backup")
             start_state = prepare(options.job, directory.checkpoints)
@@ -70,6 +73,11 @@ def run_syncer(options: SyncerOptions) -> int:
         return EXIT_UNEXPECTED
 
 
+def _again(page: Route) -> Response:
+    """The page, which a browser asks for again."""
+    return replace(page(), headers=(("Refresh", "2"),))
+
+
 def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
     def waiting() -> None:
         loading.switch_to("waiting for another syncer that uses the directory")
@@ -90,7 +98,8 @@ async def _serve(
     beating = asyncio.create_task(heartbeat.run())
     try:
         status = partial(on_loop, loop, syncer.status)
-        http.serve(routes(syncer.metrics, heartbeat, status, lambda: syncer.serving, options.directory))
+        pages = routes(syncer.metrics, heartbeat, status, lambda: syncer.serving, options.directory)
+        http.serve(pages | page_for_people(status, options.page))
         return await _run_until_over(options, directory, syncer, http, stop)
     finally:
         beating.cancel()

@@ -17,6 +17,7 @@ from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import LearnersPlanned, SnapshotAsked
 from diloco.core.merge.codecs import uplink_codec
 from diloco.model.build import model_identity
+from diloco.runtime.journal import Journal
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec import JobSpec
 from diloco.spec.status.engine import EngineStatus
@@ -43,6 +44,7 @@ from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases, tape_header
 from diloco.syncer.reporting.curves import CurveFile
+from diloco.syncer.reporting.decisions import PART_BYTES
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter
 from diloco.syncer.tracking.trackers import TrackedRun
@@ -91,11 +93,11 @@ class Syncer:
         self._events_at_checkpoint = 0
         self._checkpoint_due = float(options.job.spec.syncer.checkpoint_every_seconds)
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
-        self._disk = ThreadPoolExecutor(1, "disk")
+        self._disk, self._journal = ThreadPoolExecutor(1, "disk"), Journal(directory.journal, _log.warning, PART_BYTES)
         self._exporter = Exporter(directory.model, self._disk)
         threads = options.threads or torch.get_num_threads()
-        self._block_threads = BlockThreads(threads)
-        self._reporter, self._curve_file = Reporter(self.job, epoch), CurveFile(directory.curves)
+        self._block_threads, self._reporter = BlockThreads(threads), Reporter(self.job, epoch)
+        self._curve_file = CurveFile(directory.curves)
         engine_options = EngineOptions.from_job(options.job, self._layout)
         self._engine = Engine(engine_options, epoch, start_state.engine)
         self._dealing = Dealing.of(
@@ -161,6 +163,7 @@ class Syncer:
     def start(self) -> None:
         """Start processing events."""
         _log.info("outer optimizer: %s", self._outer)
+        self._collaborators.decisions.serves(self.epoch)
         self._engine_loop.start(self._executor)
         self.serving = True
         self._tracking.start()
@@ -172,6 +175,7 @@ class Syncer:
         self.metrics.inbox_bytes.set(self._collaborators.inbox.held_bytes)
         self.metrics.posted_pulls.set(self._collaborators.posted.waiting)
         stored = StoredStatus(
+            parameters=self._layout.numel,
             checkpoint=self._checkpointer.status,
             tape_problem=self._tape.problem or self._executor.record_problem,
             model_exported=self._exporter.exported and (self._backups is None or self._backups.settled),
@@ -224,6 +228,7 @@ class Syncer:
         self._executor.close()
         self._block_threads.close()
         self._checks.shutdown()
+        self._write_journal()
         self._disk.shutdown()
         self._tape.close()
         self._tracking.close(over=self._view().finished)
@@ -240,6 +245,7 @@ class Syncer:
             if self._collaborators.curves.due(view):
                 row = self._collaborators.curves.row(self.status())
                 self._disk.submit(self._curve_file.append, row)
+            self._write_journal()
             self._tape.flush()
             if self._end.at is not None and not self._end.work_left():
                 self._tape.end(self._exporter.digest)
@@ -256,6 +262,10 @@ class Syncer:
                 return
             if self._options.exit_when_finished and self._end.may_exit(now, quiet_since, self._sessions.admitted):
                 return
+
+    def _write_journal(self) -> None:
+        if decisions := self._collaborators.decisions.take():
+            self._disk.submit(self._journal.append, *decisions)
 
     def _request_checkpoint(self, now: float) -> None:
         if now < self._checkpoint_due or self._checkpointer.busy:

@@ -15,8 +15,7 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "explain it; otherwise read the syncer's log.",
         ),
         Reason.QUORUM_MISSING: warning(
-            "Fewer learners train than the quorum requires (`sync.quorum`, or as many as are left), so nothing is "
-            "merged.",
+            "Fewer learners train than `sync.quorum` requires, so nothing is merged.",
             "Degraded says why the others do not train. Or scale a pool up.",
         ),
         Reason.QUEUED: normal(
@@ -25,20 +24,18 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "If this lasts: `kubectl describe workload JOB-syncer`. See [queues](queues.md).",
         ),
         Reason.WAITING_FOR_SYNCER: normal(
-            "The syncer's pod is not ready yet: it waits for a node, pulls its image, starts, or loads a checkpoint.",
+            "The syncer's pod waits for a node, pulls its image, starts, or loads a checkpoint.",
             "If this lasts, Degraded says why.",
         ),
         Reason.WAITING_FOR_LEARNERS: normal(
-            "The syncer runs but no learner trains yet: they wait for nodes, pull their image, start, or load the "
-            "model.",
+            "The syncer runs, and no learner trains yet.",
             "If this lasts, Degraded says why.",
         ),
         Reason.TRAINING: normal(
             "Learners train and merges advance.",
         ),
         Reason.FINISHING: normal(
-            "The token budget is merged. The last rounds finish, the final model is evaluated, and the syncer writes "
-            "it to its volume.",
+            "The token budget is merged. The final model is evaluated and written to the syncer's volume.",
             "If this lasts, the volume may be full: read the syncer's log.",
         ),
         Reason.SUSPENDING: normal(
@@ -50,8 +47,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Resume with `suspend: false`: the job goes on from its last checkpoint.",
         ),
         Reason.RESUMED: normal(
-            "The job continues from its last checkpoint: it was suspended, or it was complete and `training.tokens` "
-            "was raised above what is merged. Its deadline starts over.",
+            "The job continues from its last checkpoint: it was suspended, or complete and `training.tokens` was "
+            "raised. Its deadline starts over.",
         ),
         Reason.BUDGET_REACHED: normal(
             "`training.tokens` tokens are merged and the model is exported; `status.model` says where.",
@@ -59,8 +56,8 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.DEADLINE_EXCEEDED: warning(
             "`activeDeadlineSeconds` have passed since the job was started or last resumed.",
-            "A failed job is not started again: apply a new one with a longer deadline. The last checkpoint, if there "
-            "is one, is on the syncer's volume.",
+            "A failed job is not started again: apply a new one with a longer deadline. The last checkpoint is on the "
+            "syncer's volume.",
         ),
         Reason.TRAINING_FAILED: warning(
             "The syncer ended the training. The message gives its reason: usually fewer than "
@@ -68,17 +65,15 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "Read the logs of the learners that were given up, mend the cause, then apply a new job.",
         ),
         Reason.CHILDREN_LEFT: warning(
-            "The job was deleted, another cluster did not answer for ten minutes, and objects are left there, perhaps "
-            "with learners that run. Or the annotation `diloco.dev/give-up-place` gives up what a job has there.",
-            "If that cluster comes back, the operator deletes them while another job names it. Otherwise, list and "
-            "delete them with `diloco cluster orphans`.",
+            "The job was deleted or `diloco.dev/give-up-place` was set, and objects are left in another cluster, "
+            "perhaps with learners that run.",
+            "If that cluster comes back, the operator deletes them while another job names it. Otherwise use `diloco "
+            "cluster orphans`.",
         ),
         Reason.LOST_POD_DELETED: warning(
-            "The operator has deleted a pod by force, because its node did not respond: a learner's, or the syncer's "
-            "once the annotation `diloco.dev/syncer-stopped` says that its machine is off. If the job runs, another "
-            "one starts.",
-            "Look at that node. If a learner's process still runs there, the syncer turns it away. If the syncer's "
-            "next pod cannot mount the volume for more than six minutes, taint the node: see 'A node is lost' below.",
+            "The operator has deleted a pod by force, because its node did not respond.",
+            "Look at that node. If the syncer's next pod cannot mount the volume for more than six minutes, taint the "
+            "node: see 'A node is lost' below.",
         ),
         Reason.LEARNER_HELD: normal(
             "The pod of a learner that is given up, in `excludedIndices` or placed in part was deleted to free its "
@@ -86,13 +81,11 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.LEARNER_QUEUED: normal(
             "Kueue has taken back the quota of a learner, so its pod ends after a last push. The next pod of its name "
-            "stays Pending with the scheduling gate `diloco.dev/held` until Kueue admits it again. The others train "
-            "on.",
+            "stays Pending with the scheduling gate `diloco.dev/held` until Kueue admits it again.",
         ),
         Reason.LEARNER_READMITTED: normal(
             "A learner that was given up may join again: the annotation `diloco.dev/readmit` names it, or the syncer "
-            "was started from a checkpoint that is older than the giving up. Its pod may have a node, and after the "
-            "annotation its restarts are counted from zero.",
+            "was started from an older checkpoint.",
         ),
         Reason.POOL_SCALED: normal(
             "The manifest asks for more or fewer learners of a pool than before.",
@@ -102,23 +95,21 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
             "after its last checkpoint.",
         ),
         Reason.LEARNERS_LOST: warning(
-            "Learners lost their session with the syncer without leaving: their connection broke, or they were silent "
-            "for their lease and are fenced. Told at most once a minute, for all together; the syncer's log has each "
-            "one and why.",
+            "Learners lost their session with the syncer: their connection broke, or they were silent for their "
+            "lease. Told at most once a minute for all; the syncer's log has each one.",
             "Nothing if they come back (`LearnersBack`). Otherwise Degraded says what is wrong.",
         ),
         Reason.LEARNERS_BACK: normal(
-            "Learners have joined the syncer again, after they were lost or had left. Told at most once a minute.",
+            "Learners have joined the syncer again. Told at most once a minute.",
         ),
         Reason.FALLBACK_CHANGED: normal(
-            "Learners of a pool found no node for `fallbackAfterSeconds`, and the region's next pool has as many "
-            "more; or they have nodes again, or are given up or left out, and it has fewer.",
+            "Learners of a pool found no node for `fallbackAfterSeconds`, so the region's next pool has as many more; "
+            "or they no longer need it, and it has fewer.",
         ),
         Reason.PLACED_IN_PART: warning(
-            "Only some pods of a learner of several nodes found a node for a minute, or `fallbackAfterSeconds`. All of "
-            "them are held back, so that none keeps a node. They are tried again after one to ten minutes, one "
-            "learner of a pool at a time.",
-            "If nodes are being added: nothing. Otherwise lower the pool's `learners`.",
+            "Only some pods of a learner of several nodes found a node. All of them are held back, so that none keeps "
+            "a node, and tried again after one to ten minutes.",
+            "Nothing if nodes are being added. Otherwise lower the pool's `learners`.",
         ),
         Reason.AS_EXPECTED: normal(
             "Nothing to report.",

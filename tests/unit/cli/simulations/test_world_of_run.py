@@ -12,7 +12,7 @@ from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event
 from diloco.core.engine.options import RULES
 from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.local.journal import Entry
+from diloco.runtime.journal import Entry
 from diloco.simulate.of_world import scenario_of
 from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.world import Simulation

@@ -17,7 +17,7 @@ from diloco.local.chaos.spec import ChaosError, Fault, FaultKind, Manner
 from diloco.local.child import Child
 from diloco.local.directory import RunDirectory
 from diloco.local.fleet import Fleet, Managed
-from diloco.local.journal import Journal, read_journal
+from diloco.runtime.journal import Journal, read_journal
 from testbed.kind.waiting import wait_until
 
 CUT = Fault(FaultKind.CUT, "a", ("a",), seconds=500.0, manner=Manner.RESET)

@@ -1,8 +1,8 @@
 import pytest
 
 from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.local.journal import Entry
 from diloco.local.report.history import RunHistory
+from diloco.runtime.journal import Entry
 from diloco.spec import parse_job
 from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of
 

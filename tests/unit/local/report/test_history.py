@@ -7,7 +7,6 @@ import pytest
 from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.events import BudgetChanged, StepReported
 from diloco.core.fragments import Layout
-from diloco.local.journal import Entry
 from diloco.local.report import history_builder
 from diloco.local.report.history import Life, RunHistory, Stretch
 from diloco.local.report.history_builder import HistoryBuilder
@@ -15,6 +14,7 @@ from diloco.local.report.html import render_report
 from diloco.local.report.summary import closing_table, summarize
 from diloco.local.report.timeline import RunClock, Turn, faults, spans, thinned
 from diloco.local.time_classes import WORDS
+from diloco.runtime.journal import Entry
 from diloco.spec import parse_job
 from diloco.spec.status.syncer import BytesByKind, RegionBytes
 from diloco.tape.reader import Torn

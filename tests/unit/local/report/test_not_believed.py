@@ -13,10 +13,10 @@ from diloco.core.engine.events import (
     StepReported,
 )
 from diloco.core.fragments import Layout
-from diloco.local.journal import Entry
 from diloco.local.report.history import RunHistory
 from diloco.local.report.html import render_report
 from diloco.local.report.summary import closing_table, summarize
+from diloco.runtime.journal import Entry
 from diloco.spec import DiLoCoJob, parse_job
 from tests.support.drawn import drawn
 from tests.support.one_learner_run import JOB, LEARNER, OneLearner, history_of

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.spec.status.curves import CurveRow, FragmentCurve
+from diloco.core.engine.actions import AskFragment, Broadcast, Member, Merge
+from diloco.spec.status.curves import CurveRow, FragmentCurve, MergeCurve
 from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFile, Curves
 from diloco.syncer.reporting.status_builder import Reporter
@@ -40,7 +41,26 @@ def test_a_row_has_what_learners_reported_and_merges_found(status: SyncerStatus)
     assert row.learners["here/cpu/0"].gradient_norm is None
 
 
-def test_a_job_has_a_thousand_rows_and_one_at_its_end(status: SyncerStatus) -> None:
+def test_a_row_has_the_latest_merge_from_its_first_request_on(status: SyncerStatus) -> None:
+    def asked(learner: str, version: int, fragment: int = 1) -> AskFragment:
+        return AskFragment(learner, 1, fragment, version, 1, "due")
+
+    members = tuple(Member(learner, 1, 1, base, 4, 128, 0.5, "") for learner, base in (("a", 6), ("b", 4)))
+    curves = Curves()
+    curves.observe(Broadcast(1, 6, (), ""), 1.0)  # of a round that began before this start of the syncer
+    assert curves.row(status).merge is None
+    curves.observe(asked("c", 6), 1.0)  # a round that is abandoned
+    for learner, now in (("a", 2.0), ("b", 2.5), ("a", 3.0)):
+        curves.observe(asked(learner, 7), now)
+    curves.observe(asked("a", 7, fragment=2), 3.0)
+    curves.observe(Merge(1, 7, members, ""), 4.0)
+    assert curves.row(status).merge is None
+    curves.observe(Broadcast(1, 7, (), ""), 4.5)
+    merged = MergeCurve(fragment=1, version=7, members=2, asked=2, waited_seconds=2.5, versions_behind=2)
+    assert curves.row(status).merge == merged
+
+
+def test_a_job_has_a_thousand_rows_more_at_its_start_and_one_at_its_end(status: SyncerStatus) -> None:
     curves, written = Curves(), []
     for tokens in range(0, 100_001, 10):
         now = changed(
@@ -48,7 +68,9 @@ def test_a_job_has_a_thousand_rows_and_one_at_its_end(status: SyncerStatus) -> N
         )
         if curves.due(now):
             written.append(curves.row(now).merged_tokens)
-    assert len(written) in (1000, 1001)
+    assert 1050 < len(written) < 1150
+    assert sum(tokens > 5000 for tokens in written) in (950, 951)
+    assert written[:3] == [10, 20, 30]
     assert written[-1] == 100_000
 
 

@@ -13,7 +13,7 @@ from diloco.runtime.process.heartbeat import Heartbeat
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting import pages as syncer_pages
 from diloco.syncer.reporting.metrics import SyncerMetrics
-from diloco.syncer.reporting.pages import LoopBusyError, on_loop, routes
+from diloco.syncer.reporting.pages import LoopBusyError, on_loop, page_for_people, routes
 from tests.support.hand_clock import HandClock
 from tests.support.status_of_a_job import STATUS
 
@@ -50,6 +50,13 @@ def test_a_loop_that_is_gone_makes_pages_unavailable_and_no_fault() -> None:
     assert pages["/status"]() == Response.text("the event loop does not answer\n", 503)
     assert pages["/metrics"]().status == 503
     assert pages["/readyz"]().status == 503
+    assert page_for_people(busy, lambda _: Response.text("never"))["/page"]().status == 503
+
+
+def test_the_page_for_people_is_drawn_from_the_status_if_anyone_draws_it() -> None:
+    (drawn,) = page_for_people(lambda: STATUS, lambda status: Response.text(status.job)).values()
+    assert drawn() == Response.text("small")
+    assert page_for_people(lambda: STATUS, None) == {}
 
 
 def test_what_a_stuck_loop_was_asked_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:

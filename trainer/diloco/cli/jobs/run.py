@@ -81,6 +81,9 @@ def run(
     http_port: Annotated[
         int | None, typer.Option("--http-port", help="The syncer's HTTP port, for /status. Default: a free one.")
     ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Print the address of the report, which grows in a browser.")
+    ] = False,
     no_view: Annotated[bool, typer.Option("--no-view", help="Print plain lines, even in a terminal.")] = False,
 ) -> None:
     """Train a job with real processes on this machine: a syncer and learners.
@@ -92,6 +95,7 @@ def run(
     \b
     Examples:
       diloco run job.yaml
+      diloco run job.yaml --page
       diloco run job.yaml --resume
       diloco run job.yaml --output out --slow us-west/old=0.5
       diloco run job.yaml --output out --chaos kill:us-west/old/0@step=150
@@ -126,6 +130,7 @@ def run(
         device=tuple(device or ()),
         port=port,
         http_port=http_port,
+        page=page,
     )
     console = new_console(lasting_output(f"see {output}/supervisor.jsonl"))
     raise typer.Exit(run_job(request, console, plain=no_view or not console.is_terminal))

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from diloco.cli.live.cluster_access import ApiServer, AwayError, ClusterError, ForbiddenError
+from diloco.cli.live.cluster_access import Answer, ApiServer, AwayError, ClusterError, ForbiddenError
 from diloco.spec.job import MANAGER
 from diloco.spec.status.job import JobStatus
 from diloco.spec.status.syncer import SyncerStatus
@@ -18,6 +18,7 @@ INSTALL: Final = "helm install diloco-operator charts/diloco-operator --namespac
 _API: Final = "/apis/diloco.dev/v1alpha1"
 _SYNCER_SECONDS: Final = 2.0
 """Longest wait for a syncer's status; after that the live view goes on without it."""
+_PAGE_SECONDS: Final = 10.0
 _MOST_NAMES: Final = 8
 
 
@@ -92,6 +93,23 @@ class Jobs:
         Raises:
             SyncerUnseenError: it is not running, the user lacks the permission, or it cannot be reached.
         """
+        pod, answer = self._ask_syncer(job, "/status", _SYNCER_SECONDS)
+        try:
+            return SyncerStatus.model_validate_json(answer.body)
+        except ValidationError as error:
+            raise _unlike_a_syncer(pod, answer) from error
+
+    def page(self, job: SeenJob) -> bytes:
+        """The report of a job that runs, as its syncer draws it; for errors see ``syncer``."""
+        pod, answer = self._ask_syncer(job, "/page", _PAGE_SECONDS)
+        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise SyncerUnseenError(_printable(answer.body[:300].decode(errors="replace")), lasting=False)
+        if answer.status != HTTPStatus.OK:
+            raise _unlike_a_syncer(pod, answer)
+        return answer.body
+
+    def _ask_syncer(self, job: SeenJob, page: str, timeout_seconds: float) -> tuple[str, Answer]:
+        """Name of the pod, and its answer."""
         from diloco_operator.manifests.common import HTTP_PORT
 
         try:
@@ -99,19 +117,13 @@ class Jobs:
             if not pod:
                 raise SyncerUnseenError("its syncer is not running", lasting=False)
             path = f"/api/v1{_in(job.namespace)}/pods/{pod}"
-            answer = self._server.ask_pod(path, HTTP_PORT, "/status", timeout_seconds=_SYNCER_SECONDS)
+            return pod, self._server.ask_pod(path, HTTP_PORT, page, timeout_seconds=timeout_seconds)
         except ForbiddenError as error:
             raise SyncerUnseenError(f"{error}", lasting=True) from error
         except AwayError as error:
             raise SyncerUnseenError(
                 f"its syncer cannot be reached through the API server: {error}", lasting=False
             ) from error
-        try:
-            return SyncerStatus.model_validate_json(answer.body)
-        except ValidationError as error:
-            why = f"pod {pod} answered with HTTP {answer.status}, but not like a syncer of this version"
-            text = f"its syncer cannot be reached through the API server: {answer.said.get('message', why)}"
-            raise SyncerUnseenError(text, lasting=False) from error
 
     def _syncers_pod(self, job: SeenJob) -> str:
         """Name of the pod in which the job's syncer runs; empty: in none."""
@@ -139,6 +151,12 @@ class Jobs:
 
     def _unknown_kind(self) -> ClusterError:
         return ClusterError(f"{self._server.url} has no DiLoCoJobs; install the operator with {INSTALL}")
+
+
+def _unlike_a_syncer(pod: str, answer: Answer) -> SyncerUnseenError:
+    why = f"pod {pod} answered with HTTP {answer.status}, but not like a syncer of this version"
+    text = f"its syncer cannot be reached through the API server: {answer.said.get('message', why)}"
+    return SyncerUnseenError(text, lasting=False)
 
 
 def seen_job(item: Mapping[str, Any]) -> SeenJob:

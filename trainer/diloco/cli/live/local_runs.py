@@ -93,6 +93,19 @@ def ask(where: str) -> SyncerStatus | Summary:
         raise WhereError(f"{summary}: is not the summary of a run; 'diloco run --resume' writes it again") from None
 
 
+def page_address(where: str) -> str:
+    """HTTP address of the syncer at ``where``, a run's directory or an address, whether it answers or not.
+
+    Raises:
+        WhereError: it is neither, or the run has no syncer now.
+    """
+    if not Path(where).is_dir():
+        return _address(where)
+    if (address := _endpoint(Path(where))) is None:
+        raise WhereError(f"{where}: no syncer serves here; a run that is over has its report in report.html")
+    return address
+
+
 def _ask_syncer(where: str, run: RunDirectory) -> SyncerStatus:
     # Read each time, as a restarted syncer may have another port.
     address = _endpoint(run.root)

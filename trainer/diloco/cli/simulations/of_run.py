@@ -14,9 +14,9 @@ from diloco.core.engine.actions import AskFragment
 from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined, StepReported
 from diloco.core.fragments import Layout
 from diloco.local.directory import RunDirectory
-from diloco.local.journal import Entry
 from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
+from diloco.runtime.journal import Entry
 from diloco.spec import DiLoCoJob
 from diloco.spec.names.learner_ids import pool_of, region_of
 from diloco.spec.status.syncer import MeasuredLinkStatus

@@ -15,7 +15,6 @@ from diloco.core.engine.actions import Action
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event
 from diloco.local.directory import RunDirectory
-from diloco.local.journal import Entry
 from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
@@ -23,6 +22,7 @@ from diloco.local.report.summary import closing_table, summarize
 from diloco.local.targets import SYNCER
 from diloco.local.view.units import duration_text
 from diloco.runtime.files import make_writable_directory, write_atomically, write_json_atomically
+from diloco.runtime.journal import Entry
 from diloco.runtime.process.exits import EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED, EXIT_JOB_FAILED, EXIT_OK
 from diloco.simulate.judged import Ending, Verdict, go_on, training_seconds
 from diloco.simulate.network.session import Traffic

@@ -30,8 +30,8 @@ def world(
       diloco simulate job.yaml --world world.yaml
     """
     from diloco.cli.simulations.of_run import read_tapes, world_of_run
-    from diloco.local.journal import read_journal
     from diloco.model.build import layout_of_job
+    from diloco.runtime.journal import read_journal
 
     directory = RunDirectory(run_directory(run))
     job = load_job(directory.job)

@@ -12,8 +12,8 @@ from diloco.local.chaos.region_link import RegionLink
 from diloco.local.chaos.schedule import ChaosPlan, RunState
 from diloco.local.chaos.spec import Fault, FaultKind
 from diloco.local.fleet import Fleet
-from diloco.local.journal import Journal
 from diloco.local.targets import SYNCER
+from diloco.runtime.journal import Journal
 
 _MOST_REASONS = 3
 

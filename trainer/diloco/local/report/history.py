@@ -4,7 +4,7 @@ Times are seconds of the run (see ``timeline.RunClock``); losses are in the task
 whole job.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import fsum
@@ -13,9 +13,9 @@ from typing import Final, Self
 from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.sizes import all_reduce_bytes
 from diloco.local.chaos.spec import Fault
-from diloco.local.time_classes import TimeShares, goodput_of
-from diloco.spec.status.engine import RecoveryStatus
-from diloco.spec.status.syncer import RegionBytes
+from diloco.local.time_classes import TimeShares, goodput_of, shares_of
+from diloco.spec.status.engine import OVER, LearnerStatus, RecoveryStatus
+from diloco.spec.status.syncer import MeasuredLinkStatus, RegionBytes
 
 MOST_NAMES: Final = 4
 
@@ -164,6 +164,27 @@ class LearnerHistory:
     left_out_reason: str = ""
     processes: int = 1
 
+    @classmethod
+    def of(cls, known: LearnerStatus, life: tuple[Span, ...], processes: int) -> Self:
+        """From its status; curves and waits are not in that."""
+        shares, trained = shares_of(known.time_seconds), _trained_seconds(life)
+        return cls(
+            id=known.id,
+            steps=known.steps,
+            tokens=known.tokens,
+            merged_tokens=known.merged_tokens,
+            restarts=known.restarts,
+            blocked_seconds=known.blocked_fraction * known.allotted_seconds,
+            allotted_seconds=known.allotted_seconds,
+            merged=shares.get(TimeClass.MERGED),
+            time=shares,
+            tokens_per_second=known.tokens / trained if trained > 0 else 0.0,
+            life=life,
+            left_out=known.left_out,
+            left_out_reason=known.left_out_reason,
+            processes=processes,
+        )
+
     @property
     def goodput(self) -> float | None:
         """Share of its allotted time in which it computed inner steps, merged or not."""
@@ -172,13 +193,17 @@ class LearnerHistory:
     @property
     def blocked_fraction(self) -> float:
         """Share of the time it trained in which its inner loop waited for synchronization."""
-        trained = sum(span.end - span.start for span in self.life if span.life is Life.TRAINING)
+        trained = _trained_seconds(self.life)
         return min(1.0, self.blocked_seconds / trained) if trained > 0 else 0.0
 
     @property
     def other_work_fraction(self) -> float:
         """Share of its allotted time in which it evaluated the model or took snapshots for its own checkpoints."""
         return self.time.get(TimeClass.OVERHEAD, 0.0)
+
+
+def _trained_seconds(life: Sequence[Span]) -> float:
+    return sum(span.end - span.start for span in life if span.life is Life.TRAINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +236,8 @@ class RunHistory:
     bytes_by_region: tuple[RegionBytes, ...] = ()
     """At the end, as the syncer counted where it sent and received; empty if it left no checkpoint."""
     region_samples: tuple[RegionSample, ...] = ()
+    measured_links: tuple[MeasuredLinkStatus, ...] = ()
+    """What was measured of each region's link, as it was noted last."""
     computing: str = ""
     """What the learners computed in and on, when the supervisor last noted it; empty: not known."""
     recoveries: tuple[RecoveryPoint, ...] = ()
@@ -220,6 +247,11 @@ class RunHistory:
     def goodput(self) -> float | None:
         """Share of the allotted time in which inner steps were computed, merged or not."""
         return goodput_of(self.time)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.phase in OVER
 
     @property
     def complete(self) -> bool:

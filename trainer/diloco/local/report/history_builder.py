@@ -9,24 +9,20 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import TYPE_CHECKING
 
-from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.actions import Action, Admit, AskFragment, Finish, Merge
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event, LearnerLeft, LearnerReady, Merged, StepReported
 from diloco.core.engine.options import EngineOptions
 from diloco.core.fragments import Layout
-from diloco.local.journal import Entry
 from diloco.local.report.history import (
     EvaluationPoint,
     Incident,
     LearnerHistory,
-    Life,
     LossPoint,
     MergePoint,
     RecoveryPoint,
     RunHistory,
     Sample,
-    Span,
     Stretch,
 )
 from diloco.local.report.timeline import (
@@ -36,6 +32,8 @@ from diloco.local.report.timeline import (
     faults,
     incidents,
     incidents_noted,
+    links_noted,
+    processes_noted,
     region_samples,
     spans,
     stretches,
@@ -44,8 +42,9 @@ from diloco.local.report.timeline import (
 )
 from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
+from diloco.runtime.journal import Entry
 from diloco.spec import DiLoCoJob
-from diloco.spec.status.engine import EngineStatus, EvaluationStatus, LearnerStatus
+from diloco.spec.status.engine import EngineStatus, EvaluationStatus, LearnerState, LearnerStatus
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn, engine_of
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ class HistoryBuilder:
         self._layout = layout
         self._journal = journal
         self._clock = RunClock(journal)
-        runs = [entry.details.get("processes", {}) for entry in journal if entry.event == "run"]
-        self._processes: dict[str, int] = runs[-1] if runs else {}
+        self._processes = processes_noted(journal)
         self._turns: dict[str, list[tuple[float, Turn]]] = turns(journal, self._clock)
         self._epoch: _Epoch
         self._view: EngineStatus | None = None
@@ -226,6 +224,7 @@ class HistoryBuilder:
             notes=tuple(self.notes),
             bytes_by_region=self.bytes_by_region,
             region_samples=region_samples(self._journal, self._clock),
+            measured_links=links_noted(self._journal),
             computing=computing(self._journal),
             recoveries=tuple(self._recoveries),
             faults=faults(self._journal, self._clock),
@@ -241,30 +240,12 @@ class HistoryBuilder:
     def _learners(self) -> tuple[LearnerHistory, ...]:
         histories = []
         for learner in dict.fromkeys((*self._job.spec.learner_ids, *self._known)):
-            known = self._known.get(learner)
-            shares = shares_of(known.time_seconds if known else {})
-            life = spans(self._turns.get(learner, ()), self._end)
-            trained = _seconds(life, Life.TRAINING)
+            known, life = self._known.get(learner) or _unseen(learner), spans(self._turns.get(learner, ()), self._end)
             left_out, reason = self._left_out.get(learner, (0, ""))
+            of_status = LearnerHistory.of(known, life, self._processes.get(learner, 1))
+            losses, blocked = tuple(self._losses[learner]), tuple(self._blocked[learner])
             histories.append(
-                LearnerHistory(
-                    id=learner,
-                    steps=known.steps if known else 0,
-                    tokens=known.tokens if known else 0,
-                    merged_tokens=known.merged_tokens if known else 0.0,
-                    restarts=known.restarts if known else 0,
-                    blocked_seconds=known.blocked_fraction * known.allotted_seconds if known else 0.0,
-                    allotted_seconds=known.allotted_seconds if known else 0.0,
-                    merged=shares.get(TimeClass.MERGED),
-                    time=shares,
-                    tokens_per_second=known.tokens / trained if known and trained > 0 else 0.0,
-                    losses=tuple(self._losses[learner]),
-                    life=life,
-                    blocked=tuple(self._blocked[learner]),
-                    left_out=left_out,
-                    left_out_reason=reason,
-                    processes=self._processes.get(learner, 1),
-                )
+                replace(of_status, losses=losses, blocked=blocked, left_out=left_out, left_out_reason=reason)
             )
         return tuple(histories)
 
@@ -343,5 +324,13 @@ def _evaluation(seconds: float, one: EvaluationStatus) -> EvaluationPoint:
     return EvaluationPoint(seconds, one.tokens, loss, one.final, one.doubted, one.learner)
 
 
-def _seconds(life: Sequence[Span], kind: Life) -> float:
-    return sum(span.end - span.start for span in life if span.life is kind)
+def _unseen(learner: str) -> LearnerStatus:
+    return LearnerStatus(
+        id=learner,
+        state=LearnerState.ABSENT,
+        steps=0,
+        tokens=0,
+        merged_tokens=0.0,
+        blocked_fraction=0.0,
+        restarts=0,
+    )

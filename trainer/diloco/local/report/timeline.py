@@ -13,12 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal
 from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.journal import Entry
 from diloco.local.report.history import MOST_NAMES, Incident, Life, RegionSample, Span, Stretch
 from diloco.local.restarts import Verdict
 from diloco.local.targets import SYNCER
+from diloco.runtime.journal import Entry
 from diloco.runtime.process.exits import how_it_ended
-from diloco.spec.status.syncer import RegionBytes
+from diloco.spec.status.syncer import MeasuredLinkStatus, RegionBytes
 from diloco.spec.words import shortlist
 
 
@@ -140,23 +140,43 @@ def thinned(turns: Iterable[tuple[float, Turn]]) -> list[tuple[float, Turn]]:
     return [turn for place, turn in enumerate(ordered) if place not in gone]
 
 
-_SIMPLE_TURNS = {"start": Turn.STARTED, "pause": Turn.PAUSED, "continue": Turn.CONTINUED}
+_SIMPLE_TURNS = {
+    "start": Turn.STARTED,
+    "pause": Turn.PAUSED,
+    "continue": Turn.CONTINUED,
+    "serves": Turn.TRAINS,
+    "admit": Turn.LOST,
+    "fence": Turn.LOST,
+    "away": Turn.ENDED,
+}
+_TURNS_OF_NOTES: Mapping[str, Turn] = {
+    NoteKind.LEARNER_TRAINS: Turn.TRAINS,
+    NoteKind.LEARNER_WAITS: Turn.TRAINS,
+    NoteKind.LEARNER_LEFT: Turn.LOST,
+}
+
+
+def _turn(entry: Entry) -> Turn | None:
+    if entry.event == "exit":
+        return Turn.ENDED if entry.details.get("verdict") == Verdict.RESTART else Turn.OVER
+    if entry.event == "note":
+        return _TURNS_OF_NOTES.get(str(entry.details.get("kind")))
+    return _SIMPLE_TURNS.get(entry.event)
 
 
 def turns(journal: Sequence[Entry], clock: RunClock) -> dict[str, list[tuple[float, Turn]]]:
-    """By process: when its state changed, as far as the supervisor knows."""
+    """By process: when its state changed, as far as the supervisor knows and, if its entries are there, the syncer."""
     by_process: dict[str, list[tuple[float, Turn]]] = defaultdict(list)
+    over = False
     for entry in journal:
         at = clock.seconds(entry.time)
-        if entry.event == "exit":
-            comes_back = entry.details.get("verdict") == Verdict.RESTART
-            by_process[entry.process].append((at, Turn.ENDED if comes_back else Turn.OVER))
-        elif entry.event in _SIMPLE_TURNS:
-            by_process[entry.process].append((at, _SIMPLE_TURNS[entry.event]))
-        elif entry.event in ("run", "end"):
+        over = entry.event == "finish" or (over and entry.event not in ("run", "serves"))
+        if entry.event in ("run", "end"):
             # Nothing runs between two sessions, however the supervisor of the first one ended.
             for known in by_process.values():
                 known.append((at, Turn.OVER))
+        elif (found := _turn(entry)) is not None:
+            by_process[entry.process].append((at, Turn.OVER if over and found is Turn.LOST else found))
     for at, turn in list(by_process.get(SYNCER, ())):
         if turn in (Turn.ENDED, Turn.OVER):
             # A killed syncer cannot write on its tape that all sessions have ended.
@@ -213,12 +233,28 @@ def _counts(noted: object) -> tuple[RegionBytes, ...]:
         return ()
 
 
+def processes_noted(journal: Sequence[Entry]) -> dict[str, int]:
+    """By learner: its number of processes, as the supervisor has noted last."""
+    runs = [entry.details.get("processes", {}) for entry in journal if entry.event == "run"]
+    return runs[-1] if runs else {}
+
+
+def links_noted(journal: Sequence[Entry]) -> tuple[MeasuredLinkStatus, ...]:
+    """What was measured of links, as the supervisor has noted last; none if that is damaged."""
+    noted = next((found for entry in reversed(journal) if (found := entry.details.get("links"))), ())
+    try:
+        return _LINKS.validate_python(noted)
+    except ValidationError:
+        return ()
+
+
 def computing(journal: Sequence[Entry]) -> str:
     """What learners computed in, as the supervisor has noted last; empty: it has not."""
     return next((str(noted) for entry in reversed(journal) if (noted := entry.details.get("computing"))), "")
 
 
 _COUNTS = TypeAdapter(tuple[RegionBytes, ...])
+_LINKS = TypeAdapter(tuple[MeasuredLinkStatus, ...])
 
 
 def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]:
@@ -260,6 +296,12 @@ _NOTED = {
 }
 """Kind of a note -> text for people."""
 _FENCED = {Refusal.STUCK: "found stuck", Refusal.RESET: "starts over from the global model"}
+_TOLD: Mapping[str, str] = {str(kind): text for kind, text in (*_NOTED.items(), *_FENCED.items())}
+
+
+def _decided(details: Mapping[str, Any]) -> str:
+    text = _TOLD.get(details["kind"])
+    return f"{text}: {details['reason']}" if text else ""
 
 
 _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -273,6 +315,9 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "give_up": lambda details: f"given up: {details['reason']}",
     "run": lambda details: "the run was resumed" if details.get("resumed") else "",
     "end": lambda details: f"the run was {details['ending']}" if details["ending"] != "finished" else "",
+    "note": _decided,
+    "fence": _decided,
+    "lost": lambda details: f"lost: {details['reason']}",
 }
 """Event of the journal -> text for people, from its details; empty if there is nothing to tell."""
 

@@ -8,7 +8,6 @@ import torch
 
 from diloco.learner.training.sample import SampleError, SampleOptions, sample_text
 from diloco.local.directory import RunDirectory
-from diloco.local.journal import read_journal
 from diloco.local.report.chaos_report import document, effects, observed_in
 from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
@@ -17,6 +16,7 @@ from diloco.local.report.summary import summarize
 from diloco.model import ModelError, load_model
 from diloco.model.build import layout_of_job
 from diloco.runtime.files import UnusableFileError, write_atomically, write_json_atomically
+from diloco.runtime.journal import read_journal
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.syncer.disk.checkpoint import read_checkpoint_manifest
 from diloco.syncer.disk.checkpoint_names import checkpoint_names

@@ -4,6 +4,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from diloco.spec.status.engine import TimeSeconds
+from diloco.spec.status.syncer import RegionBytes
+
 FILE: Final = "curves.jsonl"
 """In the syncer's directory."""
 
@@ -37,6 +40,21 @@ class FragmentCurve(_Values):
     """Length of the mean of the learners' directions, 0 to 1: 1 if they agree."""
 
 
+class MergeCurve(_Values):
+    """The latest merge."""
+
+    fragment: int
+    version: int
+    members: int
+    """Learners whose outer gradients are in it."""
+    asked: int
+    """Learners that were asked for one."""
+    waited_seconds: float
+    """From the first request to the merged fragment."""
+    versions_behind: int
+    """Age of the oldest outer gradient in it."""
+
+
 class CurveRow(_Values):
     """All curves at one time."""
 
@@ -53,3 +71,8 @@ class CurveRow(_Values):
     learners: dict[str, LearnerCurve] = {}
     """By id; empty if the job has too many for a file."""
     fragments: dict[int, FragmentCurve] = {}
+    merge: MergeCurve | None = None
+    """None: nothing was merged yet."""
+    time_seconds: TimeSeconds = {}
+    """How the learner-seconds of the job were used, by class."""
+    bytes_by_region: tuple[RegionBytes, ...] = ()

@@ -143,6 +143,8 @@ class DataStatus(StatusPart):
 class StoredStatus(StatusPart):
     """What the syncer has on disk or measures, beside the engine's view."""
 
+    parameters: int = 0
+    """Of the model."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     tape_problem: str = ""
     """Why the tape is incomplete or waits for the disk; empty if neither."""

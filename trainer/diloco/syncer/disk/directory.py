@@ -16,6 +16,7 @@ from diloco.runtime.files import make_writable_directory, open_regular, write_at
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
 from diloco.spec.status.curves import FILE
 from diloco.syncer.errors import SyncerError
+from diloco.syncer.reporting.decisions import JOURNAL
 from diloco.tape.segments import find_tapes
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class SyncerDirectory:
         """Which sequences learners may have been dealt."""
         self.model = root / "model.safetensors"
         self.curves = root / FILE
+        self.journal = root / JOURNAL
         self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._take_lock(patience_seconds, waiting)

@@ -15,6 +15,7 @@ from diloco.syncer.peers.link_meter import LinkMeter
 from diloco.syncer.peers.loads import Loads
 from diloco.syncer.peers.posted_pulls import PostedPulls
 from diloco.syncer.reporting.curves import Curves
+from diloco.syncer.reporting.decisions import Decisions
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
 from diloco.wire.channel import POSTED_SECONDS
@@ -46,4 +47,5 @@ class Collaborators:
         self.posted = PostedPulls(POSTED_SECONDS)
         self.meter = LinkMeter(self.clock)
         self.curves = Curves()
+        self.decisions = Decisions()
         self.loads = Loads(self.clock)

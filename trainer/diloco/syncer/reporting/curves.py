@@ -1,4 +1,6 @@
-"""Writes the job's curves: a row at each thousandth of the token budget, so that the file stays small.
+"""Writes the job's curves: a row at each thousandth of the token budget, and more at the start.
+
+So a plot has points soon, and the file stays small.
 
 A syncer that restarts goes on with the file; what it merges again, it writes again, with its own epoch.
 """
@@ -7,10 +9,12 @@ import logging
 import math
 import os
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from diloco.spec.status.curves import CurveRow, FragmentCurve, LearnerCurve
+from diloco.core.engine.actions import Action, AskFragment, Broadcast, Merge
+from diloco.spec.status.curves import CurveRow, FragmentCurve, LearnerCurve, MergeCurve
 from diloco.spec.status.engine import EngineStatus
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.wire.messages import StepReport
@@ -19,11 +23,21 @@ _log = logging.getLogger(__name__)
 
 ROWS: Final = 1000
 """Rows of a whole job (ours): as many as a plot has pixels for."""
+_GROWTH: Final = 1 / 50
+"""Tokens by which the next row comes, as a share of those before, while that is less (ours): some 500 rows more."""
 MOST_LEARNERS: Final = 64
 """Most learners of a job whose curves are written one by one (ours)."""
 
 MOST_FRAGMENTS: Final = 256
 """Fragments whose curves are written (ours): the first ones."""
+
+
+@dataclass(slots=True)
+class _Round:
+    version: int
+    opened: float
+    asked: set[str] = field(default_factory=set)
+    order: Merge | None = None
 
 
 class Curves:
@@ -33,10 +47,34 @@ class Curves:
         self._reports: dict[str, StepReport] = {}
         self._due, self._ended = 1.0, False
         self.fragments: dict[int, FragmentCurve] = {}
+        self._rounds: dict[int, _Round] = {}
+        """By fragment."""
+        self._merge: MergeCurve | None = None
 
     def reported(self, learner: str, report: StepReport) -> None:
         """Keep a learner's latest step."""
         self._reports[learner] = report
+
+    def observe(self, action: Action, now: float) -> None:
+        """Follow a round from its first request to the merged fragment."""
+        if isinstance(action, AskFragment):
+            found = self._rounds.get(action.fragment)
+            if found is None or found.version != action.version:
+                found = self._rounds[action.fragment] = _Round(action.version, now)
+            found.asked.add(action.learner)
+        elif isinstance(action, Merge) and action.fragment in self._rounds:
+            self._rounds[action.fragment].order = action
+        elif isinstance(action, Broadcast):
+            over = self._rounds.pop(action.fragment, None)
+            if over is not None and over.order is not None:
+                self._merge = MergeCurve(
+                    fragment=action.fragment,
+                    version=action.version,
+                    members=len(over.order.members),
+                    asked=len(over.asked),
+                    waited_seconds=now - over.opened,
+                    versions_behind=max(action.version - 1 - member.base_version for member in over.order.members),
+                )
 
     def due(self, view: EngineStatus) -> bool:
         """Whether the job has advanced by a row since the last one, or has just ended."""
@@ -44,7 +82,8 @@ class Curves:
 
     def row(self, status: SyncerStatus) -> CurveRow:
         """The next row."""
-        self._due, self._ended = status.merged_tokens + status.budget_tokens / ROWS, status.finished
+        tokens = status.merged_tokens
+        self._due, self._ended = tokens + min(status.budget_tokens / ROWS, _GROWTH * tokens), status.finished
         known = status.learners if len(status.learners) <= MOST_LEARNERS else ()
         return CurveRow(
             epoch=status.epoch,
@@ -65,6 +104,9 @@ class Curves:
                 if (report := self._reports.get(learner.id)) is not None
             },
             fragments=dict(sorted(self.fragments.items())[:MOST_FRAGMENTS]),
+            merge=self._merge,
+            time_seconds=status.time_seconds,
+            bytes_by_region=status.bytes_by_region,
         )
 
 

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-from diloco.runtime.http import Response, Route
+from diloco.runtime.http import KeptPage, Response, Route
 from diloco.runtime.process.heartbeat import Heartbeat
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting.metrics import CONTENT_TYPE, SyncerMetrics
@@ -55,15 +55,6 @@ def routes(
 ) -> dict[str, Route]:
     """The pages by path. ``status`` and ``ready`` are called in the HTTP server's threads."""
 
-    def guarded(page: Route) -> Route:
-        def answer() -> Response:
-            try:
-                return page()
-            except LoopBusyError as error:
-                return Response.text(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE)
-
-        return answer
-
     def health() -> Response:
         lag = heartbeat.lag_seconds
         code = HTTPStatus.OK if lag <= LONGEST_LAG_SECONDS else HTTPStatus.SERVICE_UNAVAILABLE
@@ -83,8 +74,25 @@ def routes(
         return Response(status().model_dump_json().encode() + b"\n", "application/json")
 
     return {
-        "/metrics": guarded(metrics_page),
+        "/metrics": _guarded(metrics_page),
         "/healthz": health,
         "/readyz": readiness,
-        "/status": guarded(status_page),
+        "/status": _guarded(status_page),
     }
+
+
+def page_for_people(
+    status: Callable[[], SyncerStatus], make: Callable[[SyncerStatus], Response] | None
+) -> dict[str, Route]:
+    """The report while it grows, by its path; ``make`` draws it. None: there is none."""
+    return {} if make is None else {"/page": _guarded(KeptPage(lambda: make(status())))}
+
+
+def _guarded(page: Route) -> Route:
+    def answer() -> Response:
+        try:
+            return page()
+        except LoopBusyError as error:
+            return Response.text(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return answer

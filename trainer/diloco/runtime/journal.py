@@ -1,9 +1,10 @@
-"""``supervisor.jsonl``: the supervisor's actions and observations, one JSON object per line, appended across resumes.
+"""A journal: what a process did and saw, one JSON object per line, appended across restarts.
 
-Its disk is bounded: beyond a size it becomes ``supervisor.older.jsonl``, of which there is one.
+``diloco run`` writes ``supervisor.jsonl``, a syncer ``journal.jsonl``. Its disk is bounded: beyond a size
+``supervisor.jsonl`` becomes ``supervisor.older.jsonl``, of which there is one.
 
 Every entry has ``event``, ``process`` (a learner's id, ``syncer``, a region, or empty) and ``time`` (Unix, seconds).
-``report.timeline`` interprets them.
+``local.report.timeline`` interprets them.
 """
 
 import contextlib
@@ -30,8 +31,8 @@ class Entry:
     """One line of the journal."""
 
     event: str
-    """``run``, ``alive`` (now and then), ``start``, ``exit``, ``kill``, ``pause``, ``continue``, ``cut``, ``heal``,
-    ``give_up`` or ``end``."""
+    """Of a supervisor: ``run``, ``alive`` (now and then), ``start``, ``exit``, ``kill``, ``pause``, ``continue``,
+    ``cut``, ``heal``, ``give_up`` or ``end``. Of a syncer: ``serves``, ``admit``, ``fence``, ``note`` or ``finish``."""
     process: str
     time: float
     details: dict[str, Any] = field(default_factory=dict)
@@ -44,29 +45,35 @@ class Journal:
     full. The file is opened for each write, so one that was removed is created again.
     """
 
-    def __init__(self, path: Path, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Append to ``path``; ``tell`` is called when entries begin to wait, and when they are written again.
+    def __init__(self, path: Path, tell: Callable[[str], None] = lambda _: None, part_bytes: int = PART_BYTES) -> None:
+        """Append to ``path``, of which each part has about ``part_bytes``.
 
-        Raises:
-            OSError: it cannot be opened at the beginning.
+        ``tell`` is called when entries begin to wait, and when they are written again.
         """
         self._path = path
         self._tell = tell
+        self._part_bytes = part_bytes
         self._waiting = bytearray()
         self._problem = ""
+
+    def check(self) -> None:
+        """Create the file if need be.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
         self._write()
 
-    def write(self, event: str, process: str = "", **details: Any) -> Entry:
+    def write(self, event: str, process: str = "", **details: Any) -> None:
         """Append an entry with the current time. Never raises."""
-        entry = Entry(event, process, time.time(), details)
-        line = {
-            "event": entry.event,
-            "process": entry.process,
-            "time": round(entry.time, 3),
-            **details,
-        }
-        if len(self._waiting) < _WAITING_BYTES:
-            self._waiting += json.dumps(line).encode() + b"\n"
+        self.append(Entry(event, process, time.time(), details))
+
+    def append(self, *entries: Entry) -> None:
+        """Append entries. Never raises."""
+        for one in entries:
+            if len(self._waiting) < _WAITING_BYTES:
+                line = {"event": one.event, "process": one.process, "time": round(one.time, 3), **one.details}
+                self._waiting += json.dumps(line).encode() + b"\n"
         try:
             self._write()
         except OSError as error:
@@ -77,7 +84,6 @@ class Journal:
             if self._problem:
                 self._problem = ""
                 self._tell(f"{self._path.name} can be written again")
-        return entry
 
     def close(self) -> None:
         """Try once more to write the waiting entries."""
@@ -98,7 +104,7 @@ class Journal:
                 with memoryview(self._waiting) as waiting:
                     taken = os.write(descriptor, waiting)
                 del self._waiting[:taken]
-            if os.fstat(descriptor).st_size > PART_BYTES:
+            if os.fstat(descriptor).st_size > self._part_bytes:
                 with contextlib.suppress(OSError):  # tried again with the next entry
                     self._path.rename(older_part(self._path))
         finally:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.local.journal import Journal, read_journal
+from diloco.runtime.journal import Journal, read_journal
 
 
 def events(path: Path) -> list[str]:
@@ -44,6 +44,7 @@ def test_a_journal_whose_folder_was_removed_is_made_again(tmp_path: Path) -> Non
 def test_what_waits_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "supervisor.jsonl"
     journal = Journal(path)
+    journal.check()
     path.unlink()
     path.symlink_to("/dev/full")
     for _ in range(40):
@@ -56,7 +57,7 @@ def test_what_waits_is_bounded(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_be_begun_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "supervisor.jsonl").mkdir()
     with pytest.raises(IsADirectoryError):
-        Journal(tmp_path / "supervisor.jsonl")
+        Journal(tmp_path / "supervisor.jsonl").check()
 
 
 def test_a_pipe_in_the_place_of_a_journal_is_an_error_and_blocks_nobody(tmp_path: Path) -> None:
@@ -66,13 +67,12 @@ def test_a_pipe_in_the_place_of_a_journal_is_an_error_and_blocks_nobody(tmp_path
     with pytest.raises(OSError, match="is not a regular file"):
         read_journal(path)
     with pytest.raises(OSError, match="No such device"):
-        Journal(path)
+        Journal(path).check()
 
 
-def test_a_long_journal_keeps_one_older_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diloco.local.journal.PART_BYTES", 1000)
+def test_a_long_journal_keeps_one_older_part(tmp_path: Path) -> None:
     path = tmp_path / "supervisor.jsonl"
-    journal = Journal(path)
+    journal = Journal(path, part_bytes=1000)
     for number in range(105):
         journal.write("exit", reason=str(number))
         assert sum(part.stat().st_size for part in tmp_path.iterdir()) < 2300

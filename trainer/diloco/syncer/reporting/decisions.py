@@ -1,0 +1,56 @@
+"""Keeps the engine's decisions that people ask for until they are written to the syncer's journal.
+
+They are what the page of the job shows of learners: when each was admitted, trained and was lost, and why. The tape has
+them too, among everything else.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from diloco.core.engine.actions import Action, Admit, Fence, Finish, Note, NoteKind
+from diloco.runtime.journal import Entry
+
+JOURNAL: Final = "journal.jsonl"
+"""In the syncer's directory."""
+PART_BYTES: Final = 4 << 20
+"""Of the journal (ours): about 25,000 decisions. There are two parts at most."""
+_SYNCER: Final = "syncer"
+
+
+class Decisions:
+    """Owned by the event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """``clock`` returns Unix time."""
+        self._clock = clock
+        self._waiting: list[Entry] = []
+        self._left_out: set[str] = set()
+
+    def serves(self, epoch: str) -> None:
+        """The syncer serves, for the ``epoch``-th time."""
+        self._keep("serves", _SYNCER, epoch=epoch)
+
+    def observe(self, action: Action) -> None:
+        """Keep a decision, if people ask for its kind; of a learner that merges leave out, the first."""
+        match action:
+            case Admit():
+                self._keep("admit", action.learner, reason=action.reason)
+            case Fence():
+                self._keep("fence", action.learner, kind=action.refusal, reason=action.reason)
+            case Note():
+                if action.kind is NoteKind.MEMBER_LEFT_OUT:
+                    if action.learner in self._left_out:
+                        return
+                    self._left_out.add(action.learner)
+                self._keep("note", action.learner or _SYNCER, kind=action.kind, reason=action.reason)
+            case Finish():
+                self._keep("finish", _SYNCER, reason=action.reason)
+
+    def take(self) -> list[Entry]:
+        """Those that were kept since the last call."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def _keep(self, event: str, process: str, **details: str) -> None:
+        self._waiting.append(Entry(event, process, self._clock(), details))
