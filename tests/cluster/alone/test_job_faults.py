@@ -40,7 +40,6 @@ from tests.support.cluster_nodes import (
 
 pytestmark = pytest.mark.timeout(900)
 
-KILLS = 4
 NEWCOMER = "west/spot/1"
 PATIENT = [
     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 900}
