@@ -109,7 +109,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path, monkeypatch)
 
 
-_THREADS = (("pull", 2), ("push", 2), ("posted", 1), ("held", 2))
+_THREADS = (("pull", 2), ("push", 2), ("posted", 1))
 
 
 def test_the_parts_run_on_threads_and_the_link_begins_last(scene: Scene) -> None:
