@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diloco import __version__
+from diloco.runtime.build import PACKED
 from testbed.kind import tools
 from testbed.kind.cache import Cache
 from testbed.kind.commands import CommandFailedError, Unavailable, run
@@ -24,6 +25,8 @@ from testbed.kind.commands import CommandFailedError, Unavailable, run
 REPOSITORY = Path(__file__).resolve().parents[1]
 CHART = Path("charts/diloco-operator")
 IMAGES = ("operator", "trainer")
+SOURCES, FILES = ("trainer", "operator"), ("pyproject.toml", "README.md", "LICENSE")
+"""What the Python package is built from."""
 _REGISTRY = re.compile(r"[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -103,9 +106,23 @@ def with_images(values: str, registry: str, digests: dict[str, str]) -> str:
 
 
 def pack_python(into: Path) -> None:
-    """Build the source archive, and the wheel from it, so that the archive is known to be whole."""
-    command = (sys.executable, "-m", "build", "--outdir", str(into), str(REPOSITORY))
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    """Build the source archive, and the wheel from it, so that the archive is known to be whole. Both name the commit.
+
+    Raises:
+        CommandFailedError: this is no checkout.
+    """
+    # With a mark if anything in the checkout is not committed.
+    commit = run("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*", cwd=REPOSITORY)
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / "sources"
+        unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        for source in SOURCES:
+            shutil.copytree(REPOSITORY / source, copy / source, ignore=unwanted)
+        for file in FILES:
+            shutil.copy(REPOSITORY / file, copy)
+        (copy / "trainer/diloco" / PACKED).write_text(commit, encoding="ascii")
+        command = (sys.executable, "-m", "build", "--outdir", str(into), str(copy))
+        subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ from diloco_operator.decide.observed import Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.reconcile import needs_pods, reconcile
-from diloco_operator.decide.standstill import queue_problem
 from diloco_operator.health import Health
 from diloco_operator.jobs.handlers import registry
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
@@ -131,7 +130,7 @@ class Operator:
             observer=Observer(
                 Places(self.api, self.cache, (*self.watches, *self.queue_watches), self.clusters),
                 *(self.asker, time.monotonic, self._needs_pods),
-                kueue=Kueue(self.api, time.monotonic) if self.options.kueue else None,
+                kueue=Kueue(self.api, time.monotonic, self._missing_kueue),
             ),
             decide=self._decide,
             now=_now,
@@ -280,6 +279,13 @@ class Operator:
         if isinstance(error, NotFoundError):
             self.has_kueue.clear()
 
+    def _missing_kueue(self) -> str:
+        if not self.options.kueue:
+            return "spec.queue: the operator was installed without kueue.enabled; set it in the chart's values"
+        if self.has_kueue.is_set():
+            return ""
+        return f"spec.queue: the cluster has no {WORKLOAD.resource} of version {WORKLOAD.version}; install Kueue"
+
     async def _look_for_kueue(self) -> None:
         """Find out that Kueue was installed later, or again."""
         while self.queue_watches:
@@ -306,10 +312,6 @@ class Operator:
                 )
             if not acts:
                 return TIMES.renew_seconds
-            if unusable := queue_problem(job, is_used=self.options.kueue, is_there=self.has_kueue.is_set()):
-                return await self.controller.stand_still(
-                    key, Cause(Reason.QUEUE_UNUSABLE, unusable), self.options.resync_seconds
-                )
         with self.metrics.reconcile_seconds.time():
             return await self.controller.run(key)
 

@@ -22,6 +22,7 @@ _GROUPS: Final = {
     "apis/coordination.k8s.io/v1": ("leases",),
     "apis/diloco.dev/v1alpha1": ("dilocojobs",),
     "apis/discovery.k8s.io/v1": ("endpointslices",),
+    "apis/kueue.x-k8s.io/v1beta2": ("workloads",),
     "apis/networking.k8s.io/v1": ("networkpolicies",),
     "apis/policy/v1": ("poddisruptionbudgets",),
     "apis/storage.k8s.io/v1": ("storageclasses",),

@@ -166,6 +166,8 @@ class ClusterWorld:
     job_names: tuple[str, ...] = ("demo",)
     options: OperatorOptions = OPTIONS
     now: datetime = START
+    missing_kueue: str = ""
+    """Why there is no Kueue; empty: there is."""
 
     def __post_init__(self) -> None:
         self.home = Namespace(now=self.now)
@@ -185,7 +187,7 @@ class ClusterWorld:
             self,  # type: ignore[arg-type] # in memory
             self._seconds,
             self._needs_pods,
-            kueue=Kueue(self.api, self._seconds),  # type: ignore[arg-type] # in memory
+            Kueue(self.api, self._seconds, self._missing_kueue),  # type: ignore[arg-type] # in memory
         )
         self.controller = Controller(
             self.api,  # type: ignore[arg-type] # in memory
@@ -199,6 +201,9 @@ class ClusterWorld:
 
     def _seconds(self) -> float:
         return (self.now - START).total_seconds() + 1000.0
+
+    def _missing_kueue(self) -> str:
+        return self.missing_kueue
 
     def _needs_pods(self, job: Object, observed: Observed) -> bool:
         return needs_pods(job, observed, self.now, self.options)

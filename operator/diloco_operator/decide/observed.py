@@ -88,6 +88,8 @@ class Flavor(NamedTuple):
 class KueueSeen:
     """What was read of Kueue for one job, besides its Workloads."""
 
+    missing: str = ""
+    """Why the operator has no Kueue to ask; empty: it has."""
     problem: str = ""
     """Why something that the job needs cannot be read; empty: it could."""
     flavors: Mapping[str, Flavor] = field(default_factory=dict)

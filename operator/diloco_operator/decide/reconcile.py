@@ -1,8 +1,8 @@
 """Decides what to do about a job: ``reconcile(job, observed, now, ...) -> Plan``.
 
 The cases, in this order: the job is deleted, it has ended, it ends now, its manifest is refused, it is suspended, it
-waits for quota, it runs. A job whose manifest is refused can still be stopped and still ends; otherwise it is left as
-it is.
+waits for quota, it runs. A job whose manifest is refused, or whose queue there is no Kueue for, can still be stopped
+and still ends; otherwise it is left as it is.
 Level-triggered: all state is in the objects themselves. So an operator that restarts between two reconciles loses
 nothing, and reconciling an unchanged world again gives an empty plan.
 
@@ -109,6 +109,9 @@ def _read(job: Object, observed: Observed, now: datetime, options: OperatorOptio
     job_now = JobNow(job, None, remembered(job), observed, now, options)
     if job["metadata"].get("deletionTimestamp") or recorded_end(job_now.before) is not None:
         return _Read(job_now, None)
+    if observed.kueue is not None and observed.kueue.missing and not job_now.suspend:
+        # Nothing can start, and what runs has quota that nobody can ask about.
+        return _Read(job_now, Cause(Reason.QUEUE_UNUSABLE, observed.kueue.missing))
     try:
         return _Read(with_fallbacks(replace(job_now, job=job_from(job))), None)
     except SpecError as error:

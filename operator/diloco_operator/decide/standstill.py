@@ -20,7 +20,6 @@ from diloco_operator.decide.status.conditions import (
     taken_over,
 )
 from diloco_operator.decide.status.progress import without_rates
-from diloco_operator.objects import mapping
 
 
 def standstill(job: Object, cause: Cause, now: datetime, again_in_seconds: float) -> Plan:
@@ -43,18 +42,3 @@ def standstill(job: Object, cause: Cause, now: datetime, again_in_seconds: float
     )
     plan = Plan(again_in_seconds)
     return plan if status == before else replace(plan, status=status.as_object(), events=events(before, status))
-
-
-def queue_problem(job: Object, *, is_used: bool, is_there: bool) -> str:
-    """Why a job with a queue cannot have it; empty: it can, or needs none, as it is deleted, suspended or has ended.
-
-    ``is_used``: the operator may use queues. ``is_there``: the cluster has Kueue.
-    """
-    spec = mapping(job.get("spec"))
-    if not spec.get("queue") or (is_used and is_there):
-        return ""
-    if job["metadata"].get("deletionTimestamp") or spec.get("suspend") is True or recorded_end(remembered(job)):
-        return ""
-    if not is_used:
-        return "spec.queue: the operator was installed without kueue.enabled; set it in the chart's values"
-    return "spec.queue: the cluster has no workloads.kueue.x-k8s.io of version v1beta2; install Kueue"

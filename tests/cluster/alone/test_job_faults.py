@@ -51,9 +51,8 @@ PATIENT = [
 @pytest.fixture(scope="module")
 def shared_job(cluster: Cluster, namespace: str, nodes: Nodes) -> ClusterJob:
     """The victim is alone on the node that can be lost."""
-    spot = pool("spot", batchSize="Auto", **on(nodes.lost))
+    spot = pool("spot", **on(nodes.lost))
     spot["podTemplate"]["spec"]["tolerations"] = PATIENT
-    spot["resources"]["limits"]["memory"] = "2Gi"
     return witness_and_victim(cluster, namespace, nodes, "faults", spot)
 
 
@@ -110,12 +109,6 @@ def untouched(before: SyncerStatus, after: SyncerStatus, learner: str) -> None:
     """Check that the learner went on in the same session."""
     assert of(after, learner).incarnation == of(before, learner).incarnation
     assert of(after, learner).restarts == of(before, learner).restarts
-
-
-def test_an_automatic_batch_is_found_in_the_memory_of_the_container(job: ClusterJob) -> None:
-    lines = job.log(job.pod_name(VICTIM))
-    (told,) = [line for line in lines if line.startswith("batchSize Auto: 4 of at most 4 sequences; they need 0.")]
-    assert told.endswith("of 2 GiB")
 
 
 def test_a_job_that_trains_says_so(job: ClusterJob) -> None:

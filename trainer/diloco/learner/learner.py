@@ -90,7 +90,7 @@ class Learner:
         spec = options.job.spec
         make_writable_directory(options.directory, even_if_full=True)
         self._training = training = own or training_of(options, orders, wakeup, unit)
-        self._trainer, self._step, self._batch = training.trainer, training.step, training.batch
+        self._trainer, self._step = training.trainer, training.step
         layout = self._trainer.layout
         device = self._trainer.device
         computed_in = "" if spec.loop is not None else computing(spec.training, device)
@@ -211,8 +211,6 @@ class Learner:
 
     def finish(self, ending: Ending) -> None:
         """Shut down as the loop's end requires."""
-        if ending.kind is not EndKind.STUCK:
-            self._batch.ended_well()
         if ending.kind is EndKind.STOPPED:
             self._shut_down(ending)
         self._writer.close()  # the other processes have to be there for a checkpoint that is being written
@@ -270,7 +268,6 @@ class Learner:
 
     def _offer_checkpoint(self) -> None:
         self._writer.offer(self._snapshot)
-        self._batch.checkpoint_begun()
 
     def _snapshot(self) -> LearnerCheckpoint:
         residuals = {} if self._feedback is None else self._feedback.snapshot()

@@ -164,7 +164,7 @@ class World(SpecModel):
         pool = self.pool(place)
         if pool.step_seconds is not None or pool.chip_flops is None:
             return pool.step_seconds
-        tokens = spec.pools[place].largest_batch(spec.training) * spec.training.sequence_length
+        tokens = spec.pools[place].batch_of(spec.training) * spec.training.sequence_length
         return OPERATIONS_OF_A_PARAMETER * parameters * tokens / (self.chips(spec, place) * pool.chip_flops * pool.mfu)
 
     def problems(self, spec: JobSpec) -> Iterator[Problem]:

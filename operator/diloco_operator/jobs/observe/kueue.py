@@ -28,6 +28,8 @@ class Kueue:
     api: Api
     clock: Callable[[], float]
     """Seconds, monotonic."""
+    missing: Callable[[], str]
+    """Why there is no Kueue to ask; empty: there is."""
     _kept: dict[tuple[str, str], tuple[float, Object | str]] = field(default_factory=dict)
     """Objects, or why they could not be read, by kind and name, with the time until which they are used."""
 
@@ -36,6 +38,8 @@ class Kueue:
         queue = mapping(mapping(job.get("spec")).get("queue"))
         if not queue:
             return None
+        if why := self.missing():
+            return KueueSeen(missing=why)
         used = {name for one in workloads_of(children).values() if one.admitted for name in one.flavors}
         problems, flavors = list[str](), dict[str, Flavor]()
         for name, found in await self._each(RESOURCE_FLAVOR, sorted(used)):
@@ -50,7 +54,7 @@ class Kueue:
                 problems.append(f"spec.queue.priorityClass: {found}")
             else:
                 priority = int(found.get("value") or 0)
-        return KueueSeen("; ".join(problems), flavors, priority)
+        return KueueSeen(problem="; ".join(problems), flavors=flavors, priority=priority)
 
     async def _each(self, kind: Kind, names: Iterable[str]) -> list[tuple[str, Object | str]]:
         return [(name, await self._read(kind, name)) for name in names]

@@ -51,10 +51,9 @@ class Observer:
     """Seconds, monotonic."""
     needs_pods: Callable[[Object, Observed], bool]
     """Whether a decision about the job needs its pods besides what was observed."""
+    kueue: Kueue
     room: Room = field(default_factory=lambda: Room(MOST_LEARNERS))
     """For the states of learners, by namespace and job."""
-    kueue: Kueue | None = None
-    """None: queues are not used."""
 
     def forget(self, key: JobKey) -> None:
         """Free the room of a job that is gone."""
@@ -82,7 +81,7 @@ class Observer:
             reverted=memory.still_reverted,
             pods_forbidden=frozenset(memory.pods_forbidden),
             clusters=self.places.seen(job),
-            kueue=None if self.kueue is None else await self.kueue.look(job, children),
+            kueue=await self.kueue.look(job, children),
         )
         if not isinstance(observed.syncer, SyncerStatusView):
             memory.sessions_told = None  # the job has no room for the states of learners

@@ -5,7 +5,7 @@ import pytest
 
 from diloco_operator.decide.causes.cause import Cause
 from diloco_operator.decide.reasons import Reason
-from diloco_operator.decide.standstill import queue_problem, standstill
+from diloco_operator.decide.standstill import standstill
 from testbed.virtual_cluster.operator_world import World, job_object
 
 CAUSE = Cause(Reason.OPERATOR_BLOCKED, "lease team/diloco-jobs: exceeded quota")
@@ -40,20 +40,3 @@ def test_what_ran_or_ended_before_is_kept(seconds: int, ready: tuple[str, str]) 
     assert {key: plan.status.get(key) for key in ("phase", "regions", "learners")} == {
         key: before.get(key) for key in ("phase", "regions", "learners")
     }
-
-
-@pytest.mark.parametrize(
-    ("is_used", "is_there", "why"), [(False, False, "kueue.enabled"), (True, False, "install Kueue")]
-)
-def test_only_a_job_that_should_run_needs_its_queue(is_used: bool, is_there: bool, why: str) -> None:
-    job = {"metadata": {"name": "demo"}, "spec": {"queue": {"name": "team"}}}
-    assert why in queue_problem(job, is_used=is_used, is_there=is_there)
-    assert not queue_problem(job, is_used=True, is_there=True)
-    world = World(job=job_object())
-    world.run(400)
-    for field, more in {
-        "spec": {"queue": {"name": "team"}, "suspend": True},
-        "metadata": {"name": "demo", "deletionTimestamp": "2026-03-01T12:00:00Z"},
-        "status": world.status,
-    }.items():
-        assert not queue_problem({**job, field: more}, is_used=is_used, is_there=is_there), field

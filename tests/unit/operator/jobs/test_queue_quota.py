@@ -146,3 +146,27 @@ def test_a_set_that_kueue_queues_too_is_told() -> None:
     found = scene.w.condition("Degraded")
     assert found["reason"] == "QueueUnusable"
     assert f"StatefulSet {WEST} too" in found["message"]
+
+
+@pytest.mark.parametrize(("workload", "back"), [(MIDDLE, {MIDDLE}), (FIRST, {f"{EAST}-0", f"{WEST}-0", MIDDLE, LAST})])
+def test_a_workload_deleted_by_hand_is_made_anew_and_its_learners_return(workload: str, back: set[str]) -> None:
+    scene = training()
+    before = scene.uids()
+    scene.w.home.delete("Workload", workload)
+    scene.run(150)
+    assert len(scene.learners()) == 4
+    assert {name for name, uid in scene.uids().items() if before[name] != uid} == back
+
+
+def test_a_learner_that_is_taken_back_in_takes_its_place_in_the_first_workload() -> None:
+    scene = training(sync={"quorum": 2})
+    assert scene.q.workloads.keys() == {FIRST, MIDDLE, LAST}
+    scene.w.change_pool(region=1, excludedIndices=[0])
+    scene.run(60)
+    before = scene.uids()
+    assert scene.q.workloads.keys() == {FIRST, LAST}, "the next one has its quota there"
+    scene.w.change_pool(region=1, excludedIndices=[])
+    scene.run(90)
+    assert scene.q.workloads.keys() == {FIRST, MIDDLE, LAST}
+    assert len(scene.learners()) == 4
+    assert {name for name, uid in before.items() if scene.uids()[name] != uid} == {MIDDLE}, "it has waited for quota"

@@ -55,7 +55,7 @@ def forecast_of(case: Case, tried: Trial, seed: int = 0) -> Forecast:
     spec = case.spec
     scenario = scenario_of(spec, case.world, sum(case.numels), seed)
     speeds = {
-        learner: spec.pool_of(learner).largest_batch(spec.training)
+        learner: spec.pool_of(learner).batch_of(spec.training)
         * spec.training.sequence_length
         / scenario.profile(learner).step_seconds
         for learner in spec.learner_ids

@@ -34,7 +34,7 @@ def looked(kueue: Any) -> KueueSeen:
 @pytest.mark.parametrize("code", [500, 503, 429, 401])
 def test_what_cannot_be_read_for_a_moment_is_told_and_asked_for_again_soon(code: int) -> None:
     server = Server()
-    kueue = Kueue(server, lambda: server.now)  # type: ignore[arg-type]
+    kueue = Kueue(server, lambda: server.now, lambda: "")  # type: ignore[arg-type]
     server.code = code
     found = looked(kueue)
     assert (found.priority, found.problem) == (
@@ -50,3 +50,11 @@ def test_what_cannot_be_read_for_a_moment_is_told_and_asked_for_again_soon(code:
     assert server.asked == 3
     server.code, server.now = 404, server.now + 5
     assert looked(kueue).priority is None, "it was deleted"
+
+
+def test_without_kueue_the_job_is_told_why_and_nothing_is_asked() -> None:
+    server = Server()
+    kueue = Kueue(server, lambda: server.now, lambda: "install Kueue")  # type: ignore[arg-type]
+    assert looked(kueue) == KueueSeen(missing="install Kueue")
+    assert asyncio.run(kueue.look({"spec": {}}, {})) is None
+    assert server.asked == 0

@@ -9,6 +9,7 @@ from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.cache import Cache
 from diloco_operator.decide.observed import LearnerReport, Object, Sessions, SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
+from diloco_operator.jobs.observe.kueue import Kueue
 from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.observer import AWAY_AFTER_QUESTIONS, NO_ADDRESS, NOT_READY, SYNCER_SECONDS, Observer
 from diloco_operator.jobs.observe.places import Places
@@ -49,7 +50,8 @@ class Scene:
         owned = {**metadata, "ownerReferences": [{"uid": "1", "controller": True}]}
         cache.seen("Deployment", {"metadata": owned, "spec": {"replicas": 1}, "status": {"readyReplicas": self.ready}})
         cache.seen("Service", {"metadata": owned, "spec": {"clusterIP": self.address}})
-        observer = Observer(Places(NOBODY, cache, ()), self, lambda: self.now, lambda *_: False, self.room)  # type: ignore[arg-type]
+        kueue = Kueue(NOBODY, lambda: self.now, lambda: "")
+        observer = Observer(Places(NOBODY, cache, ()), self, lambda: self.now, lambda *_: False, kueue, self.room)  # type: ignore[arg-type]
         return asyncio.run(observer.observe(JOB, self.memory)).syncer
 
     def all_heard(self) -> Iterable[Answer | None]:
