@@ -81,7 +81,7 @@ class Syncer:
         """Whether learners are admitted."""
         self._options, self._directory = options, directory
         self._layout, self._store = start_state.layout, start_state.store
-        self._recovered, self._outer = start_state.recovered, start_state.outer
+        self._outer = start_state.outer
         spec = options.job.spec
         self._pools = dict(spec.pools)
         """By ``region/pool``: pools and, below, regions of the manifest. What it has no longer stays: a message of a
@@ -183,7 +183,6 @@ class Syncer:
             links=self._links.status(self._now()),
             measured_links=self._links.measured(),
             bytes_by_region=self.traffic.read(),
-            recovered=self._recovered,
             outer_optimizer=str(self._outer),
             computing=self._sessions.computing,
             data=self._dealing.dealer.status(),

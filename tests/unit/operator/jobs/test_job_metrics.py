@@ -62,7 +62,7 @@ def test_a_job_that_trains_says_how_it_is() -> None:
         f'learner_restarts{{{JOB},region="us-east"}} 0.0',
         f"budget_tokens{{{JOB}}} 1e+07",
         f"goodput_ratio{{{JOB}}} 0.76",
-        f"checkpoint_interval_seconds{{{JOB}}} 30.0",
+        f"checkpoint_interval_seconds{{{JOB}}} 1.0",
         f'downlink_used_ratio{{{JOB},region="us-west"}} 1.33',
     } <= told
     (written,) = (float(line.split()[1]) for line in told if line.startswith("checkpoint_timestamp_seconds"))
