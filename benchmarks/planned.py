@@ -24,7 +24,7 @@ from support.report import Ratio, Ratios, command, write_report
 
 SLEEP_SECONDS = 0.3
 BATCH, SEQUENCE_LENGTH = 8, 64
-STEPS = 500
+STEPS = 400
 """Of each learner, if nothing is lost: two to three minutes."""
 APART = {"seconds": 0.10, "bytes": 0.02, "merged_points": 3.0}
 """Run and plan should not differ by more: as a share of the plan, and in percent points."""
