@@ -121,6 +121,16 @@ def compared(plan: dict[str, Any], run: Path) -> dict[str, Any]:
     }
 
 
+def report(rows: list[dict[str, Any]], path: Path | None) -> None:
+    """Print the figures of all jobs, and write them."""
+    ratios: Ratios = {}
+    for row in rows:
+        for name in ("seconds", "bytes"):
+            ratios[f"{row['job']}: {name}"] = Ratio(row[name] / row[f"planned_{name}"], "the plan")
+    points = {row["job"]: 100 * (row["merged"] - row["planned_merged"]) for row in rows}
+    write_report(path, "planned", ratios, {"jobs": rows, "merged_points": points, "apart_at_most": APART})
+
+
 def main() -> None:
     """Run all jobs, then report."""
     parser = command(__doc__)
@@ -130,14 +140,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
-        rows = [
-            measure(job, arguments.steps, folder) for job in JOBS if not arguments.only or job.name in arguments.only
-        ]
-    ratios: Ratios = {}
-    for row in rows:
-        ratios[f"{row['job']}: seconds"] = Ratio(row["seconds"] / row["planned_seconds"], "the plan")
-        ratios[f"{row['job']}: bytes"] = Ratio(row["bytes"] / row["planned_bytes"], "the plan")
-    write_report(arguments.json, "planned", ratios, {"jobs": rows})
+        wanted = [job for job in JOBS if not arguments.only or job.name in arguments.only]
+        report([measure(job, arguments.steps, folder) for job in wanted], arguments.json)
 
 
 if __name__ == "__main__":
