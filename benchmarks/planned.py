@@ -126,7 +126,9 @@ def report(rows: list[dict[str, Any]], path: Path | None) -> None:
     ratios: Ratios = {}
     for row in rows:
         for name in ("seconds", "bytes"):
-            ratios[f"{row['job']}: {name}"] = Ratio(row[name] / row[f"planned_{name}"], "the plan")
+            apart = row[name] / row[f"planned_{name}"]
+            larger = Ratio(max(apart, 1 / apart), "the smaller one of run and plan", less_is_better=True)
+            ratios[f"{row['job']}: {name}"] = larger
     points = {row["job"]: 100 * (row["merged"] - row["planned_merged"]) for row in rows}
     write_report(path, "planned", ratios, {"jobs": rows, "merged_points": points, "apart_at_most": APART})
 
