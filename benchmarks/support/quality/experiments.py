@@ -118,7 +118,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         _in_b("muon_h6", 1600, _MUON)[0],
         _in_b("muon_h6", 1600, _muon(11.3e-3, 1.0, 0.0)),
         "0.35 % below the base",
-        "",
+        "passed on one seed: not reported yet",
     ),
     "joint_parallel_muon": Experiment(
         "The same, data-parallel Muon",
@@ -126,7 +126,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         _in_b("data_parallel_muon", 1600, _PARALLEL_MUON)[0],
         _in_b("data_parallel_muon", 1600, Rates(11.3e-3, 11.3e-3)),
         "the best is reported",
-        "",
+        "0.016 stays",
     ),
     "merges": Experiment(
         "Mean; RDA with (0.7, 0)",
@@ -134,7 +134,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         _in_b("decoupled", 1600, _JOINT)[0],
         (*_changes("decoupled", _JOINT, "mean"), *_in_b("decoupled", 1600, _adamw(4e-3, 0.7, 0.0))),
         "0.7 % below the base",
-        "",
+        "RDA with (0.7, 0.6) stays unless one passes",
     ),
     "schedule_adamw": Experiment(
         "Warm-up, end of the cosine; AdamW, H = 24",
