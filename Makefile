@@ -143,10 +143,10 @@ docs: $(STAMP) ## The site of the documentation, into build/site; dead links fai
 proto: $(STAMP) ## Generate the wire's stubs from proto/
 	$(BIN)/python scripts/generate_proto.py
 
-reasons: $(STAMP) ## Generate the tables of docs/how-to/operations.md from the operator's reasons
+reasons: $(STAMP) ## Generate the lists of docs/how-to/operations.md from the operator's reasons
 	$(BIN)/python scripts/generate_reasons.py
 
-metrics: $(STAMP) ## Generate the tables of docs/reference/measurements.md from the metrics that the processes serve
+metrics: $(STAMP) ## Generate the lists of docs/reference/measurements.md from the metrics that the processes serve
 	$(BIN)/python scripts/generate_metrics.py
 
 reference: $(STAMP) ## Generate docs/reference/manifest.md and world.md from the models

@@ -5,9 +5,10 @@ a real run, only clocks and links are simulated. Run it with
 
     python benchmarks/quality.py --json benchmarks/results/quality.json --cache benchmarks/results/quality-runs.jsonl
 
-Every finished run is kept in the cache, so an interrupted benchmark goes on where it was; what the code no longer
-reproduces is run anew. Runs go by importance, `--workload`, `--steps` and `--only` pick some of them, and the report
-has whatever has been run. `make quality` writes the tables of docs/explanation/quality.md from it.
+Every finished run is kept in the cache, so an interrupted benchmark goes on where it was. Runs go by importance,
+`--workload`, `--steps` and `--only` pick some of them, and the report has whatever has been run. `--experiment NAME`
+runs an experiment of benchmarks/experiments/ in their place. `make quality` writes the tables of
+docs/explanation/quality.md from the report.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
+from support.quality.experiments import EXPERIMENTS, due_of
 from support.quality.figures import figures
 from support.quality.plan import due
 from support.quality.runner import Runner
@@ -33,15 +35,15 @@ def main() -> None:
     parser.add_argument("--workload", default="*", help="run only these settings (A, B, nano, ...; a shell pattern)")
     parser.add_argument("--steps", type=int, action="append", help="run only this budget; may be given again")
     parser.add_argument("--only", default="*", help="run only these variants (a shell pattern; 'none': report)")
+    parser.add_argument("--experiment", choices=EXPERIMENTS, help="run only this experiment")
     arguments = parser.parse_args()
     planned = QUICK if arguments.quick else STAGES
     stages = [part for stage in planned if (part := _selected(stage, arguments)) is not None]
-    variants = {variant for stage in stages for variant in stage.variants}
-    runner = Runner(
-        arguments.cache, arguments.workers, variants | {VARIANTS[name].rates_of or name for name in variants}
-    )
+    runner = Runner(arguments.cache, arguments.workers)
+    chosen = EXPERIMENTS.get(arguments.experiment)
+    wanted = partial(due, stages, planned) if chosen is None else partial(due_of, chosen)
     try:
-        runner.run(partial(due, stages, planned), lambda: _write(arguments.json, planned, runner))
+        runner.run(wanted, lambda: _write(arguments.json, planned, runner))
     finally:
         runner.close()
     _write(arguments.json, planned, runner)

@@ -1,6 +1,6 @@
-"""Writes the measured quality into the tables of docs/explanation/quality.md and the plan's recommendations.
+"""Writes the measured quality into docs/explanation/quality.md, README.md and the plan's recommendations.
 
-Both come from benchmarks/results/quality.json, so that no figure is typed by hand.
+All come from benchmarks/results/quality.json, so that no figure is typed by hand.
 
 python scripts/generate_quality.py            # write them
 python scripts/generate_quality.py --check    # fail if they are not what was measured
@@ -16,6 +16,8 @@ from generated import REPOSITORY, SourceError, main, with_tables
 
 PAGE = REPOSITORY / "docs/explanation/quality.md"
 MEASURED = REPOSITORY / "benchmarks" / "results" / "quality.json"
+README = REPOSITORY / "README.md"
+ROW = re.compile(r"^\| loss at equal tokens .*$", re.MULTILINE)
 COMMAND = "make quality"
 MODULE = REPOSITORY / "trainer" / "diloco" / "spec" / "recommendations.py"
 ROWS = re.compile(r"(# `make quality` writes from here\n).*(# to here\n)", re.DOTALL)
@@ -42,6 +44,7 @@ RECOMMENDED = (
     "merged_share",
 )
 """The fields of a recommendation, in their order."""
+README_STEPS = (400, 1600, 6400)
 EMPTY = "MEASURED: tuple[Recommendation, ...] = ()"
 Figures = dict[str, Any]
 
@@ -80,9 +83,12 @@ def against_decoupled(workload: str) -> Callable[[Figures], Iterator[str]]:
 
 def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
     other = "decoupled" if aside else "data-parallel of its optimizer"
-    yield f"| steps | method | inner rates; outer | loss | sd | seeds | against {other} | merges a fragment |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for row in figures["rows"]:
+    yield (
+        f"| steps | method | inner rates; outer | loss | sd | seeds | against {other} | merges a fragment"
+        " | tokens trained; merged | MB up |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for row in sorted(figures["rows"], key=lambda row: int(row["steps"])):
         if row["workload"] != workload or (row["variant"] in ASIDE) != aside:
             continue
         difference = next(
@@ -94,10 +100,15 @@ def _rows(figures: Figures, workload: str, *, aside: bool) -> Iterator[str]:
             ),
             None,
         )
+        seeds = len(row["seeds"])
+        mark = {0: "", seeds: "\\*"}.get(row["earlier_seeds"], f", {row['earlier_seeds']}\\*")
+        merged = row["merged_tokens"] / row["trained_tokens"]
+        sent = "" if row["pushed_bytes"] is None else f"{row['pushed_bytes'] / 1e6:.0f}"
         yield (
             f"| {row['steps']} | {row['label']} | {_rates(row['rates'])} | {row['loss']:.3f}"
-            f" | {_plain(row['sd'], '.3f')} | {len(row['seeds'])}"
-            f" | {_percent(difference)} | {_plain(row['merges_a_fragment'], '.1f')} |"
+            f" | {_plain(row['sd'], '.3f')} | {seeds}{mark}"
+            f" | {_percent(difference)} | {_plain(row['merges_a_fragment'], '.1f')}"
+            f" | {row['trained_tokens'] / 1e6:.2f}M; {100 * merged:.0f} % | {sent} |"
         )
 
 
@@ -112,7 +123,26 @@ def _rates(rates: dict[str, float]) -> str:
 
 def account(figures: Figures) -> Iterator[str]:
     """How much was run."""
-    yield f"{figures['runs']} runs, {figures['cpu_seconds']:,} CPU seconds in all."
+    hours = figures["cpu_seconds"] / 3600
+    yield f"{figures['runs']} runs, {hours:.1f} CPU hours in all; {figures['earlier_runs']} of them earlier (\\*)."
+
+
+def experiments(figures: Figures) -> Iterator[str]:
+    """Each experiment: what there was, the best of what was tried, and what was concluded."""
+    yield "| experiment | base: loss | best of what was tried: loss | change | runs | gate | verdict |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in figures["experiments"]:
+        base, best = one["base"], one["best"]
+        if base is None or best is None:
+            continue
+        yield (
+            f"| {one['title']} (`{one['plan']}`) | {_point(base)} | {_point(best)}"
+            f" | {one['percent']:+.1f} % | {one['runs']} | {one['gate']} | {one['verdict']} |"
+        )
+
+
+def _point(point: Figures) -> str:
+    return f"{point['label']}, {point['steps']} steps, {_rates(point['rates'])}: {point['loss']:.3f}"
 
 
 TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
@@ -122,6 +152,7 @@ TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "nano": against_data_parallel("nano"),
     "a_aside": against_decoupled("A"),
     "account": account,
+    "experiments": experiments,
 }
 
 
@@ -139,6 +170,35 @@ def _plain(value: float | None, form: str = "g") -> str:
 def page() -> str:
     """The page that is there, with the tables anew."""
     return with_tables(PAGE, "quality", TABLES, json.loads(MEASURED.read_text(encoding="utf-8"))["figures"])
+
+
+def readme() -> str:
+    """The README that is there, with its row on loss anew.
+
+    Raises:
+        SourceError: it has no such row.
+    """
+    figures = json.loads(MEASURED.read_text(encoding="utf-8"))["figures"]
+    old = README.read_text(encoding="utf-8")
+    if ROW.search(old) is None:
+        raise SourceError(f"{README}: has no row that begins with '| loss at equal tokens '")
+    searched = ", ".join(_range(figures, steps, "decoupled") for steps in README_STEPS)
+    default = _range(figures, README_STEPS[-1], "by_default")
+    steps = ", ".join(map(str, README_STEPS))
+    what = f"loss at equal tokens after {steps} steps: AdamW, H = 24, rates searched; {README_STEPS[-1]}, as by default"
+    return ROW.sub(f"| {what} | 0 | {searched}; {default} higher |", old)
+
+
+def _range(figures: Figures, steps: int, variant: str) -> str:
+    """How much higher the loss is, in settings A and B."""
+    found = [
+        round(one["percent"], 1)
+        for one in figures["differences"]
+        if (one["steps"], one["variant"], one["against"]) == (steps, variant, "data_parallel")
+        and one["workload"] in ("A", "B")
+    ]
+    low, high = min(found), max(found)
+    return f"{low:g} %" if low == high else f"{low:g} to {high:g} %"
 
 
 def module() -> str:
@@ -162,4 +222,4 @@ def _recommendation(row: Figures) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(lambda: {PAGE: page(), MODULE: module()}, COMMAND))
+    sys.exit(main(lambda: {PAGE: page(), MODULE: module(), README: readme()}, COMMAND))

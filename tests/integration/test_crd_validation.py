@@ -26,7 +26,6 @@ KNOWN_ONLY_TO_DILOCO = {
     "spec.data.holdoutFraction: has no use with spec.loop",
     "spec.training.optimizer: has no use with spec.loop",
     "spec.training.evaluation.sequences: has no use with spec.loop",
-    "spec.regions[0].pools[0].batchSize: Auto has no use with spec.loop",
     # It does not count the accelerators in the limits.
     "spec.regions[0].pools[0].batchSize: 12 is not a multiple",
     # For the API server a null is a missing field, which has a default.

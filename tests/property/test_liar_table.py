@@ -78,13 +78,6 @@ def test_a_pool_whose_learners_lie_together_is_bounded_by_its_given_speed() -> N
     assert found.weight <= 0.55
 
 
-@pytest.mark.parametrize("reports_packed", [False, True])
-def test_tokens_that_are_put_into_few_steps_weigh_no_more(*, reports_packed: bool) -> None:
-    found = play(job(STEPS, 4, batch="Auto"), Lies(packed=16, reports_packed=reports_packed))
-    assert found.weight <= 0.33
-    assert found.seconds >= 0.95 * honest(4).seconds
-
-
 @pytest.mark.parametrize(
     ("pools", "speed"),
     [((2, 2), None), ((1, 1), (8, 1)), ((1, 2, 1), (8, 1, 1))],

@@ -31,7 +31,7 @@ from diloco.simulate.network.clock import VirtualClock
 from diloco.simulate.network.session import Environment, Identity
 from diloco.simulate.scenario import Profile
 from diloco.simulate.syncer import FragmentNews, LearnerLine, Order, SimulatedSyncer
-from diloco.simulate.training.counted import CountedTrainer, counted_work, layout_of_sizes
+from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.training.work import Payload
 from diloco.spec import JobSpec
 from diloco.syncer.peers.admission import Admission
@@ -42,8 +42,6 @@ from tests.support.small_job import named_job, small_job
 TOKENS_PER_STEP = 64
 STEP_SECONDS = 0.5
 FRAGMENTS, INTERVAL = 4, 8
-LARGEST_BATCH = 64
-"""Sequences in a step of a job with another batch: 16 times as many as learners find that fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,6 @@ class Lies:
     """How long it says that a step takes."""
     tokens: float = 1.0
     """Share of its steps' tokens that it reports."""
-    packed: int = 1
-    """It puts the tokens of so many steps into one that it pushes."""
-    reports_packed: bool = False
-    """It reports them so too."""
     pushes: str = "claimed"
     """Steps in a push: as ``claimed``, up to the ``bound``, or ``one``."""
     applies: str = "at once"
@@ -198,13 +192,13 @@ class Liar:
         if self.syncer.state.current(self.learner, self.incarnation) is None:
             return
         self._reports += 1
-        self.steps += self.lies.times * self.lies.every_seconds / (STEP_SECONDS * self._packed_in_reports)
+        self.steps += self.lies.times * self.lies.every_seconds / STEP_SECONDS
         if self._reports % self.lies.bursts:
             self._say(LearnerAlive(self.learner, self.incarnation))
             return
         more = int(self.steps) - self.told
         self.told += more
-        self.tokens += int(more * TOKENS_PER_STEP * self._packed_in_reports * self.lies.tokens)
+        self.tokens += int(more * TOKENS_PER_STEP * self.lies.tokens)
         seconds = self.lies.step_seconds
         self._say(StepReported(self.learner, self.incarnation, self.told, self.tokens, seconds, 2.0, self.told * 4))
 
@@ -229,10 +223,6 @@ class Liar:
             case _:
                 pass
 
-    @property
-    def _packed_in_reports(self) -> int:
-        return self.lies.packed if self.lies.reports_packed else 1
-
     def _receive(self, fragment: int, version: int) -> None:
         self._versions[fragment], self._received_at[fragment] = version, self.told
         if self.lies.applies != "never":
@@ -250,9 +240,7 @@ class Liar:
         bound = self.syncer.options.max_staleness_steps
         claimed = min(bound, max(1, self.told - self._received_at[order.fragment]))
         steps = {"claimed": claimed, "bound": bound, "one": 1}[self.lies.pushes]
-        base, tokens = self._versions[order.fragment], steps * TOKENS_PER_STEP * self._packed_in_reports
-        if not self.lies.reports_packed:
-            steps = -(-steps // self.lies.packed)
+        base, tokens = self._versions[order.fragment], steps * TOKENS_PER_STEP
         self._say(FragmentArrived(*mine, min(base, order.version - 1), steps, tokens, 4000, "0" * 32))
 
 
@@ -285,25 +273,21 @@ class Ended:
         return sum(self.weights.get(one, 0.0) for one in self.liars)
 
 
-def job(steps: int, *pools: int, quorum: int = 1, batch: object = None, **of_pools: object) -> JobSpec:
+def job(steps: int, *pools: int, quorum: int = 1, **of_pools: object) -> JobSpec:
     """A job of so many steps of every learner; by pool: its learners. The liar is the last one.
 
-    ``batch``: of every pool. ``of_pools``: other fields of pools, each with a value by pool.
+    ``of_pools``: other fields of pools, each with a value by pool.
     """
     fields = [{name: values[place] for name, values in of_pools.items()} for place in range(len(pools))]  # type: ignore[index]
-    given = {} if batch is None else {"batchSize": batch}
     regions = [
         {
             "name": "here",
-            "pools": [
-                {"name": f"p{place}", "learners": count} | given | fields[place] for place, count in enumerate(pools)
-            ],
+            "pools": [{"name": f"p{place}", "learners": count} | fields[place] for place, count in enumerate(pools)],
         }
     ]
     tokens = steps * TOKENS_PER_STEP * sum(pools)
     sync = {"fragments": FRAGMENTS, "interval": INTERVAL, "overlap": 2, "quorum": quorum}
-    size = 4 if batch is None else LARGEST_BATCH
-    training = {"tokens": tokens, "sequenceLength": 16, "batchSize": size, "evaluation": {"everyTokens": tokens}}
+    training = {"tokens": tokens, "sequenceLength": 16, "batchSize": 4, "evaluation": {"everyTokens": tokens}}
     return small_job(regions=regions, sync=sync, training=training)
 
 
@@ -338,8 +322,6 @@ def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
     processes = []
     for learner in honest:
         trainer, encoder = syncer.work.new_trainer(learner), syncer.work.new_encoder({})
-        if spec.training.batch_size == LARGEST_BATCH:  # it has found that a smaller one fits
-            trainer = CountedTrainer(FRAGMENTS, 4, TOKENS_PER_STEP // 4)
         profile = Profile(STEP_SECONDS / course.times(learner))
         process = SimulatedLearner(environment, Identity(learner, learner, profile), trainer, encoder, Disk())
         processes.append(process)
@@ -356,7 +338,7 @@ def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
             clock.at(course.restarts_at, partial(process.session.cut, course.honest_are_away))
         for liar in liars:
             clock.at(course.restarts_at + 0.1, liar.join)
-    clock.run(1e5, inf, lambda: syncer.finish is None)
+    clock.run(1e5, inf)
     known = syncer.state.learners
     total = sum(syncer.weights.values())
     trained = [known[name] for name in honest if known[name].tokens]

@@ -5,12 +5,13 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from diloco.core.sizes import BLOCK, downlink_encoding, encoding_of
 from diloco.spec.sync import SyncSpec
+from support.quality.experiments import EXPERIMENTS, Experiment
 from support.quality.plan import Choices, Results, tried
 from support.quality.runs import Setting
 from support.quality.variants import (
@@ -32,6 +33,8 @@ BEST = "data_parallel_muon"
 """What recommendations are held against."""
 LEAST_SEEDS = 2
 """A recommendation rests on no fewer."""
+EARLIER = "69f16f16"
+"""The commit of runs that were made before the rounding of training changed."""
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1."""
@@ -45,6 +48,7 @@ def figures(stages: Sequence[Stage], results: Results) -> dict[str, Any]:
     return {
         "workloads": {name: asdict(load) | {"step_tokens": load.step_tokens} for name, load in WORKLOADS.items()},
         "runs": len(results),
+        "earlier_runs": _earlier(results.values()),
         "cpu_seconds": round(sum(result["cpu_seconds"] for result in results.values())),
         "rows": [_row(cell, found) for cell, found in runs.items()],
         "differences": [
@@ -55,7 +59,13 @@ def figures(stages: Sequence[Stage], results: Results) -> dict[str, Any]:
         ],
         "searches": list(_searches(cells, results, choices)),
         "recommendations": list(_recommendations(runs)),
+        "experiments": [_experiment(name, one, results) for name, one in EXPERIMENTS.items()],
     }
+
+
+def _earlier(runs: Iterable[Mapping[str, Any]]) -> int:
+    """How many were made by the code before its rounding changed."""
+    return sum(run["commit"] == EARLIER for run in runs)
 
 
 def _runs(results: Results, workload: str, steps: int, variant: str, choices: Choices) -> Runs:
@@ -90,6 +100,7 @@ def _row(cell: Cell, runs: Runs) -> dict[str, Any]:
         "label": VARIANTS[cell[2]].label,
         "rates": _plain(first.rates),
         "seeds": [setting.seed for setting in runs],
+        "earlier_seeds": _earlier(runs.values()),
         "losses": [round(loss, 5) for loss in losses],
         "loss": statistics.mean(losses),
         "sd": statistics.stdev(losses) if len(losses) > 1 else None,
@@ -176,3 +187,42 @@ def _searches(cells: Sequence[Cell], results: Results, choices: Choices) -> Iter
                 "chosen": None if chosen is None else _plain(chosen),
                 "loss": None if chosen is None else losses.get(chosen),
             }
+
+
+def _experiment(name: str, experiment: Experiment, results: Results) -> dict[str, Any]:
+    """The base and the best of what was tried, and the points themselves."""
+    points = [
+        _point(setting, results[setting]) for setting in (experiment.base, *experiment.tried) if setting in results
+    ]
+    base = points[0] if experiment.base in results else None
+    tried_ones = points[1:] if experiment.tried or base is None else _means(base)
+    best = min(tried_ones, key=lambda point: point["loss"], default=None)
+    return {
+        "name": name,
+        "title": experiment.title,
+        "plan": experiment.plan,
+        "base": base,
+        "best": best,
+        "percent": None if base is None or best is None else 100 * (best["loss"] / base["loss"] - 1),
+        "gate": experiment.gate,
+        "verdict": experiment.verdict,
+        "runs": len(points),
+        "points": points,
+    }
+
+
+def _means(point: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**point, "label": f"mean of the last {float(share):.0%}", "loss": loss}
+        for share, loss in point["loss_of_means"].items()
+    ]
+
+
+def _point(setting: Setting, result: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **_named((setting.workload, setting.steps, setting.variant)),
+        "label": VARIANTS[setting.variant].label,
+        "rates": _plain(setting.rates),
+        "loss": result["loss"],
+        "loss_of_means": result.get("loss_of_means", {}),
+    }

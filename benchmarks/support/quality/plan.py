@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from support.quality.runs import Setting
-from support.quality.variants import CHOICE_SEED, LADDERS, VARIANTS, Rates, Stage
+from support.quality.variants import CHOICE_SEED, CHOSEN, LADDERS, VARIANTS, Rates, Stage
 
 WORTH = 0.001
 """What a step must gain to be taken, as a share of the loss: less is far below what seeds differ by."""
@@ -65,8 +65,10 @@ class Choices:
         self._budgets = sorted({(stage.workload, stage.steps) for stage in stages})
 
     def rates(self, workload: str, steps: int, variant: str) -> tuple[Rates | None, list[Setting]]:
-        """The rates; or None, and the runs needed to find them."""
+        """The rates, an experiment's choice before all others; or None, and the runs needed to find them."""
         name = VARIANTS[variant].rates_of or variant
+        if fixed := CHOSEN.get((workload, steps, name)):
+            return fixed, []
         what = VARIANTS[name]
         start, due = self._start(workload, steps, name)
         if (workload, steps, name) not in self._searched or start is None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from support.processes import workers as pool_of
-from support.quality.runs import Setting, fingerprint, run, setting_of
+from support.quality.runs import Setting, run, setting_of
 from support.quality.variants import VARIANTS, WORKLOADS
-from support.report import append_entry, read_entries
+from support.report import append_entry, current_commit, read_entries
 
 Result = dict[str, Any]
 Due = Callable[[dict[Setting, Result]], Sequence[Setting]]
@@ -24,17 +24,12 @@ Due = Callable[[dict[Setting, Result]], Sequence[Setting]]
 class Runner:
     """Results of runs, from the cache and from workers."""
 
-    def __init__(self, cache: Path | None, workers: int, variants: Iterable[str]) -> None:
-        """Compute the fingerprints of ``variants``, which will be requested, and of those in the cache."""
+    def __init__(self, cache: Path | None, workers: int) -> None:
         self._cache = cache
         self._workers = workers
         self._pool = pool_of(workers)
-        kept = list(self._read())
-        names = sorted({*variants, *(setting.variant for setting, _, _ in kept)})
-        self.fingerprints = dict(zip(names, self._pool.map(fingerprint, names), strict=True))
-        self.results: dict[Setting, Result] = {
-            setting: result for setting, key, result in kept if setting.key(self.fingerprints) == key
-        }
+        self._commit = current_commit()
+        self.results: dict[Setting, Result] = dict(self._read())
 
     def run(self, due: Due, after_each: Callable[[], None]) -> None:
         """Run what is due until nothing is. ``after_each``: called after each run."""
@@ -61,18 +56,18 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - one run that diverges must not end the others
             print(f"{name_of(setting)}: {error}", file=sys.stderr, flush=True)
             result = {"loss": math.inf, "error": str(error), "cpu_seconds": 0.0}
-        result["code"] = self.fingerprints[setting.variant]
+        result["commit"] = self._commit
         self.results[setting] = result
         print(f"{name_of(setting)}: {result['loss']:.4f}", file=sys.stderr, flush=True)
-        entry = {"key": setting.key(self.fingerprints), "setting": asdict(setting), "result": result}
-        append_entry(self._cache, entry)
+        append_entry(self._cache, {"key": setting.key(), "setting": asdict(setting), "result": result})
 
-    def _read(self) -> Iterable[tuple[Setting, str, Result]]:
-        """Every run in the cache whose variant is still there, whatever code made it."""
+    def _read(self) -> Iterable[tuple[Setting, Result]]:
+        """Every run in the cache whose configuration is still that of its setting."""
         for entry in read_entries(self._cache):
             setting = setting_of(entry["setting"])
-            if setting.variant in VARIANTS and setting.workload in WORKLOADS:
-                yield setting, entry["key"], entry["result"]
+            known = setting.variant in VARIANTS and setting.workload in WORKLOADS
+            if known and setting.key() == entry["key"]:
+                yield setting, entry["result"]
 
 
 def name_of(setting: Setting) -> str:

@@ -1,8 +1,8 @@
 """One run of the quality benchmark: what it is, what its result depends on, and how it is carried out.
 
-A result depends on the run's whole configuration, a plain value, and on what the code does, for which the bits of a
-small run of the same variant stand; the digest of both names the result in a cache. So a change of the engine repeats
-decoupled runs but not data-parallel ones. Other modules combine the results.
+The digest of a run's whole configuration, a plain value, names its result in a cache, which says which commit made it.
+Rounding that changes moves a loss by less than seeds do, so a change of the code repeats no run. After a change of the
+algorithm, delete the lines that it concerns. Other modules combine the results.
 """
 
 import dataclasses
@@ -12,24 +12,26 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from diloco.learner.data.opening import open_task
 from diloco.learner.data.task import JobTask
+from diloco.learner.training.trainer import InnerTrainer
 from diloco.local.time_classes import goodput_of, shares_of
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
-from diloco.simulate import Cut, Kill, Outcome, Profile, Scenario, simulate
+from diloco.simulate import Cut, Kill, Profile, Scenario
 from diloco.simulate.baselines import alone, data_parallel
 from diloco.simulate.scenario import faults_every
-from diloco.simulate.world import simulate_course
+from diloco.simulate.training.tensors import tensor_work
+from diloco.simulate.world import Simulation, simulate_course
 from diloco.spec import DiLoCoJob
 from support.job import manifest
+from support.quality.averages import LastSteps, LastVersions
 from support.quality.variants import (
-    CHOICE_SEED,
     CUT_SECONDS,
     FRAGMENTS,
     HELDOUT_SEQUENCES,
@@ -50,8 +52,6 @@ from support.quality.variants import (
 TOKENS_WITHIN = 0.002
 """How near to the budget the trained tokens must come for no better budget to be looked for."""
 BUDGETS_TRIED = 8
-PROBE_STEPS = {"calm": 54, "otherwise": 130}
-"""Inner steps of the run whose bits stand for the code: every fragment merged twice, or a kill or a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +91,31 @@ class Setting:
 
     def manifest(self, tokens: int) -> dict[str, Any]:
         """The job, with a budget of ``tokens`` merged tokens."""
-        rates = self.rates
-        muon = {} if rates.muon is None else {"type": "Muon", "muon": {"learningRate": rates.muon}}
+        rates, what = self.rates, self.what
+        inner = what.inner
+        optimizer: dict[str, Any] = {"learningRate": rates.adamw}
+        if rates.muon is not None:
+            optimizer |= {"type": "Muon", "muon": {"learningRate": rates.muon, **inner.get("muon", {})}}
+        if what.warmup is not None:
+            optimizer["warmupSteps"] = round(what.warmup * self.steps)
         training = {
             "tokens": tokens,
             "sequenceLength": SEQUENCE_TOKENS,
             "batchSize": self.load.sequences,
             "seed": self.seed,
-            "optimizer": {"learningRate": rates.adamw, **muon},
+            "optimizer": optimizer | {field: value for field, value in inner.items() if field != "muon"},
             "evaluation": {"everyTokens": tokens, "sequences": HELDOUT_SEQUENCES},
         }
         sync: dict[str, Any] = {}
-        if self.what.kind == "decoupled":
+        if what.kind == "decoupled":
             outer = {"learningRate": rates.outer_learning_rate, "momentum": rates.momentum}
-            sync = {"fragments": FRAGMENTS, "outerOptimizer": outer, **self.what.sync}
+            sync = {"fragments": FRAGMENTS, "outerOptimizer": outer, **what.sync}
         model = {"builtin": {"preset": self.load.preset}}
-        return manifest("quality", {"sim": self.what.learners}, training=training, sync=sync, model=model)
+        return manifest("quality", {"sim": what.learners}, training=training, sync=sync, model=model)
 
-    def key(self, fingerprints: Mapping[str, str]) -> str:
-        """Digest of the configuration and of what the code does. ``fingerprints``: by variant.
-
-        Runs that only choose the rates of decoupled training stay when the code changes: what is reported is measured
-        anew, at the rates that were chosen.
-        """
-        only_chooses = self.seed == CHOICE_SEED and self.what.kind == "decoupled"
-        parts = [self.configuration(), "choice" if only_chooses else fingerprints[self.variant]]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    def key(self) -> str:
+        """Digest of the configuration."""
+        return hashlib.sha256(json.dumps(self.configuration(), sort_keys=True).encode()).hexdigest()
 
 
 def setting_of(plain: Mapping[str, Any]) -> Setting:
@@ -158,29 +157,6 @@ def _task(job: DiLoCoJob) -> JobTask:
     return _tasks[0]
 
 
-def fingerprint(variant: str) -> str:
-    """Digest over the result of a small run of ``variant``, which changes as the code's results do."""
-    torch.set_num_threads(1)
-    rates = Rates(8e-3, 32e-3 if VARIANTS[variant].optimizer == "Muon" else None, 1.0, 0.0)
-    calm = VARIANTS[variant].kind == "decoupled" and VARIANTS[variant].world == "calm"
-    setting = Setting(variant, "A", PROBE_STEPS["calm" if calm else "otherwise"], 0, rates)
-    manifest = setting.manifest(setting.steps * LEARNERS * 32)
-    training = manifest["spec"]["training"] | {"sequenceLength": 16, "batchSize": 2}
-    training["evaluation"]["sequences"] = 4
-    manifest["spec"]["training"] = training
-    job = DiLoCoJob.model_validate(manifest)
-    if setting.what.kind != "decoupled":
-        return repr(_baseline(setting.what.kind)(job, _task(job)).loss)
-    digest = hashlib.sha256()
-    for values in simulate(job, scenario_of(setting, job.spec.learner_ids), _task(job)).parameters:
-        digest.update(values.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _baseline(kind: str) -> Any:
-    return alone if kind == "alone" else data_parallel
-
-
 def run(setting: Setting) -> dict[str, Any]:
     """Carry out one run; the result is plain JSON."""
     torch.set_num_threads(1)
@@ -188,13 +164,14 @@ def run(setting: Setting) -> dict[str, Any]:
     job = DiLoCoJob.model_validate(setting.manifest(setting.tokens))
     task = _task(job)
     if setting.what.kind == "decoupled":
-        job = job_of_equal_work(setting)
-        result = _decoupled(simulate(job, scenario_of(setting, job.spec.learner_ids), task))
+        result = _decoupled(setting, task)
     else:
-        done = _baseline(setting.what.kind)(job, task)
+        last = LastSteps(setting.steps)
+        done = (alone if setting.what.kind == "alone" else data_parallel)(job, task, last.watch)
         result = {
             "loss_start": done.loss_start,
             "loss": done.loss,
+            "loss_of_means": last.losses(done.loss_of),
             "trained_tokens": done.trained_tokens,
             "merged_tokens": done.trained_tokens,
             "learner_steps": [done.steps],
@@ -205,37 +182,50 @@ def run(setting: Setting) -> dict[str, Any]:
 def job_of_equal_work(setting: Setting) -> DiLoCoJob:
     """The job whose budget of merged tokens makes it train as many tokens as the setting says.
 
-    Found by counted runs, which take the course of the real one. The learning rates end with the budget.
+    The learning rates end with the budget.
     """
+    return DiLoCoJob.model_validate(setting.manifest(_budget(dataclasses.replace(setting, rates=setting.what.start))))
+
+
+@cache
+def _budget(setting: Setting) -> int:
+    """Found by counted runs, which take the course of the real one, whatever its rates are."""
     job = DiLoCoJob.model_validate(setting.manifest(setting.tokens))
     layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
     scenario = scenario_of(setting, job.spec.learner_ids)
-    best, nearest = job, float("inf")
+    best, nearest = setting.tokens, float("inf")
     budget = setting.tokens
     for _ in range(BUDGETS_TRIED):
         job = DiLoCoJob.model_validate(setting.manifest(budget))
         trained = simulate_course(job, scenario, layout).view.trained_tokens
         away = abs(trained / setting.tokens - 1)
         if away < nearest:
-            best, nearest = job, away
+            best, nearest = budget, away
         if nearest <= TOKENS_WITHIN:
             break
         budget = round(budget * setting.tokens / trained)
     return best
 
 
-def _decoupled(outcome: Outcome) -> dict[str, Any]:
-    view = outcome.view
+def _decoupled(setting: Setting, task: JobTask) -> dict[str, Any]:
+    job = job_of_equal_work(setting)
+    layout, work = tensor_work(job.spec, task)
+    last = LastVersions(work.model, setting.steps // job.spec.sync.interval)
+    course = Simulation(job, scenario_of(setting, job.spec.learner_ids), layout, work, last).complete()
+    view = course.view
+    trainer = work.new_trainer(job.spec.learner_ids[0])
+    assert isinstance(trainer, InnerTrainer)
     return {
-        "loss_start": outcome.loss_start,
-        "loss": outcome.loss,
+        "loss_start": view.evaluations[0].loss,
+        "loss": view.evaluations[-1].loss,
+        "loss_of_means": last.losses(trainer.evaluate),
         "trained_tokens": view.trained_tokens,
         "merged_tokens": round(view.merged_tokens),
         "learner_steps": [learner.steps for learner in view.learners],
-        "merges": outcome.counts.merges,
-        "members_per_merge": outcome.counts.members_per_merge,
+        "merges": course.counts.merges,
+        "members_per_merge": course.counts.members_per_merge,
         "pushed_bytes": sum(learner.pushed_bytes for learner in view.learners),
         "merged": view.merged,
         "goodput": [goodput_of(shares_of(learner.time_seconds)) for learner in view.learners],
-        "virtual_seconds": outcome.virtual_seconds,
+        "virtual_seconds": course.virtual_seconds,
     }

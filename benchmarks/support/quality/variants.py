@@ -4,7 +4,7 @@ All of it is data; `runs` carries runs out, `plan` says which are due.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -91,6 +91,10 @@ class Variant:
     optimizer: Literal["AdamW", "Muon"] = "AdamW"
     sync: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """What it changes in ``spec.sync``."""
+    inner: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """What it changes in ``spec.training.optimizer``."""
+    warmup: float | None = None
+    """Warm-up as a share of the steps; None: the manifest's 20 steps."""
     world: str = "calm"
     learners: int = LEARNERS
     rates_of: str | None = None
@@ -115,7 +119,7 @@ def _muon(label: str, rates_of: str | None = None, **sync: Any) -> Variant:
     return Variant(f"decoupled, Muon, {label}", optimizer="Muon", sync=sync, rates_of=rates_of, start=_MUON)
 
 
-VARIANTS: Final[Mapping[str, Variant]] = {
+_METHODS: Final[Mapping[str, Variant]] = {
     "data_parallel": Variant("data-parallel, AdamW", "data_parallel", start=_ALONE),
     "data_parallel_muon": Variant("data-parallel, Muon", "data_parallel", "Muon", start=Rates(8e-3, 32e-3)),
     "decoupled": Variant("decoupled, AdamW, H = 24"),
@@ -124,6 +128,8 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "muon_h6": _muon("H = 6", interval=6),
     "muon_h3": _muon("H = 3", "muon_h6", interval=3),
     "muon_h6_thin": _muon("H = 6, Int4 up, Int8 down", "muon_h6", interval=6, compression="Int4", downlink="Int8"),
+    "by_default": Variant("decoupled, AdamW, H = 24, rates as by default"),
+    "decoupled_h12": Variant("decoupled, AdamW, H = 12", sync={"interval": 12}),
     "alone": Variant("one learner alone, its own steps only", "alone", start=_ALONE),
     "lock_step": Variant(
         "lock-step (K = M, nobody fails)", sync={"quorum": LEARNERS, "maxStalenessSteps": 26}, rates_of="decoupled"
@@ -151,9 +157,29 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 }
 
 
+CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "warm": ("warm-up of 10 %", {"warmup": 0.1}),
+    "to_zero": ("cosine to 0", {"inner": {"finalFraction": 0.0}}),
+    "to_third": ("cosine to 0.3", {"inner": {"finalFraction": 0.3}}),
+    "less_decay": ("weight decay 0.025", {"inner": {"weightDecay": 0.025, "muon": {"weightDecay": 0.025}}}),
+    "momentum_9": ("Muon's momentum 0.9", {"inner": {"muon": {"momentum": 0.9}}}),
+    "mean": ("Mean", {"sync": {"merge": "Mean"}}),
+}
+"""What experiments change in a method: a label, and fields of its `Variant`."""
+VARIANTS: Final[Mapping[str, Variant]] = {
+    **{
+        f"{name}_{change}": replace(_METHODS[name], label=f"{_METHODS[name].label}, {label}", rates_of=name, **what)
+        for name in ("data_parallel", "data_parallel_muon", "decoupled", "muon_h6")
+        for change, (label, what) in CHANGES.items()
+    },
+    **_METHODS,
+}
+
+
 AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
     "data_parallel_muon": ("data_parallel",),
     "decoupled": ("data_parallel", "data_parallel_muon", "lock_step"),
+    "by_default": ("data_parallel", "decoupled"),
     "muon": ("data_parallel_muon", "data_parallel"),
     "muon_h12": ("data_parallel_muon", "muon"),
     "muon_h6": ("data_parallel_muon", "muon"),
@@ -174,6 +200,16 @@ AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
 
 OFFERED: Final = ("decoupled", "muon", "muon_h12", "muon_h6", "muon_h3", "muon_h6_thin")
 """What a recommendation may be."""
+
+
+CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
+    ("B", 400, "by_default"): Rates(2e-3, effective=1.0, momentum=0.0),
+    ("B", 1600, "by_default"): Rates(2e-3, effective=1.75, momentum=0.6),
+    ("B", 6400, "by_default"): Rates(2e-3, effective=7.0, momentum=0.9),
+    ("B", 1600, "decoupled"): Rates(4e-3, effective=1.75, momentum=0.6),
+    ("B", 6400, "decoupled"): Rates(4e-3, effective=1.0, momentum=0.5),
+}
+"""Workload, steps, variant: rates that an experiment has chosen, and those that a manifest without rates gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +240,11 @@ STAGES: Final = (
     Stage("B", 1600, ("data_parallel",), 0),
     Stage("batch 2", 3200, ("data_parallel",), 0),
     Stage("A", 400, ("lock_step", "cuts", "mean", "int4", "int8_down", "muon_h3", "faults_no_token_weights"), 3),
-    Stage("B", 1600, (*MAIN, "muon_h6_thin"), 5, searched=("data_parallel",)),
-    Stage("A", 1600, (*MAIN, "muon_h6_thin"), 5, searched=()),
+    Stage("B", 6400, ("by_default",), 3, searched=()),
+    Stage("B", 1600, ("by_default",), 3, searched=()),
+    Stage("B", 400, ("by_default",), 3, searched=()),
+    Stage("B", 1600, (*MAIN, "muon_h6_thin"), 3, searched=("data_parallel",)),
+    Stage("A", 1600, (*MAIN, "muon_h6_thin"), 3, searched=()),
     Stage("B", 6400, MAIN, 2, searched=()),
     Stage("A", 6400, MAIN, 2, searched=()),
     Stage("nano", 400, MAIN, 1),

@@ -1,5 +1,7 @@
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +129,25 @@ def test_a_device_that_is_too_small_has_the_exit_code_of_what_does_not_fit(
     arguments = ["plan", job, "--link", "*=100Mbit/s,80ms", "--step", "*=0.5", "--json", "--device-memory"]
     assert [execute([*arguments, size]) for size in ("1GiB", "1MiB")] == [0, 5]
     assert '"fits": false' in capsys.readouterr().out
+
+
+def test_the_largest_micro_batch_that_fits_a_device_is_said(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", job, "--link", "*=100Mbit/s,80ms", "--step", "*=0.5"]
+
+    def memory(size: str, *more: str) -> dict[str, Any]:
+        execute([*arguments, "--json", "--device-memory", size, *more])
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["memory"]
+        return found
+
+    whole = memory("1GiB")
+    of_one = whole["passes"]["activation_bytes"] / whole["passes"]["sequences"]
+    small = f"{math.ceil((whole['device_bytes'] + 3.5 * of_one) / 2**20)}MiB"
+    assert memory(small)["sequences_that_fit"] == 3
+    assert execute([*arguments, "--device-memory", small]) == 5
+    assert "use microBatchSize 3, activationCheckpointing," in " ".join(capsys.readouterr().out.split())
+    for size, code in ((3, 0), (4, 5)):
+        Path(job).write_text(JOB.replace("tokens: 1_000_000", f"tokens: 1_000_000, microBatchSize: {size}"))
+        assert execute([*arguments, "--device-memory", small]) == code
 
 
 @pytest.mark.parametrize(

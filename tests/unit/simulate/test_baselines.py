@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from diloco.simulate.baselines import alone, data_parallel
 from diloco.spec import DiLoCoJob
@@ -26,6 +27,14 @@ def test_data_parallel_trains_on_the_whole_budget_in_a_learners_steps(tmp_path: 
     result = data_parallel(job(tmp_path, learners=3, steps=30))
     assert (result.steps, result.trained_tokens) == (30, 30 * 3 * STEP_TOKENS)
     assert result.loss < 0.9 * result.loss_start
+
+
+def test_a_watch_reads_the_model_after_each_step(tmp_path: Path) -> None:
+    seen: list[torch.Tensor] = []
+    result = data_parallel(job(tmp_path, learners=2, steps=3), watch=lambda read: seen.append(read()))
+    assert len(seen) == 3
+    assert not torch.equal(seen[0], seen[1])
+    assert result.loss_of(seen[-1]) == result.loss < result.loss_of(seen[0])
 
 
 def test_alone_has_one_learners_share_of_the_budget(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ async def test_a_job_scaled_while_its_syncer_is_away_keeps_its_outer_optimizer(t
     folder = tmp_path / "syncer"
 
     async def told(learners: int) -> str:
-        job = SmallJob(tmp_path, tokens=160_000, learners=learners)
+        job = SmallJob(tmp_path, tokens=208_000, learners=learners)
         job.job = parse_job(job.path.read_text().replace("interval: 4", "interval: 24"), "job.yaml")
         async with life_of(job, folder) as syncer:
             syncer.start()
@@ -116,8 +116,8 @@ async def test_a_job_scaled_while_its_syncer_is_away_keeps_its_outer_optimizer(t
             return syncer.status().outer_optimizer
 
     first, second = await told(1), await told(100)
-    chosen = OuterChoice(optimizer=DILOCO, reason="expected merges of each fragment: 104, at least 100")
-    assert first == second == str(chosen)
+    assert first == second
+    assert "learning rate 0.7, momentum 0.9 (Auto: expected merges of each fragment: 135; " in first
     headers = [read_header(folder / f"tape/00000{epoch}.jsonl") for epoch in (1, 2)]
     given = [DiLoCoJob.model_validate(header.job).spec.sync.outer_optimizer for header in headers]
     assert given == [DILOCO, DILOCO]

@@ -10,7 +10,6 @@ from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.source import DataStoppedError
 from diloco.learner.training.devices.device import DeviceError
-from diloco.learner.training.devices.fitting_batch import BatchError
 from diloco.learner.training.optimizers.optimizer import OptimizerError
 from diloco.learner.training.steps import TrainingDivergedError
 from diloco.learner.unit.joining import UnitError
@@ -26,7 +25,6 @@ _log = logging.getLogger(__name__)
 
 _MISTAKES = (
     AddressError,
-    BatchError,
     DataError,
     DeviceError,
     HttpServerError,

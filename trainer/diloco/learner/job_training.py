@@ -8,7 +8,6 @@ from torch import nn
 
 from diloco.core.fragments import Layout
 from diloco.learner.data.opening import open_data, open_task
-from diloco.learner.found_batch import FoundBatch, found_batch
 from diloco.learner.mailboxes.hand import Hand
 from diloco.learner.mailboxes.orders import Orders
 from diloco.learner.mailboxes.wakeup import Wakeup
@@ -33,7 +32,6 @@ class Training(NamedTuple):
     trainer: FragmentTrainer
     step: Callable[[float], StepResult | LateResult] | None
     """Makes or begins an inner step, given the job's progress; None: a loop of the user's own does."""
-    batch: FoundBatch
     flops_of_token: float
     """0: not known, or of no use."""
     processes: int = 1
@@ -60,12 +58,10 @@ def training_of(options: LearnerOptions, orders: Orders, wakeup: Wakeup, unit: U
         return _training_in(unit, options, orders, wakeup)
     spec, (module, layout, device) = options.job.spec, built(options, values=False)
     flops = _flops_of_token(spec, module, device)
-    # Before the memory is measured.
     task = open_task(spec, options.directory / TOKENS_FOLDER, lambda: orders.stopping)
-    batch = found_batch(options, module, task, layout.digest, device)
-    data = open_data(spec, options.learner, task, batch_size=batch.size, hand=Hand(wakeup.notify))
+    data = open_data(spec, options.learner, task, hand=Hand(wakeup.notify))
     trainer = InnerTrainer(spec, module, layout, data, device)
-    return Training(trainer, trainer.begin, batch, flops)
+    return Training(trainer, trainer.begin, flops)
 
 
 def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wakeup) -> Training:
@@ -94,8 +90,7 @@ def _training_in(unit: Unit, options: LearnerOptions, orders: Orders, wakeup: Wa
         world.leave()
 
     flops = _flops_of_token(spec, module, device)
-    batch = FoundBatch(trainer.batch_size)
-    return Training(trainer, trainer.begin, batch, flops, unit.ranks, lambda: unit.end(leave))
+    return Training(trainer, trainer.begin, flops, unit.ranks, lambda: unit.end(leave))
 
 
 def _flops_of_token(spec: JobSpec, module: nn.Module, device: torch.device) -> int:

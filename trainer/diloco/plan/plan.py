@@ -57,6 +57,15 @@ class Plan:
         return self.device_bytes is not None and self.memory.step_bytes > self.device_bytes
 
     @property
+    def sequences_that_fit(self) -> int | None:
+        """Most sequences that a process can take at once, as activations grow with them; None: not known."""
+        passes = self.memory.passes
+        if self.device_bytes is None or passes is None or not passes.activation_bytes:
+            return None
+        free = self.device_bytes - self.memory.device_bytes - passes.gathered_bytes
+        return max(0, free * passes.sequences // passes.activation_bytes)
+
+    @property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions made for what was not given, as text."""
         words = []

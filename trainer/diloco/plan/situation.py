@@ -179,7 +179,7 @@ def _groups(spec: JobSpec, world: World, parameters: int) -> Iterator[LearnerGro
         for pool in region.pools:
             if pool.size:
                 name = f"{region.name}/{pool.name}"
-                tokens = pool.largest_batch(spec.training) * spec.training.sequence_length
+                tokens = pool.batch_of(spec.training) * spec.training.sequence_length
                 yield LearnerGroup(name, pool.size, link, world.step_seconds(spec, name, parameters), tokens)
 
 

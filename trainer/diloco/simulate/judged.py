@@ -53,7 +53,7 @@ class Verdict:
 def training_seconds(spec: JobSpec, scenario: Scenario) -> float:
     """How long the learners take to train the budget if nothing stops them and nothing is lost."""
     speed = fsum(
-        spec.pools[pool_of(learner)].largest_batch(spec.training) / scenario.profile(learner).step_seconds
+        spec.pools[pool_of(learner)].batch_of(spec.training) / scenario.profile(learner).step_seconds
         for learner in spec.learner_ids
     )
     return spec.training.tokens / (speed * spec.training.sequence_length)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from diloco.spec.automatic import AUTO
 from diloco.spec.errors import Problem
 from diloco.spec.pods import PodSpec
 from diloco.spec.presets import TEXT_VOCABULARY
@@ -27,7 +26,6 @@ OF_A_LOOP = "has no use with spec.loop, whose code decides it; remove one of the
 OF_OWN_CODE = "has no use with spec.task or spec.loop, whose code decides it; remove one of them"
 """The problem with a setting of what code of the user's own does."""
 
-AUTO_OF_ONE_PROCESS = "Auto is for learners of one process; use a number"
 
 TOP_K_ON_ONE_WAY = "TopK needs compression TopK; use it there too, or Int8 in place of TopK"
 LOST_BY_TOP_K = "false loses what compression TopK does not send; use true, or Int4 in place of TopK"
@@ -120,8 +118,6 @@ def _loop(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
         if pool.parallelism != "FSDP":
             yield Problem(f"{path}.parallelism", OF_A_LOOP)
-        if pool.batch_size == AUTO:
-            yield Problem(f"{path}.batchSize", "Auto has no use with spec.loop, whose code decides it; use a number")
 
 
 def _data(spec: "JobSpec") -> Iterator[Problem]:
@@ -160,7 +156,7 @@ def _training(spec: "JobSpec") -> Iterator[Problem]:
             "training.evaluation.everyTokens",
             f"{every} is above spec.training.tokens, {training.tokens}; use at most as many, or leave it out",
         )
-    batch_sizes = [pool.largest_batch(training) for _, pool in _pools(spec) if pool.size]
+    batch_sizes = [pool.batch_of(training) for _, pool in _pools(spec) if pool.size]
     step = max(batch_sizes, default=training.batch_size) * training.sequence_length
     if step > training.tokens:
         yield Problem(
@@ -289,14 +285,12 @@ def _pool_sizes(spec: "JobSpec") -> Iterator[Problem]:
 
 def _units(spec: "JobSpec") -> Iterator[Problem]:
     for path, pool in _pools(spec):
-        ranks, batch = pool.ranks, pool.largest_batch(spec.training)
+        ranks, batch = pool.ranks, pool.batch_of(spec.training)
         if pool.parallelism == "HSDP" and 1 in (pool.processes, pool.nodes_per_learner):
             yield Problem(f"{path}.parallelism", HSDP_OF_SEVERAL)
         if ranks == 1 or spec.loop is not None:
             continue
-        if pool.batch_size == AUTO:
-            yield Problem(f"{path}.batchSize", AUTO_OF_ONE_PROCESS)
-        elif batch % ranks and spec.model.parallelize is None:
+        if batch % ranks and spec.model.parallelize is None:
             yield Problem(
                 f"{path}.batchSize",
                 f"{batch} is not a multiple of a learner's processes, {ranks} (processesPerNode times "

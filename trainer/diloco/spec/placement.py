@@ -4,8 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from diloco.spec import automatic
-from diloco.spec.automatic import AUTO
 from diloco.spec.backup import Backup
 from diloco.spec.base import BOUND, HOST, HOST_NAME, RATE, SET, MapBy, Size, SpecModel, bytes_in
 from diloco.spec.kube.values import AddressRange, Annotations, ClassName, DnsLabel, ImageName, LabelKey, amount
@@ -18,7 +16,6 @@ HostName = Annotated[str, Field(pattern=HOST_NAME, max_length=253)]
 Host = Annotated[str, Field(pattern=HOST, max_length=253)]
 """A name in DNS, or an address (IPv6 without brackets)."""
 
-BatchSize = Annotated[int | Literal["Auto"], automatic.checked(1, BATCH_LIMIT), automatic.schema(1, BATCH_LIMIT)]
 """Sequences, or Auto."""
 
 ACCELERATOR = "/gpu"
@@ -80,9 +77,8 @@ class Pool(SpecModel):
     """Seconds that a pod waits for a node before its learner starts in the region's next pool. The pod keeps waiting;
     once it trains, the other one ends. Only in a cluster. Default: pods only wait."""
     certificates_not_before: AwareDatetime | None = None
-    """Certificates of this pool's learners that were made before this time are refused and replaced, such as
-    2026-03-01T12:00:00Z. A later time takes effect once it has come. `diloco cluster revoke` sets it. Only in a
-    cluster. Default: none is refused."""
+    """Certificates of this pool's learners that were made before this time are refused and replaced.
+    `diloco cluster revoke` sets it. Only in a cluster. Default: none is refused."""
     processes_per_node: int | None = Field(default=None, ge=1, le=64)
     """Processes that are one learner on a node, an accelerator each; they share out ``batchSize``, which must be a
     multiple of their number. Default: the accelerators (``*/gpu``) in the limits of ``resources``, else 1."""
@@ -91,18 +87,16 @@ class Pool(SpecModel):
     for all."""
     parallelism: Literal["FSDP", "HSDP", "DDP"] = "FSDP"
     """How the processes of a learner hold the model. FSDP: each a part (fully sharded). HSDP: each node the whole, and
-    each of its processes a part, so that only gradients go from node to node. DDP: each process the whole."""
+    each of its processes a part. DDP: each process the whole."""
     topology_key: LabelKey | None = Field(default=None, max_length=317)
     """Label of nodes, such as topology.kubernetes.io/zone: all pods of the pool run where it has the same value.
     Default: anywhere."""
-    batch_size: BatchSize | None = None
-    """Sequences per inner step of a learner. Auto: as many as fit the device's memory, at most ``training.batchSize``,
-    found at the start. Default: ``training.batchSize``."""
+    batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
+    """Sequences per inner step of a learner. Default: ``training.batchSize``."""
     speed: float | None = Field(default=None, ge=0.001, le=1_000_000)
-    """Tokens a second of a learner, relative to other pools: with 8 here and 1 there, learners of this pool are 8 times
-    as fast. Other pools without it count as 1. Of what a learner reports at most twice that counts. Default: a learner
-    without another one in its pool counts as at most 4 times as fast as those of other pools; others are compared
-    within the pool only."""
+    """Tokens a second of a learner, relative to other pools, of which those without it count as 1. Of what a learner
+    reports at most twice that counts. Default: learners are compared within the pool; one without another there counts
+    as at most 4 times as fast as those of other pools."""
     image: ImageName | None = None
     """Trainer image for this pool. Default: ``spec.image``."""
     resources: Resources | None = None
@@ -148,9 +142,9 @@ class Pool(SpecModel):
         """Number of its learners; the most of them if it is elastic."""
         return self.learners - sum(index < self.learners for index in frozenset(self.excluded_indices))
 
-    def largest_batch(self, training: TrainingSpec) -> int:
-        """Sequences in an inner step of its learners, at most."""
-        return training.batch_size if self.batch_size is None or self.batch_size == AUTO else self.batch_size
+    def batch_of(self, training: TrainingSpec) -> int:
+        """Sequences in an inner step of its learners."""
+        return training.batch_size if self.batch_size is None else self.batch_size
 
     @property
     def elastic(self) -> bool:
@@ -219,8 +213,9 @@ class Expose(SpecModel):
 class SyncerSpec(SpecModel):
     """The process that merges."""
 
-    checkpoint_every_seconds: int = Field(default=30, ge=1, le=86_400)
-    """Seconds between checkpoints: the most that a crash of the syncer loses."""
+    checkpoint_every_seconds: int = Field(default=1, ge=1, le=86_400)
+    """Seconds between checkpoints, each of what was merged since the one before: the most that a crash of the syncer
+    loses, beside the time that one takes."""
     max_checkpoints: int = Field(default=2, ge=1, le=100)
     """Checkpoints kept on the volume that share no file with each other, beside the newest one."""
     storage: Storage = Storage()

@@ -52,9 +52,8 @@ class SyncSpec(SpecModel):
     """tau: inner steps that a learner may train while a fragment is being merged. Auto: as many as a round is measured
     to need, at least 2 (the paper's), below the interval and maxStalenessSteps (ours)."""
     quorum: int = Field(default=1, ge=1, le=10_000)
-    """K: learners that must send a fragment before it is merged. One that waits at maxStalenessSteps with nothing to
-    send counts too. If fewer than K are left without those that were given up, are in quarantine or leave requests
-    unanswered, these are enough."""
+    """K: learners that must send a fragment before it is merged, or all that are left without those that were given up,
+    are in quarantine or leave requests unanswered. One that waits at maxStalenessSteps counts too."""
     grace: Grace = Grace()
     """How long to wait for late learners after the quorum is reached."""
     merge: MergeName = "RDA"
@@ -65,9 +64,9 @@ class SyncSpec(SpecModel):
     anchor: Literal["Received", "Current"] = "Received"
     """The version that an outer gradient is measured from: the one that the learner received last, or the syncer's."""
     outer_optimizer: OuterOptimizer | None = None
-    """The outer optimizer. Default: DiLoCo's (0.7, 0.9) if the interval is at least 24 and at least 100 merges of each
-    fragment are expected, budget / (learners x batch x sequence x interval), and the compression is not TopK; else
-    learning rate 1 and momentum 0 (ours). Chosen once, when the job begins."""
+    """The outer optimizer. Default, chosen once, when the job begins: learning rate 1 and momentum 0 if the interval is
+    below 24 or the compression is TopK. Else by the expected merges of each fragment, budget / (learners x batch x
+    sequence x interval): the same up to 33 merges, 0.7 and 0.6 up to 133, DiLoCo's 0.7 and 0.9 from 134 on (ours)."""
     compression: Literal["None", "BF16", "Int8", "Int4", "TopK"] = "BF16"
     """How learners encode outer gradients for the syncer. TopK sends the largest values only, in 2 bits each, and needs
     error feedback. For the way back see sync.downlink."""
@@ -76,9 +75,9 @@ class SyncSpec(SpecModel):
     error_feedback: bool = True
     """With Int8, Int4 and TopK: add what the encoding lost to the next outer gradient."""
     downlink: Downlink = "F32"
-    """How the syncer encodes merged fragments. F32: whole fragments. BF16, Int8, TopK: the update, with error feedback,
-    for learners that have the previous version; others get the whole fragment in f32. TopK sends four times
-    sync.density of the values (ours), at most a quarter, and needs TopK in sync.compression too."""
+    """How the syncer encodes merged fragments. F32: whole fragments. BF16, Int8, TopK: the update, with error
+    feedback. TopK sends four times sync.density of the values (ours), at most a quarter, and needs TopK in
+    sync.compression too."""
     max_staleness_steps: int | None = Field(default=None, ge=1, le=10**9)
     """Inner steps without an update after which a learner pauses. Default: 4 x interval + overlap (ours). interval +
     overlap, with quorum = all learners, is lock-step DiLoCo."""

@@ -110,9 +110,9 @@ class ModelSpec(SpecModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
     parallelize: Entrypoint | None = None
-    """Your own parallelism for learners of several processes: ``package.module:function``, called in each of them with
-    the model and the ``DeviceMesh`` of all. It makes trained parameters ``DTensor`` and returns the mesh whose ranks
-    share out a batch. Default: ``parallelism`` of the pool."""
+    """Your own parallelism for learners of several processes, called in each of them with the model and the
+    ``DeviceMesh`` of all. It makes trained parameters ``DTensor`` and returns the mesh whose ranks share out a batch.
+    Default: ``parallelism`` of the pool."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -343,15 +343,15 @@ class TrainingSpec(SpecModel):
     """Budget, batch, inner optimizer and evaluation."""
 
     tokens: int = Field(ge=1, le=10**15)
-    """Budget (tokens): the job is complete when this many are merged into the global model. It can be changed while
-    the job runs; a complete job goes on if it is raised above what is merged."""
+    """Budget (tokens): the job is complete when this many are merged into the global model. A complete job goes on if
+    it is raised above what is merged."""
     sequence_length: int = Field(default=128, ge=1, le=1_048_576)
     """Tokens in a sequence: at least 2, or with ``task`` or ``loop`` 1."""
     batch_size: int = Field(default=16, ge=1, le=BATCH_LIMIT)
     """Sequences in an inner step; a pool may set its own."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=BATCH_LIMIT)
     """Most sequences in a process's forward and backward pass: its share of a batch is made in parts of so many, whose
-    gradients add up. Default: all of it. A pool with ``batchSize: Auto`` needs none: its batch fits whole."""
+    gradients add up. Default: all of it."""
     optimizer: InnerOptimizer = InnerOptimizer()
     """The inner optimizer."""
     precision: Precision = "Auto"
@@ -359,7 +359,7 @@ class TrainingSpec(SpecModel):
     devices matrices are multiplied in TF32. Auto: BF16 on a CUDA device that computes in it, else F32."""
     compile: bool = False
     """true: torch compiles the model's blocks before the first step, which takes a minute or more and makes the steps
-    of a GPU faster. On a CPU it needs a C++ compiler. What was compiled is kept for the learner's next start."""
+    of a GPU faster. On a CPU it needs a C++ compiler."""
     activation_checkpointing: ActivationCheckpointing = "None"
     """What the model's blocks compute again in the backward pass in place of keeping it in memory. Selective: all but
     the results of attention and of every second matrix product. Full: all but what goes into a block. It needs a model
@@ -372,5 +372,4 @@ class TrainingSpec(SpecModel):
     checkpoint_every_steps: int = Field(default=50, ge=1, le=10**9)
     """Inner steps between a learner's own checkpoints (inner optimizer, data position)."""
     tracking: tuple[Tracker, ...] = Field(default=(), max_length=3)
-    """Trackers that the syncer writes the curves to while the job runs, at most one of each kind. One that cannot be
-    reached stops nothing and gets everything once it can; a restarted syncer writes nothing twice."""
+    """Trackers that the syncer writes the curves to while the job runs, at most one of each kind."""

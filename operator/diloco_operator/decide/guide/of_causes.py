@@ -143,7 +143,7 @@ CAUSES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         Reason.OUT_OF_MEMORY: warning(
             "A container was killed for using more memory than its limit.",
             "Raise `resources.limits.memory` of the pool or of `syncer` while the job runs, or apply a new job with a "
-            "lower `batchSize`, or `Auto`.",
+            "lower `batchSize` or `microBatchSize`.",
         ),
         Reason.IMAGE_PULL_FAILED: warning(
             "An image cannot be pulled: its name or tag is wrong, access is denied, or the registry is down.",

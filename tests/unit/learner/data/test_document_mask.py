@@ -14,7 +14,6 @@ from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.data.task import JobTask, LanguageModel
 from diloco.learner.data.tokenfile import write_token_file
 from diloco.learner.training.cross_entropy import NOT_COUNTED
-from diloco.learner.training.devices.fitting_batch import Trial
 from diloco.learner.training.gradients import backpropagate
 from diloco.model import ModelError
 from diloco.model.build import build_model
@@ -132,13 +131,6 @@ def test_a_job_trains_and_evaluates_with_a_mask(documents: dict[str, Any], preci
     for fragment in range(len(trainer.versions)):
         trainer.apply(fragment, 1, trainer.capture(fragment)._values)
     assert trainer.evaluate() < first
-
-
-def test_a_batch_that_fits_is_tried_with_a_mask(documents: dict[str, Any]) -> None:
-    job = masked_job(documents)
-    module = build_model(job)
-    Trial(module, open_task(job), job.training, CPU).step(2)
-    assert all(one.grad is not None for one in trained_parameters(module).values())
 
 
 def test_each_kind_of_data_says_which_token_ends_a_document(documents: dict[str, Any], tmp_path: Path) -> None:

@@ -5,11 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from diloco.learner.data.opening import open_task
 from diloco.learner.training.capture import Reader
-from diloco.learner.training.devices.fitting_batch import Trial, candidates, fitting_batch
 from diloco.learner.training.devices.host_copies import whole_copies
-from diloco.learner.training.devices.memory import DeviceMemory
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError
 from diloco.model.build import build_model
@@ -143,14 +140,3 @@ def test_what_training_changes_is_noticed_on_a_device(tmp_path: Path, buffer: bo
         trainer.step(0.0)
     with pytest.raises(ModelError, match=r"^model: training changes (buffer shift|state that is neither)"):
         trainer.evaluate()
-
-
-def test_the_memory_of_a_device_limits_the_batch(tmp_path: Path) -> None:
-    job = small_job(write_text(tmp_path))
-    module = build_model(job).to("cuda").train()
-    memory = DeviceMemory(torch.device("cuda"))
-    trial = Trial(module, open_task(job), job.training, torch.device("cuda"))
-    found = fitting_batch(candidates(65_536), memory, trial.step, trial.reserved_bytes, trial.gradient_bytes)
-    trial.end()
-    assert found.needed_bytes < memory.limit_bytes
-    assert memory.peak_bytes(lambda: trial.step(found.batch_size)) < memory.limit_bytes

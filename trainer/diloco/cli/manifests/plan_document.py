@@ -46,7 +46,11 @@ def document(plan: Plan, tried: Tried) -> dict[str, Any]:
             "flops_of_token": plan.flops_of_token or None,
             "device_flops_per_second": dict(plan.device_flops_per_second),
         },
-        "memory": {**asdict(plan.memory), "device_bytes_given": plan.device_bytes},
+        "memory": {
+            **asdict(plan.memory),
+            "device_bytes_given": plan.device_bytes,
+            "sequences_that_fit": plan.sequences_that_fit,
+        },
         "remedies": [
             {
                 "kind": remedy.kind.value,

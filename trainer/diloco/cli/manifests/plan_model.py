@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from diloco.plan import PlanError
 from diloco.plan.plan import Counted
 from diloco.spec import JobSpec
-from diloco.spec.automatic import AUTO
 from diloco.spec.quantities import parse_count
 from diloco.spec.training import HuggingFaceModel, ModelSpec
 
@@ -58,7 +57,7 @@ def _counted(spec: JobSpec, blank: "nn.Module") -> Counted:
         return Counted(frozen_bytes, unknown="they are those of spec.task or spec.loop")
     flops = flops_of_token(blank, spec.training.sequence_length)
     try:
-        pools = {name: pool for name, pool in spec.pools.items() if pool.size and pool.batch_size != AUTO}
+        pools = {name: pool for name, pool in spec.pools.items() if pool.size}
         passes = {name: passes_of(blank, spec.training, pool) for name, pool in pools.items()}
     except ModelError as error:
         return Counted(frozen_bytes, flops, unknown=str(error))

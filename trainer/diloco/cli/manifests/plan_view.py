@@ -151,13 +151,13 @@ def _taking_part(pool: PoolOutcome | None, fit: Fit) -> tuple[Text | str, ...]:
 def _forecast(forecast: Forecast) -> str:
     """What a short simulation says."""
     early, middle, late = map(duration_text, forecast.seconds)
-    failing = f"; failures leave {percent_text(forecast.computing_share)} of it" if forecast.computing_share < 1 else ""
     chances = f" (5 %: {early}, 95 %: {late})" if early != late else ""
     cost = f", for {forecast.cost:,.2f}" if forecast.cost else ""
+    failing = f" Failures leave {percent_text(forecast.computing_share)} of it." if forecast.computing_share < 1 else ""
     return (
-        f"Simulated for {duration_text(forecast.simulated_seconds)}: {percent_text(forecast.merged_share)} of the"
-        f" learners' time is merged, {forecast.members_per_merge:.3g} learners a merge{failing}. The job is complete"
-        f" after {middle}{chances}{cost}."
+        f"Simulated for {duration_text(forecast.simulated_seconds)}: {forecast.members_per_merge:.3g} learners a merge."
+        f" The job is complete after {middle}{chances}{cost}, with {percent_text(forecast.merged_share)} of the"
+        f" learners' time merged.{failing}"
     )
 
 
@@ -206,6 +206,7 @@ def _memory(plan: Plan) -> str:
         f"Memory, at least: {bytes_text(memory.device_bytes)} of a learner's device{besides}, "
         f"{bytes_text(memory.host_bytes)} of its host, {bytes_text(memory.syncer_bytes)} of the syncer; "
         f"{bytes_text(memory.disk_bytes)} on its disk, {bytes_text(memory.checkpoint_bytes)} for each checkpoint."
+        + (f" At most {plan.sequences_that_fit} sequence(s) of a process fit at once." * bool(plan.sequences_that_fit))
     )
 
 
@@ -225,9 +226,11 @@ def _syncer(plan: Plan) -> str:
 
 def _too_small(plan: Plan) -> str:
     needed, given = bytes_text(plan.memory.step_bytes), bytes_text(plan.device_bytes or 0)
+    fitting = plan.sequences_that_fit
+    smaller = f"microBatchSize {fitting}, " if fitting else "" if fitting == 0 else "a smaller microBatchSize, "
     return (
-        f"a learner needs at least {needed} of its device, which has {given}: use a smaller model, larger devices, "
-        "more processes a learner (FSDP), a smaller microBatchSize or activationCheckpointing"
+        f"a learner needs at least {needed} of its device, which has {given}: use {smaller}activationCheckpointing, "
+        "more processes a learner (FSDP), larger devices or a smaller model"
     )
 
 

@@ -100,4 +100,4 @@ def pool_minimums(spec: JobSpec) -> tuple[PoolMinimum, ...]:
 
 def pool_terms(spec: JobSpec) -> tuple[PoolTerms, ...]:
     """The terms of every pool, in the manifest's order."""
-    return tuple(PoolTerms(name, pool.largest_batch(spec.training), pool.speed) for name, pool in spec.pools.items())
+    return tuple(PoolTerms(name, pool.batch_of(spec.training), pool.speed) for name, pool in spec.pools.items())

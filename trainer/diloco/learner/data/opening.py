@@ -128,8 +128,8 @@ def _end_of_document(source: TokenSource, field: str) -> int:
 
 
 def batch_size_of(job: JobSpec, learner: str) -> int:
-    """Sequences in one inner step of ``learner``, at most: its pool's setting, or else the job's."""
-    return job.pool_of(learner).largest_batch(job.training)
+    """Sequences in one inner step of ``learner``: its pool's setting, or else the job's."""
+    return job.pool_of(learner).batch_of(job.training)
 
 
 def _from_entrypoint(entrypoint: str, data: DataSpec) -> TokenSource:

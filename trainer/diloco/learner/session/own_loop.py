@@ -13,7 +13,6 @@ from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.found_batch import FoundBatch
 from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
 from diloco.learner.mailboxes.orders import Ending, Orders
@@ -129,7 +128,7 @@ class OwnLoop:
         if peers is None:
             alone = SessionTrainer(options, self._layout, parts, code)
             assert begin is not None, "it has no other process"
-            return alone, code, lambda: begin(Training(alone, None, FoundBatch(alone.batch_size), 0.0))
+            return alone, code, lambda: begin(Training(alone, None, 0.0))
         reshard(parts.module)
         world = self._world(parts.module, peers)
         together = Together(options.job.spec, world, parts.module, code)
@@ -151,8 +150,7 @@ class OwnLoop:
 
         def led() -> Leading:
             self._enter(together)  # the learner reads checkpoints with the others
-            batch = FoundBatch(leads.batch_size)
-            return Leading(begin(Training(leads, None, batch, 0.0, peers.ranks, end)), leads, together, self._handlers)
+            return Leading(begin(Training(leads, None, 0.0, peers.ranks, end)), leads, together, self._handlers)
 
         return leads, code, led
 

@@ -50,7 +50,7 @@ def parted_model(spec: JobSpec, pool: Pool, world: World, source: nn.Module | No
     elif not copies:
         _part(module, world, _mesh_of(pool, world), bf16=bf16)
     _check(module, names, parted=not copies and world.ranks > 1)
-    if (batch := pool.largest_batch(spec.training)) % mesh.size():
+    if (batch := pool.batch_of(spec.training)) % mesh.size():
         raise ModelError(
             f"{_FIELD}: {spec.model.parallelize} shares out a batch among {mesh.size()} processes, and batchSize "
             f"{batch} is no multiple of that; change either"

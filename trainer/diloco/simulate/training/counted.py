@@ -63,7 +63,7 @@ def counted_work(spec: JobSpec, layout: Layout, *, loaded: bool = False) -> Work
 
     def new_trainer(learner: str) -> CountedTrainer:
         return CountedTrainer(
-            len(layout.fragments), spec.pool_of(learner).largest_batch(spec.training), spec.training.sequence_length
+            len(layout.fragments), spec.pool_of(learner).batch_of(spec.training), spec.training.sequence_length
         )
 
     encoder = CountedEncoder(spec, layout)

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from diloco.spec.automatic import AUTO, allowed
 from diloco.spec.checks import (
-    AUTO_OF_ONE_PROCESS,
     HSDP_OF_SEVERAL,
     LEAST_LENGTH,
     LOST_BY_TOP_K,
@@ -30,7 +29,7 @@ from diloco.spec.placement import Pool
 from diloco.spec.presets import TEXT_VOCABULARY
 from diloco.spec.sync import OVERLAP_LIMIT
 from diloco.spec.tracking import ONE_OF_EACH, TrackerName
-from diloco.spec.training import BATCH_LIMIT, NEEDS_WEIGHTS, DataSpec
+from diloco.spec.training import NEEDS_WEIGHTS, DataSpec
 from diloco.spec.words import exactly_one
 
 
@@ -94,7 +93,7 @@ _POOL_DEFAULTS = {field.alias: field.default for field in Pool.model_fields.valu
 _LEARNERS = _sum(_size("p"))
 _PODS = _sum(f"{_size('p')} * {_or_default('p', 'nodesPerLearner')}")
 _POOLS = "self.regions.map(r, r.pools.size()).sum()"
-_BATCH_SIZE = "(has(p.batchSize) && type(p.batchSize) == int ? int(p.batchSize) : self.training.batchSize)"
+_BATCH_SIZE = "(has(p.batchSize) ? p.batchSize : self.training.batchSize)"
 _STEP_TOKENS = (
     f"self.regions.map(r, r.pools.map(p, {_size('p')} > 0 ? {_BATCH_SIZE} : 0).max()).max()"
     " * self.training.sequenceLength"
@@ -319,11 +318,6 @@ _POOL = (
         HSDP_OF_SEVERAL,
         "parallelism",
     ),
-    Rule(
-        f"!has(self.batchSize) || type(self.batchSize) == int || {_ranks('self')} == 1",
-        AUTO_OF_ONE_PROCESS,
-        "batchSize",
-    ),
 )
 
 _REGION = (
@@ -357,6 +351,5 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "spec.regions[]": _REGION,
     "spec.regions[].pools[]": _POOL,
     "spec.sync.overlap": _integer_or_auto(0, OVERLAP_LIMIT),
-    "spec.regions[].pools[].batchSize": _integer_or_auto(1, BATCH_LIMIT),
 }
 """Rules by the object they are on, in the order of ``checks.problems``."""

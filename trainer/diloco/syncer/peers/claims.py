@@ -170,4 +170,4 @@ class Claims:
 
 def tokens_per_step(training: TrainingSpec, pools: Mapping[str, Pool]) -> Callable[[str], int]:
     """Tokens in an inner step of a learner, at most, by its id ``region/pool/index``."""
-    return lambda learner: pools[pool_of(learner)].largest_batch(training) * training.sequence_length
+    return lambda learner: pools[pool_of(learner)].batch_of(training) * training.sequence_length

@@ -1,13 +1,13 @@
-"""How much memory a process may use, and how much of it some work takes."""
+"""How much memory a process may use."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from diloco.learner.training.devices.memory import MemoryExhaustedError, ProcessMemory, memory_of
+from diloco.learner.training.devices.memory import memory_bytes
 
-MIB = 1 << 20
+CPU = torch.device("cpu")
 MACHINE = 24 << 30
 ONE = "0::/pods/one"
 
@@ -15,8 +15,7 @@ ONE = "0::/pods/one"
 def machine(root: Path, groups: dict[str, str], own: str = ONE) -> Path:
     """The files of a machine on which this process is in a control group."""
     (root / "proc/self").mkdir(parents=True)
-    (root / "proc/meminfo").write_text(f"MemTotal: {MACHINE // 1024} kB\nMemAvailable: 4096 kB\n")
-    (root / "proc/self/status").write_text("VmSize: 9 kB\nVmRSS: 2048 kB\n")
+    (root / "proc/meminfo").write_text(f"MemTotal: {MACHINE // 1024} kB\n")
     (root / "proc/self/cgroup").write_text(f"{own}\n")
     for path, limit in groups.items():
         file = root / "sys/fs/cgroup" / path
@@ -41,7 +40,7 @@ def machine(root: Path, groups: dict[str, str], own: str = ONE) -> Path:
 def test_the_limit_is_the_least_of_its_groups_and_the_machine(
     tmp_path: Path, groups: dict[str, str], own: str, limit: int
 ) -> None:
-    assert ProcessMemory(machine(tmp_path, groups, own)).limit_bytes == limit
+    assert memory_bytes(CPU, machine(tmp_path, groups, own)) == limit
 
 
 def test_a_group_elsewhere_is_not_read(tmp_path: Path) -> None:
@@ -49,38 +48,11 @@ def test_a_group_elsewhere_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1\n")
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/memory.max").write_text("1\n")
-    assert ProcessMemory(root).limit_bytes == MACHINE
+    assert memory_bytes(CPU, root) == MACHINE
 
 
-def test_what_others_of_the_machine_use_is_not_free(tmp_path: Path) -> None:
-    memory = ProcessMemory(machine(tmp_path, {}))
-    assert (memory.limit_bytes, memory.free_bytes()) == (MACHINE, 6 * MIB)
-
-
-def test_a_kernel_that_does_not_tell_the_peak_tells_another_way(tmp_path: Path) -> None:
-    assert ProcessMemory(machine(tmp_path, {})).peak_bytes(lambda: allocate(16)) > 16 * MIB
-
-
-def test_the_peak_is_of_the_work_and_not_of_what_was_before() -> None:
-    memory = memory_of(torch.device("cpu"))
-    assert memory.limit_bytes > memory.used_bytes() > 0
-    memory.peak_bytes(lambda: allocate(256))
-    before = memory.used_bytes()
-    grown = memory.peak_bytes(lambda: allocate(64)) - before
-    assert 48 * MIB < grown < 128 * MIB
-
-
-def allocate(mib: int) -> None:
-    torch.ones(mib * MIB // 4).sum()
-
-
-def test_memory_that_the_system_refuses_is_told_apart_from_other_errors() -> None:
-    memory = memory_of(torch.device("cpu"))
-    with pytest.raises(MemoryExhaustedError):
-        memory.peak_bytes(lambda: torch.empty(1 << 60))  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="of the model"):
-        memory.peak_bytes(fail)
-
-
-def fail() -> None:
-    raise RuntimeError("an error of the model")
+def test_a_machine_that_does_not_say_is_an_error(tmp_path: Path) -> None:
+    root = machine(tmp_path, {})
+    (root / "proc/meminfo").write_text("MemFree: 1 kB\n")
+    with pytest.raises(OSError, match="has no MemTotal"):
+        memory_bytes(CPU, root)

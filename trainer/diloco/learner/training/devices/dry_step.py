@@ -27,7 +27,7 @@ def passes_of(module: nn.Module, training: TrainingSpec, pool: Pool) -> Passes:
     Raises:
         ModelError: see ``activation_bytes``.
     """
-    share = -(-pool.largest_batch(training) // pool.ranks)
+    share = -(-pool.batch_of(training) // pool.ranks)
     sequences = min(share, training.micro_batch_size or share)
     parted = pool.parts > 1
     gathered = 0

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from diloco.learner.training.devices.memory import memory_of
+from diloco.learner.training.devices.memory import memory_bytes
 from diloco.learner.unit.collectives.channels import Channels
 
 NO_LIMIT: Final = timedelta(days=365)
@@ -38,7 +38,7 @@ class World(Channels):
 
     def memory_bytes(self) -> int:
         """All that this process may use of its device's memory."""
-        limit = memory_of(self.device).limit_bytes
+        limit = memory_bytes(self.device)
         return limit // self.ranks if self.device.type == "cpu" else limit
 
     def spread(self, tensor: Tensor) -> Tensor:
