@@ -27,8 +27,8 @@ from diloco_operator.names import PoolKey
 MOST_AT_ONCE: Final = 100
 """Workloads that one reconcile makes (ours)."""
 LATER_SECONDS: Final = 2.0
-"""Among equal priorities Kueue preempts who was admitted last, by times in whole seconds. So a learner's own Workload is
-made so long after the first one got its quota: else Kueue may preempt that one, and with it the whole job (ours)."""
+"""Kueue preempts who was admitted last, by times in whole seconds. So a learner's own Workload is made so long after
+the first one got its quota: else Kueue may preempt that one, and with it the whole job (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
