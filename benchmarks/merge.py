@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diloco.core.buffers import bytes_of
 from diloco.core.fragments import Fragment, TensorSpec, partition
 from diloco.core.merge.codec import Codec
 from diloco.core.merge.codecs import CODECS, codec_named
@@ -27,7 +26,6 @@ from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.merge.fragment_merge import Contribution, MergeTarget, merge_fragment
 from diloco.core.merge.member_sizes import NO_PAST
 from diloco.core.merge.rules import rule_named
-from diloco.core.proof import proof_of
 from diloco.spec.outer_choice import DILOCO
 from diloco.spec.sync import MergeName
 from diloco.syncer.block_threads import BlockThreads
@@ -138,7 +136,7 @@ def time_merges(learners: int, rounds: int, threads: int) -> list[dict[str, Any]
 
 
 def time_updates(learners: int, rounds: int, threads: int) -> list[dict[str, Any]]:
-    """Encoding an update and an outer gradient, by codec, and the digest and the proof of a new version."""
+    """Encoding an update and an outer gradient, by codec, and the digest of a new version."""
     setting = Setting([codec_named("BF16")], 1, threads)
     merged, residual = torch.zeros(setting.fragment.numel), torch.zeros(setting.fragment.numel)
     setting.merge(codec_named("BF16"), "RDA", merged)
@@ -150,7 +148,7 @@ def time_updates(learners: int, rounds: int, threads: int) -> list[dict[str, Any
     cases |= {
         f"{name}_encode": partial(encode_with_feedback, codec_named(name), given, residual) for name in ("Int4", "TopK")
     }
-    cases |= {"digest": partial(digest_of, merged), "proof": partial(proof_of, bytes_of(merged))}
+    cases |= {"digest": partial(digest_of, merged)}
     return beside_copies(cases, learners, rounds)
 
 

@@ -1,13 +1,20 @@
 """A real syncer process that ends, is killed or starts again: it resumes from its checkpoint, and its tape replays."""
 
+import contextlib
+import queue
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 
 from diloco.runtime.process.exits import EXIT_OK
+from diloco.syncer.disk.checkpoint import CheckpointManifest, load_checkpoint, read_checkpoint_manifest
 from diloco.syncer.disk.checkpoint_names import checkpoint_names
-from tests.integration.two_learners import learner, train_to_the_end
-from tests.support.scripted_learner import WAIT_SECONDS
+from diloco.wire.messages import Welcome
+from tests.integration.two_learners import LEARNERS, learner, train_to_the_end
+from tests.support.scripted_learner import WAIT_SECONDS, ScriptedLearner
 from tests.support.syncer_process import SmallJob, SyncerProcess, replayed, serving
 
 pytestmark = pytest.mark.processes
@@ -32,6 +39,53 @@ def test_killed_it_resumes_from_its_checkpoint_and_both_epochs_replay(tmp_path: 
     report = replayed(tmp_path / "s")
     assert [epoch.recorded for epoch in report.epochs] == [True, True]
     assert all(epoch.merges == epoch.merges_redone > 0 for epoch in report.epochs)
+
+
+def settled(syncer: SyncerProcess, *learners: ScriptedLearner) -> None:
+    """Let learners pull until each holds every version that was made."""
+    until = time.monotonic() + WAIT_SECONDS
+    while any(sum(one.versions) < syncer.status().syncer_step for one in learners):
+        assert time.monotonic() < until
+        for one in learners:
+            with contextlib.suppress(queue.Empty):
+                while (message := one.next(0.05)) is not None:
+                    one.obey(message)
+
+
+def test_learners_that_hold_what_a_killed_syncer_lost_take_its_model(tmp_path: Path) -> None:
+    job, folder = SmallJob(tmp_path, tokens=10_000_000, lease_seconds=5), tmp_path / "s" / "checkpoints"
+    with ExitStack() as stack:
+        syncer = stack.enter_context(serving(job, tmp_path / "s"))
+        both = [stack.enter_context(learner(job, syncer, name).begin()) for name in LEARNERS]
+        both[0].train(lambda _: "a checkpoint is due" in syncer.log, both[1])
+        saved = checkpoint_names(folder)[-1]
+        both[0].train(lambda one: sum(one.versions) > sum(manifest_of(folder, saved).versions), both[1])
+        syncer.kill()
+        assert all(one.over.wait(WAIT_SECONDS) for one in both)
+        epoch, ahead = both[0].epoch, tuple(both[0].versions)
+    kept = manifest_of(folder, checkpoint_names(folder)[-1]).versions
+    with ExitStack() as stack:
+        syncer = stack.enter_context(serving(job, tmp_path / "s"))
+        both = [stack.enter_context(learner(job, syncer, name)) for name in LEARNERS]
+        for one in both:
+            answer = one.join(epoch=epoch, versions=ahead)
+            assert isinstance(answer, Welcome)
+            assert tuple(answer.load) == tuple(range(len(kept)))
+            assert answer.versions == kept
+            one.load(answer)
+        assert both[0].welcome is not None
+        both[0].train(lambda one: len(one.merged) >= 4, both[1])
+        settled(syncer, *both)
+        assert syncer.terminate() == EXIT_OK, syncer.log
+    last = load_checkpoint(folder, checkpoint_names(folder)[-1], job.layout, job.name)
+    for one in both:
+        assert tuple(one.versions) == last.manifest.versions
+        assert all(torch.equal(one.fragments[p], values) for p, values in enumerate(last.parameters))
+    replayed(tmp_path / "s")
+
+
+def manifest_of(folder: Path, name: str) -> CheckpointManifest:
+    return read_checkpoint_manifest(folder / name)
 
 
 @pytest.mark.core

@@ -86,7 +86,7 @@ def killed_anywhere(folder: Path, copies: Path) -> Iterator[list[Path]]:
 
 
 @given(TURNS, st.booleans(), st.data())
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(20))
 def test_a_kill_anywhere_leaves_the_last_checkpoint_or_the_one_before(
     turns: list[set[int]], residuals: bool, data: st.DataObject
 ) -> None:

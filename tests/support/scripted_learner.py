@@ -86,7 +86,7 @@ class ScriptedLearner:
     def join(
         self, *, epoch: str = "", versions: tuple[int, ...] = (), layout_digest: str = "", **more: Any
     ) -> SyncerMessage:
-        """Open a session and wait for the answer: a Welcome, a Refused or a HeldWanted."""
+        """Open a session and wait for the answer: a Welcome or a Refused."""
         digest = layout_digest or self.layout.digest
         join = Join(self.job, self.learner, self.instance, digest, epoch, versions, self.steps, self.steps, **more)
         self.broken, self.ended = None, False

@@ -40,7 +40,6 @@ from tests.support.cluster_nodes import (
 
 pytestmark = pytest.mark.timeout(900)
 
-KILLS = 4
 NEWCOMER = "west/spot/1"
 PATIENT = [
     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 900}
@@ -179,19 +178,13 @@ def test_a_new_syncer_pod_resumes_from_its_volume_while_learners_train(job: Clus
     job.wait_for(lambda status: status.syncer is not None and status.syncer.epoch == after.epoch, "the status has it")
 
 
-def test_a_killed_syncer_takes_back_behind_its_service_what_learners_hold(job: ClusterJob) -> None:
-    restored = 0
-    for _ in range(KILLS):  # one may come just after a checkpoint, when nothing is to be taken back
-        before = job.all_train(*BOTH)
-        kill_container(job.syncer())
-        after = job.wait_for_account(partial(began_after, before.epoch), "the syncer serves again")
-        if after.recovered is not None:
-            assert after.recovered.lost == 0, after.recovered
-            restored += after.recovered.restored
-        if restored:
-            break
-    assert restored > 0
-    job.all_train(*BOTH)
+def test_a_killed_syncer_goes_on_behind_its_service(job: ClusterJob) -> None:
+    before = job.all_train(*BOTH)
+    kill_container(job.syncer())
+    after = job.wait_for_account(partial(began_after, before.epoch), "the syncer serves again")
+    assert after.epoch == before.epoch + 1
+    both = job.all_train(*BOTH)
+    job.wait_for_account(lambda account: account.syncer_step > both.syncer_step, "merges go on")
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_from_where_it_was(job: ClusterJob) -> None:

@@ -21,9 +21,7 @@ def test_the_address_of_a_runs_page_is_printed(tmp_path: Path, capsys: pytest.Ca
         assert capsys.readouterr().out == "http://127.0.0.1:8080/page\n"
 
 
-def test_a_run_without_a_syncer_has_no_page_and_is_told_where_its_report_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_syncer_is_told_where_its_report_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["page", str(tmp_path)]) == EXIT_BAD_INPUT
     assert "a run that is over has its report in report.html" in capsys.readouterr().err
     assert execute(["page", "nowhere"]) == EXIT_BAD_INPUT

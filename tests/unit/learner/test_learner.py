@@ -98,7 +98,6 @@ class Scene:
         learner._boxes = SimpleNamespace(
             pull_queue=Part("pull_queue", self),
             push_queue=Part("push_queue", self, wait_until_idle=idle, pending=due),
-            recovery_orders=Part("recovery_orders", self),
             control=Part("control", self, flush=told),
         )
         learner._trainer.steps = steps
@@ -110,7 +109,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path, monkeypatch)
 
 
-_THREADS = (("pull", 2), ("push", 2), ("posted", 1), ("held", 2))
+_THREADS = (("pull", 2), ("push", 2), ("posted", 1))
 
 
 def test_the_parts_run_on_threads_and_the_link_begins_last(scene: Scene) -> None:
@@ -332,7 +331,6 @@ class TestEnds:
         assert scene.calls == [
             ("pull_queue.close",),
             ("push_queue.close",),
-            ("recovery_orders.close",),
             ("control.close",),
             ("link.close",),
             ("writer.close",),

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from diloco.core.buffers import bytes_of
 from diloco.core.engine.actions import Action, Admit, AskFragment, Broadcast, Evaluate, Merge
 from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import (
@@ -17,11 +16,9 @@ from diloco.core.engine.events import (
     FragmentArrived,
     LearnerJoined,
     LearnerReady,
-    Proved,
     StepReported,
 )
 from diloco.core.merge.codecs import uplink_codec
-from diloco.core.proof import proof_of
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
 from diloco.syncer.disk.checkpoint import CheckpointContent, write_checkpoint
@@ -169,8 +166,7 @@ class RecordedRun:
                 prepared = self._merging.prepare(action, self.store, self._payloads.__getitem__)
                 result = self._merging.run(prepared)
                 self.store.commit(action.fragment, action.version, result.made, result.digest, result.update)
-                proof = proof_of(bytes_of(result.made.merge.parameters))
-                self._events += [replace(result.event, seconds=0.01), Proved(action.fragment, action.version, proof)]
+                self._events.append(replace(result.event, seconds=0.01))
             case Broadcast(fragment, version, learners):
                 self._events += [
                     FragmentApplied(learner, incarnation, fragment, version) for learner, incarnation, _ in learners

@@ -14,7 +14,6 @@ from diloco.core.engine.events import Event
 from diloco.core.engine.options import EngineOptions
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.prepare import StartState, prepare
-from diloco.syncer.recovery.tape_tail import read_tail
 from diloco.syncer.replay import replay
 from diloco.syncer.store import digest_of
 from diloco.tape.reader import TapeEntry, TapeReader
@@ -81,14 +80,6 @@ def test_the_syncer_resumes_from_the_checkpoint(kept: Path) -> None:
     assert all(state.store.residual(fragment.index) is not None for fragment in state.layout.fragments)
     learners = {one.id: [one.steps, one.restarts, repr(one.loss)] for one in engine.view(0.0).learners}
     assert learners == expected["learners"]
-
-
-def test_what_was_merged_after_the_checkpoint_is_known(kept: Path) -> None:
-    state, engine = resumed(kept)
-    tail = read_tail(kept / "syncer" / "tape", "kept", state)
-    assert tail is not None
-    behind = zip(expected_in(kept)["versions_at_the_end"], engine.versions, strict=True)
-    assert [len(made) for made in tail.tail.made] == [last - first for last, first in behind]
 
 
 def test_the_syncers_directory_goes_on(kept: Path) -> None:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from diloco.core.buffers import bytes_of
 from diloco.core.engine import actions
 from diloco.core.engine.actions import Merge
-from diloco.core.engine.events import LeftOut, Merged, Proved
+from diloco.core.engine.events import LeftOut, Merged
 from diloco.core.merge.fragment_merge import in_this_thread
-from diloco.core.proof import proof_of
 from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from diloco.syncer.disk.payload_files import read_payload
 from diloco.syncer.peers.inbox import PushRefusedError
@@ -25,7 +23,7 @@ from diloco.wire.messages import PushKey
 from tests.support.syncer_peers import BESIDE as B
 from tests.support.syncer_peers import WHO as A
 from tests.support.syncer_peers import settle
-from tests.unit.syncer.executor_scene import WAIT_SECONDS, Scene, numel_of, push_of, scene
+from tests.unit.syncer.executor_scene import Scene, numel_of, push_of, scene
 
 INFINITE = float("inf")
 
@@ -49,31 +47,6 @@ async def test_a_merge_becomes_the_current_version_as_the_engine_learns_of_it(on
     assert (told.fragment, told.version, told.digest, told.failed) == (0, 1, digest.hex(), False)
     assert told.left_out == ()
     assert on.count("diloco_merge_seconds_count") == 1
-
-
-async def test_the_proof_of_a_small_version_is_told_right_after_it(on: Scene) -> None:
-    on.order(on.merge_of(0, 1, 0.5))
-    await on.told(Merged)
-    assert on.engine.told.get_nowait() == Proved(0, 1, proof_of(bytes_of(values_of(on))))
-
-
-async def test_no_release_waits_for_the_proof_of_a_large_version(on: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_end = threading.Event()
-
-    def slowly(values: memoryview) -> str:
-        may_end.wait(WAIT_SECONDS)
-        return proof_of(values)
-
-    monkeypatch.setattr("diloco.syncer.action_executor.proof_of", slowly)
-    monkeypatch.setattr("diloco.syncer.action_executor.PROVED_AT_ONCE_BYTES", 0)
-    on.order(on.merge_of(0, 1, 0.5), on.merge_of(0, 2, 0.25))
-    released = []
-    for _ in range(2):
-        await on.told(Merged)
-        released.append(values_of(on))
-    may_end.set()
-    told = [await on.told(Proved) for _ in range(2)]
-    assert told == [Proved(0, version, proof_of(bytes_of(made))) for version, made in enumerate(released, 1)]
 
 
 async def test_merges_ordered_together_are_made_one_upon_the_other(on: Scene) -> None:

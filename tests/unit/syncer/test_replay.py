@@ -193,14 +193,6 @@ def test_a_merge_with_another_result_is_found_and_none_after_it_is_redone(short:
     assert report.epochs[0].merges > 3
 
 
-def test_another_proof_of_the_same_result_is_found(short: Path) -> None:
-    changed: list[int] = []
-    rewrite([first_tape(short)], first_of("Proved", lambda body: body["event"].update(proof="0" * 64), changed))
-    found = only_problem(replay(short))
-    assert found.startswith(f"{first_tape(short)} seq {changed[0]}: version 1 of fragment 0 has the proof ")
-    assert found.endswith(f", not {'0' * 64}")
-
-
 def test_a_changed_payload_is_named_with_the_merge_that_needs_it(run: Path) -> None:
     payload = min((run / "payloads").glob("*/*.bin"))
     payload.write_bytes(payload.read_bytes()[:-1])

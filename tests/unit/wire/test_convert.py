@@ -33,8 +33,6 @@ LEARNER_MESSAGES = (
         (1, 2, LARGEST_INTEGER),
         4,
         5,
-        held_epoch="3.ab",
-        held=(0, 2),
         sequences=7,
         dealt=(8, 9, 10),
     ),
@@ -54,7 +52,6 @@ SYNCER_MESSAGES = (
     messages.EvaluationWanted(1, (1, 2), final=True),
     messages.Progress(1, 2, 3),
     messages.Finished(complete=True, reason="trained"),
-    messages.HeldWanted(3, 9, 2),
     messages.Dealt(4, 5, 6),
 )
 BULK_MESSAGES = (

@@ -20,7 +20,6 @@ from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.job_training import Training, training_of
 from diloco.learner.link.puller import Puller, ReceiveOptions
 from diloco.learner.link.pusher import PushEncoding, Pusher
-from diloco.learner.link.recovery_sender import RecoverySender
 from diloco.learner.link.syncer_link import Link, Mailboxes
 from diloco.learner.link.transfers import TransferContext, TransferCounts
 from diloco.learner.mailboxes.control_outbox import ControlOutbox
@@ -28,7 +27,6 @@ from diloco.learner.mailboxes.holdings import Holdings
 from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
 from diloco.learner.mailboxes.pull_queue import PullQueue
 from diloco.learner.mailboxes.push_queue import PushQueue
-from diloco.learner.mailboxes.recovery_orders import HeldFragments
 from diloco.learner.mailboxes.requests import Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.learner.mailboxes.wakeup import Wakeup
@@ -58,8 +56,6 @@ _WORKERS = 4
 """Most transfers at once in one direction, apart from posted pulls and pushes over far links."""
 _PUSHERS = 8
 """Most pushes at once with automatic overlap: each waits a round trip for its receipt before the next."""
-_HELD_SENDERS = 2
-"""Most held fragments that are sent at once to a restarted syncer, which asks for no more of one learner."""
 _POST_THREADS = 16
 """Most posted pulls that wait at the syncer at once. If more fragments than that are in flight, the link stays busy
 while a notice travels."""
@@ -176,8 +172,6 @@ class Learner:
         numels = tuple(fragment.numel for fragment in layout.fragments)
         receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync))
         self._puller = Puller(context, boxes.pull_queue, boxes.holdings, receive_options)
-        held = HeldFragments(boxes.holdings, boxes.pull_queue)
-        self._recovery_sender = RecoverySender(context, boxes.recovery_orders, held)
         self._threads: list[threading.Thread] = []
         self._staying = False
         self.checkpoint_written = True
@@ -213,8 +207,6 @@ class Learner:
             self._start(f"push-{index}", self._pusher.run)
         for index in range(self._post_threads):
             self._start(f"posted-{index}", self._puller.run_posted)
-        for index in range(_HELD_SENDERS):
-            self._start(f"held-{index}", self._recovery_sender.run)
         self._start("link", self._link.run)
 
     def finish(self, ending: Ending) -> None:
@@ -256,7 +248,6 @@ class Learner:
         self._stopped.set()
         self._boxes.pull_queue.close()
         self._boxes.push_queue.close()
-        self._boxes.recovery_orders.close()
         self._boxes.control.close()
         self._link.close()
         self._writer.close()

@@ -1,7 +1,6 @@
 """Carries out the engine's actions on sessions, payloads, tensors and disk.
 
-It makes no decisions. Merges run one at a time in a thread, and the proofs of large versions in another, so that no
-release waits for one; everything else is short and runs on the event loop.
+It makes no decisions. Merges run one at a time in a thread; everything else is short and runs on the event loop.
 """
 
 import asyncio
@@ -10,17 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final, assert_never
+from typing import assert_never
 
 import torch
 
-from diloco.core.buffers import bytes_of
 from diloco.core.engine import actions
 from diloco.core.engine.actions import Action, NoteKind
-from diloco.core.engine.events import Event, LearnerLeft, Merged, Proved
-from diloco.core.proof import proof_of
+from diloco.core.engine.events import Event, LearnerLeft, Merged
 from diloco.spec.status.curves import FragmentCurve
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.payload_files import keep_payload
@@ -45,9 +41,6 @@ _QUIET_NOTES = (
     NoteKind.MEMBER_LEFT_OUT,
 )
 """Decisions of every round, and those logged elsewhere: in the log only at DEBUG."""
-
-PROVED_AT_ONCE_BYTES: Final = 256 << 10
-"""A fragment of at most this size is proved in the merge's thread, in 0.3 ms: another thread would cost 0.2 ms more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +72,17 @@ class ActionExecutor:
         self._payloads, self._finish = work.payloads, work.finish
         # torch keeps its number of threads per thread.
         self._thread = ThreadPoolExecutor(1, "merge", torch.set_num_threads, (work.threads,))
-        self._prover = ThreadPoolExecutor(1, "proof")
         self._orders: deque[actions.Merge] = deque()
         self._running = False
-        self._result: tuple[MergeResult, str] | None = None
-        """What was merged, and its proof, if that is made already."""
+        self._result: MergeResult | None = None
         self._order: actions.Merge | None = None
         """Of the merge under way."""
         self.record_problem = ""
         """Why a payload is missing from the record; empty if none is."""
 
     def close(self) -> None:
-        """End the threads, after the merge that is running and the proofs that are due."""
+        """End the thread, after the merge that is running."""
         self._thread.shutdown()
-        self._prover.shutdown()
 
     def commit(self, event: Event) -> bool:
         """Make a merge's result the global model just before the engine is told, so that the two never disagree."""
@@ -102,12 +92,10 @@ class ActionExecutor:
 
     def _commit_merge(self) -> bool:
         """False: the job has ended in this same batch of events, and its model stays as it is."""
-        made, self._result = self._result, None
-        assert made is not None
-        result, proof = made
+        result, self._result = self._result, None
+        assert result is not None
         # The state is consistent again only after the events of this batch.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._merge_over)
+        asyncio.get_running_loop().call_soon(self._merge_over)
         if self._engine_loop.engine.finished:
             return False
         merged = result.event
@@ -116,15 +104,7 @@ class ActionExecutor:
         self._posted.made(merged.fragment)
         assert self._order is not None
         self._dealing.merged(self._order, merged)
-        if proof:
-            self._engine_loop.post(Proved(merged.fragment, merged.version, proof))
-        else:
-            proving = loop.run_in_executor(self._prover, proof_of, bytes_of(result.made.merge.parameters))
-            proving.add_done_callback(partial(self._proved, merged.fragment, merged.version))
         return True
-
-    def _proved(self, fragment: int, version: int, done: asyncio.Future[str]) -> None:
-        self._engine_loop.post(Proved(fragment, version, done.result()))
 
     def _session_over(self, learner: str, incarnation: int) -> None:
         self._inbox.void_session(learner, incarnation)
@@ -182,24 +162,22 @@ class ActionExecutor:
         self._running = True
         self._checkpointer.merge_begins()
 
-        def work() -> tuple[MergeResult, str]:
+        def work() -> MergeResult:
             if self._payloads is not None:
                 for member, (contribution, _) in zip(order.members, prepared.members, strict=True):
                     self._keep(self._payloads, member.digest, contribution.payload)
-            result = self._merging.run(prepared)
-            values = bytes_of(result.made.merge.parameters)
-            return result, proof_of(values) if values.nbytes <= PROVED_AT_ONCE_BYTES else ""
+            return self._merging.run(prepared)
 
         loop = asyncio.get_running_loop()
         loop.run_in_executor(self._thread, work).add_done_callback(self._merged)
 
-    def _merged(self, done: asyncio.Future[tuple[MergeResult, str]]) -> None:
+    def _merged(self, done: asyncio.Future[MergeResult]) -> None:
         try:
-            self._announce(*done.result())
+            self._announce(done.result())
         except Exception as error:  # noqa: BLE001  # a callback of the loop: otherwise it would be lost
             self._engine_loop.fail(error)
 
-    def _announce(self, result: MergeResult, proof: str) -> None:
+    def _announce(self, result: MergeResult) -> None:
         merged = result.event
         self._metrics.merge_seconds.observe(merged.seconds)
         self._metrics.members_clipped.inc(result.clipped)
@@ -231,7 +209,7 @@ class ActionExecutor:
                 one.learner,
                 one.reason,
             )
-        self._result = result, proof
+        self._result = result
         self._engine_loop.post(merged)
 
     def _merge_over(self) -> None:

@@ -27,7 +27,7 @@ from diloco.runtime.files import UnusableFileError
 from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
-from diloco.spec.status.syncer import RecoveredStatus, RegionBytes
+from diloco.spec.status.syncer import RegionBytes
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.backup.restore import restore
 from diloco.syncer.backup.weights import initial_parameters
@@ -71,8 +71,6 @@ class StartState:
     """Id of the training that a backup has brought; empty: none was restored."""
     data: dict[str, Any] = field(default_factory=lambda: Dealer().state())
     """What was dealt to learners."""
-    recovered: RecoveredStatus | None = None
-    """What was taken from learners beyond the checkpoint that was on disk; None: nothing was missing there."""
 
     @property
     def checkpoint(self) -> str:

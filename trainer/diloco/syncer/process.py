@@ -17,16 +17,14 @@ from diloco.runtime.addresses import AddressError, format_address, parse_address
 from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes
 from diloco.runtime.files import UnusableFileError, write_json_atomically
 from diloco.runtime.http import HttpServer, HttpServerError, Response, Route
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED, STOP_SIGNALS
+from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED, STOP_SIGNALS
 from diloco.runtime.process.heartbeat import Heartbeat
 from diloco.runtime.process.loading import STALLED_AFTER_SECONDS, Loading
 from diloco.syncer.disk.directory import SyncerDirectory
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.options import SyncerOptions
 from diloco.syncer.peers.link_terms import limits_of
-from diloco.syncer.prepare import prepare, with_first_checkpoint
-from diloco.syncer.recovery.resume import Beginning, recover
-from diloco.syncer.recovery.tape_tail import read_tail
+from diloco.syncer.prepare import StartState, prepare, with_first_checkpoint
 from diloco.syncer.reporting.pages import on_loop, page_for_people, routes
 from diloco.syncer.syncer import Syncer
 from diloco.syncer.tracking.trackers import check_packages
@@ -58,14 +56,12 @@ def run_syncer(options: SyncerOptions) -> int:
             start_state = prepare(options.job, directory.checkpoints)
             if start_state.training:
                 directory.training(start_state.training)
-            loading.switch_to("reading from the tape what was merged after the checkpoint")
-            tail = read_tail(directory.tape, options.job.metadata.name, start_state)
             epoch = directory.begin_epoch(start_state.epoch)
             if not start_state.checkpoint:
                 longest = longest_write_seconds(_CHECKPOINT_BYTES * start_state.layout.numel, STALLED_AFTER_SECONDS)
                 loading.switch_to("writing the first checkpoint", longest)
                 start_state = with_first_checkpoint(options.job, directory, start_state, epoch)
-            return asyncio.run(_serve(Beginning(options, directory, start_state, epoch, tail), loading, http))
+            return asyncio.run(_serve(options, directory, start_state, epoch, http))
     except SyncerError as error:
         _log.error("%s", error)
         return error.exit_code
@@ -91,16 +87,13 @@ def _directory(options: SyncerOptions, loading: Loading) -> SyncerDirectory:
     return SyncerDirectory(options.directory, patience, waiting)
 
 
-async def _serve(begin: Beginning, loading: Loading, http: HttpServer) -> int:
-    options, directory, state = begin.options, begin.directory, begin.state
+async def _serve(
+    options: SyncerOptions, directory: SyncerDirectory, state: StartState, epoch: int, http: HttpServer
+) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)  # until the loop is closed
-    if begin.tail is not None:
-        options, state = await recover(begin, begin.tail, stop, loading)
-        if stop.is_set():
-            return EXIT_OK
-    syncer = Syncer(options, directory, state, begin.epoch)
+    syncer = Syncer(options, directory, state, epoch)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(heartbeat.run())
     try:

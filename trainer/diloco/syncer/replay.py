@@ -2,7 +2,7 @@
 
 The engine's decisions are a function of the events, so a replay must give the same tape: if not, the tape was changed
 or the program is another version. If payloads were kept (``--record``), the merges are redone from the checkpoint that
-the tape begins with, and every new fragment must have the digest and the proof on the tape.
+the tape begins with, and every new fragment must have the digest on the tape.
 
 A tape whose end was cut off has hashes that match. It is found by its missing last line, or by what went on after it:
 the next epoch's tape, checkpoints, curves. Checkpoints and the exported model must be those of the tape.
@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import ValidationError
 
-from diloco.core.buffers import bytes_of
 from diloco.core.engine.actions import Action, CancelTimer, Finish, Merge, SetTimer
 from diloco.core.engine.engine import EngineOptions
-from diloco.core.engine.events import Merged, Proved
+from diloco.core.engine.events import Merged
 from diloco.core.fragments import Layout, LayoutError, Match, layout_from_table
 from diloco.core.merge.codecs import uplink_codec
-from diloco.core.proof import proof_of
 from diloco.runtime.files import UnusableFileError
 from diloco.spec import DiLoCoJob
 from diloco.spec.outer_choice import OuterChoice
@@ -245,8 +243,6 @@ class _Epoch:
         if isinstance(entry.event, Merged):
             redone = self._merges.redo(entry, entry.event)
             done = replace(done, merges=done.merges + 1, merges_redone=done.merges_redone + redone)
-        elif isinstance(entry.event, Proved):
-            self._merges.prove(entry, entry.event)
         tokens = self._engine.fragment_tokens
         try:
             actions = self._engine.step(entry.event, entry.now)
@@ -279,7 +275,6 @@ class _Merges:
         self._merging = Merging(layout, job.spec.sync, OuterChoice.of(job.spec).optimizer)
         self.store: FragmentStore | None = None
         self._orders: dict[tuple[int, int], Merge] = {}
-        self._proofs: dict[tuple[int, int], str] = {}
         self.problems: list[ReplayProblem] = []
 
     def begin(self, file: Path, header: TapeHeader) -> None:
@@ -330,15 +325,7 @@ class _Merges:
             self._problem(entry.file, entry.seq, f"{text}, not {event.digest}")
             return False
         self.store.commit(made.fragment, made.version, result.made, result.digest, result.update)
-        self._proofs[made.fragment, made.version] = proof_of(bytes_of(result.made.merge.parameters))
         return True
-
-    def prove(self, entry: TapeEntry, event: Proved) -> None:
-        """Compare a proof with that of the same merge done again, if it was."""
-        proof = self._proofs.pop((event.fragment, event.version), event.proof)
-        if self.store is not None and proof != event.proof:
-            text = f"version {event.version} of fragment {event.fragment} has the proof {proof}"
-            self._problem(entry.file, entry.seq, f"{text}, not {event.proof}")
 
     def _problem(self, file: Path, seq: int, text: str) -> None:
         self.store = None

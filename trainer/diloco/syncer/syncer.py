@@ -81,7 +81,7 @@ class Syncer:
         """Whether learners are admitted."""
         self._options, self._directory = options, directory
         self._layout, self._store = start_state.layout, start_state.store
-        self._recovered, self._outer = start_state.recovered, start_state.outer
+        self._outer = start_state.outer
         spec = options.job.spec
         self._pools = dict(spec.pools)
         """By ``region/pool``: pools and, below, regions of the manifest. What it has no longer stays: a message of a
@@ -93,11 +93,11 @@ class Syncer:
         self._events_at_checkpoint = 0
         self._checkpoint_due = float(options.job.spec.syncer.checkpoint_every_seconds)
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
-        self._disk, self._journal = ThreadPoolExecutor(1, "disk"), Journal(directory.journal, _log.warning, PART_BYTES)
-        self._exporter = Exporter(directory.model, self._disk)
+        self._disk = ThreadPoolExecutor(1, "disk")
         threads = options.threads or torch.get_num_threads()
         self._block_threads, self._reporter = BlockThreads(threads), Reporter(self.job, epoch)
-        self._curve_file = CurveFile(directory.curves)
+        self._curve_file, self._exporter = CurveFile(directory.curves), Exporter(directory.model, self._disk)
+        self._journal = Journal(directory.journal, _log.warning, PART_BYTES)
         engine_options = EngineOptions.from_job(options.job, self._layout)
         self._engine = Engine(engine_options, epoch, start_state.engine)
         self._dealing = Dealing.of(
@@ -183,7 +183,6 @@ class Syncer:
             links=self._links.status(self._now()),
             measured_links=self._links.measured(),
             bytes_by_region=self.traffic.read(),
-            recovered=self._recovered,
             outer_optimizer=str(self._outer),
             computing=self._sessions.computing,
             data=self._dealing.dealer.status(),

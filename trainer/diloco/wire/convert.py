@@ -48,7 +48,6 @@ _SYNCER_BODIES: dict[str, type[SyncerMessage]] = {
     "evaluation": messages.EvaluationWanted,
     "progress": messages.Progress,
     "finished": messages.Finished,
-    "held": messages.HeldWanted,
     "dealt": messages.Dealt,
 }
 _LEARNER_NAMES = {cls: name for name, cls in _LEARNER_BODIES.items()}

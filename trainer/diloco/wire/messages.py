@@ -36,10 +36,6 @@ class Join:
     """Inner steps so far, over all processes of this learner."""
     data_position: int = 0
     """Sequences it has taken."""
-    held_epoch: str = ""
-    """Syncer epoch that ``held`` belongs to; empty: it cannot send what it holds."""
-    held: tuple[int, ...] = ()
-    """By fragment: one more than the version that it can send, 0: none."""
     training: str = ""
     """Id of the training that ``steps`` and ``data_position`` are from, if a checkpoint has them; empty: from the
     process itself, or the checkpoint names none."""
@@ -231,15 +227,6 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldWanted:
-    """A request, before a Welcome, to push a fragment as it is held: the syncer lacks it."""
-
-    fragment: int
-    version: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
 class Dealt:
     """The learner's sequences ``first`` .. ``first + length - 1`` are the positions from ``start`` on of the order.
 
@@ -252,9 +239,7 @@ class Dealt:
     length: int
 
 
-SyncerMessage = (
-    Welcome | Refused | FragmentWanted | FragmentReady | EvaluationWanted | Progress | Finished | HeldWanted | Dealt
-)
+SyncerMessage = Welcome | Refused | FragmentWanted | FragmentReady | EvaluationWanted | Progress | Finished | Dealt
 
 
 # Bulk ---------------------------------------------------------------------------------------------------------------

@@ -10,16 +10,13 @@ from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder
 from diloco.learner.mailboxes.pull_queue import PullOrder
 from diloco.learner.mailboxes.push_queue import OuterGradient
-from diloco.learner.mailboxes.recovery_orders import RecoveryOrder
 from diloco.learner.mailboxes.requests import GradientRequest
 from diloco.learner.training.capture import Capture
 from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
-    Declined,
     EvaluationWanted,
     FragmentReady,
     FragmentWanted,
-    HeldWanted,
     Join,
     Leave,
     Progress,
@@ -139,13 +136,6 @@ def test_an_order_that_cannot_be_breaks_the_session(says: tuple[SyncerMessage, .
     assert (len(bench.joins), heard) == (2, [])
 
 
-def test_a_syncer_that_lacks_a_fragment_that_there_is_not_is_left() -> None:
-    bench = Bench(Script(HeldWanted(2, 7, 3)), Script(OVER))
-    heard = bench.listen("recovery_orders.put")
-    bench.run()
-    assert heard == []
-
-
 @pytest.mark.parametrize(
     "says",
     [
@@ -228,30 +218,6 @@ def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
     heard = bench.listen(*names)
     bench.run()
     assert heard == [(name,) for name in names]
-
-
-def test_it_says_what_it_can_send_even_of_a_model_that_is_not_complete() -> None:
-    bench = Bench(Script(OVER))
-    bench.boxes.holdings.admitted(Membership("1.ab", 1), [0, 1])
-    bench.boxes.holdings.received("1.ab", 1, 0, torch.ones(2))
-    bench.run()
-    (join,) = bench.joins
-    assert (join.epoch, join.versions) == ("", ())
-    assert (join.held_epoch, join.held) == ("1.ab", (0, 1))
-
-
-def test_what_a_restarted_syncer_lacks_is_ordered_for_its_session() -> None:
-    session = Script(HeldWanted(1, 7, 3))
-    bench = Bench(session, Script(OVER))
-    heard = bench.listen("recovery_orders.put", "recovery_orders.session_over")
-    bench.run()
-    (_, order), over, *_ = heard
-    assert isinstance(order, RecoveryOrder)
-    assert order.wanted == HeldWanted(1, 7, 3)
-    assert over == ("recovery_orders.session_over",)
-    order.decline(Declined(0, 1, 7, 3))
-    assert session.sent == [Declined(0, 1, 7, 3)]
-    assert len(bench.joins) == 2
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,13 @@ def test_what_the_syncer_complains_of_is_on_the_page(directory: Path) -> None:
     assert "Checkpoints: full." in shown
 
 
+def test_the_timeline_of_a_running_job_numbers_the_latest_incidents(directory: Path) -> None:
+    noted = [note(LEARNER, second, "LearnerQuarantined", f"the {second}th") for second in range(40)]
+    write(directory, [], Entry("admit", LEARNER, START, {}), *noted)
+    numbered = re.findall(r"<title>(\d+): [^<]*the (\d+)th</title>", page(directory))
+    assert numbered == [(str(index + 1), str(second)) for index, second in enumerate(range(20, 40))]
+
+
 def test_the_page_of_a_large_job_that_flaps_is_bounded(directory: Path) -> None:
     learners = tuple(learner_status(index) for index in range(64))
     losses = {one.id: row(0, 0).learners[LEARNER] for one in learners}

@@ -112,7 +112,8 @@ def test_what_cannot_be_rendered_is_one_line(
     path = tmp_path / "job.yaml"
     text = TWO_REGIONS.read_text().replace(*change, 1)
     if "cluster" in change[1]:
-        text = text.replace("  syncer:\n", "  syncer:\n    expose: {type: NodePort, host: 203.0.113.7}\n", 1)
+        exposed = "  syncer:\n    expose: {type: NodePort, host: 203.0.113.7}\n"
+        text = text.replace("  regions:\n", f"{exposed}  regions:\n", 1)
     path.write_text(text)
     line = text.partition(change[1].splitlines()[-1])[0].count("\n") + 1 if change[1] else 0
     assert execute(["render", str(path), *arguments]) == 2

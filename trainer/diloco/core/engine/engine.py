@@ -123,8 +123,6 @@ class Engine:
                 return rounds.declined(state, event, now)
             case events.Merged():
                 return rounds.merged(state, event, now)
-            case events.Proved():
-                return []
             case events.LearnerJoined():
                 return membership.join(state, event, now)
             case events.LearnerReady():

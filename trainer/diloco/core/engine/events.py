@@ -149,16 +149,6 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
-    """A merged version has its proof. It comes after the version's release, and no decision depends on it."""
-
-    fragment: int
-    version: int
-    proof: str
-    """`core.proof` of its f32 bytes."""
-
-
-@dataclass(frozen=True, slots=True)
 class LearnerLeft(OfSession):
     """The session ended. ``clean``: the learner said that it leaves; otherwise its connection broke."""
 
@@ -259,7 +249,6 @@ Event = (
     | FragmentDeclined
     | FragmentApplied
     | Merged
-    | Proved
     | LearnerLeft
     | TimerFired
     | SnapshotAsked

@@ -21,7 +21,6 @@ from diloco.learner.mailboxes.holdings import Holdings, Membership
 from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
 from diloco.learner.mailboxes.pull_queue import PullOrder, PullQueue
 from diloco.learner.mailboxes.push_queue import OuterGradient, PushQueue
-from diloco.learner.mailboxes.recovery_orders import HeldFragments, RecoveryOrder, RecoveryOrders
 from diloco.learner.mailboxes.requests import GradientRequest, Requests
 from diloco.learner.mailboxes.residuals import Residuals
 from diloco.runtime.backoff import Retries
@@ -33,7 +32,6 @@ from diloco.wire.messages import (
     Finished,
     FragmentReady,
     FragmentWanted,
-    HeldWanted,
     Join,
     Leave,
     Progress,
@@ -69,12 +67,10 @@ class Mailboxes:
     control: ControlOutbox
     holdings: Holdings
     feedback: Residuals | None
-    recovery_orders: RecoveryOrders = field(default_factory=RecoveryOrders)
     hand: Hand = field(default_factory=Hand)
 
     def session_over(self) -> None:
         """Drop what the ended session had asked for."""
-        self.recovery_orders.session_over()
         self.control.session_over()
         self.requests.session_over()
         self.pull_queue.session_over()
@@ -108,7 +104,6 @@ class Link:
         self._open_session = open_session
         self._boxes = mailboxes
         self._position = position
-        self._held = HeldFragments(mailboxes.holdings, mailboxes.pull_queue)
         self._retries = Retries(reconnecting(uniform))
         self._reminder = Reminder()
         self.why_unreachable: Callable[[], str | None] = lambda: None
@@ -194,15 +189,12 @@ class Link:
     def _join(self) -> Join:
         position = self._position()
         epoch, versions = self._boxes.holdings.to_join_with()
-        held_epoch, held = self._held.to_join_with()
         return replace(
             self._who,
             epoch=epoch,
             versions=versions,
             steps=position.steps,
             data_position=position.data_position,
-            held_epoch=held_epoch,
-            held=held,
             training=position.training,
             dealt=tuple(number for piece in self._boxes.hand.claims() for number in piece),
         )
@@ -246,10 +238,6 @@ class Link:
                 return ""
             case Progress():
                 boxes.orders.progressed(message)
-            case HeldWanted():
-                self._check_fragment(message.fragment)
-                self._retries.worked()
-                boxes.recovery_orders.put(RecoveryOrder(message, session.send))
             case _ if membership is None:
                 return self._lost(f"{type(message).__name__} arrived before Welcome")
             case Dealt(first, start, length):

@@ -99,11 +99,6 @@ class Holdings:
             versions = tuple(version for version in self._versions if version is not None)
             return (self._epoch, versions) if len(versions) == len(self._versions) else ("", ())
 
-    def newest(self) -> tuple[str, tuple[int | None, ...]]:
-        """Epoch and versions held under it, by fragment, read together."""
-        with self._lock:
-            return self._epoch, tuple(self._versions)
-
     def versions(self) -> tuple[int | None, ...]:
         """Versions held, by fragment."""
         with self._lock:

@@ -186,17 +186,6 @@ class PullQueue:
             epoch, version = self._taken.get(fragment, ("", 0))
             return version if epoch == membership.epoch else None
 
-    def waiting(self, epoch: str, fragment: int) -> MergedFragment | None:
-        """What waits for the loop of a fragment and an epoch."""
-        with self._lock:
-            arrival = self._waiting.get(fragment)
-            return arrival if arrival is not None and arrival.membership.epoch == epoch else None
-
-    def waiting_versions(self, epoch: str) -> dict[int, int]:
-        """Versions of an epoch that wait for the loop, by fragment."""
-        with self._lock:
-            return {index: one.version for index, one in self._waiting.items() if one.membership.epoch == epoch}
-
     def take(self) -> list[MergedFragment]:
         """Take everything that waits, for the inner loop."""
         if not self._waiting:  # without the lock: a fragment that is added now is taken after the next step

@@ -114,23 +114,6 @@ class RegionBytes(StatusPart):
     down: BytesByKind = BytesByKind()
 
 
-class RecoveredStatus(StatusPart):
-    """After a crash of the syncer: versions newer than its checkpoint, which learners hold."""
-
-    restored: int
-    """Versions that were merged after the checkpoint and are in the model again."""
-    lost: int
-    """Versions that were merged after the checkpoint and are not: nobody held them, or the tape has no proof."""
-    fragments: int
-    """Fragments that were taken from learners."""
-    estimated: int
-    """Those of them whose outer momentum is estimated, as several merges lie between the checkpoint and the version."""
-    senders: int
-    """Learners that sent them."""
-    seconds: float
-    """How long it took."""
-
-
 class EpochStatus(StatusPart):
     """Sequences of an epoch of the data, or of several."""
 
@@ -176,8 +159,6 @@ class StoredStatus(StatusPart):
     """By region, in the order of the manifest."""
     backup: BackupStatus | None = None
     """None: there are no backups."""
-    recovered: RecoveredStatus | None = None
-    """None: nothing was merged between the checkpoint that this syncer began with and the end of the one before."""
     outer_optimizer: str = ""
     """Learning rate and momentum of the outer optimizer, and why these."""
     computing: str = ""

@@ -20,6 +20,9 @@ from diloco.syncer.reporting.metrics import SyncerMetrics
 
 _log = logging.getLogger(__name__)
 
+_TELL_SECONDS: Final = 30.0
+"""Time between two lines in the log about checkpoints that were written."""
+_WRITTEN: Final = "checkpoint %s written in %.2f s: %s"
 LEAST_SECONDS: Final = 120.0
 """Longest wait for the last checkpoint, when the process or the job ends, if it is small."""
 
@@ -61,6 +64,7 @@ class Checkpointer:
         self._executor = executor
         # Of the one that this process begins with: it is at least as old as this.
         self._written_at = clock()
+        self._told_at = -_TELL_SECONDS
         self._failures = 0
         self._problem = ""
         self._size_bytes = newest_bytes(directory)
@@ -173,7 +177,10 @@ class Checkpointer:
         seconds = self._clock() - began
         self._metrics.checkpoint_seconds.observe(seconds)
         self._prune(self._keep)
-        _log.info("checkpoint %s written in %.2f s: %s", saved.name, seconds, content.reason)
+        told = began - self._told_at >= _TELL_SECONDS or self._stopping
+        _log.log(logging.INFO if told else logging.DEBUG, _WRITTEN, saved.name, seconds, content.reason)
+        if told:
+            self._told_at = began
         return saved
 
     def _prune(self, keep: int) -> None:

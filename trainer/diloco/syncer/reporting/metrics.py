@@ -194,11 +194,6 @@ def _state(status: SyncerStatus) -> Iterator[Metric]:
         )
     if status.backup is not None:
         yield from _backup(status.backup)
-    if status.recovered is not None:
-        restored = "Versions that this start of the syncer has again, as learners held them"
-        yield _gauge("diloco_recovered_versions", restored, status.recovered.restored)
-        lost = "Versions that were merged before this start of the syncer and are lost"
-        yield _gauge("diloco_unrecovered_versions", lost, status.recovered.lost)
     yield _gauge("diloco_tape_failing", "1 while the tape cannot be written", int(bool(status.tape_problem)))
 
 

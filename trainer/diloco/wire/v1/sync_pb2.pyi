@@ -34,11 +34,6 @@ nothing, or holds another version than the update begins with, is sent the fragm
 before the version is made, if the syncer's Welcome says so: the call then waits at the syncer, for the very next
 version only, at most one a learner and fragment, and ends with FAILED_PRECONDITION when it is not served in time.
 
-What learners hold. A syncer that has been killed may lack versions that it made after its checkpoint. Before it admits
-learners it asks those that hold them, as their Join says, with HeldWanted in place of a Welcome. The learner answers
-with a push of the fragment, f32, with codec None, incarnation 0, and epoch and version as in its Join; or, if it no
-longer holds it, with Declined. The session then ends with UNAVAILABLE, and the learner joins again.
-
 A call that fails ends with a gRPC status and one line of text; wire/errors.py lists what each status means.
 """
 
@@ -118,7 +113,6 @@ class SyncerMessage(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
     DEALT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -135,8 +129,6 @@ class SyncerMessage(_message.Message):
     @_builtins.property
     def finished(self) -> Global___Finished: ...
     @_builtins.property
-    def held(self) -> Global___HeldWanted: ...
-    @_builtins.property
     def dealt(self) -> Global___Dealt: ...
     def __init__(
         self,
@@ -148,14 +140,13 @@ class SyncerMessage(_message.Message):
         evaluation: Global___EvaluationWanted | None = ...,
         progress: Global___Progress | None = ...,
         finished: Global___Finished | None = ...,
-        held: Global___HeldWanted | None = ...,
         dealt: Global___Dealt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "dealt", b"dealt", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "dealt", b"dealt", "evaluation", b"evaluation", "finished", b"finished", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "dealt", b"dealt", "evaluation", b"evaluation", "finished", b"finished", "held", b"held", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "dealt", b"dealt", "evaluation", b"evaluation", "finished", b"finished", "progress", b"progress", "ready", b"ready", "refused", b"refused", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "refused", "wanted", "ready", "evaluation", "progress", "finished", "held", "dealt"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "refused", "wanted", "ready", "evaluation", "progress", "finished", "dealt"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -176,8 +167,6 @@ class Join(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     DATA_POSITION_FIELD_NUMBER: _builtins.int
-    HELD_EPOCH_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
     SEQUENCES_FIELD_NUMBER: _builtins.int
     DEALT_FIELD_NUMBER: _builtins.int
@@ -197,8 +186,6 @@ class Join(_message.Message):
     """syncer epoch its versions belong to; empty: none"""
     steps: _builtins.int
     data_position: _builtins.int
-    held_epoch: _builtins.str
-    """syncer epoch that held belongs to; empty: it cannot send what it holds"""
     training: _builtins.str
     """that steps and data_position are from, if a checkpoint has them; empty: not said"""
     sequences: _builtins.int
@@ -210,10 +197,6 @@ class Join(_message.Message):
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """held, by fragment; empty: none"""
-
-    @_builtins.property
-    def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """by fragment: one more than the version that it can send, 0: none"""
 
     @_builtins.property
     def dealt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -231,8 +214,6 @@ class Join(_message.Message):
         versions: _abc.Iterable[_builtins.int] | None = ...,
         steps: _builtins.int = ...,
         data_position: _builtins.int = ...,
-        held_epoch: _builtins.str = ...,
-        held: _abc.Iterable[_builtins.int] | None = ...,
         training: _builtins.str = ...,
         sequences: _builtins.int = ...,
         dealt: _abc.Iterable[_builtins.int] | None = ...,
@@ -241,7 +222,7 @@ class Join(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computes", b"computes", "data_digest", b"data_digest", "data_position", b"data_position", "dealt", b"dealt", "epoch", b"epoch", "held", b"held", "held_epoch", b"held_epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "sequences", b"sequences", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computes", b"computes", "data_digest", b"data_digest", "data_position", b"data_position", "dealt", b"dealt", "epoch", b"epoch", "instance", b"instance", "job", b"job", "layout_digest", b"layout_digest", "learner", b"learner", "protocol", b"protocol", "sequences", b"sequences", "steps", b"steps", "training", b"training", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -707,31 +688,6 @@ class Finished(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015
-
-@_typing.final
-class HeldWanted(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FRAGMENT_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
-    ATTEMPT_FIELD_NUMBER: _builtins.int
-    fragment: _builtins.int
-    version: _builtins.int
-    attempt: _builtins.int
-    def __init__(
-        self,
-        *,
-        fragment: _builtins.int = ...,
-        version: _builtins.int = ...,
-        attempt: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fragment", b"fragment", "version", b"version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___HeldWanted: _TypeAlias = HeldWanted  # noqa: Y015
 
 @_typing.final
 class Dealt(_message.Message):

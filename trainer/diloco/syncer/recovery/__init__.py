@@ -1,1 +1,0 @@
-"""After a restart: what learners hold that is newer than the checkpoint."""
