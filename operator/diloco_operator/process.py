@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 import kopf
 
 from diloco.runtime.backoff import Backoff
+from diloco.runtime.log import about
 from diloco.runtime.process.heartbeat import Heartbeat
 from diloco_operator import labels
 from diloco_operator.api_server.api import Api, Selection
@@ -297,6 +298,10 @@ class Operator:
                 _log.warning("%s; retrying", error)
 
     async def _reconcile(self, key: JobKey) -> float | None:
+        with about(job=key.name, namespace=key.namespace):
+            return await self._reconcile_job(key)
+
+    async def _reconcile_job(self, key: JobKey) -> float | None:
         job = self.jobs.get(key)
         queued = job is not None and bool(mapping(job.get("spec")).get("queue")) and self.has_kueue.is_set()
         watches = (*self.watches, *(self.queue_watches if queued else ()))
@@ -357,10 +362,12 @@ class Operator:
 
     def _failed(self, key: Hashable, error: Exception) -> None:
         self.metrics.failed(error)
-        if isinstance(error, ApiError | LeaseLostError):
-            _log.warning("%s: %s; retrying", key, error)
-        else:
-            _log.error("%s: reconcile failed; retrying", key, exc_info=error)
+        assert isinstance(key, JobKey)
+        with about(job=key.name, namespace=key.namespace):
+            if isinstance(error, ApiError | LeaseLostError):
+                _log.warning("%s: %s; retrying", key, error)
+            else:
+                _log.error("%s: reconcile failed; retrying", key, exc_info=error)
 
 
 async def operate(

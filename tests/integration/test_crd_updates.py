@@ -384,3 +384,29 @@ def test_two_appliers_share_the_lists_of_a_pool(job_server: ApiServer) -> None:
     for names in ("volumes", "imagePullSecrets"):
         assert {one["name"] for one in found[names]} == {"data", "cache"}
     assert [one["name"] for one in found["containers"]] == ["learner"]
+
+
+def test_beside_other_managers_an_applier_sees_only_its_own_fields(job_server: ApiServer) -> None:
+    manifest = EVERY_FIELD | {"metadata": {"name": "in-git"}}
+    as_argo = ("--server-side", "--force-conflicts", "--field-manager=argocd-controller", "--filename=-")
+
+    def differs() -> bool:
+        """As Argo CD compares with ServerSideDiff: by applying without effect."""
+        found = job_server.kubectl("diff", *as_argo, text=json.dumps(manifest), check=False)
+        assert found.returncode in (0, 1), found.stderr
+        return found.returncode == 1
+
+    job_server.kubectl("apply", *as_argo, text=json.dumps(manifest))
+    # The operator, and a platform that labels.
+    metadata = {"finalizers": ["diloco.dev/clusters"], "labels": {"team": "research"}}
+    assert job_server.request("PATCH", f"{JOBS}/in-git", {"metadata": metadata})[0] == 200
+    job_server.set_status(f"{JOBS}/in-git", {"phase": "Training"})
+    assert not differs()
+    scaled = deepcopy(manifest["spec"]["regions"])
+    scaled[0]["pools"][0]["learners"] += 1
+    assert job_server.request("PATCH", f"{JOBS}/in-git", {"spec": {"regions": scaled}})[0] == 200
+    assert differs()
+    job_server.kubectl("apply", *as_argo, text=json.dumps(manifest))
+    assert not differs()
+    job_server.request("PATCH", f"{JOBS}/in-git", {"metadata": {"finalizers": []}})
+    job_server.request("DELETE", f"{JOBS}/in-git")

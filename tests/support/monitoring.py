@@ -15,7 +15,7 @@ DASHBOARDS = sorted((CHART / "files/dashboards").glob("*.json"))
 REPOSITORY = CHART.parents[1]
 RUNBOOK = "docs/how-to/operations.md"
 _METRIC = re.compile(r"\bdiloco_\w+")
-_SERVED = re.compile(r"^\| `(diloco_\w+)", re.MULTILINE)
+_SERVED = re.compile(r"^- `(diloco_\w+)", re.MULTILINE)
 
 
 def rules() -> list[dict[str, Any]]:

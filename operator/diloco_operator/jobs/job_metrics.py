@@ -9,12 +9,12 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final, get_args
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from diloco.spec.backup import Backup
@@ -23,6 +23,7 @@ from diloco.spec.status.engine import LearnerState
 from diloco.spec.status.job import JobStatus, Phase, Progress
 from diloco_operator.api_server.kinds import Object
 from diloco_operator.clusters.state import ClusterSeen
+from diloco_operator.decide.causes.ends import End
 from diloco_operator.decide.observed import BytesReport, LearnerReport, SyncerStatusView
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.conditions import CONDITION_TYPES, remembered
@@ -89,6 +90,7 @@ _METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType(
     }
 )
 """By name: what it is, and its labels beside those of the job. All are gauges: totals go back with a checkpoint."""
+_RESTARTS: Final = f"Times that a container or a pod of the job ended, as this process saw, by cause: {', '.join(End)}."
 
 _Sample = tuple[str, tuple[str, ...], float]
 """Name, values of its own labels, value."""
@@ -105,6 +107,8 @@ class JobSeen:
     """The latest answer of its syncer; None: it does not answer, or is not asked."""
     heard_at: datetime
     """When that came."""
+    ends: Mapping[End, int] = field(default_factory=dict)
+    """Of its processes, by cause, as this process has seen them."""
 
 
 class JobMetrics(Collector):
@@ -121,12 +125,15 @@ class JobMetrics(Collector):
             name: GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=(*_JOB, *own))
             for name, (text, own) in _METRICS.items()
         }
+        restarts = CounterMetricFamily(f"{_PREFIX}restarts", _RESTARTS, labels=(*_JOB, "cause"))
         known = sorted(self._seen(), key=_order)
         for one in known[:MOST_JOBS]:
             key = key_of(one.job)
             for name, own, value in _samples(one):
                 families[name].add_metric((*key, *own), value)
-        yield from families.values()
+            for end in End:
+                restarts.add_metric((*key, end), one.ends.get(end, 0))
+        yield from (*families.values(), restarts)
         left_out = max(0, len(known) - MOST_JOBS)
         if left_out > self._left_out == 0:
             _log.warning("%d jobs have no metrics: the others are %d", left_out, MOST_JOBS)

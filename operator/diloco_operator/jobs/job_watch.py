@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diloco.runtime.backoff import Backoff
+from diloco.runtime.log import about
 from diloco_operator import labels
 from diloco_operator.api_server.api import Api, Selection
 from diloco_operator.api_server.cache import Cache, version_of
@@ -76,8 +77,9 @@ class JobWatch:
             await asyncio.sleep(self.compare_seconds)
             before, self._behind = self._behind, frozenset(self._differences())
             for event, key in sorted(before & self._behind):
-                _log.warning("%s: %s, which kopf's watch has not reported", key, event.lower())
-                await self._bring(event, key)
+                with about(job=key.name, namespace=key.namespace):
+                    _log.warning("%s: %s, which kopf's watch has not reported", key, event.lower())
+                    await self._bring(event, key)
 
     def _differences(self) -> Iterator[tuple[str, JobKey]]:
         there = {JobKey(key.namespace, key.name): version_of(item) for key, item in self._cache.everything()}

@@ -14,6 +14,7 @@ from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import NamespaceGoingError
 from diloco_operator.api_server.kinds import Object
 from diloco_operator.decide.causes.cause import Cause
+from diloco_operator.decide.causes.ends import Ends
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.learners.lost_pods import deletion_events
 from diloco_operator.decide.learners.readmission import READMIT
@@ -83,7 +84,7 @@ class Controller:
             memory = Memory(uid, self.observer.clock)
         view = memory.syncer if isinstance(memory.syncer, SyncerStatusView) else None
         heard_at = self.now() - timedelta(seconds=self.observer.clock() - memory.heard_at)
-        return JobSeen(job, self.observer.places.seen(job), view, heard_at)
+        return JobSeen(job, self.observer.places.seen(job), view, heard_at, memory.ends.counts)
 
     async def stand_still(self, key: JobKey, cause: Cause, again_in_seconds: float) -> float:
         """Have a job say why nothing is done about it. Returns ``again_in_seconds``.
@@ -111,7 +112,7 @@ class Controller:
         uid = job["metadata"]["uid"]
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
-            memory = self._memories[key] = Memory(uid, self.observer.clock)
+            memory = self._memories[key] = Memory(uid, self.observer.clock, Ends(self.now()))
         own = JobWrites(self.api, self.jobs, self.now, self.identity, job)
         return await _Reconcile(self, memory, own, ChildWrites(self.observer.places, key, memory)).run()
 
@@ -130,6 +131,8 @@ class _Reconcile:
         await self._forget_refusals()
         await self.writes.forget_foreign()
         observed = await self.of.observer.observe(self.own.job, self.memory)
+        if observed.looked is not None:
+            self.memory.ends.look(observed.looked.pods)
         plan = self._paced(self.of.decide(self.own.job, observed, self.of.now()))
         # What is written next would be wrong already: decide again.
         return 0.0 if await self._act(plan) else await self._conclude(plan, observed)

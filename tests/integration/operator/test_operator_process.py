@@ -16,7 +16,7 @@ from tests.support.operator_scene import Cluster, Start, at_rest, manifest, reco
 
 @pytest.mark.core
 def test_a_job_gets_children_a_status_and_an_event_but_no_finalizer(cluster: Cluster, start: Start) -> None:
-    with start() as operator:
+    with start(None, "--log-json") as operator:
         cluster.has_job("two")
         wait_until(lambda: cluster.get("events")["items"], "an event")
         live = cluster.get("dilocojob", "two")
@@ -29,6 +29,8 @@ def test_a_job_gets_children_a_status_and_an_event_but_no_finalizer(cluster: Clu
         assert event["reason"] == "WaitingForSyncer"
         assert event["involvedObject"]["uid"] == live["metadata"]["uid"]
         assert "reconcile failed" not in operator.log
+        said = [one for one in map(json.loads, operator.log.splitlines()) if "applied" in one["message"]]
+        assert {(one["job"], one["namespace"]) for one in said} == {("two", cluster.namespace)}
         assert operator.stop() == EXIT_OK
 
 

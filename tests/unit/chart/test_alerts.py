@@ -1,5 +1,6 @@
 """Each alert fires on its fault and not without it, and what processes serve is as promtool wants it."""
 
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.support.monitoring import DASHBOARDS, RULES, RUNBOOK, alerts, queries
+from tests.support.monitoring import DASHBOARDS, REPOSITORY, RULES, RUNBOOK, alerts, queries
 from tests.unit.chart.test_monitoring import VARIABLES
 
 JOB = 'namespace="team",job_name="demo"'
@@ -204,6 +205,19 @@ def test_the_alert_of_a_degraded_job_names_the_reason(promtool: Path, tmp_path: 
     file = tmp_path / "tests.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
     assert run(promtool, "test", "rules", file) == ""
+
+
+def test_the_collectors_scrape_configuration_in_the_docs_is_valid(promtool: Path, tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/how-to/tasks.md").read_text(encoding="utf-8")
+    (block,) = (one for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "receivers:" in one)
+    collector = yaml.safe_load(block)
+    assert collector["service"]["pipelines"]["metrics"] == {"receivers": ["prometheus"], "exporters": ["otlp"]}
+    config = collector["receivers"]["prometheus"]["config"]
+    # Debian's promtool knows no Kubernetes.
+    assert config["scrape_configs"][0].pop("kubernetes_sd_configs") == [{"role": "pod"}]
+    file = tmp_path / "prometheus.yaml"
+    file.write_text(yaml.safe_dump(config))
+    assert run(promtool, "check", "config", "--lint-fatal", file) == ""
 
 
 def test_promtool_finds_nothing_wrong_with_rules_and_queries(promtool: Path, tmp_path: Path) -> None:

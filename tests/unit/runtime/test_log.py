@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.runtime.log import set_up_logging
+from diloco.runtime.log import about, set_up_logging
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +38,16 @@ def test_a_line_for_a_collector_is_one_json_object_with_the_fields(capsys: pytes
     assert (entry["process"], entry["level"], entry["message"], entry["fragment"]) == ("syncer", "ERROR", "failed", 3)
     assert (entry["job"], entry["namespace"]) == ("small", "team")
     assert "ValueError: invalid literal" in entry["exception"]
+
+
+def test_a_line_for_a_collector_says_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(json=True, process="operator")
+    with about(job="small", namespace="team"):
+        logging.getLogger("x").info("inside")
+    logging.getLogger("x").info("outside")
+    inside, outside = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (inside["job"], inside["namespace"]) == ("small", "team")
+    assert "job" not in outside
 
 
 def test_setting_up_again_replaces_and_a_collector_gets_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,18 +2,34 @@
 
 Log text may come from another process: control characters are escaped, so that no line can be forged. If the log
 cannot be written, lines are lost and counted. A record may carry plain values in ``extra={"fields": {...}}``: they
-become keys of the JSON object, and ``key=value`` at the end of a plain line.
+become keys of the JSON object, and ``key=value`` at the end of a plain line. Inside of ``about`` each JSON object says
+what it is about.
 """
 
 import json
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from diloco.runtime.last_error import write_last_error
 from diloco.runtime.output import LastingOutput, escaped
+
+_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))  # read-only
+
+
+@contextmanager
+def about(**names: str) -> Iterator[None]:
+    """Have the lines that this task logs inside say what they are about (job, namespace), as JSON objects."""
+    before = _ABOUT.set(names)
+    try:
+        yield
+    finally:
+        _ABOUT.reset(before)
 
 
 def set_up_logging(
@@ -88,6 +104,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "process": self._process,
             **self._of,
+            **_ABOUT.get(),
             "logger": record.name,
             "message": escaped(record.getMessage()),  # escaped also for those who extract the text again
             **_fields(record),

@@ -93,11 +93,11 @@ class Syncer:
         self._events_at_checkpoint = 0
         self._checkpoint_due = float(options.job.spec.syncer.checkpoint_every_seconds)
         self._checks = ThreadPoolExecutor(2, "check", torch.set_num_threads, (1,))
-        self._disk, self._journal = ThreadPoolExecutor(1, "disk"), Journal(directory.journal, _log.warning, PART_BYTES)
-        self._exporter = Exporter(directory.model, self._disk)
+        self._disk = ThreadPoolExecutor(1, "disk")
         threads = options.threads or torch.get_num_threads()
         self._block_threads, self._reporter = BlockThreads(threads), Reporter(self.job, epoch)
-        self._curve_file = CurveFile(directory.curves)
+        self._curve_file, self._exporter = CurveFile(directory.curves), Exporter(directory.model, self._disk)
+        self._journal = Journal(directory.journal, _log.warning, PART_BYTES)
         engine_options = EngineOptions.from_job(options.job, self._layout)
         self._engine = Engine(engine_options, epoch, start_state.engine)
         self._dealing = Dealing.of(

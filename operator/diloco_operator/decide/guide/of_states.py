@@ -25,11 +25,9 @@ STATES: Final[Mapping[Reason, Guide]] = MappingProxyType(
         ),
         Reason.WAITING_FOR_SYNCER: normal(
             "The syncer's pod waits for a node, pulls its image, starts, or loads a checkpoint.",
-            "If this lasts, Degraded says why.",
         ),
         Reason.WAITING_FOR_LEARNERS: normal(
             "The syncer runs, and no learner trains yet.",
-            "If this lasts, Degraded says why.",
         ),
         Reason.TRAINING: normal(
             "Learners train and merges advance.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from diloco_operator.api_server.errors import ApiError
+from diloco_operator.decide.causes.ends import Ends
 from diloco_operator.decide.objects.drift import digest
 from diloco_operator.decide.observed import Applied, ChildKey, Object, PodList, Sessions, SyncerAway, SyncerStatusView
 from diloco_operator.decide.plan import PodDeletion
@@ -37,6 +38,8 @@ class Memory:
     uid: str
     clock: Callable[[], float]
     """Seconds, monotonic."""
+    ends: Ends = field(default_factory=Ends)
+    """Of its processes."""
     syncer: SyncerStatusView | SyncerAway | None = None
     """The latest answer, or that the syncer no longer answers."""
     syncer_at: float = 0.0

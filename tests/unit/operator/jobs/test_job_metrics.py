@@ -13,8 +13,9 @@ from diloco_operator.jobs import job_metrics
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.jobs.jobs import JobKey
 from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld
+from testbed.virtual_cluster.world_pods import crashing
 from testbed.virtual_cluster.world_syncer import THIN_LINKS
-from tests.unit.operator.jobs.training_cluster import training
+from tests.unit.operator.jobs.training_cluster import MIDDLE, training
 
 KEY = JobKey(NAMESPACE, "demo")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -80,6 +81,15 @@ def test_of_a_silent_syncer_the_last_progress_stays_and_no_learners(monkeypatch:
     assert any(line.startswith("tokens{") for line in told)
     absent = ("learners_training", "learners_lost", "checkpoint_timestamp", "quorum")
     assert not [line for line in told if line.startswith(absent)]
+
+
+def test_ends_of_processes_are_counted_by_their_cause() -> None:
+    world = training()
+    world.pods.troubles[MIDDLE] = crashing(world.now, code=137, reason="OOMKilled")
+    world.run(60)
+    told = lines(seen(world))
+    assert f'restarts_total{{cause="OutOfMemory",{JOB}}} 1.0' in told
+    assert f'restarts_total{{cause="Preempted",{JOB}}} 0.0' in told
 
 
 def test_a_job_that_is_gone_or_new_has_no_series() -> None:

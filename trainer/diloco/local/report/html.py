@@ -17,6 +17,7 @@ from markupsafe import Markup
 from diloco.local.report.chaos_report import WINDOW_SECONDS, effects, observed_in, rows, survived_text
 from diloco.local.report.history import (
     EvaluationPoint,
+    Incident,
     LearnerHistory,
     Life,
     LossPoint,
@@ -51,7 +52,7 @@ _MOST_LANES = 100
 _MOST_INCIDENTS = 500
 """Incidents in the table of a job that runs, the latest; at its end all are there."""
 _MOST_FLAGS = 20
-"""Incidents that are numbered on the timeline; all of them are in a table."""
+"""Incidents that are numbered on the timeline: the first ones and, while a job runs, the latest; the table has all."""
 LOSSES_DRAWN: Final = 7
 """Learners whose losses are drawn: the page has eight colors."""
 _MOST_REGIONS = 4
@@ -78,8 +79,10 @@ _PAGES.filters |= {
 }
 
 
-_SCRIPT = Markup(files("diloco.local").joinpath("templates/live.js").read_text("utf-8"))  # noqa: S704  # our own
-_SCRIPT_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+_SOURCE = files("diloco.local").joinpath("templates/live.js")
+SCRIPT: Final = Markup(_SOURCE.read_text("utf-8"))  # noqa: S704  # our own
+"""With which an open page updates itself."""
+_SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; script-src 'sha256-{_SCRIPT_HASH}'; style-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -94,18 +97,19 @@ def render_report(history: RunHistory, sample: str, live: str = "") -> str:
     ``live``: of a job that runs, a line about now.
     """
     top = _highest_loss(history)
+    flagged = history.incidents[-_MOST_FLAGS:] if live else history.incidents[:_MOST_FLAGS]
     cropped = "" if top is None else f" (without the start, above {top:.1f})"
     return _PAGES.get_template("report.html").render(
         history=history,
         live=live,
-        script=_SCRIPT,
+        flagged=flagged,
+        script=SCRIPT,
         incidents=list(enumerate(history.incidents, 1))[-_MOST_INCIDENTS if live else 0 :],
         verdict=_verdict(history),
         survived=survived_text(history),
-        flagged=_MOST_FLAGS,
         sent=history.bytes_pushed + history.bytes_pulled,
         restarts=sum(one.restarts for one in history.learners),
-        life=_life(history),
+        life=_life(history, flagged),
         charts=[
             (f"Loss by tokens{cropped}", _losses(history, top)),
             ("Members of each merge", _members(history)),
@@ -164,13 +168,13 @@ def _losses(history: RunHistory, top: float | None) -> Markup:
     return line_chart([one for one in (*series, in_doubt) if one.points] + [evaluated], _TOKENS, _LOSS)
 
 
-def _life(history: RunHistory) -> Markup:
+def _life(history: RunHistory, flagged: Sequence[Incident]) -> Markup:
     lanes = {"syncer": _span_bars("syncer", history.syncer_life)}
     lanes |= {one.id: _learner_bars(history, one) for one in history.learners[:_MOST_LANES]}
     of_region = {region_of(one.id): one.id for one in reversed(history.learners)}
     flags = [
         Flag(one.seconds, of_region.get(one.process, one.process or "syncer"), f"{one.process} {one.text}".strip())
-        for one in history.incidents[:_MOST_FLAGS]
+        for one in flagged
     ]
     return timeline(lanes, _time(history), _LEGEND, flags)
 
