@@ -76,7 +76,7 @@ def test_a_kept_page_costs_a_twentieth_of_the_time_however_often_asked(takes: fl
         made.append(clock.now)
         return Response.text(str(len(made)))
 
-    page = KeptPage(make, clock)
+    page = KeptPage(make, clock, clock)
     assert [page().body for _ in range(3)] == [b"1"] * 3
     clock.now += kept - 0.125
     assert page().body == b"1"

@@ -30,7 +30,7 @@ _MOST_CONNECTIONS = 64
 
 _KEPT_SECONDS = 1.0
 _KEPT_TIMES = 20
-"""A kept page is made again once it is this many times as old as it took to make: at most a twentieth of a core."""
+"""A kept page is made again once it is this many times as old as the thread computed: at most a twentieth of a core."""
 
 
 class HttpServerError(RuntimeError):
@@ -63,20 +63,24 @@ Route = Callable[[], Response]
 class KeptPage:
     """A route whose answer takes long to make: it is kept for a while, however many ask."""
 
-    def __init__(self, make: Route, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds and never goes back."""
-        self._make, self._clock = make, clock
+    def __init__(
+        self,
+        make: Route,
+        clock: Callable[[], float] = time.monotonic,
+        computed: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """``clock`` returns seconds and never goes back; ``computed``: those that the calling thread has computed."""
+        self._make, self._clock, self._computed = make, clock, computed
         self._lock = threading.Lock()
         self._until, self._kept = -math.inf, Response(b"")
 
     def __call__(self) -> Response:
         """The answer; others that ask while it is made wait for it. It may raise what making it raises."""
         with self._lock:
-            began = self._clock()
-            if began >= self._until:
+            if self._clock() >= self._until:
+                before = self._computed()
                 self._kept = self._make()
-                now = self._clock()
-                self._until = now + max(_KEPT_SECONDS, _KEPT_TIMES * (now - began))
+                self._until = self._clock() + max(_KEPT_SECONDS, _KEPT_TIMES * (self._computed() - before))
             return self._kept
 
 
