@@ -338,7 +338,7 @@ def play(spec: JobSpec, lies: Lies | None, course: Course = Course()) -> Ended:
             clock.at(course.restarts_at, partial(process.session.cut, course.honest_are_away))
         for liar in liars:
             clock.at(course.restarts_at + 0.1, liar.join)
-    clock.run(1e5, inf, lambda: syncer.finish is None)
+    clock.run(1e5, inf)
     known = syncer.state.learners
     total = sum(syncer.weights.values())
     trained = [known[name] for name in honest if known[name].tokens]

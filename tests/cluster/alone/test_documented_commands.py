@@ -1,5 +1,9 @@
-"""The console blocks of README and examples, word for word: images are built, pushed, installed and upgraded."""
+"""The console blocks of README and examples, word for word: images are built, pushed, installed and upgraded.
 
+And what `make package` packs: its chart is installed as a release's is, without a value.
+"""
+
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +14,11 @@ from diloco import __version__
 from testbed.kind import local_registry
 from testbed.kind.bed import Bed
 from testbed.kind.clusters import Cluster
-from testbed.kind.commands import Unavailable
+from testbed.kind.commands import Unavailable, run
+from testbed.kind.project_images import REPOSITORY
 from testbed.kind.waiting import wait_until
 from tests.cluster.cluster_shell import ClusterShell, checkout, of_namespace
-from tests.support.cluster_jobs import ClusterJob
+from tests.support.cluster_jobs import ClusterJob, apply, manifest
 from tests.support.documented_commands import READMES, blocks, statements_to_run, walk
 
 pytestmark = pytest.mark.timeout(1200)
@@ -98,3 +103,32 @@ def upgrades(cluster: Cluster, shell: ClusterShell, here: Path, told: list[str])
         shell.run(statement)
     image = f"registry.example/diloco-operator:{shell.run('echo $TAG').strip()}"
     assert version_of_operator(cluster, image) == "9.9.9"
+
+
+COMMIT, LEARNER = "1f" * 20, "here/cpu/0"
+
+
+@pytest.mark.usefixtures("registry", "nothing_installed")
+def test_the_packed_chart_needs_no_value_and_its_job_trains(
+    cluster: Cluster, shell: ClusterShell, namespace: str, tmp_path: Path
+) -> None:
+    pushed = {}
+    for image in ("operator", "trainer"):
+        name = f"registry.example/team/diloco-{image}:{__version__}"
+        shell.run(f"docker build --target {image} --build-arg COMMIT={COMMIT} --tag {name} .")
+        shell.run(f"docker push {name}")
+        pushed[image] = shell.run(f"docker inspect --format '{{{{index .RepoDigests 0}}}}' {name}").strip()
+    digests = " ".join(f"--{image}-digest {name.partition('@')[2]}" for image, name in pushed.items())
+    packed = tmp_path / "packed"
+    options = f"--tag v{__version__} --registry registry.example/team {digests} --into {packed}"
+    shell.run(f"make --directory {REPOSITORY} package PACKAGE='{options}'")
+    (packed_python,) = packed.glob("*.whl")
+    with zipfile.ZipFile(packed_python) as wheel:
+        assert wheel.read("diloco/commit").decode().startswith(run("git", "rev-parse", "HEAD", cwd=REPOSITORY).strip())
+    chart = f"{packed}/diloco-operator-{__version__}.tgz"
+    shell.run(f"helm install diloco-operator {chart} --namespace {OPERATOR} --create-namespace --wait --timeout 180s")
+    assert version_of_operator(cluster, pushed["operator"]) == __version__
+    job = apply(cluster, namespace, manifest("packed"))
+    assert job.merges(LEARNER, since=job.all_train(LEARNER)).version == f"{__version__} ({COMMIT})"
+    assert {one["image"] for one in running(cluster, namespace, "learner")} == {pushed["trainer"]}
+    job.delete()

@@ -99,16 +99,18 @@ def queue(bed: Bed, images: Images, operator: ClusterOperator, namespace: str, t
     labels = NODES.items()
     try:
         with kueue(cluster, tmp_path / "kueue.log"):
-            cluster.kubectl("label", "node", cluster.workers[0], *(f"{key}={value}" for key, value in labels))
-            cluster.apply(*quota(namespace, QUOTA, low=1, high=10))
-            cluster.kubectl("wait", "clusterqueue", namespace, "--for=condition=Active", "--timeout=60s")
-            charts.install(bed, images, operator.release, {"kueue": {"enabled": True}})
-            yield namespace
-            # While Kueue is there to let go of them.
-            cluster.kubectl("delete", "dilocojobs", "--all", "--namespace", namespace)
-            wait_until(lambda: not cluster.items("workloads", namespace), "no Workload is left")
-            cluster.kubectl("label", "node", cluster.workers[0], *(f"{key}-" for key, _ in labels))
-            forget(cluster)
+            try:
+                cluster.kubectl("label", "node", cluster.workers[0], *(f"{key}={value}" for key, value in labels))
+                cluster.apply(*quota(namespace, QUOTA, low=1, high=10))
+                cluster.kubectl("wait", "clusterqueue", namespace, "--for=condition=Active", "--timeout=100s")
+                charts.install(bed, images, operator.release, {"kueue": {"enabled": True}})
+                yield namespace
+            finally:
+                # While Kueue is there to let go of them.
+                cluster.kubectl("delete", "dilocojobs", "--all", "--namespace", namespace)
+                wait_until(lambda: not cluster.items("workloads", namespace), "no Workload is left")
+                cluster.kubectl("label", "node", cluster.workers[0], *(f"{key}-" for key, _ in labels))
+                forget(cluster)
     except Unavailable as error:
         pytest.skip(f"no Kueue here: {error}")
 

@@ -1,8 +1,6 @@
-"""What a job needs of its links: bytes by region and direction, rate and connections. Arithmetic; pure.
+"""What a job needs of its links: bytes by region and direction, rate and connections. Arithmetic; pure."""
 
-Bytes are exact for a number of merges: every learner pushes every fragment and receives the result.
-"""
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -40,8 +38,14 @@ class Needs:
     regions: tuple[RegionNeeds, ...]
 
 
-def needs(made: Plan, merges: int | None) -> Needs:
-    """What a planned job needs; ``merges``: of the whole job. None: as few as possible, as none is known."""
+def needs(made: Plan, merges: int | None, sent: Mapping[str, tuple[int, int]] | None = None) -> Needs:
+    """What a planned job needs.
+
+    Args:
+        made: The plan.
+        merges: Of the whole job. None: as few as possible, as none is known.
+        sent: Bytes of the whole job up and down, by region. None: every learner is in every merge.
+    """
     situation, spec = made.situation, made.job.spec
     count = least_merges(situation, spec.training.tokens) if merges is None else merges
     up, down = job_bytes(situation.exchange, count)
@@ -49,12 +53,13 @@ def needs(made: Plan, merges: int | None) -> Needs:
     regions = []
     for link, learners in situation.links[:-1]:  # without the syncer's own
         rate = _rate(uses.get(link.name))
+        up_bytes, down_bytes = (learners * up, learners * down) if sent is None else sent[link.name]
         regions.append(
             RegionNeeds(
                 region=link.name,
                 learners=learners,
-                up_bytes=learners * up,
-                down_bytes=learners * down,
+                up_bytes=up_bytes,
+                down_bytes=down_bytes,
                 bytes_per_second_needed=rate,
                 connections_needed=None if rate is None else connections_for(rate / learners, link.round_trip_seconds),
                 connections=spec.regions_by_name[link.name].connections,

@@ -38,6 +38,8 @@ class Host:
         self._process = SimulatedLearner(self._environment, identity, trainer, encoder, self._disk)
         self._note(STARTED)
         self._process.session.open()
+        if self._profile.building_seconds:
+            self._process.pause(self._profile.building_seconds)
 
     def fail(self, failures: Failures) -> None:
         """Stand still from now on as ``failures`` says."""

@@ -224,6 +224,9 @@ class SimulatedLearner:
             return
         trainer = self._trainer
         self._activity.switch_to(Kind.LOOKING)
+        if between := self._identity.profile.between_steps:
+            self._activity.reclassify(between * seconds, Kind.TRAINING, Kind.LOOKING)
+            seconds *= 1 - between
         result = trainer.step(self._progress)
         if result.skipped:
             self._activity.reclassify(seconds, Kind.TRAINING, Kind.SKIPPED)

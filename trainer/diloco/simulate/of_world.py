@@ -47,6 +47,8 @@ def scenario_of(spec: JobSpec, world: World, parameters: int, seed: int) -> Scen
                 link=link,
                 lines=passed,
                 notice_seconds=conditions.preemption_notice_seconds,
+                between_steps=conditions.between_steps,
+                building_seconds=conditions.start_seconds,
             )
             failing = failures_of(spec, world, place)
             for index in pool.indices:

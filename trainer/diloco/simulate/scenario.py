@@ -33,7 +33,7 @@ class Profile:
     """How one learner behaves."""
 
     step_seconds: float = 0.5
-    """Mean duration of an inner step."""
+    """Mean time from one inner step to the next."""
     jitter: float = 0.05
     """Standard deviation of that duration, as a share of it."""
     start_seconds: float = 0.0
@@ -42,10 +42,16 @@ class Profile:
     """Names of the shared lines that its connection passes."""
     notice_seconds: float = 0.0
     """From the notice of a preemption to its end."""
+    between_steps: float = 0.0
+    """Share of ``step_seconds`` in which it computes no step."""
+    building_seconds: float = 0.0
+    """From a process's join until it can train, if it has the model by then."""
 
     def __post_init__(self) -> None:
         above_zero("step_seconds", self.step_seconds)
         at_least(0, "jitter", self.jitter)
+        at_least(0, "between_steps", self.between_steps)
+        at_least(0, "building_seconds", self.building_seconds)
         at_least(0, "start_seconds", self.start_seconds)
         at_least(0, "notice_seconds", self.notice_seconds)
 

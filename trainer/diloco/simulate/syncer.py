@@ -208,6 +208,7 @@ class SimulatedSyncer:
                 self._timers.pop(action.name, None)
             case Finish():
                 self.finish = action
+                self._clock.stop()
                 for line in self._lines.values():
                     line.tell(action, self._progress)
             case _:  # Checkpoint: nothing outlives this process; Note: nothing is to be done

@@ -100,9 +100,7 @@ class Simulation:
 
         Returns whether it can go on: the job is not over, and something is left to happen.
         """
-        syncer = self._syncer
-        left = self._clock.run(until_seconds, most_events, lambda: syncer.finish is None)
-        return left and syncer.finish is None
+        return self._clock.run(until_seconds, most_events)
 
     def course(self) -> Course:
         """How it went so far."""

@@ -52,9 +52,16 @@ class PoolWorld(SpecModel):
     """Learners of a pool."""
 
     step_seconds: float | None = Field(default=None, gt=0, le=86_400)
-    """Mean duration of an inner step. Default: computed from ``chipFlops``, if that is given, and otherwise unknown."""
+    """Mean time from one inner step to the next. Default: computed from ``chipFlops``, if that is given, and otherwise
+    unknown."""
+    between_steps: float = Field(default=0, ge=0, le=0.99)
+    """Fraction of ``stepSeconds`` in which the learner computes no step: it copies fragments, evaluates the model and
+    takes snapshots."""
     step_deviation: float = Field(default=0.02, ge=0, le=1)
     """Standard deviation of a step's duration, as a fraction of it."""
+    start_seconds: Seconds = 0
+    """Seconds that a new process takes after its join, besides receiving the model, until it trains, as to build and
+    compile."""
     chips: int | None = Field(default=None, ge=1, le=10_000_000)
     """Accelerators of a learner. Default: one for each of its processes."""
     chip_flops: float | None = Field(default=None, gt=0, le=1e21)

@@ -26,6 +26,9 @@ from diloco_operator.names import PoolKey
 
 MOST_AT_ONCE: Final = 100
 """Workloads that one reconcile makes (ours)."""
+LATER_SECONDS: Final = 2.0
+"""Kueue preempts who was admitted last, by times in whole seconds. So a learner's own Workload is made so long after
+the first one got its quota: else Kueue may preempt that one, and with it the whole job (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ def shares(job_now: JobNow, templates: Mapping[str, Manifest]) -> Shares:
     said = job_now.spec.queue
     # What cannot be read of a priority is told (`KueueSeen.problem`).
     ready = said is not None and (said.priority_class is None or queue.seen.priority is not None)
-    due = [(name, one) for name, one in wanted.items() if ready and one.is_due(queue.workloads.get(name))]
+    settled = queue.first is not None and queue.first.reserved_for(LATER_SECONDS, job_now.now)
+    makes = wanted.items() if settled else [item for item in wanted.items() if item[0] == queue.first_name]
+    due = [(name, one) for name, one in makes if ready and one.is_due(queue.workloads.get(name))]
     pods = _Pods(job_now, queue)
     needless = (queue.workloads.keys() - wanted.keys()) | queue.outdated
     gone = sorted(name for name in needless if pods.have_ended(name))

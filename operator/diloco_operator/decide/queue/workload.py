@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from diloco_operator.decide.observed import Flavor, Object
+from diloco_operator.decide.status.text import parsed_time
 from diloco_operator.objects import items_of, mapping, uid_of
 
 DIGEST: Final = "diloco.dev/workload"
@@ -67,6 +68,11 @@ class Workload:
     def reserved(self) -> bool:
         """Whether quota is taken for it. Then its pod sets cannot change."""
         return self._is("QuotaReserved")
+
+    def reserved_for(self, seconds: float, now: datetime) -> bool:
+        """Whether its quota was taken so long ago."""
+        since = parsed_time(str(self._condition("QuotaReserved").get("lastTransitionTime")))
+        return self.reserved and since is not None and (now - since).total_seconds() >= seconds
 
     @property
     def evicted(self) -> bool:

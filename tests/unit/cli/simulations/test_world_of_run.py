@@ -9,7 +9,7 @@ from diloco.cli.main import execute
 from diloco.cli.simulations.of_run import RecordError, world_of_run
 from diloco.core.engine.actions import Action, AskFragment
 from diloco.core.engine.engine import Engine
-from diloco.core.engine.events import Event
+from diloco.core.engine.events import Event, FragmentArrived
 from diloco.core.engine.options import RULES
 from diloco.core.fragments import Layout, TensorSpec, partition
 from diloco.runtime.journal import Entry
@@ -20,7 +20,7 @@ from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.errors import SpecError
 from diloco.tape.reader import TapeEntry, TapeHeader
 from diloco.world.reading import world_from
-from tests.support.one_learner_run import JOB, START, OneLearner
+from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner
 from tests.support.small_job import named_job, small_job
 
 LINKS = [{"region": "east", "up_bytes_per_second": 1.2345e6}]
@@ -36,6 +36,25 @@ class Queue(OneLearner):
             self.answers += 1
             self.now += 0.18 if self.answers % 5 == 0 else 0.93
         super().answer(action)
+
+
+class Uneven(OneLearner):
+    """Answers of 100 bytes and of 60,100 in turn: 0.1 s for each, and 0.6 s for 60,000 bytes.
+
+    Every fifth of a size comes at once; all others take 0.3 s longer.
+    """
+
+    answers = 0
+
+    def answer(self, action: Action) -> None:
+        if not isinstance(action, AskFragment):
+            super().answer(action)
+            return
+        self.answers += 1
+        size = (100, 60_100)[self.answers % 2]
+        self.now += 0.1 + size / 1e5 + (0.0 if self.answers % 10 < 2 else 0.3)
+        asked = (action.fragment, action.version, action.attempt)
+        self.tell(FragmentArrived(LEARNER, self.incarnation, *asked, action.version - 1, 1, 10, size, "d"))
 
 
 @pytest.fixture
@@ -57,13 +76,13 @@ def test_steps_and_links_are_those_of_the_record(job: DiLoCoJob, layout: Layout)
         Entry("end", "", START + 60, {"ending": "finished", "links": LINKS}),
     ]
     made = world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
-    pool = {"stepSeconds": 0.9, "stepDeviation": 0.0}
+    pool = {"stepSeconds": 1.0, "stepDeviation": 0.0, "betweenSteps": 0.1}
     assert made == {
         "regions": {"east": {"link": "9.88Mbit/s", "pools": {"a": pool}}},
     }
     world = world_from(made, "made")
     assert [*world.problems(job.spec)] == []
-    assert world.step_seconds(job.spec, "east/a", 1) == 0.9
+    assert world.step_seconds(job.spec, "east/a", 1) == 1.0
     assert world.region("east").bytes_per_second == pytest.approx(1.235e6)
 
 
@@ -78,11 +97,22 @@ def test_the_round_trip_is_that_of_the_soonest_answer(
     assert made["regions"]["east"].get("roundTripSeconds") == found
 
 
+def test_small_fragments_tell_of_a_link_by_how_long_large_ones_take(layout: Layout) -> None:
+    run = Uneven(parse_job(JOB.replace("tokens: 60,", "tokens: 6000,")), layout)
+    run.train(60)
+    # The syncer saw each as one part, and so at once.
+    journal = [Entry("alive", "", START + 60, {"links": [{**LINKS[0], "up_bytes_per_second": 1e9}]})]
+    alone = parse_job(JOB.replace("learners: 2", "learners: 1"))
+    made = world_of_run(alone, layout, journal, [(run.tape.header, run.tape.entries)])["regions"]["east"]
+    assert (made["link"], made["roundTripSeconds"]) == ("0.8Mbit/s", 0.1)
+    assert made["jitterSeconds"] == pytest.approx(0.3 / 1.48, rel=0.01)
+
+
 def test_without_a_measured_link_there_is_none(job: DiLoCoJob, layout: Layout) -> None:
     run = OneLearner(job, layout)
     run.train(3)
     made = world_of_run(job, layout, [Entry("run", "", START)], [(run.tape.header, run.tape.entries)])
-    assert made == {"regions": {"east": {"pools": {"a": {"stepSeconds": 0.9}}}}}
+    assert made == {"regions": {"east": {"pools": {"a": {"stepSeconds": 1.0, "betweenSteps": 0.1}}}}}
 
 
 def test_what_the_job_no_longer_has_is_not_in_the_world(job: DiLoCoJob, layout: Layout) -> None:
@@ -140,7 +170,14 @@ class Taped:
 def test_the_world_of_a_simulated_run_is_that_which_it_was_simulated_in() -> None:
     training = {"tokens": 10**9, "sequenceLength": 16, "batchSize": 4, "evaluation": {"sequences": 2}}
     job = named_job("back", small_job(training=training))
-    pool = {"stepSeconds": 10, "preemptionsPerHour": 12, "preemptionNoticeSeconds": 0, "recovery": {"meanSeconds": 300}}
+    pool = {
+        "stepSeconds": 10,
+        "betweenSteps": 0.3,
+        "startSeconds": 20,
+        "preemptionsPerHour": 12,
+        "preemptionNoticeSeconds": 0,
+        "recovery": {"meanSeconds": 300},
+    }
     world = world_from({"regions": {"here": {"pools": {"cpu": pool}}}}, "made")
     layout = layout_of_sizes([1000] * 6)
     taped = Taped(job, layout)
@@ -149,6 +186,8 @@ def test_the_world_of_a_simulated_run_is_that_which_it_was_simulated_in() -> Non
     made = world_of_run(job, layout, [Entry("run", "", START)], [(taped.header, taped.entries)])
     found = made["regions"]["here"]["pools"]["cpu"]
     assert found["stepSeconds"] == pytest.approx(10, rel=0.1)
+    assert found["betweenSteps"] == pytest.approx(0.3, rel=0.05)
+    assert found["startSeconds"] == pytest.approx(20, rel=0.05)
     assert found["preemptionsPerHour"] == pytest.approx(12, rel=0.3)  # by the whole time it is 6
     assert found["recovery"]["meanSeconds"] == pytest.approx(300, rel=0.3)
 

@@ -7,7 +7,7 @@ import pytest
 from diloco_operator.api_server.errors import ApiError, Call, of_status
 from diloco_operator.api_server.kinds import Kind
 from testbed.virtual_cluster.world_pods import Object
-from tests.unit.operator.jobs.test_queue import EAST, FIRST, LAST, MIDDLE, WEST, Scene, training
+from tests.unit.operator.jobs.test_queue import ALL, EAST, FIRST, LAST, MIDDLE, WEST, Scene, training
 
 
 def pods_when_free(scene: Scene) -> list[str]:
@@ -170,3 +170,17 @@ def test_a_learner_taken_back_in_takes_its_place_in_the_first_workload() -> None
     assert scene.q.workloads.keys() == {FIRST, MIDDLE, LAST}
     assert len(scene.learners()) == 4
     assert {name for name, uid in before.items() if scene.uids()[name] != uid} == {MIDDLE}, "it has waited for quota"
+
+
+def test_the_first_workload_has_its_quota_before_all_others_have_theirs() -> None:
+    scene = Scene(quota=5)
+    for _ in range(10):
+        for _ in range(3):  # operator and Kueue are fast: what can follow does so in the same second
+            scene.w.reconcile()
+            scene.q.schedule()
+        scene.w.run(1, 1)
+    found = [(name, one) for name, work in scene.q.workloads.items() for one in work["status"]["conditions"]]
+    since = {name: one["lastTransitionTime"] for name, one in found if one["type"] == "QuotaReserved"}
+    first = since.pop(FIRST)
+    assert since.keys() == ALL - {FIRST}
+    assert min(since.values()) > first, "by whole seconds, Kueue takes quota back from the others first"

@@ -12,7 +12,7 @@ from diloco.simulate.scenario import Link
 
 
 def drain(clock: VirtualClock) -> None:
-    clock.run(inf, inf, lambda: True)
+    clock.run(inf, inf)
 
 
 class Seen:

@@ -8,7 +8,7 @@ from diloco.simulate.scenario import Link
 
 
 def drain(clock: VirtualClock) -> None:
-    clock.run(inf, inf, lambda: True)
+    clock.run(inf, inf)
 
 
 def test_callbacks_run_in_order_of_time_and_then_of_scheduling() -> None:
@@ -18,6 +18,15 @@ def test_callbacks_run_in_order_of_time_and_then_of_scheduling() -> None:
     clock.at(1.0, lambda: seen.append((clock.now, "second")))
     drain(clock)
     assert seen == [(1.0, "first"), (1.0, "second"), (2.0, "late")]
+
+
+def test_nothing_runs_after_a_stop() -> None:
+    clock, seen = VirtualClock(), []
+    clock.at(1.0, lambda: seen.append(clock.now))
+    clock.at(1.0, clock.stop)
+    clock.at(1.0, lambda: seen.append(clock.now))
+    assert not clock.run(inf, inf)
+    assert seen == [1.0]
 
 
 def test_time_never_runs_backwards() -> None:

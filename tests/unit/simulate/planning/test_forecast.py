@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from diloco.simulate.network.session import Traffic
 from diloco.simulate.of_world import scenario_of
 from diloco.simulate.planning.case import Case
 from diloco.simulate.planning.forecast import Forecast, forecast_of
@@ -39,24 +40,29 @@ def found(given: DiLoCoJob, where: World) -> Forecast:
     return forecast_of(case, tried)
 
 
-def whole(given: DiLoCoJob, where: World, seed: int = 0) -> Course:
+def whole(given: DiLoCoJob, where: World, seed: int = 0) -> tuple[Course, Traffic]:
     layout = layout_of_sizes(NUMELS)
     scenario = scenario_of(given.spec, where, layout.numel, seed)
-    return Simulation(given, scenario, layout, counted_work(given.spec, layout)).complete()
+    simulation = Simulation(given, scenario, layout, counted_work(given.spec, layout))
+    return simulation.complete(), simulation.traffic
 
 
 def finished(given: DiLoCoJob, where: World, seed: int) -> float:
-    return whole(given, where, seed).virtual_seconds
+    return whole(given, where, seed)[0].virtual_seconds
 
 
 @pytest.mark.parametrize("rate", ["unlimited", "3Mbit/s"])
-def test_without_failures_it_is_when_the_whole_simulation_ends(rate: str) -> None:
-    where = world(link=rate, roundTripSeconds=0.05)
+@pytest.mark.parametrize("between", [0.0, 0.2])
+def test_without_failures_it_is_when_the_whole_simulation_ends(rate: str, between: float) -> None:
+    where = world({"betweenSteps": between, "startSeconds": 100 * between}, link=rate, roundTripSeconds=0.05)
     made = found(job(), where)
     assert made.seconds[0] == made.seconds[1] == made.seconds[2]
-    run = whole(job(), where)
+    run, traffic = whole(job(), where)
     assert made.seconds[1] == pytest.approx(run.virtual_seconds, rel=0.03)
     assert made.merges == pytest.approx(run.counts.merges, rel=0.02)
+    for region, sent in made.bytes.items():
+        assert sent == pytest.approx((traffic.up[region], traffic.down[region]), rel=0.02)
+    assert made.merged_share == pytest.approx(run.view.merged, abs=0.02)
     assert made.computing_share == 1.0
     assert made.members_per_merge == 4.0
 
@@ -65,10 +71,14 @@ def test_without_failures_it_is_when_the_whole_simulation_ends(rate: str) -> Non
 def test_failures_delay_it_as_much_as_the_engine_with_them_in_the_loop() -> None:
     where = world({"preemptionsPerHour": 12, "recovery": {"meanSeconds": 30}})
     made = found(job(), where)
-    ends = [finished(job(), where, seed) for seed in range(5)]
+    runs = [whole(job(), where, seed) for seed in range(5)]
     assert made.computing_share < 0.9
     assert made.seconds[0] < made.seconds[1] < made.seconds[2]
-    assert made.seconds[1] == pytest.approx(fmean(ends), rel=0.1)
+    assert made.seconds[1] == pytest.approx(fmean(run.virtual_seconds for run, _ in runs), rel=0.1)
+    assert made.merged_share == pytest.approx(fmean(run.view.merged or 0.0 for run, _ in runs), abs=0.03)
+    for way in (0, 1):
+        sent = fmean([traffic.up, traffic.down][way]["east"] for _, traffic in runs)
+        assert made.bytes["east"][way] == pytest.approx(sent, rel=0.05)
     assert made.seconds[1] > found(job(), world()).seconds[1] * 1.05
 
 

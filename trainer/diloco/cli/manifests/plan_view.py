@@ -151,13 +151,13 @@ def _taking_part(pool: PoolOutcome | None, fit: Fit) -> tuple[Text | str, ...]:
 def _forecast(forecast: Forecast) -> str:
     """What a short simulation says."""
     early, middle, late = map(duration_text, forecast.seconds)
-    failing = f"; failures leave {percent_text(forecast.computing_share)} of it" if forecast.computing_share < 1 else ""
     chances = f" (5 %: {early}, 95 %: {late})" if early != late else ""
     cost = f", for {forecast.cost:,.2f}" if forecast.cost else ""
+    failing = f" Failures leave {percent_text(forecast.computing_share)} of it." if forecast.computing_share < 1 else ""
     return (
-        f"Simulated for {duration_text(forecast.simulated_seconds)}: {percent_text(forecast.merged_share)} of the"
-        f" learners' time is merged, {forecast.members_per_merge:.3g} learners a merge{failing}. The job is complete"
-        f" after {middle}{chances}{cost}."
+        f"Simulated for {duration_text(forecast.simulated_seconds)}: {forecast.members_per_merge:.3g} learners a merge."
+        f" The job is complete after {middle}{chances}{cost}, with {percent_text(forecast.merged_share)} of the"
+        f" learners' time merged.{failing}"
     )
 
 

@@ -4,15 +4,18 @@ So a plan or a simulation of the next job begins with what was measured.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import fsum, inf
-from statistics import fmean, quantiles, stdev
+from dataclasses import dataclass
+from math import fsum, inf, isfinite
+from statistics import fmean, median, quantiles, stdev
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.engine.actions import AskFragment
-from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined, StepReported
+from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined, Merged, StepReported
 from diloco.core.fragments import Layout
+from diloco.core.sizes import F32
 from diloco.local.directory import RunDirectory
 from diloco.local.report.history import RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
@@ -22,9 +25,10 @@ from diloco.spec.names.learner_ids import pool_of, region_of
 from diloco.spec.status.syncer import MeasuredLinkStatus
 from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, Torn
 from diloco.tape.segments import find_tapes
+from diloco.wire.parts import BLOCK_BYTES
 from diloco.world.reading import world_from
 
-_MOST_STEPS: Final = 20_000
+_MOST_TIMES: Final = 20_000
 """Step times of a pool that are kept; beyond it every second one goes."""
 _LEAST_STEPS: Final = 20
 """With fewer, their deviation is not known."""
@@ -32,6 +36,8 @@ _LEAST_ANSWERS: Final = 20
 """With fewer, a learner that answered at once without a queue in its way may not be among them."""
 _PARTS: Final = 20
 """The longest and the shortest twentieth do not count for the deviation: the first steps are among them."""
+_MEDIAN_OF_TWO: Final = 1.48
+"""Of the sum of the absolute values of two normal variables, in standard deviations of one."""
 _LINKS: Final = TypeAdapter(tuple[MeasuredLinkStatus, ...])
 
 
@@ -61,88 +67,139 @@ def world_of_run(job: DiLoCoJob, layout: Layout, journal: Sequence[Entry], tapes
         RecordError: no learner of the job has made a step, or the journal is damaged.
         SpecError: what was measured cannot be of a world.
     """
-    steps, answers = _StepTimes(), _Answers()
+    steps, answers = dict[str, _Some](), _Answers()
     builder = HistoryBuilder(job, layout, journal)
     for header, lines in tapes:
-        builder.take(header, answers.heard(steps.heard(lines)))
+        builder.take(header, answers.heard(_steps_heard(lines, steps)))
     # A run that was resumed may have had others.
-    by_pool = {place: seconds for place, seconds in steps.by_pool.items() if place in job.spec.pools}
+    by_pool = {place: some.seconds for place, some in steps.items() if place in job.spec.pools}
     if not by_pool:
         raise RecordError(f"{job.metadata.name}: no learner has made a step in this run; use one that has trained")
     try:
-        history, links = builder.history(), _links(journal, answers)
+        history, rates = builder.history(), _rates(journal, answers)
     except ValidationError as error:
         first = error.errors()[0]
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise RecordError(f"{job.metadata.name}: supervisor.jsonl is damaged ({what}); use another run") from None
-    regions = {region.name: links[region.name] for region in job.spec.regions if region.name in links}
-    for place, seconds in by_pool.items():
-        pools = regions.setdefault(region_of(place), {}).setdefault("pools", {})
-        pools[place.partition("/")[2]] = _steps(history, place, seconds) | _preemptions(history, place)
-    made = {"regions": regions}
-    world_from(made, f"the record of {job.metadata.name}")
-    return made
+    regions: dict[str, dict[str, Any]] = {}
+    for region in job.spec.regions:
+        learners, rate = sum(pool.size for pool in region.pools), rates.get(region.name, inf)
+        made = _link(answers, region.name, learners, rate) if isfinite(rate) else {}
+        loaded_seconds = learners * F32.payload_bytes(layout.numel) / rate
+        for pool in region.pools:
+            place = f"{region.name}/{pool.name}"
+            if place in by_pool:
+                found = _steps(history, place, by_pool[place], loaded_seconds) | _preemptions(history, place)
+                made.setdefault("pools", {})[pool.name] = found
+        if made:
+            regions[region.name] = made
+    world = {"regions": regions}
+    world_from(world, f"the record of {job.metadata.name}")
+    return world
 
 
-class _StepTimes:
-    """Step times by pool."""
+def _steps_heard(lines: Iterable[TapeEntry | Torn], steps: dict[str, "_Some"]) -> Iterator[TapeEntry | Torn]:
+    """Pass the lines of a tape on, and keep step times by pool."""
+    for line in lines:
+        if isinstance(line, TapeEntry) and isinstance(line.event, StepReported):
+            steps.setdefault(pool_of(line.event.learner), _Some()).add(line.event.step_seconds)
+        yield line
+
+
+class _Some:
+    """Some of many times in seconds, evenly spread over the run."""
 
     def __init__(self) -> None:
-        self.by_pool: dict[str, list[float]] = {}
-        self._strides: dict[str, int] = {}
-        self._seen = 0
+        self.seconds: list[float] = []
+        self._seen, self._stride = 0, 1
 
-    def heard(self, lines: Iterable[TapeEntry | Torn]) -> Iterator[TapeEntry | Torn]:
-        """Pass the lines of a tape on."""
-        for line in lines:
-            if isinstance(line, TapeEntry) and isinstance(line.event, StepReported):
-                self._add(pool_of(line.event.learner), line.event.step_seconds)
-            yield line
-
-    def _add(self, place: str, seconds: float) -> None:
+    def add(self, seconds: float) -> None:
         self._seen += 1
-        if self._seen % self._strides.setdefault(place, 1):
+        if self._seen % self._stride:
             return
-        known = self.by_pool.setdefault(place, [])
-        known.append(seconds)
-        if len(known) > _MOST_STEPS:
-            del known[1::2]
-            self._strides[place] *= 2
+        self.seconds.append(seconds)
+        if len(self.seconds) > _MOST_TIMES:
+            del self.seconds[1::2]
+            self._stride *= 2
+
+
+@dataclass
+class _Request:
+    """A request for an outer gradient that is not answered yet."""
+
+    key: tuple[int, int, int]
+    at: float
+    alone: bool
+    """No other fragment of the region was asked for at the same time."""
 
 
 class _Answers:
     """How soon learners have answered a request, by region."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, int], tuple[tuple[int, int, int], float]] = {}
-        """Learner and fragment -> the latest request and when it was made."""
+        self._asked: dict[str, dict[tuple[int, str], _Request]] = {}
+        """By region, fragment and learner: the latest request."""
         self._counts: dict[str, int] = {}
-        self._least: dict[tuple[str, int], float] = {}
+        self._least: dict[str, dict[int, float]] = {}
         """By region and the answer's bytes: the least time in seconds."""
+        self._alone: dict[str, dict[int, _Some]] = {}
+        """The same: times of answers with nothing but the same fragment of other learners in their way."""
 
     def heard(self, lines: Iterable[TapeEntry | Torn]) -> Iterator[TapeEntry | Torn]:
         """Pass the lines of a tape on."""
         self._asked.clear()
         for line in lines:
             if isinstance(line, TapeEntry):
-                if isinstance(line.event, FragmentArrived):
-                    self._answered(line.event, line.event.payload_bytes, line.now)
-                elif isinstance(line.event, FragmentDeclined):
-                    self._answered(line.event, 0, line.now)
+                match line.event:
+                    case FragmentArrived():
+                        self._answered(line.event, line.event.payload_bytes, line.now)
+                    case FragmentDeclined():
+                        self._answered(line.event, 0, line.now)
+                    case Merged():
+                        for asked in self._asked.values():
+                            for one in [one for one in asked if one[0] == line.event.fragment]:
+                                del asked[one]
                 for action in line.actions:
                     if isinstance(action, AskFragment):
-                        key = action.incarnation, action.version, action.attempt
-                        self._asked[action.learner, action.fragment] = key, line.now
+                        self._ask(action, line.now)
             yield line
 
+    def _ask(self, action: AskFragment, now: float) -> None:
+        asked = self._asked.setdefault(region_of(action.learner), {})
+        others = [one for (fragment, _), one in asked.items() if fragment != action.fragment]
+        for one in others:
+            one.alone = False
+        key = action.incarnation, action.version, action.attempt
+        asked[action.fragment, action.learner] = _Request(key, now, alone=not others)
+
     def _answered(self, event: Attempt, size_bytes: int, now: float) -> None:
-        key, at = self._asked.get((event.learner, event.fragment), (None, 0.0))
-        if key != event.key:
-            return
-        del self._asked[event.learner, event.fragment]
         region = region_of(event.learner)
+        asked = self._asked.get(region, {})
+        one = asked.get((event.fragment, event.learner))
+        if one is None or one.key != event.key:
+            return
+        del asked[event.fragment, event.learner]
         self._counts[region] = self._counts.get(region, 0) + 1
-        self._least[region, size_bytes] = min(now - at, self._least.get((region, size_bytes), inf))
+        least = self._least.setdefault(region, {})
+        least[size_bytes] = min(now - one.at, least.get(size_bytes, inf))
+        if one.alone:
+            self._alone.setdefault(region, {}).setdefault(size_bytes, _Some()).add(now - one.at)
+
+    def bytes_per_second(self, region: str) -> float | None:
+        """What the least answers of large fragments take longer than those of small ones. None: it cannot be told.
+
+        It is for fragments of one part, whose transfers the syncer cannot time. Other learners' only slow them down.
+        """
+        least = self._least.get(region, {})
+        if self._counts.get(region, 0) < _LEAST_ANSWERS or max(least) > BLOCK_BYTES:
+            return None
+        large = [size for size in least if size > max(least) / 2]
+        small = [(seconds, size) for size, seconds in least.items() if size <= max(least) / 2]
+        if not small:
+            return None
+        begin, smallest = min(small)
+        rates = ((size - smallest) / (least[size] - begin) for size in large if least[size] > begin)
+        return max(rates, default=None)
 
     def round_trip_seconds(self, region: str, bytes_per_second: float) -> float | None:
         """The least answer without the time that its bytes take. None: it cannot be told.
@@ -151,35 +208,59 @@ class _Answers:
         """
         if self._counts.get(region, 0) < _LEAST_ANSWERS:
             return None
-        times = [seconds - size / bytes_per_second for (where, size), seconds in self._least.items() if where == region]
-        return least if (least := min(times)) > 0 else None
+        found = min(seconds - size / bytes_per_second for size, seconds in self._least[region].items())
+        return found if found > 0 else None
+
+    def jitter_seconds(self, region: str, learners: int, bytes_per_second: float, round_trip_seconds: float) -> float:
+        """Of a message, so that half of the answers with a free link take as long as they do."""
+        times = [
+            seconds - round_trip_seconds - learners * size / bytes_per_second
+            for size, some in self._alone.get(region, {}).items()
+            for seconds in some.seconds
+        ]
+        return max(0.0, median(times) / _MEDIAN_OF_TWO) if len(times) >= _LEAST_ANSWERS else 0.0
 
 
-def _steps(history: RunHistory, place: str, seconds: Sequence[float]) -> dict[str, float]:
-    """The mean of all the time that learners computed; the deviation of reported times without the extremes."""
+def _steps(history: RunHistory, place: str, seconds: Sequence[float], loaded_seconds: float) -> dict[str, float]:
+    """The mean of all the time that learners computed, with that between steps; the deviation of reported times.
+
+    ``loaded_seconds``: in which all learners of the region can receive the model. Only what they took longer, from the
+    join to the first step, is a start.
+    """
     learners = [one for one in history.learners if pool_of(one.id) == place]
-    computed = fsum((one.goodput or 0.0) * one.allotted_seconds for one in learners)
+
+    def spent(*kinds: TimeClass) -> float:
+        return fsum(one.time.get(kind, 0.0) * one.allotted_seconds for one in learners for kind in kinds)
+
+    computed, between = spent(*COMPUTING), spent(TimeClass.BETWEEN_STEPS, TimeClass.OVERHEAD)
     steps = sum(one.steps for one in learners)
-    middle = computed / steps if computed and steps else fmean(seconds)
+    middle = (computed + between) / steps if computed and steps else fmean(seconds)
     found = {"stepSeconds": _rounded(middle)}
     if len(seconds) >= _LEAST_STEPS:
         low, *_, high = quantiles(seconds, n=_PARTS)
         usual = [one for one in seconds if low <= one <= high]
         found["stepDeviation"] = _rounded(min(1.0, stdev(usual) / fmean(usual))) if len(usual) > 1 else 0.0
+    if between:
+        found["betweenSteps"] = _rounded(between / (computed + between))
+    if learners and (start := spent(TimeClass.LOADING) / len(learners) - loaded_seconds) > 0:
+        found["startSeconds"] = _rounded(start)
     return found
 
 
-def _links(journal: Sequence[Entry], answers: _Answers) -> dict[str, dict[str, Any]]:
-    """By region: the rate that the supervisor has noted last, and the round trip if the rate is known."""
+def _rates(journal: Sequence[Entry], answers: _Answers) -> dict[str, float]:
+    """Bytes a second of each region's link, where known: as the supervisor has noted it last."""
     noted = [entry.details["links"] for entry in journal if entry.details.get("links")]
-    found: dict[str, dict[str, Any]] = {}
-    for one in _LINKS.validate_python(noted[-1]) if noted else ():
-        if not (rate := one.up_bytes_per_second):
-            continue
-        link = found.setdefault(one.region, {})
-        link["link"] = f"{_rounded(8e-6 * rate):g}Mbit/s"
-        if trip := answers.round_trip_seconds(one.region, rate):
-            link["roundTripSeconds"] = _rounded(trip)
+    links = _LINKS.validate_python(noted[-1]) if noted else ()
+    found = {one.region: answers.bytes_per_second(one.region) or one.up_bytes_per_second for one in links}
+    return {region: rate for region, rate in found.items() if rate}
+
+
+def _link(answers: _Answers, region: str, learners: int, rate: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"link": f"{_rounded(8e-6 * rate):g}Mbit/s"}
+    if trip := answers.round_trip_seconds(region, rate):
+        found["roundTripSeconds"] = _rounded(trip)
+        if jitter := answers.jitter_seconds(region, learners, rate, trip):
+            found["jitterSeconds"] = _rounded(jitter)
     return found
 
 

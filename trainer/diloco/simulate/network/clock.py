@@ -22,6 +22,7 @@ class VirtualClock:
         self.happened = 0
         """Callbacks that were due."""
         self._scheduled = 0
+        self._stopped = False
         self._due: list[tuple[float, int, Callable[[], None], Breakable | None]] = []
 
     def at(self, when: float, what: Callable[[], None], over: Breakable | None = None) -> None:
@@ -36,16 +37,20 @@ class VirtualClock:
         """Run ``what`` in ``seconds``."""
         self.at(self.now + seconds, what)
 
-    def run(self, until: float, most: float, wanted: Callable[[], bool]) -> bool:
-        """Run the next callbacks while ``wanted``, up to the first one after ``until`` seconds and at most so many.
+    def stop(self) -> None:
+        """Run no callback after the current one."""
+        self._stopped = True
 
-        Returns whether any is left.
+    def run(self, until: float, most: float) -> bool:
+        """Run the next callbacks until it is stopped, up to the first one after ``until`` seconds and at most so many.
+
+        Returns whether any is left to run.
         """
         due, pop = self._due, heapq.heappop
-        while due and most > 0 and self.now <= until and wanted():
+        while due and most > 0 and self.now <= until and not self._stopped:
             self.now, _, what, over = pop(due)
             if over is None or over.open:
                 what()
             most -= 1
             self.happened += 1
-        return bool(due)
+        return bool(due) and not self._stopped

@@ -130,7 +130,7 @@ class Direction:
 
     def _next(self) -> None:
         waiting, connection = self._waiting, self._connection
-        if self._under_way is not None or not waiting or not connection.open:
+        if not waiting or self._under_way is not None or not connection.open:
             return
         fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
         size_bytes, deliver = waiting.pop(fragment)()
@@ -138,7 +138,8 @@ class Direction:
         one = self._under_way = _UnderWay(fragment, deliver, sent_at, len(self._lines))
         if self._lines:
             # It flows through all lines at once: it is sent when the slowest has carried it.
-            one.drops = [line.carry(size_bytes, partial(self._passed, one)) for line in self._lines]
+            passed = partial(self._passed, one)
+            one.drops = [line.carry(size_bytes, passed) for line in self._lines]
         else:
             connection.clock.at(sent_at, partial(self._sent, one), one)
 

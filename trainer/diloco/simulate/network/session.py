@@ -131,14 +131,12 @@ class SimulatedSession:
     def push(self, event: FragmentArrived, payload: Payload) -> None:
         """Push an outer gradient."""
         if self._link is not None:
-            deliver = partial(self._environment.syncer.push, event, payload)
-
-            def begin() -> tuple[int, Callable[[], None]]:
-                self._count(self._environment.traffic.up, payload.size_bytes)
-                return payload.size_bytes, deliver
-
             self._pushed[event.fragment] = event
-            self._link[0].up.transfer(event.fragment, begin)
+            self._link[0].up.transfer(event.fragment, partial(self._begin_push, event, payload))
+
+    def _begin_push(self, event: FragmentArrived, payload: Payload) -> tuple[int, Callable[[], None]]:
+        self._count(self._environment.traffic.up, payload.size_bytes)
+        return payload.size_bytes, partial(self._environment.syncer.push, event, payload)
 
     def round_over(self, fragment: int) -> None:
         """Withdraw an outer gradient of this fragment that has not been sent in full, as it would be too late.
@@ -166,13 +164,13 @@ class SimulatedSession:
             connection.send(partial(syncer.when_made, fragment, version, serve))
 
     def _serve(self, connection: Connection, fragment: int, held_version: int | None) -> None:
-        def begin() -> tuple[int, Callable[[], None]]:
-            version, values, size_bytes = self._environment.syncer.pull(fragment, held_version)
-            self._count(self._environment.traffic.down, size_bytes)
-            return size_bytes, partial(self._callbacks.received, fragment, version, values)
-
         if connection.open:
-            connection.down.transfer(fragment, begin)
+            connection.down.transfer(fragment, partial(self._begin_pull, fragment, held_version))
+
+    def _begin_pull(self, fragment: int, held_version: int | None) -> tuple[int, Callable[[], None]]:
+        version, values, size_bytes = self._environment.syncer.pull(fragment, held_version)
+        self._count(self._environment.traffic.down, size_bytes)
+        return size_bytes, partial(self._callbacks.received, fragment, version, values)
 
     def _count(self, counts: dict[str, int], size_bytes: int) -> None:
         region = region_of(self._identity.learner)

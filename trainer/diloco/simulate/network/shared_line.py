@@ -53,19 +53,20 @@ class SharedLine:
         return 0.0
 
     def _advance(self) -> None:
-        sharers = len(self._due) - len(self._dropped)
+        now, sharers = self._clock.now, len(self._due) - len(self._dropped)
         if sharers:
-            self._received += (self._clock.now - self._at) * self._bytes_per_second / sharers
-        self._at = self._clock.now
+            self._received += (now - self._at) * self._bytes_per_second / sharers
+        self._at = now
 
     def _left(self) -> float:
         """Seconds until the next transfer is complete if none is added; infinite: there is none."""
-        while self._due and self._due[0][1] in self._dropped:
-            self._dropped.discard(heapq.heappop(self._due)[1])
-        if not self._due:
+        due, dropped = self._due, self._dropped
+        while dropped and due and due[0][1] in dropped:
+            dropped.discard(heapq.heappop(due)[1])
+        if not due:
             return inf
-        left_bytes = max(0.0, self._due[0][0] - self._received) * (len(self._due) - len(self._dropped))
-        return left_bytes / self._bytes_per_second
+        left_bytes = due[0][0] - self._received
+        return left_bytes * (len(due) - len(dropped)) / self._bytes_per_second if left_bytes > 0 else 0.0
 
     def _schedule(self) -> None:
         at = self._clock.now + self._left()

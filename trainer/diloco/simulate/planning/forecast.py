@@ -20,7 +20,7 @@ from diloco.simulate.planning.case import Case
 from diloco.simulate.planning.trial import Trial
 from diloco.simulate.scenario import Scenario
 from diloco.spec import JobSpec
-from diloco.spec.names.learner_ids import pool_of
+from diloco.spec.names.learner_ids import pool_of, region_of
 from diloco.world.cost import cost_of
 
 _DRAWS: Final = 40
@@ -36,12 +36,14 @@ class Forecast:
     """How a job goes in its world."""
 
     merged_share: float
-    """Share of the learners' time whose work is merged, without failures."""
+    """Share of the learners' time, from the beginning of the job to its end, whose work is in the model."""
     members_per_merge: float
     computing_share: float
     """Of the learners' time, left by failures and what they lose."""
     merges: int
-    """Of the whole job, if every learner is in them."""
+    """Of the whole job."""
+    bytes: Mapping[str, tuple[int, int]]
+    """Of the whole job, by region: what its learners send and receive, payloads only."""
     seconds: tuple[float, float, float]
     """Until the job is complete, with a chance of 5, 50 and 95 %."""
     cost: float
@@ -60,21 +62,35 @@ def forecast_of(case: Case, tried: Trial, seed: int = 0) -> Forecast:
         / scenario.profile(learner).step_seconds
         for learner in spec.learner_ids
     }
-    computing, deviation = _computing(spec, scenario, speeds, case.numels, seed)
-    finish = _finish(case, tried, computing, deviation)
-    pace = (tried.outcome.merges / tried.outcome.seconds) / tried.tokens_per_second
-    left = max(0.0, spec.training.tokens - tried.begin_tokens)
+    failing = _failing(spec, scenario, speeds, case.numels, seed)
+    begin, finish = _begin(case, tried), _finish(case, tried, failing)
+    pace = (tried.outcome.merges / tried.outcome.seconds) * (1 - failing.short)
+    merges = tried.begin_merges + max(0.0, finish[1] - begin) * pace
+    sent = _sent(case, tried, failing, merges, finish[1])
+    computed = math.fsum(speed / (1 - scenario.profile(learner).between_steps) for learner, speed in speeds.items())
     return Forecast(
-        merged_share=min(1.0, tried.tokens_per_second / math.fsum(speeds.values())),
+        merged_share=min(1.0, spec.training.tokens / (computed * finish[1])),
         members_per_merge=tried.members_per_merge,
-        computing_share=computing,
-        merges=round(tried.begin_merges + left * pace),
+        computing_share=failing.computing,
+        merges=round(merges),
+        bytes=sent,
         seconds=finish,
-        cost=cost_of(
-            spec, case.world, finish[1], {region: rate * finish[1] for region, rate in tried.bytes_per_second.items()}
-        ),
+        cost=cost_of(spec, case.world, finish[1], {region: sum(both) for region, both in sent.items()}),
         simulated_seconds=tried.simulated_seconds,
     )
+
+
+def _sent(case: Case, tried: Trial, failing: "_Failing", merges: float, seconds: float) -> dict[str, tuple[int, int]]:
+    """A learner loads the model once for each of its processes, and is in merges while it is there."""
+    found = {}
+    for region, (up, down) in tried.bytes_per_merge.items():
+        groups = [group for group in case.situation.groups if region_of(group.name) == region]
+        learners = sum(group.learners for group in groups)
+        there = math.fsum(group.learners * (1 - failing.away[group.name].share) for group in groups) / learners
+        ends = math.fsum(group.learners * failing.away[group.name].ends_per_second for group in groups)
+        loaded = case.situation.exchange.load_bytes * (learners + seconds * ends)
+        found[region] = (round(merges * there * up), round(loaded + merges * there * down))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +112,23 @@ class _Away:
         return self.share / (self.lasts_seconds * max(_LEAST_SHARE, 1 - self.share)) if self.share else 0.0
 
 
-def _computing(
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """What failures do to the job."""
+
+    computing: float
+    """The mean share of time that they leave, weighted by speed."""
+    deviation: float
+    """Of it, over a second."""
+    short: float
+    """Share of time without a quorum."""
+    away: Mapping[str, _Away]
+    """By pool."""
+
+
+def _failing(
     spec: JobSpec, scenario: Scenario, speeds: Mapping[str, float], numels: tuple[int, ...], seed: int
-) -> tuple[float, float]:
-    """The mean share of time that failures leave, weighted by speed, and its deviation over a second."""
+) -> _Failing:
     steps = {pool_of(one): scenario.profile(one).step_seconds for one in speeds}
     # What the old process trained since the last merge of each fragment is gone.
     half = {place: spec.sync.interval / 2 * step for place, step in steps.items()}
@@ -109,7 +138,7 @@ def _computing(
             continue
         failures = scenario.failures.get(learner, Failures())
         rate = min((scenario.lines[line] for line in scenario.profile(learner).lines), default=math.inf)
-        loading = F32.payload_bytes(sum(numels)) / rate
+        loading = F32.payload_bytes(sum(numels)) / rate + scenario.profile(learner).building_seconds
         away[place] = _away(failures, loading, half[place], f"{seed}/{place}")
     short, everywhere, lasts = _short_of_quorum(Counter(map(pool_of, speeds)), away, spec.sync.quorum)
     ahead = spec.sync.staleness_bound_steps - spec.sync.interval
@@ -128,7 +157,7 @@ def _computing(
         stopped += weight * waits
     # Times with and without a quorum alternate; all learners stop together.
     spread += 2 * everywhere * (1 - everywhere) ** 2 * lasts * stopped**2
-    return max(_LEAST_SHARE, share), math.sqrt(spread)
+    return _Failing(max(_LEAST_SHARE, share), math.sqrt(spread), everywhere, away)
 
 
 def _away(failures: Failures, loading_seconds: float, lost_seconds: float, seed: str) -> _Away:
@@ -183,15 +212,22 @@ def _short_of_quorum(
     return short, everywhere, everywhere / begins if begins else 0.0
 
 
-def _finish(case: Case, tried: Trial, computing: float, deviation: float) -> tuple[float, float, float]:
-    left = max(0.0, case.spec.training.tokens - tried.begin_tokens)
-    # Learners receive the model before they begin; one behind a link that is too thin may never have it.
+def _begin(case: Case, tried: Trial) -> float:
+    """When the measured time of the trial begins in the job.
+
+    Learners receive the model before they begin; one behind a link that is too thin may never have it.
+    """
     loads = (use.learners * use.load_seconds for use in link_uses(case.situation) if not use.too_thin)
-    begin = tried.begin_seconds + max(loads, default=0.0)
+    starts = (case.world.pool(group.name).start_seconds for group in case.situation.groups)
+    return tried.begin_seconds + max(loads, default=0.0) + max(starts)
+
+
+def _finish(case: Case, tried: Trial, failing: _Failing) -> tuple[float, float, float]:
+    begin, left = _begin(case, tried), max(0.0, case.spec.training.tokens - tried.begin_tokens)
 
     def after(share: float) -> float:
         return begin + left / (tried.tokens_per_second * max(_LEAST_SHARE, share))
 
-    middle = after(computing)
-    spread = _DEVIATIONS * deviation / math.sqrt(middle)
-    return after(min(1.0, computing + spread)), middle, after(computing - spread)
+    middle = after(failing.computing)
+    spread = _DEVIATIONS * failing.deviation / math.sqrt(middle)
+    return after(min(1.0, failing.computing + spread)), middle, after(failing.computing - spread)

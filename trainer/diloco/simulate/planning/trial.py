@@ -52,8 +52,8 @@ class Trial:
     """Merged by then."""
     tokens_per_second: float
     """Merged."""
-    bytes_per_second: Mapping[str, float]
-    """By region, both ways together."""
+    bytes_per_merge: Mapping[str, tuple[float, float]]
+    """By region: up and down."""
     simulated_seconds: float
 
 
@@ -121,9 +121,10 @@ def trial(case: Case, most_learners: int = MOST_LEARNERS) -> Trial | None:
         begin_merges=begin.counts.merges,
         begin_tokens=began,
         tokens_per_second=(ended - began) / seconds,
-        bytes_per_second={
-            region: (now - sent.get(region, 0)) / seconds * _mean(times, small, region)
-            for region, now in _sent(simulation).items()
+        bytes_per_merge={
+            region: (part * (up - before[0]), part * (down - before[1]))
+            for region, (up, down) in _sent(simulation).items()
+            for before, part in [(sent.get(region, (0, 0)), _mean(times, small, region) / merges)]
         },
         simulated_seconds=end.virtual_seconds,
     )
@@ -178,6 +179,7 @@ def _after_merges(simulation: Simulation, more: int) -> Course:
     return replace(course, counts=replace(course.counts))
 
 
-def _sent(simulation: Simulation) -> dict[str, int]:
+def _sent(simulation: Simulation) -> dict[str, tuple[int, int]]:
+    """Bytes by region, up and down."""
     up, down = simulation.traffic.up, simulation.traffic.down
-    return {region: up.get(region, 0) + down.get(region, 0) for region in {*up, *down}}
+    return {region: (up.get(region, 0), down.get(region, 0)) for region in {*up, *down}}

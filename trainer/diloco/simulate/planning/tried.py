@@ -58,7 +58,7 @@ def tried(made: Plan) -> Tried:
     return Tried(
         fit=fit,
         forecast=forecast,
-        needs=needs(made, None if forecast is None else forecast.merges),
+        needs=needs(made, None) if forecast is None else needs(made, forecast.merges, forecast.bytes),
         remedies=remedies(case, fit),
         advice=advice(case),
         not_measured=not_measured(case),

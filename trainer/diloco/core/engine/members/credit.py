@@ -63,7 +63,8 @@ class Credit:
             per_step = min(per_step, self.most_tokens_per_step)
         if sent.steps <= 0 or sent.tokens <= 0 or per_step <= 0:
             return replace(sent, tokens=0)
-        sent = replace(sent, steps=max(sent.steps, round(sent.tokens / per_step)))
+        if (steps := round(sent.tokens / per_step)) > sent.steps:
+            sent = replace(sent, steps=steps)
         ahead = interval * sent.tokens / sent.steps
         most = max(0, int(self.tokens + ahead - self.merged_tokens[sent.fragment]))
         if sent.tokens <= most:

@@ -65,6 +65,8 @@ def _may_launch(state: EngineState, now: float) -> bool:
     current = state.rounds.get(state.roster.next_fragment)
     if current is not None and current.launched_at is not None:
         return False
+    if len(state.rounds) + len(state.returning) < state.overlap.allowed:  # and as many are in flight at most
+        return True
     limit_seconds = max(state.options.lease_seconds, SLOW_STEPS * state.quorum_step_seconds)
     if in_flight.in_flight(state, now, limit_seconds) < state.overlap.allowed:
         return True
