@@ -105,7 +105,8 @@ class JobNow:
         if self.job is None or self.spec.queue is None:
             return None
         seen, found = self.observed.kueue or KueueSeen(), workloads_of(self.observed.children)
-        return QueueNow(self.manifest, self.pools, self.set_names, seen, found, self.outdated)
+        serves = self.deployment is not None and replicas(self.deployment) > 0
+        return QueueNow(self.manifest, self.pools, self.set_names, seen, found, self.outdated, serves)
 
     @property
     def runs(self) -> bool:

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from diloco.cli.jobs.page import _route
+from diloco.cli.live.cluster_jobs import Jobs, SeenJob, SyncerUnseenError
 from diloco.cli.main import execute
+from diloco.local.report.html import SCRIPT
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
+from diloco.spec.status.job import JobStatus
 
 
 def test_the_address_of_a_runs_page_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,3 +25,41 @@ def test_a_run_without_a_syncer_is_told_where_its_report_is(tmp_path: Path, caps
     assert execute(["page", str(tmp_path)]) == EXIT_BAD_INPUT
     assert "a run that is over has its report in report.html" in capsys.readouterr().err
     assert execute(["page", "nowhere"]) == EXIT_BAD_INPUT
+
+
+class OneJob(Jobs):
+    """A job whose syncer answers with ``body``; empty: it is not there."""
+
+    def __init__(self, body: str) -> None:
+        self.phase, self.body = "Training", body
+
+    def one(self, namespace: str, name: str) -> SeenJob:
+        return SeenJob(namespace, name, JobStatus.model_construct(phase=self.phase))
+
+    def page(self, job: SeenJob) -> bytes:  # noqa: ARG002  # the base class's
+        if not self.body:
+            raise SyncerUnseenError("its syncer is not running", lasting=False)
+        return self.body.encode()
+
+
+OWN = f"<main>curves</main><script>{SCRIPT}</script>"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "refreshed"),
+    [(OWN, 200, False), ("<main></main><script>another</script>", 200, True), ("", 503, True)],
+)
+def test_a_page_without_a_script_that_may_run_is_asked_for_again(body: str, status: int, *, refreshed: bool) -> None:
+    answer = _route(OneJob(body), "ml", "small")()
+    assert (answer.status, "Refresh" in dict(answer.headers)) == (status, refreshed)
+
+
+def test_the_last_page_of_a_job_in_a_cluster_stays_and_says_that_it_is_over() -> None:
+    jobs = OneJob(OWN)
+    route = _route(jobs, "ml", "small")
+    assert route().body == OWN.encode()
+    jobs.phase, jobs.body = "Complete", ""
+    told = '<main data-over><p class="verdict">The job is over (Complete).</p>'
+    assert route().body.decode() == OWN.replace("<main>", told)
+    assert told in _route(jobs, "ml", "small")().body.decode()
+    assert "Refresh" not in dict(_route(jobs, "ml", "small")().headers)

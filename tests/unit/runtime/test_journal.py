@@ -80,3 +80,24 @@ def test_a_long_journal_keeps_one_older_part(tmp_path: Path) -> None:
     told = [int(entry.details["reason"]) for entry in read_journal(path)]
     assert told == list(range(105 - len(told), 105))
     assert len(told) > 10
+
+
+def test_what_follows_a_line_that_a_crash_has_cut_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.jsonl"
+    Journal(path).write("run")
+    path.write_text(path.read_text() + '{"event": "sta')
+    journal = Journal(path)
+    journal.write("exit")
+    journal.write("end")
+    assert events(path) == ["run", "exit", "end"]
+    Journal(path).check()
+    assert path.read_text().count("\n") == 4
+
+
+def test_of_signs_of_life_in_a_row_the_last_may_be_enough(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.jsonl"
+    journal = Journal(path)
+    for event in ("run", "alive", "alive", "exit", "alive", "alive", "alive"):
+        journal.write(event, number=path.stat().st_size if path.exists() else 0)
+    whole, sparse = read_journal(path), read_journal(path, sparse=True)
+    assert sparse == [whole[index] for index in (0, 2, 3, 6)]

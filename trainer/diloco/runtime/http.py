@@ -30,7 +30,7 @@ _MOST_CONNECTIONS = 64
 
 _KEPT_SECONDS = 1.0
 _KEPT_TIMES = 20
-"""A kept page is made again once it is this many times as old as it took to make: at most a twentieth of a core."""
+"""A kept page is made again once it is this many times as old as making it took CPU time: a twentieth of a core."""
 
 
 class HttpServerError(RuntimeError):
@@ -59,24 +59,37 @@ class Response:
 
 Route = Callable[[], Response]
 
+_FAULT = Response.text("internal error; see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR)
+
 
 class KeptPage:
-    """A route whose answer takes long to make: it is kept for a while, however many ask."""
+    """A route whose answer takes long to make: it is kept for a while, however many ask, and so is a failure."""
 
-    def __init__(self, make: Route, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds and never goes back."""
-        self._make, self._clock = make, clock
+    def __init__(
+        self,
+        make: Route,
+        clock: Callable[[], float] = time.monotonic,
+        spent: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """``clock`` returns seconds and never goes back; ``spent`` the calling thread's CPU time in seconds.
+
+        CPU time, so that a machine that is busy, or a slow answer that ``make`` waits for, does not keep the page.
+        """
+        self._make, self._clock, self._spent = make, clock, spent
         self._lock = threading.Lock()
         self._until, self._kept = -math.inf, Response(b"")
 
     def __call__(self) -> Response:
-        """The answer; others that ask while it is made wait for it. It may raise what making it raises."""
+        """The answer; others that ask while it is made wait for it."""
         with self._lock:
-            began = self._clock()
-            if began >= self._until:
-                self._kept = self._make()
-                now = self._clock()
-                self._until = now + max(_KEPT_SECONDS, _KEPT_TIMES * (now - began))
+            if self._clock() >= self._until:
+                began = self._spent()
+                try:
+                    self._kept = self._make()
+                except Exception:  # noqa: BLE001  # logged, and answered like any page that fails
+                    _log.exception("a page cannot be made")
+                    self._kept = _FAULT
+                self._until = self._clock() + max(_KEPT_SECONDS, _KEPT_TIMES * (self._spent() - began))
             return self._kept
 
 
@@ -199,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
                 response = route()
             except Exception:  # noqa: BLE001  # an error in one page is logged, and fails only this request
                 _log.exception("HTTP route %s failed", self.path)
-                response = Response.text("internal error; see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR)
+                response = _FAULT
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))

@@ -11,8 +11,9 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from diloco.runtime.json_text import parse_json
 LIMIT_BYTES = 256 << 20
 PART_BYTES = 64 << 20
 """When the file exceeds this, it becomes the older part, in place of the one before (ours)."""
+_ALIVE = b'{"event": "alive"'
+"""How a line of that event begins, as ``Journal`` writes it."""
 _WAITING_BYTES = 1 << 20
 """Most bytes of entries kept in memory while they cannot be written; later ones are dropped."""
 
@@ -54,6 +57,7 @@ class Journal:
         self._tell = tell
         self._part_bytes = part_bytes
         self._waiting = bytearray()
+        self._begun = False
         self._problem = ""
 
     def check(self) -> None:
@@ -99,6 +103,9 @@ class Journal:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, flags, 0o644)
         try:
+            if not self._begun:
+                self._waiting[:0] = self._missing_end(os.fstat(descriptor).st_size)
+                self._begun = True
             # On a full disk a part of a line may be written: the next write continues with the rest.
             while self._waiting:
                 with memoryview(self._waiting) as waiting:
@@ -110,33 +117,61 @@ class Journal:
         finally:
             os.close(descriptor)
 
+    def _missing_end(self, size: int) -> bytes:
+        """The end of the last line, if a crash has cut it: the next entry would be a part of it."""
+        if not size:
+            return b""
+        with self._path.open("rb") as file:
+            file.seek(size - 1)
+            return b"\n" if file.read(1) != b"\n" else b""
+
 
 def older_part(path: Path) -> Path:
     """Path of what a journal had before it was too long."""
     return path.with_suffix(f".older{path.suffix}")
 
 
-def read_journal(path: Path) -> list[Entry]:
+def read_journal(path: Path, *, sparse: bool = False) -> list[Entry]:
     """The entries of a journal, oldest first; none if there is no file. A truncated or invalid line is skipped.
+
+    ``sparse``: of ``alive`` entries in a row only the last; they are most of a long run's journal.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
     """
-    lines = _lines(older_part(path)) + _lines(path)
+    lines: Iterable[bytes] = chain(_lines(older_part(path)), _lines(path))
+    if sparse:
+        lines = _last_of_row(lines)
     return [entry for line in lines if (entry := _entry(line)) is not None]
 
 
-def _lines(path: Path) -> list[str]:
+def _last_of_row(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Without those ``alive`` entries that another one follows."""
+    alive = b""
+    for line in lines:
+        if line.startswith(_ALIVE):
+            alive = line
+            continue
+        yield alive
+        alive = b""
+        yield line
+    yield alive
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     try:
         with open_regular(path) as file:
-            return file.read(LIMIT_BYTES).decode(errors="replace").splitlines()
+            left = LIMIT_BYTES
+            while line := file.readline(left):
+                left -= len(line)
+                yield line
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return
 
 
-def _entry(line: str) -> Entry | None:
+def _entry(line: bytes) -> Entry | None:
     try:
-        value = parse_json(line)
+        value = parse_json(line.decode(errors="replace"))
         details = {key: value[key] for key in value if key not in ("event", "process", "time")}
         return Entry(str(value["event"]), str(value["process"]), float(value["time"]), details)
     except (ValueError, TypeError, KeyError, OverflowError):

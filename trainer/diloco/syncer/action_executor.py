@@ -31,17 +31,16 @@ from diloco.wire.messages import PushKey
 _log = logging.getLogger(__name__)
 
 _QUIET = (actions.AskFragment, actions.Merge, actions.Broadcast, actions.Discard, actions.Checkpoint)
-_OF_ROUNDS = (
+_QUIET_NOTES = (
     NoteKind.ROUND_OPENED,
     NoteKind.ROUND_WAITS,
     NoteKind.ROUND_ABANDONED,
     NoteKind.LEARNER_EXCLUDED,
     NoteKind.REPEATED,
     NoteKind.PACE_FOLLOWS,
+    NoteKind.MEMBER_LEFT_OUT,
 )
-"""Decisions of every round: on the tape, and not in the journal."""
-_QUIET_NOTES = (*_OF_ROUNDS, NoteKind.MEMBER_LEFT_OUT)
-"""These, and those logged elsewhere: in the log only at DEBUG."""
+"""Decisions of every round, and those logged elsewhere: in the log only at DEBUG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +114,7 @@ class ActionExecutor:
         """Do what the engine ordered, or start it."""
         self._metrics.observe(action, now)
         self._curves.observe(action, now)
-        if not (isinstance(action, actions.Note) and action.kind in _OF_ROUNDS):
-            self._decisions.observe(action)
+        self._decisions.observe(action)
         _log_decision(action)
         match action:
             case actions.Admit():

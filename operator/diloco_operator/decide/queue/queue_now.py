@@ -33,6 +33,8 @@ class QueueNow:
     """Those that there are, by name."""
     outdated: frozenset[str] = frozenset()
     """Names of those whose quota is for other pods than those that would start."""
+    serves: bool = False
+    """Whether the syncer's Deployment has a pod."""
 
     @property
     def first_name(self) -> str:
@@ -46,8 +48,12 @@ class QueueNow:
 
     @property
     def runs(self) -> bool:
-        """Whether the syncer may run, and so the job."""
-        return self.first is not None and self.first.admitted and not self.outdated
+        """Whether the syncer may run, and so the job.
+
+        Without a Workload what runs, runs on: it is made anew, and where Kueue was removed with all Workloads, it
+        cannot be.
+        """
+        return not self.outdated and (self.serves if self.first is None else self.first.admitted)
 
     @property
     def message(self) -> str:
@@ -82,12 +88,15 @@ class QueueNow:
         return self.workloads.get(self.own_name(pool, index))
 
     def queued(self, pool: PoolKey) -> frozenset[int]:
-        """Indices of the learners of a pool that may not run."""
+        """Indices of the learners of a pool that may not run; without a Workload those that run, run on.
+
+        Until then the others have a gate, which stays while it is not known where they are to be.
+        """
         indices = self.pools[pool].indices
         if not self.runs:
             return frozenset(indices)
         further = (index for index in indices if index not in self.in_first.get(pool, ()))
-        return frozenset(index for index in further if (one := self.own(pool, index)) is None or not one.admitted)
+        return frozenset(index for index in further if (one := self.own(pool, index)) is not None and not one.admitted)
 
     def why(self, pool: PoolKey) -> str:
         """How many learners of a pool may not run, and why the first of them may not; empty: all may."""
@@ -96,8 +105,7 @@ class QueueNow:
             return ""
         index = min(queued)
         own = self.own(pool, index)
-        why = "its Workload is being created" if own is None else own.message
-        text = f"{pool}/{index}: {why}" if self.runs else self.message
+        text = f"{pool}/{index}: {own.message}" if self.runs and own is not None else self.message
         return f"{len(queued)} of {self.pools[pool].size} learners of {pool} wait for quota: {text}"
 
     def placing(self, pool: PoolKey, index: int) -> Placing | None:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,30 @@ def test_beside_a_supervisors_journal_the_syncers_adds_sessions(directory: Path)
     assert seen.learners[0].processes == 2
     assert [one.text for one in seen.incidents] == ["killed with SIGKILL (injected)"]
     assert [fault.victims for fault in seen.faults] == [(LEARNER,)]
+
+
+def test_of_a_learner_whose_entries_are_too_old_to_be_kept_the_rest_is_shown(directory: Path) -> None:
+    write(
+        directory,
+        [row(50, 10)],
+        Entry("admit", LEARNER, START + 60, {}),
+        note(LEARNER, 70, "LearnerTrains"),
+        note(LEARNER, 80, "LearnerLeft", "its connection broke"),
+    )
+    absent = changed(learner_status(2), state="Absent")
+    assert lives(history(directory, learners=(*LEARNERS, absent)), 1) == []
+    (directory / "journal.older.jsonl").write_text("")
+    seen = history(directory, learners=(*LEARNERS, absent))
+    assert lives(seen, 0) == [(Life.STARTING, 10.0, 20.0), (Life.TRAINING, 20.0, 30.0), (Life.AWAY, 30.0, 50.0)]
+    assert lives(seen, 1) == [(Life.TRAINING, 10.0, 50.0)]
+    assert lives(seen, 2) == []
+
+
+@pytest.mark.parametrize("loss", [1e16, -1e17, 1e99, 1e308, 5e-324, math.inf, math.nan])
+def test_any_loss_leaves_a_page(directory: Path, loss: float) -> None:
+    curve = LearnerCurve(steps=1, tokens_per_second=2.0, loss=loss, gradient_norm=1.0, learning_rate=0.1)
+    write(directory, [row(50, 10, learners={LEARNER: curve}), row(60, 20, learners={LEARNER: curve})])
+    assert "Training after" in page(directory)
 
 
 def test_figures_are_the_statuss_and_curves_the_files(directory: Path) -> None:

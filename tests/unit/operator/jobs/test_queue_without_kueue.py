@@ -1,6 +1,10 @@
 """Jobs with a queue while there is no Kueue: what runs, runs on, and a job can still end and be stopped."""
 
-from tests.unit.operator.jobs.test_queue import training
+import pytest
+
+from diloco_operator.api_server.errors import ApiError, Call, of_status
+from testbed.virtual_cluster.world_pods import Object
+from tests.unit.operator.jobs.test_queue import ALL, FIRST, MIDDLE, training
 
 MISSING = "spec.queue: the cluster has no Kueue"
 
@@ -50,3 +54,23 @@ def test_a_job_is_suspended_meanwhile_and_starts_only_once_kueue_is_back() -> No
     scene.w.missing_kueue = ""
     scene.run(120)
     assert len(scene.learners()) == 4
+
+
+@pytest.mark.parametrize("deleted", [ALL, {FIRST}, {MIDDLE}])
+@pytest.mark.parametrize("seconds", [5, 60])
+def test_nothing_stops_when_workloads_go_with_kueues_definitions(deleted: set[str], seconds: int) -> None:
+    scene = training()
+    before = scene.uids()
+
+    def failing(verb: str, kind: str, name: str, body: Object) -> ApiError | None:
+        del body
+        writes = kind == "Workload" and verb in ("create", "apply", "patch")
+        return of_status(Call(verb, kind, "", name), 405, {}) if writes else None
+
+    scene.w.api.failing = failing
+    for name in sorted(deleted):
+        scene.w.home.delete("Workload", name)
+    scene.w.run(seconds)
+    scene.w.missing_kueue = MISSING
+    scene.w.run(120)
+    assert (scene.uids(), len(scene.learners())) == (before, 4)

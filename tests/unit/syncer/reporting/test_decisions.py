@@ -1,4 +1,5 @@
 from diloco.core.engine.actions import Admit, Fence, Finish, Merge, Note, NoteKind, Refusal
+from diloco.local.report import timeline
 from diloco.syncer.reporting.decisions import Decisions
 
 
@@ -20,6 +21,14 @@ def test_decisions_about_learners_are_kept_until_they_are_taken() -> None:
         ("finish", "syncer", {"reason": "merged"}),
     ]
     assert decisions.take() == []
+
+
+def test_a_note_is_kept_if_the_page_shows_it() -> None:
+    decisions = Decisions()
+    for kind in NoteKind:
+        decisions.observe(Note(kind, "a reason", "a"))
+    shown = {str(kind) for kind in (*timeline._NOTED, *timeline._TURNS_OF_NOTES)}
+    assert {one.details["kind"] for one in decisions.take()} == shown
 
 
 def test_of_a_learner_that_merges_leave_out_the_first_is_kept() -> None:

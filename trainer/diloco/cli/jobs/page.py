@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -12,9 +12,13 @@ from diloco.cli.live.cluster_access import ClusterError, connect
 from diloco.cli.live.cluster_jobs import Jobs
 from diloco.cli.live.local_runs import page_address
 from diloco.cli.live.target import ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, TargetError, target
-from diloco.local.report.html import HEADERS
+from diloco.local.report.html import HEADERS, SCRIPT
 from diloco.local.run_plan import LOOPBACK
 from diloco.runtime.http import HttpServer, KeptPage, Response, Route
+
+_AGAIN: Final = (("Refresh", "5"),)
+"""The browser asks again, after this many seconds."""
+_OVER: Final = b"<main data-over>"
 
 
 def page(
@@ -66,10 +70,24 @@ def _program(context: typer.Context) -> str:
 
 
 def _route(jobs: Jobs, namespace: str, name: str) -> Route:
+    latest = b"<!DOCTYPE html><meta charset=utf-8><main></main>"
+
     def answer() -> Response:
+        nonlocal latest
         try:
-            return Response(jobs.page(jobs.one(namespace, name)), "text/html; charset=utf-8", headers=HEADERS)
+            job = jobs.one(namespace, name)
+            if job.over:  # its syncer is gone: the report as it was seen last
+                told = f'<p class="verdict">The job is over ({job.status.phase}).</p>'
+                return _html(latest.replace(b"<main>", _OVER + told.encode()))
+            latest = jobs.page(job)
         except ClusterError as error:
-            return Response.text(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+            return Response(f"{error}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE, headers=_AGAIN)
+        return _html(latest)
 
     return answer
+
+
+def _html(body: bytes) -> Response:
+    """A page. The policy blocks the script of a syncer of another version; then the browser asks again by itself."""
+    own = SCRIPT.encode() in body or _OVER in body
+    return Response(body, "text/html; charset=utf-8", headers=HEADERS if own else (*HEADERS, *_AGAIN))

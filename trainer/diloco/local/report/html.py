@@ -79,8 +79,10 @@ _PAGES.filters |= {
 }
 
 
-_SCRIPT = Markup(files("diloco.local").joinpath("templates/live.js").read_text("utf-8"))  # noqa: S704  # our own
-_SCRIPT_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+_SOURCE = files("diloco.local").joinpath("templates/live.js")
+SCRIPT: Final = Markup(_SOURCE.read_text("utf-8"))  # noqa: S704  # our own
+"""With which an open page updates itself."""
+_SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; script-src 'sha256-{_SCRIPT_HASH}'; style-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -101,7 +103,7 @@ def render_report(history: RunHistory, sample: str, live: str = "") -> str:
         history=history,
         live=live,
         flagged=flagged,
-        script=_SCRIPT,
+        script=SCRIPT,
         incidents=list(enumerate(history.incidents, 1))[-_MOST_INCIDENTS if live else 0 :],
         verdict=_verdict(history),
         survived=survived_text(history),

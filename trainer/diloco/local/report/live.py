@@ -30,9 +30,9 @@ from diloco.local.targets import SYNCER
 from diloco.local.time_classes import shares_of
 from diloco.local.view.units import count_text, duration_text
 from diloco.runtime.http import Response
-from diloco.runtime.journal import Entry, read_journal
+from diloco.runtime.journal import Entry, older_part, read_journal
 from diloco.spec.status.curves import FILE, CurveRow, MergeCurve
-from diloco.spec.status.engine import EvaluationStatus, RecoveryStatus
+from diloco.spec.status.engine import EvaluationStatus, LearnerState, RecoveryStatus
 from diloco.spec.status.syncer import RegionBytes, SyncerStatus
 from diloco.syncer.reporting.decisions import JOURNAL
 from diloco.syncer.tracking.curve_reader import CurveError, CurveReader
@@ -91,18 +91,29 @@ class LivePage:
         except CurveError as error:
             notes.append(str(error))
         try:
-            journal = self._entries()
+            journal = self._entries(status)
         except OSError as error:
             journal = []
             notes.append(f"what became of learners is not known: {error}")
         return _history(status, _Seen.of(self._points, journal, self._clock()), notes)
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self, status: SyncerStatus) -> list[Entry]:
         """Both journals, by time."""
         own = read_journal(self._journal)
-        above = read_journal(self._supervisors) if self._supervisors else []
+        if own and older_part(self._journal).is_file():
+            own = [*_from_before(own, status), *own]
+        above = read_journal(self._supervisors, sparse=True) if self._supervisors else []
         entries = [*above, *own] if above else list(_alone(own, [point.unix_seconds for point in self._points]))
         return sorted(entries, key=lambda entry: entry.time)
+
+
+def _from_before(own: Sequence[Entry], status: SyncerStatus) -> Iterator[Entry]:
+    """Entries, at the time of the first of ``own``, for learners that train and whose own are too old to be kept."""
+    known = {entry.process for entry in own if entry.event == "admit"}
+    for learner in status.learners:
+        if learner.state == LearnerState.TRAINING and learner.id not in known:
+            yield Entry("admit", learner.id, own[0].time)
+            yield Entry("note", learner.id, own[0].time, {"kind": NoteKind.LEARNER_TRAINS})
 
 
 def _alone(own: Sequence[Entry], seen: Sequence[float]) -> Iterator[Entry]:

@@ -15,6 +15,9 @@ _WIDTH, _HEIGHT = 640.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 26.0, 10.0, 40.0
 _MOST_POINTS = 400
 _LETTER = 6.2
+_MOST = 1e100
+"""Values of at least this size are not drawn, as those that are not finite: their differences would overflow."""
+_LEAST_RANGE = 1e-100
 _FLAG_HEIGHT = 18.0
 
 
@@ -86,7 +89,7 @@ class Whole:
 
 def line_chart(series: Sequence[Series], x: Axis, y: Axis) -> Markup:
     """A chart of the series; empty if there are no points."""
-    points = [point for one in series for point in one.points if all(map(math.isfinite, point))]
+    points = [point for one in series for point in _drawn(one)]
     if not points:
         return Markup()
     xs, ys = _Scale.over([p[0] for p in points], x), _Scale.over([p[1] for p in points], y)
@@ -177,8 +180,9 @@ class _Scale:
     def over(cls, values: Sequence[float], axis: Axis) -> "_Scale":
         low, high = min(values), max(values) if axis.to is None else axis.to
         low = min(0.0, low) if axis.from_zero else low
-        if high <= low:
-            low, high = (low - 0.5, high + 0.5) if not axis.from_zero else (low, low + 1.0)
+        if high - low < _LEAST_RANGE:
+            pad = max(0.5, abs(low) / 1000)  # above the rounding error of a large value
+            low, high = (low, low + 2 * pad) if axis.from_zero else (low - pad, low + pad)
         ticks = _ticks(low, high, axis.unit)
         return cls(min(low, ticks[0]), high, ticks) if axis.from_zero else cls(low, high, ticks)
 
@@ -247,8 +251,12 @@ def _grid(area: _Area, x: Axis, y: Axis) -> list[Markup]:
     return parts
 
 
+def _drawn(one: Series) -> list[tuple[float, float]]:
+    return [point for point in one.points if all(abs(value) < _MOST for value in point)]
+
+
 def _series(one: Series, area: _Area, x: Axis, y: Axis) -> list[Markup]:
-    points = [point for point in one.points if all(map(math.isfinite, point))]
+    points = _drawn(one)
     color = f"c{one.color % 8}{' faint' if one.faint else ''}"
     parts = []
     if one.line and len(points) > 1:

@@ -10,7 +10,7 @@ async function again() {
     const fresh = page.querySelector("main"), shown = document.querySelector("main");
     if (!answer.ok || !fresh) throw new Error(text.slice(0, 300));
     away.hidden = true;
-    if (getSelection().isCollapsed) {
+    if (getSelection().isCollapsed || "over" in fresh.dataset) {
       document.title = page.title;
       const places = [...shown.querySelectorAll(".scroll")].map(one => one.scrollLeft);
       shown.replaceWith(fresh);

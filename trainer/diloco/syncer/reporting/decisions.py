@@ -16,6 +16,12 @@ JOURNAL: Final = "journal.jsonl"
 PART_BYTES: Final = 4 << 20
 """Of the journal (ours): about 25,000 decisions. There are two parts at most."""
 _SYNCER: Final = "syncer"
+_SHOWN: Final = (
+    *(NoteKind.LEARNER_TRAINS, NoteKind.LEARNER_WAITS, NoteKind.LEARNER_LEFT),
+    *(NoteKind.MEMBER_LEFT_OUT, NoteKind.LEARNER_QUARANTINED, NoteKind.LEARNER_NOT_COUNTED, NoteKind.LEARNER_COUNTED),
+    *(NoteKind.EVALUATION_DOUBTED, NoteKind.EVALUATION_CONFIRMED, NoteKind.QUORUM_FOLLOWS),
+)
+"""The notes that the page shows. With others the journal would sooner lose what it has of learners."""
 
 
 class Decisions:
@@ -38,7 +44,7 @@ class Decisions:
                 self._keep("admit", action.learner, reason=action.reason)
             case Fence():
                 self._keep("fence", action.learner, kind=action.refusal, reason=action.reason)
-            case Note():
+            case Note() if action.kind in _SHOWN:
                 if action.kind is NoteKind.MEMBER_LEFT_OUT:
                     if action.learner in self._left_out:
                         return

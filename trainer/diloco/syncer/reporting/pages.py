@@ -85,7 +85,7 @@ def page_for_people(
     status: Callable[[], SyncerStatus], make: Callable[[SyncerStatus], Response] | None
 ) -> dict[str, Route]:
     """The report while it grows, by its path; ``make`` draws it. None: there is none."""
-    return {} if make is None else {"/page": _guarded(KeptPage(lambda: make(status())))}
+    return {} if make is None else {"/page": KeptPage(_guarded(lambda: make(status())))}
 
 
 def _guarded(page: Route) -> Route:
