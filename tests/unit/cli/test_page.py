@@ -70,7 +70,7 @@ def test_a_page_without_a_script_that_may_run_is_asked_for_again(body: str, stat
     assert (answer.status, "Refresh" in dict(answer.headers)) == (status, refreshed)
 
 
-def test_the_last_page_of_a_job_in_a_cluster_stays_and_says_that_it_is_over() -> None:
+def test_the_last_page_of_a_job_in_a_cluster_stays_and_says_so() -> None:
     jobs = OneJob(OWN)
     route = _route(jobs, "ml", "small")
     assert route().body == OWN.encode()

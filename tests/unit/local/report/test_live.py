@@ -129,7 +129,7 @@ def test_beside_a_supervisors_journal_the_syncers_adds_sessions(directory: Path)
     assert [fault.victims for fault in seen.faults] == [(LEARNER,)]
 
 
-def test_of_a_learner_whose_entries_are_too_old_to_be_kept_the_rest_is_shown(directory: Path) -> None:
+def test_a_learner_without_kept_entries_is_shown_all_the_same(directory: Path) -> None:
     write(
         directory,
         [row(50, 10)],
