@@ -215,7 +215,7 @@ class SyncerSpec(SpecModel):
 
     checkpoint_every_seconds: int = Field(default=1, ge=1, le=86_400)
     """Seconds between checkpoints, each of what was merged since the one before: the most that a crash of the syncer
-    loses, beside the time that one takes."""
+    loses, beside twice the time that one takes."""
     max_checkpoints: int = Field(default=2, ge=1, le=100)
     """Checkpoints kept on the volume that share no file with each other, beside the newest one."""
     storage: Storage = Storage()

@@ -270,7 +270,8 @@ class Syncer:
     def _request_checkpoint(self, now: float) -> None:
         if now < self._checkpoint_due or self._checkpointer.busy:
             return
-        self._checkpoint_due = now + self._options.job.spec.syncer.checkpoint_every_seconds
+        every = self._options.job.spec.syncer.checkpoint_every_seconds
+        self._checkpoint_due = now + max(every, self._checkpointer.pause_seconds)
         if self._engine_loop.events != self._events_at_checkpoint:
             self._engine_loop.post(SnapshotAsked("a checkpoint is due"))
 

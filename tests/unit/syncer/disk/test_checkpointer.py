@@ -315,3 +315,20 @@ async def test_the_last_one_is_written_though_the_one_before_is_gone(disk: Disk)
         shutil.rmtree(disk.folder / "000001")
         assert await checkpointer.last()
     assert len(disk.names) == 1
+
+
+async def test_a_full_disk_is_left_alone_for_longer_each_time(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    async with disk.checkpointer() as checkpointer:
+        assert checkpointer.pause_seconds == 0
+        with monkeypatch.context() as on_a_full_disk:
+            on_a_full_disk.setattr("diloco.syncer.disk.checkpointer.write_checkpoint", full)
+            pauses = []
+            for _ in range(6):
+                await write(checkpointer)
+                pauses.append(checkpointer.pause_seconds)
+        assert pauses == [2, 4, 8, 16, 30, 30]
+        await write(checkpointer)
+        assert (checkpointer.pause_seconds, checkpointer.status.problem) == (0, "")

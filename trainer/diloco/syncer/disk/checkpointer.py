@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 _TELL_SECONDS: Final = 30.0
 """Time between two lines in the log about checkpoints that were written."""
 _WRITTEN: Final = "checkpoint %s written in %.2f s: %s"
+_LONGEST_PAUSE_SECONDS: Final = 30.0
 LEAST_SECONDS: Final = 120.0
 """Longest wait for the last checkpoint, when the process or the job ends, if it is small."""
 
@@ -65,9 +66,9 @@ class Checkpointer:
         self._held = frozenset[str]()
         self._executor = executor
         # Of the one that this process begins with: it is at least as old as this.
-        self._written_at = clock()
+        self._captured_at = clock()
         self._told_at = -_TELL_SECONDS
-        self._failures = 0
+        self._failures = self._in_a_row = 0
         self._problem = ""
         self._size_bytes = newest_bytes(directory)
         self._wanted = ""
@@ -90,9 +91,14 @@ class Checkpointer:
         return longest_write_seconds(self._size_bytes, LEAST_SECONDS)
 
     @property
+    def pause_seconds(self) -> float:
+        """How long to leave a disk alone on which the last ones failed: it may be full, and others write there."""
+        return min(2.0**self._in_a_row, _LONGEST_PAUSE_SECONDS) if self._in_a_row else 0.0
+
+    @property
     def status(self) -> CheckpointStatus:
-        """For ``/status``."""
-        age = self._clock() - self._written_at if self.newest else None
+        """For ``/status``. The age is that of the state: since it was captured."""
+        age = self._clock() - self._captured_at if self.newest else None
         return CheckpointStatus(newest=self.newest, age_seconds=age, failures=self._failures, problem=self._problem)
 
     def request(self, reason: str) -> None:
@@ -142,8 +148,10 @@ class Checkpointer:
             self._writing = asyncio.get_running_loop().create_task(self._write_in_thread(content))
 
     async def _write_in_thread(self, content: CheckpointContent) -> None:
+        captured_at = self._clock()
         try:
-            self._finished(await asyncio.get_running_loop().run_in_executor(self._executor, self._write, content))
+            saved = await asyncio.get_running_loop().run_in_executor(self._executor, self._write, content)
+            self._finished(saved, captured_at)
         except OSError as error:
             self._failed(error.strerror or str(error), error)
             self._again(content, error)
@@ -170,6 +178,7 @@ class Checkpointer:
 
     def _failed(self, problem: str, error: Exception) -> None:
         self._failures += 1
+        self._in_a_row += 1
         self._problem = problem
         if self._stopping:
             _log.error("no last checkpoint: %s; a restart continues from checkpoint %s", error, self.newest)
@@ -201,7 +210,7 @@ class Checkpointer:
         except OSError as error:
             _log.warning("old checkpoints could not be deleted: %s", error)
 
-    def _finished(self, saved: SavedCheckpoint) -> None:
+    def _finished(self, saved: SavedCheckpoint, captured_at: float) -> None:
         self.begin_with(saved)
-        self._problem = ""
-        self._written_at = self._clock()
+        self._problem, self._in_a_row = "", 0
+        self._captured_at = captured_at
