@@ -175,7 +175,7 @@ mutants: $(STAMP) ## Change one line at a time and see that a test fails; hours 
 
 benchmarks: $(STAMP) ## Every benchmark, one JSON file each in build/benchmarks/, and what got worse; hours
 	@mkdir -p build/benchmarks
-	for name in wire link merge poison engine stall step overhead units capacity links links_real operator_scale recovery hetero quality cost published; do \
+	for name in wire link merge poison engine stall step overhead units capacity links links_real planned operator_scale recovery hetero quality cost published; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/benchmarks/$$name.json || exit 1; \
 	done
 	PYTHONPATH=benchmarks $(BIN)/python -m support.compare build/benchmarks benchmarks/results

@@ -100,8 +100,8 @@ def _known_to(node: str, url: str) -> Iterator[None]:
 
 def _forget_pushed() -> None:
     """The engine keeps no image that was built under the registry's name."""
-    named = ("--filter", f"reference={NAME}/*", "--format", "{{.Repository}}:{{.Tag}}")
-    if pushed := run("docker", "image", "ls", *named).split():
+    filters = (f"--filter=reference={NAME}/{path}" for path in ("*", "*/*"))
+    if pushed := run("docker", "image", "ls", *filters, "--format", "{{.Repository}}:{{.Tag}}").split():
         run("docker", "image", "rm", *pushed)
 
 

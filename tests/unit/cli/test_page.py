@@ -1,5 +1,6 @@
 """Where the report of a run on this machine is served."""
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from diloco.cli.jobs.page import _route
 from diloco.cli.live.cluster_jobs import Jobs, SeenJob, SyncerUnseenError
 from diloco.cli.main import execute
+from diloco.local.directory import RunDirectory
 from diloco.local.report.html import SCRIPT
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
 from diloco.spec.status.job import JobStatus
@@ -25,6 +27,20 @@ def test_a_run_without_a_syncer_is_told_where_its_report_is(tmp_path: Path, caps
     assert execute(["page", str(tmp_path)]) == EXIT_BAD_INPUT
     assert "a run that is over has its report in report.html" in capsys.readouterr().err
     assert execute(["page", "nowhere"]) == EXIT_BAD_INPUT
+
+
+def test_the_address_that_a_killed_run_has_left_is_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.syncer.mkdir()
+    (run.syncer / "endpoint.json").write_text(json.dumps({"http": "127.0.0.1:8080"}))
+    with run.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert execute(["page", str(tmp_path)]) == EXIT_OK
+    capsys.readouterr()
+    assert execute(["page", str(tmp_path)]) == EXIT_BAD_INPUT
+    assert "no syncer serves here" in capsys.readouterr().err
 
 
 class OneJob(Jobs):
@@ -54,7 +70,7 @@ def test_a_page_without_a_script_that_may_run_is_asked_for_again(body: str, stat
     assert (answer.status, "Refresh" in dict(answer.headers)) == (status, refreshed)
 
 
-def test_the_last_page_of_a_job_in_a_cluster_stays_and_says_that_it_is_over() -> None:
+def test_the_last_page_of_a_job_in_a_cluster_stays_and_says_so() -> None:
     jobs = OneJob(OWN)
     route = _route(jobs, "ml", "small")
     assert route().body == OWN.encode()

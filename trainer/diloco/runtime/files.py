@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from diloco.runtime.json_text import JsonError, parse_json
 
 _READ_BYTES = 1 << 20
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 """Errors of ``link`` on a file system that has no hard links, or no more of one file."""
 
 
@@ -102,7 +102,7 @@ def write_json_atomically(path: Path, value: object) -> None:
     write_atomically(path, json.dumps(value, indent=2) + "\n")
 
 
-def share_file(source: Path, target: Path) -> None:
+def share_file(source: Path, target: Path) -> bool:
     """Give a file that is never written to again a second name; a copy where the file system has no hard links.
 
     Raises:
@@ -115,6 +115,8 @@ def share_file(source: Path, target: Path) -> None:
             raise
         shutil.copyfile(source, target)
         fsync(target)
+        return False
+    return True
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import fsspec  # type: ignore[import-untyped]
 
-from diloco.runtime.files import fsync, open_regular, share_file, write_atomically
+from diloco.runtime.files import fsync, open_regular, write_atomically
 
 _BLOCK_BYTES: Final = 8 << 20
 _REQUEST_SECONDS: Final = 300
@@ -42,7 +42,7 @@ class ObjectStore:
         self._files = file_system
         self._root = root.rstrip("/")
         protocol = file_system.protocol
-        self._local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+        self.is_folder = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
     def names(self, folder: str = "") -> list[str]:
         """Names of the files and folders directly in the folder, sorted; none if it does not exist.
@@ -82,7 +82,7 @@ class ObjectStore:
             StoreError: it could not be written.
         """
         try:
-            if self._local:
+            if self.is_folder:
                 path = Path(self._path(name))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, content)
@@ -104,7 +104,7 @@ class ObjectStore:
         digest, size, target = hashlib.sha256(), 0, self._path(name)
         with open_regular(path) as source:
             try:
-                if self._local:
+                if self.is_folder:
                     Path(target).parent.mkdir(parents=True, exist_ok=True)
                 with self._files.open(target, "wb", block_size=_BLOCK_BYTES) as file:
                     while block := source.read(_BLOCK_BYTES):
@@ -113,7 +113,7 @@ class ObjectStore:
                         size += len(block)
                         if not go_on(len(block)):
                             raise StoppedError  # noqa: TRY301  # passed on below
-                if self._local:
+                if self.is_folder:
                     fsync(Path(target), Path(target).parent)
             except StoppedError:
                 raise
@@ -131,14 +131,7 @@ class ObjectStore:
             StoreError: it could not be copied.
         """
         try:
-            if self._local:
-                path = Path(self._path(target))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)
-                share_file(Path(self._path(source)), path)
-                fsync(path.parent)
-            else:
-                self._files.cp_file(self._path(source), self._path(target))
+            self._files.cp_file(self._path(source), self._path(target))
         except Exception as error:
             raise self._error(f"{source} cannot be copied", error) from error
 

@@ -172,8 +172,8 @@ class Storage(SpecModel):
     """The syncer's volume."""
 
     size: Size = "10Gi"
-    """Size of the PersistentVolumeClaim. Checkpoints need 24 bytes a parameter, 36 with sync.downlink BF16,
-    Int8 or TopK; with ``syncer.backup`` 32 and 48."""
+    """Size of the PersistentVolumeClaim. Checkpoints need 32 bytes a parameter, 48 with sync.downlink BF16,
+    Int8 or TopK; with ``syncer.backup`` 40 and 60."""
     class_name: ClassName | None = None
     """StorageClass. Default: the cluster's."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod"] = "ReadWriteOnce"

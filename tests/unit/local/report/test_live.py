@@ -129,7 +129,7 @@ def test_beside_a_supervisors_journal_the_syncers_adds_sessions(directory: Path)
     assert [fault.victims for fault in seen.faults] == [(LEARNER,)]
 
 
-def test_of_a_learner_whose_entries_are_too_old_to_be_kept_the_rest_is_shown(directory: Path) -> None:
+def test_a_learner_without_kept_entries_is_shown_all_the_same(directory: Path) -> None:
     write(
         directory,
         [row(50, 10)],
@@ -184,6 +184,7 @@ def test_whatever_comes_from_elsewhere_is_text(directory: Path) -> None:
         directory,
         learners=(hostile,),
         job=attack,
+        phase="Waiting",
         phase_reason=attack,
         computing=attack,
         tape_problem=attack,
@@ -209,7 +210,7 @@ def test_the_page_says_when_to_stop_asking(directory: Path) -> None:
 
 
 def test_without_files_and_with_damaged_ones_there_is_a_page(directory: Path) -> None:
-    assert "Training after 0s" in page(directory)
+    assert "Training after 0s: 2 of 2 learners train." in page(directory)
     (directory / "journal.jsonl").write_text('{"event": "admit"}\n[]\nno')
     (directory / "curves.jsonl").write_text('{"epoch": 1}\n')
     assert "Training after" in page(directory)

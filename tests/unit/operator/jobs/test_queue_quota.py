@@ -158,7 +158,7 @@ def test_a_workload_deleted_by_hand_is_made_anew_and_its_learners_return(workloa
     assert {name for name, uid in scene.uids().items() if before[name] != uid} == back
 
 
-def test_a_learner_that_is_taken_back_in_takes_its_place_in_the_first_workload() -> None:
+def test_a_learner_taken_back_in_takes_its_place_in_the_first_workload() -> None:
     scene = training(sync={"quorum": 2})
     assert scene.q.workloads.keys() == {FIRST, MIDDLE, LAST}
     scene.w.change_pool(region=1, excludedIndices=[0])

@@ -72,10 +72,8 @@ def in_memory(root: str) -> ObjectStore:
     return ObjectStore("memory://kept", fsspec.filesystem("memory", skip_instance_cache=True), f"/{root}")
 
 
-@pytest.mark.parametrize("bucket", [False, True])
-def test_of_an_unchanged_fragment_nothing_is_sent_again(trained: Trained, tmp_path: Path, *, bucket: bool) -> None:
-    if bucket:
-        trained.store = in_memory(tmp_path.name)
+def test_a_bucket_copies_unchanged_fragments_itself(trained: Trained, tmp_path: Path) -> None:
+    trained.store = in_memory(tmp_path.name)
     earlier = trained.backed_up(1.0).name
     changed, moved = len(trained.beginning.layout.fragments) - 1, Moved()
     name = trained.checkpoint(2.0, first=changed)
@@ -91,7 +89,19 @@ def test_of_an_unchanged_fragment_nothing_is_sent_again(trained: Trained, tmp_pa
     assert [float(one.parameters[0]) for one in back.fragments] == [1.0] * changed + [2.0]
 
 
-def test_what_the_store_cannot_copy_is_sent(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_folder_damage_of_one_backup_is_in_no_other(trained: Trained, tmp_path: Path) -> None:
+    trained.backed_up(1.0)
+    trained.upload(trained.checkpoint(2.0, first=1))
+    flip(tmp_path / "kept" / trained.kept[-1] / "00000.safetensors")
+    name = trained.checkpoint(3.0, first=1)
+    cut(trained.checkpoints / name / "00000.safetensors")
+    with pytest.raises(BackupError, match="its digest does not match"):
+        trained.upload(name)
+    assert value_of(restored(trained, tmp_path)) == 1.0
+
+
+def test_what_the_store_cannot_copy_is_sent(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained.store = in_memory(tmp_path.name)
     trained.backed_up(1.0)
 
     def refused(*_: object) -> None:
@@ -103,7 +113,8 @@ def test_what_the_store_cannot_copy_is_sent(trained: Trained, monkeypatch: pytes
     assert sum(moved) == made.size_bytes
 
 
-def test_a_stop_between_two_copies_ends_the_upload(trained: Trained) -> None:
+def test_a_stop_between_two_copies_ends_the_upload(trained: Trained, tmp_path: Path) -> None:
+    trained.store = in_memory(tmp_path.name)
     trained.backed_up(1.0)
     name, copied = trained.checkpoint(1.0), 0
 

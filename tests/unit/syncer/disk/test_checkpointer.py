@@ -1,6 +1,7 @@
 """When checkpoints are written, which are not, and which are kept: in virtual time, on a real disk."""
 
 import asyncio
+import errno
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,7 @@ from diloco.syncer.disk.checkpoint_names import checkpoint_names
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
+from tests.support.damage import flip
 from tests.support.machine_limits import block, unblock
 
 pytestmark = pytest.mark.virtual_time
@@ -273,3 +275,43 @@ async def test_old_ones_that_cannot_be_deleted_are_no_failure(disk: Disk, caplog
             await write(checkpointer)
             assert (checkpointer.status.newest, checkpointer.status.failures) == ("000003", 0)
     assert "old checkpoints could not be deleted" in caplog.text
+
+
+@pytest.mark.parametrize("error", [errno.EXDEV, errno.ENOTSUP, errno.EPERM])
+async def test_where_files_cannot_be_shared_they_are_copied(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(error, "no")
+
+    monkeypatch.setattr("os.link", refused)
+    async with disk.checkpointer() as checkpointer:
+        await write(checkpointer)
+        disk.trains = False
+        await write(checkpointer, 2)
+        assert (checkpointer.status.failures, checkpointer.status.newest) == (0, "000003")
+        flip(disk.folder / "000003" / "00000.safetensors")
+        await write(checkpointer)
+        assert (checkpointer.status.failures, checkpointer.status.newest) == (1, "000004")
+    assert disk.reason("000004") == "a test"
+
+
+async def test_a_newest_one_that_cannot_be_read_stops_no_other(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk fails here")
+
+    async with disk.checkpointer() as checkpointer:
+        await write(checkpointer)
+        disk.trains = False
+        monkeypatch.setattr("os.link", broken)
+        await write(checkpointer, 2)
+        assert (checkpointer.status.failures, checkpointer.status.newest) == (1, "000002")
+
+
+async def test_the_last_one_is_written_though_the_one_before_is_gone(disk: Disk) -> None:
+    async with disk.checkpointer() as checkpointer:
+        await write(checkpointer)
+        disk.trains = False
+        shutil.rmtree(disk.folder / "000001")
+        assert await checkpointer.last()
+    assert len(disk.names) == 1

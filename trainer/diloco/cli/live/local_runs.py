@@ -101,7 +101,9 @@ def page_address(where: str) -> str:
     """
     if not Path(where).is_dir():
         return _address(where)
-    if (address := _endpoint(Path(where))) is None:
+    run = RunDirectory(Path(where))
+    killed = run.lock.is_file() and not run.in_use  # it leaves the address behind
+    if killed or (address := _endpoint(run.root)) is None:
         raise WhereError(f"{where}: no syncer serves here; a run that is over has its report in report.html")
     return address
 

@@ -17,7 +17,7 @@ from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined
 from diloco.core.fragments import Layout
 from diloco.core.sizes import F32
 from diloco.local.directory import RunDirectory
-from diloco.local.report.history import RunHistory
+from diloco.local.report.history import RecoveryPoint, RunHistory
 from diloco.local.report.history_builder import HistoryBuilder
 from diloco.runtime.journal import Entry
 from diloco.spec import DiLoCoJob
@@ -224,8 +224,8 @@ class _Answers:
 def _steps(history: RunHistory, place: str, seconds: Sequence[float], loaded_seconds: float) -> dict[str, float]:
     """The mean of all the time that learners computed, with that between steps; the deviation of reported times.
 
-    ``loaded_seconds``: in which all learners of the region can receive the model. Only what they took longer, from the
-    join to the first step, is a start.
+    ``loaded_seconds``: in which all learners of the region can receive the model, or one that comes back its part of
+    that. Only what they took longer, from the join to the first step, is a start.
     """
     learners = [one for one in history.learners if pool_of(one.id) == place]
 
@@ -242,8 +242,10 @@ def _steps(history: RunHistory, place: str, seconds: Sequence[float], loaded_sec
         found["stepDeviation"] = _rounded(min(1.0, stdev(usual) / fmean(usual))) if len(usual) > 1 else 0.0
     if between:
         found["betweenSteps"] = _rounded(between / (computed + between))
-    if learners and (start := spent(TimeClass.LOADING) / len(learners) - loaded_seconds) > 0:
-        found["startSeconds"] = _rounded(start)
+    again = [one.recovery.loading - loaded_seconds / max(1, len(learners)) for one in _recoveries(history, place)]
+    starts = fsum((spent(TimeClass.LOADING), -loaded_seconds * len(learners), *again))
+    if starts > 0:
+        found["startSeconds"] = _rounded(starts / (len(learners) + len(again)))
     return found
 
 
@@ -268,11 +270,7 @@ def _preemptions(history: RunHistory, place: str) -> dict[str, Any]:
     """How often a learner of the pool was lost in an hour in which it was there, and how long it was away."""
     learners = [one for one in history.learners if pool_of(one.id) == place]
     lost = sum(one.restarts for one in learners)
-    away = [
-        one.recovery.down
-        for one in history.recoveries
-        if one.recovery.restarted and pool_of(one.recovery.learner) == place and one.recovery.down > 0
-    ]
+    away = [one.recovery.down for one in _recoveries(history, place)]
     hours = (fsum(one.allotted_seconds for one in learners) - fsum(away)) / 3600
     if not lost or hours <= 0:
         return {}
@@ -280,6 +278,15 @@ def _preemptions(history: RunHistory, place: str) -> dict[str, Any]:
     if away:
         found["recovery"] = {"meanSeconds": _rounded(fmean(away))}
     return found
+
+
+def _recoveries(history: RunHistory, place: str) -> list[RecoveryPoint]:
+    """Of the pool's learners whose process was lost."""
+    return [
+        one
+        for one in history.recoveries
+        if one.recovery.restarted and pool_of(one.recovery.learner) == place and one.recovery.down > 0
+    ]
 
 
 def _rounded(value: float) -> float:

@@ -32,7 +32,7 @@ from diloco.local.view.units import count_text, duration_text
 from diloco.runtime.http import Response
 from diloco.runtime.journal import Entry, older_part, read_journal
 from diloco.spec.status.curves import FILE, CurveRow, MergeCurve
-from diloco.spec.status.engine import EvaluationStatus, LearnerState, RecoveryStatus
+from diloco.spec.status.engine import EvaluationStatus, LearnerState, Phase, RecoveryStatus
 from diloco.spec.status.syncer import RegionBytes, SyncerStatus
 from diloco.syncer.reporting.decisions import JOURNAL
 from diloco.syncer.tracking.curve_reader import CurveError, CurveReader
@@ -198,12 +198,14 @@ def _history(status: SyncerStatus, seen: _Seen, notes: Sequence[str]) -> RunHist
         )
         for one in status.learners
     ]
+    train = sum(one.state == LearnerState.TRAINING for one in status.learners)
+    reason = f"{train} of {len(status.learners)} learners train" if status.phase == Phase.TRAINING else ""
     samples = [Sample.of(at, one.merged_tokens, one.time_seconds) for at, one in seen.points]
     return RunHistory(
         job=status.job,
         seconds=now,
         phase=status.phase,
-        phase_reason=status.phase_reason,
+        phase_reason=reason or status.phase_reason,
         budget_tokens=status.budget_tokens,
         merged_tokens=status.merged_tokens,
         syncer_steps=status.syncer_step,

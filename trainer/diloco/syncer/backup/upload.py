@@ -83,7 +83,9 @@ def upload_backup(  # noqa: PLR0913  # what an upload is made of
             owner.mark + secrets.token_hex(4)[len(owner.mark) :],
         )
         use = use or Use(name, listing.newest)
-        manifest = _manifest(owner, source, name, use, _copied(store, str(name), source, _there(listing, owner), go_on))
+        # In a folder a copy costs as much as the file, and a link would spoil every backup of a damaged file.
+        there = {} if store.is_folder else _there(listing, owner)
+        manifest = _manifest(owner, source, name, use, _copied(store, str(name), source, there, go_on))
         store.write(f"{name}{ENDING}", write_manifest(manifest))
     _prune(store, owner, keep, manifests)
     return manifest

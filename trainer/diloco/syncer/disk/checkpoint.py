@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from diloco.core.dealing.dealer import Dealer
 from diloco.core.fragments import FragmentTable, Layout, LayoutError, Match, layout_from_table
 from diloco.core.merge.member_sizes import UsualSize
-from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes, share_file
+from diloco.runtime.files import UnusableFileError, fsync, read_json, sha256_bytes, sha256_file, share_file
 from diloco.spec.outer_choice import OuterChoice
 from diloco.spec.status.syncer import RegionBytes
 from diloco.syncer.disk.checkpoint_names import checkpoint_names, clear_leftovers, last_number
@@ -156,8 +156,10 @@ def _write_fragments(directory: Path, aside: Path, content: CheckpointContent) -
     for index in range(len(image.fragments)):
         file = file_of(index)
         if base is not None and index in same:
-            share_file(directory / base.name / file, aside / file)
             files[file] = base.manifest.files[file]
+            linked = share_file(directory / base.name / file, aside / file)
+            if not linked and sha256_file(aside / file) != files[file].sha256:
+                raise UnusableFileError(f"{directory / base.name / file}: its digest does not match")
         else:
             residual = image.residuals[index] if image.residuals else None
             tensors = FragmentTensors(image.fragments[index].parameters, image.momentum[index], residual)

@@ -63,20 +63,17 @@ def clear_leftovers(directory: Path) -> None:
 
 
 def set_aside(directory: Path, broken: Iterable[str]) -> None:
-    """Rename broken checkpoints to ``NNNNNN.broken``, for inspection, and delete those set aside earlier.
+    """Rename broken checkpoints to ``NNNNNN.broken``, and delete all of these but the one with the highest number.
 
-    One with a higher number is kept, so that its number is not used again.
+    That one is for inspection, and keeps its number from being used again.
 
     Raises:
         OSError: one could not be renamed.
     """
-    names = list(broken)
-    highest = max((int(name) for name in names), default=0)
-    for number, old in _set_aside_before(directory):
-        if number < highest:
-            shutil.rmtree(old, ignore_errors=True)
-    for name in names:
+    for name in broken:
         (directory / name).rename(directory / f"{name}{_BROKEN}")
+    for _, old in sorted(_set_aside_before(directory))[:-1]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _set_aside_before(directory: Path) -> list[tuple[int, Path]]:

@@ -5,6 +5,7 @@ and written in a thread.
 """
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from diloco.runtime.disk_rate import longest_write_seconds, newest_bytes
+from diloco.runtime.files import UnusableFileError
 from diloco.spec.status.syncer import CheckpointStatus
 from diloco.syncer.disk.checkpoint import CheckpointContent, SavedCheckpoint, write_checkpoint
 from diloco.syncer.disk.checkpoint_names import prune_checkpoints
@@ -144,6 +146,10 @@ class Checkpointer:
             self._finished(await asyncio.get_running_loop().run_in_executor(self._executor, self._write, content))
         except OSError as error:
             self._failed(error.strerror or str(error), error)
+            self._again(content, error)
+        except UnusableFileError as error:
+            self._failed(str(error), error)
+            self._again(content, error)
         except ValueError as error:
             self._failed(f"it could not be read again: {error}", error)
         except Exception as error:  # noqa: BLE001  # any error: training goes on, and the log says so
@@ -154,9 +160,15 @@ class Checkpointer:
             self._release()
         self._advance()
 
+    def _again(self, content: CheckpointContent, error: Exception) -> None:
+        """Write the next one whole if it may be the fault of the one before; at once if that is certain."""
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return
+        if content.base is not None and isinstance(error, FileNotFoundError | UnusableFileError):
+            self._wanted = self._wanted or content.reason
+        self.base = None
+
     def _failed(self, problem: str, error: Exception) -> None:
-        if isinstance(error, FileNotFoundError):  # somebody has deleted the newest one
-            self.base = None
         self._failures += 1
         self._problem = problem
         if self._stopping:
