@@ -26,7 +26,7 @@ from diloco.syncer.action_executor import ActionExecutor, MergeWork
 from diloco.syncer.backup.backups import backups_of
 from diloco.syncer.block_threads import BlockThreads
 from diloco.syncer.disk.checkpoint import CheckpointContent
-from diloco.syncer.disk.checkpointer import Checkpointer
+from diloco.syncer.disk.checkpointer import DUE, Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory, epoch_on_wire
 from diloco.syncer.disk.exporter import Exporter, export
 from diloco.syncer.engine_loop import EngineLoop
@@ -273,7 +273,7 @@ class Syncer:
         every = self._options.job.spec.syncer.checkpoint_every_seconds
         self._checkpoint_due = now + max(every, self._checkpointer.pause_seconds)
         if self._engine_loop.events != self._events_at_checkpoint:
-            self._engine_loop.post(SnapshotAsked("a checkpoint is due"))
+            self._engine_loop.post(SnapshotAsked(DUE))
 
     def _planned(self, spec: JobSpec, event: LearnersPlanned) -> None:
         self._pools |= spec.pools

@@ -18,7 +18,7 @@ from diloco.core.fragments import TensorSpec, partition
 from diloco.spec.outer_choice import DILOCO, OuterChoice
 from diloco.syncer.disk.checkpoint import CheckpointContent, SavedCheckpoint, load_checkpoint, write_checkpoint
 from diloco.syncer.disk.checkpoint_names import checkpoint_names
-from diloco.syncer.disk.checkpointer import Checkpointer
+from diloco.syncer.disk.checkpointer import DUE, Checkpointer
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.store import FragmentStore
 from tests.support.damage import flip
@@ -332,3 +332,14 @@ async def test_a_full_disk_is_left_alone_for_longer_each_time(disk: Disk, monkey
         assert pauses == [2, 4, 8, 16, 30, 30]
         await write(checkpointer)
         assert (checkpointer.pause_seconds, checkpointer.status.problem) == (0, "")
+
+
+async def test_of_those_that_are_due_one_line_in_30_s_is_told(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    async with disk.checkpointer() as checkpointer:
+        with caplog.at_level(logging.INFO):
+            for reason in (DUE, DUE, "a learner is given up", DUE, "another one is given up"):
+                await asyncio.sleep(10.0)
+                checkpointer.request(reason)
+                await checkpointer.idle()
+    told = [line.rpartition(": ")[2] for line in caplog.messages]
+    assert told == [DUE, "a learner is given up", DUE, "another one is given up"]

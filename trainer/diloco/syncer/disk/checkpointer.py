@@ -22,8 +22,10 @@ from diloco.syncer.reporting.metrics import SyncerMetrics
 
 _log = logging.getLogger(__name__)
 
+DUE: Final = "a checkpoint is due"
+"""The reason of those that are written every few seconds."""
 _TELL_SECONDS: Final = 30.0
-"""Time between two lines in the log about checkpoints that were written."""
+"""Time between two lines in the log about these; others are all told."""
 _WRITTEN: Final = "checkpoint %s written in %.2f s: %s"
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 LEAST_SECONDS: Final = 120.0
@@ -198,9 +200,9 @@ class Checkpointer:
         seconds = self._clock() - began
         self._metrics.checkpoint_seconds.observe(seconds)
         self._prune(self._keep)
-        told = began - self._told_at >= _TELL_SECONDS or self._stopping
+        told = content.reason != DUE or began - self._told_at >= _TELL_SECONDS
         _log.log(logging.INFO if told else logging.DEBUG, _WRITTEN, saved.name, seconds, content.reason)
-        if told:
+        if told and content.reason == DUE:
             self._told_at = began
         return saved
 
