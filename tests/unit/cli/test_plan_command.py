@@ -36,7 +36,7 @@ def job(tmp_path: Path) -> str:
 
 FITS = (
     "planned  fits",
-    "  Outer optimizer: learning rate 1, momentum 0 (Auto: expected merges of each fragment: 5, fewer",
+    "  Outer optimizer: learning rate 1, momentum 0 (Auto: expected merges of each fragment: 5; extrapolated",
     "820 k parameters in 24 fragments, the largest ",
     "100 Mbit/s",
     "the syncer's own link is unlimited (--link syncer=RATE)",
