@@ -33,8 +33,8 @@ TOKENS_PER_STEP = 128
 """Of each learner."""
 CHECKPOINT_STEPS = 3
 """Between two checkpoints of a learner's own."""
-BUSY_REASONS = ("ScheduleMisfit", "LearnersTooFast")
-"""Of Degraded, where other work on this machine slows links, or some learners more than others."""
+BUSY_REASONS = ("ScheduleMisfit",)
+"""Of Degraded, where other work on this machine slows learners and links down."""
 _LITTLE = {"requests": {"cpu": "50m", "memory": "64Mi"}}
 
 
