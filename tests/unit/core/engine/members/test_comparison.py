@@ -11,7 +11,6 @@ from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.rounds.averages import StepAverage
 from diloco.core.engine.snapshot import fresh
 from diloco.core.engine.state import EngineState
-from diloco.spec.status.engine import LearnerState
 from tests.support.engine_script import options
 
 
@@ -19,7 +18,7 @@ def compared(terms: tuple[PoolTerms, ...] = (), unplanned: tuple[str, ...] = (),
     """Learners ``POOL_INDEX`` that have reported steps of so many seconds and 100 tokens; None: no step yet."""
     ids = [f"here/{name.replace('_', '/')}" for name in seconds]
     state = fresh(options(pools=tuple({one.rpartition("/")[0] for one in ids}), pool_terms=terms), epoch=1)
-    state.learners = {one: LearnerRecord(one, LearnerState.TRAINING) for one in ids}
+    state.learners = {one: LearnerRecord(one) for one in ids}
     state.planned = frozenset(ids) - frozenset(unplanned)
     for record, step_seconds in zip(state.learners.values(), seconds.values(), strict=True):
         for _ in range(2 if step_seconds is not None else 0):
@@ -62,10 +61,10 @@ def test_beside_one_of_its_pool_the_limit_is_wider() -> None:
     assert fastest(state, "cpu/1") == pytest.approx(BESIDE_MEDIAN)
 
 
-def test_beside_those_that_are_away_the_limit_is_wider() -> None:
+def test_beside_those_that_have_left_the_limit_is_wider() -> None:
     state = compared(cpu_0=1.0, cpu_1=1.0, cpu_2=0.8)
     for gone in ("here/cpu/1", "here/cpu/2"):
-        state.learners[gone].state = LearnerState.ABSENT
+        state.learners[gone].left_cleanly = True
     compare(state)
     assert fastest(state, "cpu/0") == pytest.approx(BESIDE_MEDIAN * 1.25), "it may have their machine to itself"
     assert fastest(state, "cpu/1") == pytest.approx(BESIDE_MEDIAN * 1.25), "one that trains may be slow or wrong"
