@@ -19,8 +19,8 @@ from diloco.runtime.journal import Entry
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK
 from diloco.spec import parse_job
 from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of
-from tests.support.status_of_a_job import STATUS, changed
 from tests.support.seen_jobs import syncer_account
+from tests.support.status_of_a_job import STATUS, changed
 from tests.support.status_page import status_page
 
 
