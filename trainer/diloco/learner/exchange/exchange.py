@@ -69,12 +69,13 @@ class Exchange:
         self.link = Link(link, client, shared, (pushes, pulls), tasks)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Join."""
         self._loop = asyncio.new_event_loop()
         self._shared.outbox.wake = self._wake
+        self._thread = threading.Thread(target=self._run, args=(self._loop,), name="exchange", daemon=True)
         self._thread.start()
 
     def pending(self) -> tuple[int, ...]:
@@ -106,7 +107,7 @@ class Exchange:
 
     def close(self) -> None:
         """End session and transfers, and close every connection. May be called more than once."""
-        if self._loop is not None and self._thread.is_alive():
+        if self._loop is not None and self._thread is not None:
             with contextlib.suppress(RuntimeError):  # it has ended meanwhile
                 self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join(_JOIN_SECONDS)
@@ -117,8 +118,7 @@ class Exchange:
         with contextlib.suppress(RuntimeError):  # the loop has failed, as the training thread will see
             self._loop.call_soon_threadsafe(self._shared.outbox.deliver)
 
-    def _run(self) -> None:
-        assert (loop := self._loop) is not None
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         torch.set_num_threads(1)  # more would take cores from the inner step
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -161,7 +161,7 @@ class Exchange:
 
     def _result(self, work: Coroutine[Any, Any, T], seconds: float) -> T | None:
         """What the loop returns, which takes ``seconds``; None: it does not, as it hangs or has failed."""
-        if self._loop is None or not self._thread.is_alive():
+        if self._loop is None or self._thread is None or not self._thread.is_alive():
             work.close()
             return None
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
