@@ -77,7 +77,7 @@ def test_what_is_posted_is_delivered_on_its_thread(bench: Bench) -> None:
     assert names == ["exchange"]
 
 
-def test_without_a_session_nothing_waits_to_be_handed_in_and_nobody_is_told(bench: Bench) -> None:
+def test_without_a_session_nothing_is_handed_in_and_nobody_is_told(bench: Bench) -> None:
     bench.exchange.start()
     assert bench.exchange.hand_in(0.0)
     assert bench.exchange.pending() == ()

@@ -157,7 +157,7 @@ def test_a_welcome_settles_what_was_made_without_a_session() -> None:
 
 
 @pytest.mark.parametrize(("load", "sent"), [((0,), []), ((), [Ready(1)])], ids=["to load", "nothing to load"])
-def test_a_welcome_begins_transfers_and_is_answered_if_nothing_is_to_be_loaded(
+def test_a_welcome_begins_transfers_and_is_answered_if_all_is_held(
     load: tuple[int, ...], sent: list[LearnerMessage]
 ) -> None:
     session = Script(welcomed := Welcome(1, "1", load, (3, 4), 0, 0, NO_PROGRESS), NO_PROGRESS, NO_PROGRESS, OVER)

@@ -397,7 +397,7 @@ def test_what_is_to_be_loaded_goes_before_newer_versions_and_in_order() -> None:
     assert turns.arrives(2, 1)[-1] == (5, 2, False)
 
 
-def test_a_newer_version_waits_for_the_pull_of_its_fragment_and_an_older_is_dropped() -> None:
+def test_a_newer_version_waits_for_the_pull_under_way_and_an_older_is_not() -> None:
     turns = Turns()
     assert turns.does(*(partial(turns.pulls.want, 0, version) for version in (5, 6, 5))) == [(0, 5, False)]
     assert turns.arrives(0, 5) == [(0, 6, False)]

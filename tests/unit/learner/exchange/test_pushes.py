@@ -185,7 +185,7 @@ class Turns(Bench):
         return self.waiting.begun
 
 
-def test_one_of_a_fragment_goes_at_a_time_and_the_newest_that_waits_is_next() -> None:
+def test_one_of_a_fragment_goes_at_a_time_and_the_newest_is_next() -> None:
     turns = Turns()
     assert turns.offers((0, 5), (0, 6), (0, 7), (1, 5)) == [(0, 5), (1, 5)]
     assert turns.pushes.pending() == (0, 0, 1)

@@ -14,9 +14,9 @@ request waits until the newer version is here.
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diloco.core.value import value
 from diloco.learner.exchange.orders import Membership, Wakeup
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _RECENT_STEPS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GradientRequest:
     """A request for an outer gradient."""
 
@@ -36,7 +36,7 @@ class GradientRequest:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OuterGradient:
     """The answer to a request."""
 
