@@ -8,7 +8,7 @@ from diloco_operator.api_server.errors import ApiError, Call, UnavailableError, 
 from diloco_operator.jobs.observe.memory import REFUSED_SECONDS
 from diloco_operator.process.metrics import Metrics
 from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld, Failing
-from tests.unit.operator.jobs.training_cluster import reasons, training
+from tests.unit.operator.jobs.training_cluster import reasons, training, uids
 
 VICTIM = "demo--us-west-old-1"
 
@@ -39,11 +39,11 @@ def deletions(w: ClusterWorld) -> int:
 
 
 def test_a_lost_pod_is_deleted_once_reported_and_counted() -> None:
-    w, uid = lost()
-    metrics = Metrics()
+    w, _ = lost()
+    before, metrics = uids(w), Metrics()
     w.controller = replace(w.controller, pods_deleted=metrics.pods_deleted)
     w.run(60)
-    assert w.pods.pods[VICTIM]["metadata"]["uid"] != uid
+    assert {name for name, uid in uids(w).items() if uid != before[name]} == {VICTIM}
     assert deletions(w) == 1
     (event,) = [event for event in w.api.events if event["reason"] == "LostPodDeleted"]
     expected = f"deleted by force: pod {VICTIM} of us-west/old/1 on node-1, which does not respond"

@@ -52,11 +52,10 @@ def decide(
     learners: int = 4,
     nodes: int = 1,
     minimum: int | None = None,
-    may_delete: bool = True,
 ) -> Holding:
     key, out = ChildKey("StatefulSet", NAME), frozenset(held)
     workload = PoolWorkload(PoolKey("here", "pool"), key, item, learners, minimum, given_up=out, nodes=nodes)
-    return holding(workload, pods, NOW, LOST_AFTER_SECONDS, may_delete=may_delete)
+    return holding(workload, pods, NOW, LOST_AFTER_SECONDS, may_delete=True)
 
 
 def others(**pods: Object) -> dict[int, Object]:
@@ -108,11 +107,6 @@ def test_pods_that_were_not_listed_change_nothing() -> None:
         for unknown in lists:
             found = decide(item, unknown)
             assert (found.gate, found.delete, found.held) == (creates_gated(item), (), None)
-
-
-def test_without_the_right_to_delete_pods_none_is_held() -> None:
-    found = decide(live(gated=True), others(), may_delete=False)
-    assert (found.gate, found.delete) == (False, ())
 
 
 @pytest.mark.parametrize("missing", [MOST_WITH_THEM, MOST_WITH_THEM + 1])

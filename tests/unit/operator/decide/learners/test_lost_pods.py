@@ -18,33 +18,8 @@ VICTIM = f"{OLD}1"
 PREFIX = "1 of 3 learners of us-west/old lost: node-1 does not respond"
 
 
-def uids(w: World) -> dict[str, str]:
-    return {name: pod["metadata"]["uid"] for name, pod in w.pods.pods.items()}
-
-
 def mount(w: World, **volume: Any) -> None:
     w.pods.pods[VICTIM]["spec"]["volumes"] = [{"name": "data", **volume}]
-
-
-def test_a_lost_learner_is_replaced_and_nobody_else_is_touched() -> None:
-    w = training_world()
-    before, lost = uids(w), lose(w, VICTIM)
-    w.run(75)
-    assert uids(w) == before, "its time is not over: 20 s of grace and 60 s"
-    w.run(20)
-    after = uids(w)
-    assert after[VICTIM] != lost
-    assert {name: uid for name, uid in after.items() if name != VICTIM} == {
-        name: uid for name, uid in before.items() if name != VICTIM
-    }
-    (deletion,) = w.forced
-    assert (deletion.uid, deletion.whose, deletion.node) == (lost, "us-west/old/1", "node-1")
-    assert deletion.reason == "LostPodDeleted"
-    assert "NodeLost" in [event.reason for event in w.events]
-    w.run(30)
-    assert degraded(w)[0] == "False"
-    assert w.status["learners"]["summary"] == "4/4"
-    assert len(w.forced) == 1
 
 
 def test_the_time_is_the_manifests_and_may_change_meanwhile() -> None:
