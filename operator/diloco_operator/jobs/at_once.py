@@ -24,10 +24,17 @@ async def each(act: Callable[[Item], Awaitable[Result]], items: Collection[Item]
         for number, item in left:
             found[number] = await act(item)
 
+    # Not a TaskGroup: after an error it leaves its task marked as cancelled (Python 3.11).
+    workers = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(items)))]
     try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(items))):
-                group.create_task(work())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        await asyncio.gather(*workers)
+    except Exception:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # at the same moment
+            raise asyncio.CancelledError from None
+        raise
+    finally:
+        for one in workers:
+            one.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
     return [found[number] for number in range(len(items))]

@@ -9,6 +9,7 @@ Every entry has ``event``, ``process`` (a learner's id, ``syncer``, a region, or
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -174,6 +175,7 @@ def _entry(line: bytes) -> Entry | None:
     try:
         value = parse_json(line.decode(errors="replace"))
         details = {key: value[key] for key in value if key not in ("event", "process", "time")}
-        return Entry(str(value["event"]), str(value["process"]), float(value["time"]), details)
+        entry = Entry(str(value["event"]), str(value["process"]), float(value["time"]), details)
+        return entry if math.isfinite(entry.time) else None
     except (ValueError, TypeError, KeyError, OverflowError):
         return None

@@ -89,6 +89,13 @@ def test_data_parallel_is_a_ring_all_reduce_of_every_step(history: RunHistory) -
     assert history.data_parallel_bytes == steps * 2 * (2 - 1) / 2 * 4 * 10
 
 
+def test_steps_of_learners_that_a_smaller_pool_no_longer_has_count(layout: Layout, journal: list[Entry]) -> None:
+    status = changed(status_of(parse_job(JOB), layout, OneLearner(parse_job(JOB), layout)), inner_steps=7)
+    history = record.history_of(status, [], journal, None)
+    assert [one.steps for one in history.learners] == [0, 0]
+    assert history.data_parallel_bytes == 7 * 2 * (2 - 1) / 2 * 4 * 10
+
+
 def test_a_learners_life_runs_from_its_start_to_its_end(history: RunHistory) -> None:
     learner = history.learners[0]
     assert [(span.start, span.life) for span in learner.life] == [(1.0, Life.STARTING), (10.0, Life.TRAINING)]

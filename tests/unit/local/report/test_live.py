@@ -241,7 +241,7 @@ def test_the_page_says_when_to_stop_asking(directory: Path) -> None:
 
 def test_without_files_and_with_damaged_ones_there_is_a_page(directory: Path) -> None:
     assert "Training after 0s: 2 of 2 learners train." in page(directory)
-    (directory / "journal.jsonl").write_text('{"event": "admit"}\n[]\nno')
+    (directory / "journal.jsonl").write_text('{"event": "admit"}\n[]\n{"event": "x", "process": "", "time": 1e309}\nno')
     (directory / "curves.jsonl").write_text('{"epoch": 1}\n')
     assert "Training after" in page(directory)
     (directory / "journal.jsonl").unlink()

@@ -95,3 +95,24 @@ def test_a_cancelled_caller_cancels_what_is_under_way() -> None:
 
     in_virtual_time(scenario())
     assert sorted(cancelled) == [*range(AT_ONCE)]
+
+
+@pytest.mark.parametrize("at", [1.0, 1.5])
+def test_a_caller_cancelled_while_an_error_ends_the_others_is_cancelled(at: float) -> None:
+    async def act(item: int) -> None:
+        if item == 1:
+            await asyncio.sleep(1)
+            raise LookupError("one")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(1)  # as a connection that is closed
+
+    async def scenario() -> None:
+        caller = asyncio.create_task(each(act, range(20)))
+        await asyncio.sleep(at)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    in_virtual_time(scenario())

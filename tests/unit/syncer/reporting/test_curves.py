@@ -8,6 +8,7 @@ from diloco.core.account.time_spent import TimeSpent
 from diloco.core.engine.actions import AskFragment, Broadcast, Member, Merge
 from diloco.local.status_poll import read_status
 from diloco.spec.status.curves import CurveRow, FragmentCurve, MergeCurve
+from diloco.spec.status.engine import Phase
 from diloco.spec.status.syncer import StoredStatus, SyncerStatus
 from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFiles, Curves
 from diloco.syncer.reporting.status_builder import Reporter
@@ -104,6 +105,20 @@ def test_the_latest_status_is_kept_for_the_report(tmp_path: Path, status: Syncer
     files.keep(status)
     assert read_status(tmp_path).model_dump_json() == status.model_dump_json()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_process_that_begins_after_the_end_leaves_the_status_of_the_one_that_saw_it(
+    tmp_path: Path, status: SyncerStatus
+) -> None:
+    files = CurveFiles(tmp_path / "curves.jsonl", tmp_path / "status.json")
+    end = changed(status, phase=Phase.COMPLETE, computing="F32 on cpu")
+    files.keep(changed(end, phase=Phase.TRAINING))
+    files.keep(end)
+    files.keep(changed(end, epoch=end.epoch + 1, computing=""))
+    assert read_status(tmp_path).model_dump_json() == end.model_dump_json()
+    raised = changed(end, epoch=end.epoch + 1, merged_tokens=end.merged_tokens + 1)
+    files.keep(raised)
+    assert read_status(tmp_path).model_dump_json() == raised.model_dump_json()
 
 
 def test_a_disk_that_takes_nothing_is_told_of_once(

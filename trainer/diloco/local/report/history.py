@@ -143,10 +143,10 @@ class LearnerHistory:
     tokens_per_second: float
     """Tokens over the time it trained."""
     losses: tuple[LossPoint, ...] = ()
-    """Losses of inner steps, averaged over about a second each."""
+    """Of the inner steps that were the latest ones when a row of the curves was written."""
     life: tuple[Span, ...] = ()
     left_out: int = 0
-    """Merges made without its outer gradient because that was not credible."""
+    """Merges made without its outer gradient because that was not credible, since the syncer's latest start."""
     left_out_reason: str = ""
     processes: int = 1
 
@@ -208,6 +208,7 @@ class RunHistory:
     merged: float | None
     time: TimeShares
     learners: tuple[LearnerHistory, ...]
+    """Those that are planned or admitted at the end."""
     evaluations: tuple[EvaluationPoint, ...] = ()
     merges: tuple[tuple[float, MergeCurve], ...] = ()
     """Some of the merges, with the time of their row of the curves."""
@@ -215,6 +216,8 @@ class RunHistory:
     incidents: tuple[Incident, ...] = ()
     syncer_life: tuple[Span, ...] = ()
     cuts: tuple[tuple[str, Stretch], ...] = ()
+    inner_steps: int = 0
+    """Of all learners ever, including those that a scaled pool no longer has."""
     quorum: int = 0
     """Learners that had to send a fragment at the end; 0: not known."""
     quorum_wanted: int = 0
@@ -262,8 +265,7 @@ class RunHistory:
         See `all_reduce_bytes`.
         """
         count = len(self.learners)
-        steps = sum(learner.steps for learner in self.learners)
-        return round(steps * all_reduce_bytes(self.parameters, count)) if count else 0
+        return round(self.inner_steps * all_reduce_bytes(self.parameters, count)) if count else 0
 
     @property
     def loss_start(self) -> float | None:

@@ -176,10 +176,14 @@ def history_of(
     valid = _not_made_again(timed)
     tokens = [one.merged_tokens for _, one in valid]
 
+    losses: dict[str, list[LossPoint]] = {}
+    for at, point in valid:
+        for name, loss in point.losses.items():
+            losses.setdefault(name, []).append(LossPoint(at, point.merged_tokens, loss))
+
     def learner(one: LearnerStatus) -> LearnerHistory:
         known = LearnerHistory.of(one, spans(changes.get(one.id, ()), end), processes.get(one.id, 1))
-        losses = ((at, point.merged_tokens, point.losses.get(one.id)) for at, point in valid)
-        return replace(known, losses=tuple(LossPoint(at, its, loss) for at, its, loss in losses if loss is not None))
+        return replace(known, losses=tuple(losses.get(one.id, ())))
 
     def evaluated(one: EvaluationStatus) -> EvaluationPoint:
         """At the time at which the curves have its tokens."""
@@ -211,6 +215,7 @@ def history_of(
         incidents=incidents(journal, clock),
         syncer_life=spans(changes.get(SYNCER, ()), end),
         cuts=stretches(journal, clock, end),
+        inner_steps=status.inner_steps,
         quorum=status.quorum,
         quorum_wanted=status.quorum_wanted,
         notes=tuple(notes),

@@ -15,8 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
 from diloco.core.engine.actions import Action, AskFragment, Broadcast, Merge
-from diloco.runtime.files import write_atomically
+from diloco.runtime.files import UnusableFileError, read_json, write_atomically
 from diloco.spec.status.curves import CurveRow, FragmentCurve, LearnerCurve, MergeCurve
 from diloco.spec.status.engine import EngineStatus
 from diloco.spec.status.syncer import SyncerStatus
@@ -129,8 +131,23 @@ class CurveFiles:
         self._attempt(self._rows, partial(self._write, row.model_dump_json().encode() + b"\n"))
 
     def keep(self, status: SyncerStatus) -> None:
-        """Write a status over the one before."""
-        self._attempt(self._status, partial(write_atomically, self._status, status.model_dump_json(), durable=False))
+        """Write a status over the one before.
+
+        A process that begins after the end has measured nothing: it leaves the status of the process that saw the end.
+        """
+        if not (status.finished and self._has_end_of(status)):
+            self._attempt(
+                self._status, partial(write_atomically, self._status, status.model_dump_json(), durable=False)
+            )
+
+    def _has_end_of(self, status: SyncerStatus) -> bool:
+        """Whether an earlier process has left its status of the same end."""
+        try:
+            before = SyncerStatus.model_validate(read_json(self._status))
+        except (UnusableFileError, ValidationError):
+            return False
+        same = (before.phase, before.merged_tokens) == (status.phase, status.merged_tokens)
+        return same and before.epoch < status.epoch
 
     def _attempt(self, path: Path, write: Callable[[], None]) -> None:
         try:
