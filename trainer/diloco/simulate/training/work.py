@@ -6,7 +6,7 @@ on any links takes seconds. The engine, the links and the clock are the same, an
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Cosine, LeftOut
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diloco.learner.training.trainer import InnerTrainer
     from diloco.simulate.training.counted import CountedTrainer
 
-    Trainer = InnerTrainer | CountedTrainer
+    Trainer: TypeAlias = InnerTrainer | CountedTrainer
 
 
 @value
