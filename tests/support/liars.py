@@ -30,7 +30,7 @@ from diloco.simulate.learner import Disk, SimulatedLearner
 from diloco.simulate.network.clock import VirtualClock
 from diloco.simulate.network.session import Environment, Identity
 from diloco.simulate.scenario import Profile
-from diloco.simulate.syncer import FragmentNews, LearnerLine, Order, SimulatedSyncer
+from diloco.simulate.syncer import FragmentNews, Order, SimulatedSyncer, Tell
 from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.training.work import Payload
 from diloco.spec import JobSpec
@@ -99,12 +99,12 @@ class CheckedSyncer(SimulatedSyncer):
         saved = json.loads(json.dumps(self._engine.snapshot(self._clock.now)))
         self._engine = Engine(self.options, epoch=self.state.epoch + 1, saved=saved)
         self._timers.clear()
-        self._lines.clear()
+        self._told.clear()
         self._guard()
 
-    def join(self, event: LearnerJoined, line: LearnerLine) -> None:
+    def join(self, event: LearnerJoined, tell: Tell) -> None:
         if self.admission.problem_with(event.learner) is None:
-            super().join(event, line)
+            super().join(event, tell)
 
     def feed(self, event: Event) -> None:
         if isinstance(event, StepReported) and self.state.current(event.learner, event.incarnation) is None:
@@ -134,13 +134,6 @@ class CheckedSyncer(SimulatedSyncer):
         super()._act(action)  # type: ignore[arg-type]
 
 
-class _Unlinked:
-    """A line without a link: what is said is heard at once."""
-
-    def send_back(self, deliver: object) -> None:
-        deliver()  # type: ignore[operator]
-
-
 @dataclass
 class Liar:
     """A process that trains on nothing."""
@@ -163,10 +156,9 @@ class Liar:
     def join(self) -> None:
         """Open a session, and another one later."""
         self._joins += 1
-        line = LearnerLine(_Unlinked(), self._obey)  # type: ignore[arg-type]
         instance = f"liar {self._joins if self.lies.another_process else 0}"
         versions = tuple(self._versions) if self.incarnation and not self.lies.another_process else ()
-        self.syncer.join(LearnerJoined(self.learner, instance, versions, self.told, self.told * 4), line)
+        self.syncer.join(LearnerJoined(self.learner, instance, versions, self.told, self.told * 4), self._obey)
         if self.lies.rejoins_every_seconds < inf:
             self.clock.after(self.lies.rejoins_every_seconds, self._rejoin)
         if self._joins == 1:

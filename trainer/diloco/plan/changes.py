@@ -6,7 +6,7 @@ from itertools import islice, product
 from math import ceil
 from typing import Any, Final
 
-from diloco.plan.links import FULL, LinkUse, link_uses, merging_share
+from diloco.plan.links import FULL, link_uses, merging_share
 from diloco.plan.situation import DOWNLINKS, UPLINKS, Situation, rate_text
 from diloco.plan.verdict import LOST, Fit, FitKind
 
@@ -101,13 +101,10 @@ def rates_for(situation: Situation, factor: float = 1.0) -> tuple[LinkRate, ...]
         return ()
     known = [(use, link) for use, link in uses if use.share > 0 and not link.limited]
     return tuple(
-        LinkRate(link.name, factor * _times(use) * min(link.up_bytes_per_second, link.down_bytes_per_second))
+        LinkRate(link.name, factor * times * min(link.up_bytes_per_second, link.down_bytes_per_second))
         for use, link in thin or known
+        for times in [use.share / FULL if use.too_thin else 1.0]
     )
-
-
-def _times(use: LinkUse) -> float:
-    return use.share / FULL if use.too_thin else 1.0
 
 
 def measured_remedies(situation: Situation, found: Fit, budget_tokens: int) -> Iterator[tuple[Change, ...]]:

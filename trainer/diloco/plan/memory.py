@@ -93,12 +93,8 @@ def _host_bytes(spec: JobSpec, pool: Pool, numels: Sequence[int]) -> int:
     copy = F32.payload_bytes(sum(numels))
     of_each = (_MOMENTS + (pool.ranks > 1)) * copy * pool.processes // pool.parts
     feedback = OF_FEEDBACK if spec.sync.keeps_residuals else 0
-    pinned = sum(_pinned(F32.payload_bytes(numel)) for numel in numels)
+    pinned = sum(1 << (F32.payload_bytes(numel) - 1).bit_length() for numel in numels)
     return of_each + pinned * (IN_A_PROCESS - _WHILE_WRITTEN * _MOMENTS) + copy * feedback
-
-
-def _pinned(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 def gathered_bytes(others: int, largest_block: int, bytes_each: int) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from diloco.plan.links import FULL, LinkUse, link_uses
+from diloco.plan.links import FULL, link_uses
 from diloco.plan.plan import Plan
 from diloco.plan.situation import Exchange, Situation
 from diloco.world.rates import connections_for
@@ -52,7 +52,8 @@ def needs(made: Plan, merges: int | None, sent: Mapping[str, tuple[int, int]] | 
     uses = {use.name: use for use in link_uses(situation)}
     regions = []
     for link, learners in situation.links[:-1]:  # without the syncer's own
-        rate = _rate(uses.get(link.name))
+        use = uses.get(link.name)
+        rate = None if use is None else max(use.up_bytes_per_hour, use.down_bytes_per_hour) / 3600 / FULL
         up_bytes, down_bytes = (learners * up, learners * down) if sent is None else sent[link.name]
         regions.append(
             RegionNeeds(
@@ -66,10 +67,6 @@ def needs(made: Plan, merges: int | None, sent: Mapping[str, tuple[int, int]] | 
             )
         )
     return Needs(count, merges is None, tuple(regions))
-
-
-def _rate(use: LinkUse | None) -> float | None:
-    return None if use is None else max(use.up_bytes_per_hour, use.down_bytes_per_hour) / 3600 / FULL
 
 
 def job_bytes(exchange: Exchange, merges: int) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """What became of the learners' work between two moments of a job, simulated or real, from the engine's own accounts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
 from statistics import median_low
@@ -74,7 +73,7 @@ class Outcome:
 
 def _pool(name: str, pairs: list[tuple[LearnerStatus, LearnerStatus]]) -> PoolOutcome | None:
     seconds = {
-        one: max(0.0, fsum(_seconds(now.time_seconds, one) - _seconds(then.time_seconds, one) for then, now in pairs))
+        one: max(0.0, fsum(now.time_seconds.get(one, 0.0) - then.time_seconds.get(one, 0.0) for then, now in pairs))
         for one in TimeClass
     }
     settled = fsum(seconds[one] for one in _SETTLED)
@@ -93,7 +92,3 @@ def _pool(name: str, pairs: list[tuple[LearnerStatus, LearnerStatus]]) -> PoolOu
         lead_steps=median_low([now.lead_steps for _, now in pairs]),
         answer_seconds=median_low(answers) if answers else None,
     )
-
-
-def _seconds(of: Mapping[str, float], one: TimeClass) -> float:
-    return of.get(one.value, 0.0)

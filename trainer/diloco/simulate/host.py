@@ -33,7 +33,8 @@ class Host:
         if self._process is not None:
             return
         self._starts += 1
-        identity = Identity(self._learner, f"{self._learner}#{self._starts}", self._profile, self._stuck)
+        stuck = partial(self._end, "ended by the syncer, as it made no steps", RESTART_SECONDS)
+        identity = Identity(self._learner, f"{self._learner}#{self._starts}", self._profile, stuck)
         trainer, encoder = self._work.new_trainer(self._learner), self._work.new_encoder(self._disk.residuals)
         self._process = SimulatedLearner(self._environment, identity, trainer, encoder, self._disk)
         self._note(STARTED)
@@ -82,9 +83,6 @@ class Host:
         self._note(why)
         if restart_after_seconds is not None:
             self._environment.clock.after(restart_after_seconds, self.start)
-
-    def _stuck(self) -> None:
-        self._end("ended by the syncer, as it made no steps", RESTART_SECONDS)
 
     def _note(self, change: str) -> None:
         if self._observer is not None:

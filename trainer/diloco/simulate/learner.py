@@ -27,14 +27,13 @@ from diloco.learner.exchange.orders import Membership, Wakeup
 from diloco.learner.exchange.requests import GradientRequest, Requests
 from diloco.learner.exchange.residuals import Residual
 from diloco.simulate.network.session import Environment, Identity, SessionCallbacks, SimulatedSession
-from diloco.simulate.syncer import FragmentNews, Order
-from diloco.simulate.training.work import Encoder, Trainer
+from diloco.simulate.syncer import FragmentNews, Order, Pulled
+from diloco.simulate.training.work import Encoder
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from diloco.learner.training.capture import Capture
     from diloco.learner.training.fragment_trainer import StepResult, TrainerState
+    from diloco.simulate.training.work import Trainer
 
 
 @dataclass
@@ -45,15 +44,6 @@ class Disk:
     residuals: dict[int, Residual] = field(default_factory=dict)
 
 
-@dataclass
-class Inbox:
-    """What arrived during a step and waits for its end; requests are kept by `Requests`."""
-
-    received: dict[int, "tuple[int, Tensor]"] = field(default_factory=dict)
-    """Fragment -> version and values."""
-    evaluations: list[Evaluate] = field(default_factory=list)
-
-
 EPOCH = "1"
 """Syncer epoch: the simulated syncer starts only once."""
 
@@ -62,7 +52,7 @@ class SimulatedLearner:
     """One process, from its start to its end."""
 
     def __init__(
-        self, environment: Environment, identity: Identity, trainer: Trainer, encoder: Encoder, disk: Disk
+        self, environment: Environment, identity: Identity, trainer: "Trainer", encoder: Encoder, disk: Disk
     ) -> None:
         sync = environment.job.sync
         self._environment = environment
@@ -75,7 +65,10 @@ class SimulatedLearner:
         self._disk = disk
         schedule = Schedule(len(trainer.versions), sync.interval, sync.least_overlap)
         self._requests = Requests(Wakeup(), schedule.fragments, schedule.in_flight(schedule.overlap))
-        self._inbox = Inbox()
+        self._arrived: dict[int, Pulled] = {}
+        """By fragment: from its receipt until the end of the step."""
+        self._evaluations: list[Evaluate] = []
+        """To be made between two steps."""
         callbacks = SessionCallbacks(self._make_join, self._handle_order, self._over, self._received)
         self.session = SimulatedSession(environment, identity, callbacks)
         self._membership = Membership(EPOCH, 0)
@@ -127,7 +120,7 @@ class SimulatedLearner:
     def _over(self) -> None:
         self._posted.clear()
         self._requests.session_over()
-        self._inbox.evaluations.clear()
+        self._evaluations.clear()
 
     def _handle_order(self, order: Order, progress: float) -> None:
         self._progress = max(self._progress, progress)
@@ -139,7 +132,7 @@ class SimulatedLearner:
             case AskFragment():
                 self._asked(order)
             case Evaluate():
-                self._inbox.evaluations.append(order)
+                self._evaluations.append(order)
                 self._wake()
 
     def _admitted(self, order: Admit) -> None:
@@ -195,12 +188,12 @@ class SimulatedLearner:
             self._encoder.outcome(fragment, posted, merged=True)
             self.session.round_over(fragment)
 
-    def _received(self, fragment: int, version: int, values: "Tensor", progress: float) -> None:
-        self._progress = max(self._progress, progress)
-        self._merged(fragment, version)
-        if version <= self._trainer.versions[fragment] and fragment not in self._loading:
+    def _received(self, fragment: int, pulled: Pulled) -> None:
+        self._progress = max(self._progress, pulled.progress)
+        self._merged(fragment, pulled.version)
+        if pulled.version <= self._trainer.versions[fragment] and fragment not in self._loading:
             return
-        self._inbox.received[fragment] = (version, values)
+        self._arrived[fragment] = pulled
         self._wake()
 
     def _wake(self) -> None:
@@ -297,10 +290,11 @@ class SimulatedLearner:
         self.session.post_pull(request.fragment, request.version, self._held(request.fragment))
 
     def _swap_in(self) -> None:
-        for fragment, (version, values) in self._inbox.received.items():
+        for fragment, pulled in self._arrived.items():
+            version = pulled.version
             if fragment not in self._loading and version <= self._trainer.versions[fragment]:
                 continue
-            self._trainer.apply(fragment, version, values)
+            self._trainer.apply(fragment, version, pulled.values)
             self._requests.received(fragment)
             self.session.send(
                 FragmentApplied(self._id, self.session.incarnation, fragment, version, self._trainer.steps)
@@ -310,15 +304,15 @@ class SimulatedLearner:
                 if not self._loading:
                     self._loaded = True
                     self.session.send(LearnerReady(self._id, self.session.incarnation))
-        self._inbox.received.clear()
+        self._arrived.clear()
 
     def _evaluate(self) -> None:
         later = []
-        for order in self._inbox.evaluations:
+        for order in self._evaluations:
             exact = tuple(self._trainer.versions) == order.versions
             if order.final and not exact:  # the missing versions are on their way
                 later.append(order)
                 continue
             loss = self._trainer.evaluate()
             self.session.send(Evaluated(self._id, self.session.incarnation, order.evaluation, loss, exact))
-        self._inbox.evaluations = later
+        self._evaluations = later

@@ -6,7 +6,6 @@ delivers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from diloco.core.engine.actions import (
@@ -65,16 +64,8 @@ class Observer(Protocol):
 Order = Admit | Refuse | Fence | AskFragment | FragmentNews | Evaluate | Finish
 
 
-class LearnerLine:
-    """The syncer's end of a learner's connection."""
-
-    def __init__(self, connection: Connection, receive: Callable[[Order, float], None]) -> None:
-        self._connection = connection
-        self._receive = receive
-
-    def tell(self, order: Order, progress: float) -> None:
-        """Send ``order`` and the job's progress, merged tokens over the budget."""
-        self._connection.send_back(partial(self._receive, order, progress))
+Tell = Callable[[Order, float], None]
+"""Sends a learner an order, and the job's progress, merged tokens over the budget."""
 
 
 @value
@@ -143,8 +134,8 @@ class SimulatedSyncer:
         """By fragment and version, then by learner."""
         self._timers: dict[str, int] = {}
         self._timers_set = 0
-        self._joining: dict[tuple[str, str], LearnerLine] = {}
-        self._lines: dict[tuple[str, int], LearnerLine] = {}
+        self._joining: dict[tuple[str, str], Tell] = {}
+        self._told: dict[tuple[str, int], Tell] = {}
         self._progress = 0.0
         self.counts = Counts()
         self.finish: Finish | None = None
@@ -158,16 +149,16 @@ class SimulatedSyncer:
         """The engine's current state."""
         return self._engine.view(self._clock.now)
 
-    def join(self, event: LearnerJoined, line: LearnerLine) -> None:
+    def join(self, event: LearnerJoined, tell: Tell) -> None:
         """A learner has opened a session."""
-        self._joining[event.learner, event.instance] = line
+        self._joining[event.learner, event.instance] = tell
         self.feed(event)
 
-    def over(self, line: LearnerLine, *, clean: bool = False) -> None:
+    def over(self, tell: Tell, *, clean: bool = False) -> None:
         """A session's connection has broken, or the learner has left (``clean``)."""
-        for (learner, incarnation), held in list(self._lines.items()):
-            if held is line:
-                del self._lines[learner, incarnation]
+        for (learner, incarnation), held in list(self._told.items()):
+            if held is tell:
+                del self._told[learner, incarnation]
                 self.feed(LearnerLeft(learner, incarnation, clean=clean))
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
@@ -198,14 +189,14 @@ class SimulatedSyncer:
     def _act(self, action: Action) -> None:  # noqa: C901 - a table of actions
         match action:
             case Admit():
-                line = self._joining.pop((action.learner, action.instance))
-                self._lines[action.learner, action.incarnation] = line
-                line.tell(action, self._progress)
+                tell = self._joining.pop((action.learner, action.instance))
+                self._told[action.learner, action.incarnation] = tell
+                tell(action, self._progress)
             case Refuse():
-                self._joining.pop((action.learner, action.instance)).tell(action, self._progress)
+                self._joining.pop((action.learner, action.instance))(action, self._progress)
             case Fence():
                 self._tell(action.learner, action.incarnation, action)
-                self._lines.pop((action.learner, action.incarnation), None)
+                self._told.pop((action.learner, action.incarnation), None)
             case AskFragment() | Evaluate():
                 self._tell(action.learner, action.incarnation, action)
             case Merge():
@@ -225,8 +216,8 @@ class SimulatedSyncer:
             case Finish():
                 self.finish = action
                 self._clock.stop()
-                for line in self._lines.values():
-                    line.tell(action, self._progress)
+                for tell in self._told.values():
+                    tell(action, self._progress)
             case _:  # Checkpoint: nothing outlives this process; Note: nothing is to be done
                 pass
 
@@ -246,9 +237,9 @@ class SimulatedSyncer:
                 self._clock.at(pull.arrives_at, pull.serve, pull.connection)
 
     def _tell(self, learner: str, incarnation: int, order: Order) -> None:
-        line = self._lines.get((learner, incarnation))
-        if line is not None:
-            line.tell(order, self._progress)
+        tell = self._told.get((learner, incarnation))
+        if tell is not None:
+            tell(order, self._progress)
 
     def _set_timer(self, action: SetTimer) -> None:
         self._timers_set += 1

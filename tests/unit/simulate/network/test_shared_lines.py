@@ -60,7 +60,7 @@ def test_a_dropped_transfer_leaves_its_share_to_the_others() -> None:
 def test_a_transfer_is_as_slow_as_the_slowest_of_its_lines() -> None:
     seen = Seen()
     near, far = SharedLine(seen.clock, 100.0), SharedLine(seen.clock, 1000.0)
-    both = Lines((near, far), ())
+    both = [(near, near), (far, far)]
     seen.send(seen.connection(both), "one", 100)
     seen.send(seen.connection(both), "other", 100)
     seen.send(seen.connection(both, rate=10.0), "by its own connections", 100)
@@ -71,7 +71,8 @@ def test_a_transfer_is_as_slow_as_the_slowest_of_its_lines() -> None:
 
 def test_fragments_of_one_connection_follow_one_another_over_a_shared_line() -> None:
     seen = Seen()
-    connection = seen.connection(Lines((SharedLine(seen.clock, 100.0),), ()))
+    line = SharedLine(seen.clock, 100.0)
+    connection = seen.connection([(line, line)])
     for fragment in range(3):
         seen.send(connection, str(fragment), 100, fragment)
     drain(seen.clock)
@@ -81,7 +82,7 @@ def test_fragments_of_one_connection_follow_one_another_over_a_shared_line() -> 
 def test_a_connection_that_breaks_frees_the_line_and_delivers_nothing() -> None:
     seen = Seen()
     line = SharedLine(seen.clock, 100.0)
-    broken, other = seen.connection(Lines((line,), ())), seen.connection(Lines((line,), ()))
+    broken, other = seen.connection([(line, line)]), seen.connection([(line, line)])
     seen.send(broken, "broken", 1000)
     seen.send(broken, "waits", 1000, 1)
     seen.send(other, "other", 100)
@@ -93,7 +94,7 @@ def test_a_connection_that_breaks_frees_the_line_and_delivers_nothing() -> None:
 def test_one_that_is_called_off_frees_the_lines_and_says_what_is_unsent() -> None:
     seen, unsent = Seen(), list[float | None]()
     near, far = SharedLine(seen.clock, 100.0), SharedLine(seen.clock, 1000.0)
-    late, other = seen.connection(Lines((near, far), ())), seen.connection(Lines((near,), ()))
+    late, other = seen.connection([(near, near), (far, far)]), seen.connection([(near, near)])
     seen.send(late, "late", 1000)
     seen.send(late, "next", 50, 1)
     seen.send(other, "other", 100)

@@ -19,29 +19,20 @@ Transfer = Callable[[], tuple[int, Callable[[], None]]]
 """Called when a transfer begins; returns its bytes, and a function to call when it has arrived."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The shared lines that a connection passes, each way."""
-
-    up: Sequence[SharedLine] = ()
-    down: Sequence[SharedLine] = ()
+Lines = Sequence[tuple[SharedLine, SharedLine]]
+"""The shared lines that a connection passes, up and down."""
 
 
 class Connection:
     """One session and its bulk transfers. A learner that reconnects opens another."""
 
-    def __init__(
-        self, clock: VirtualClock, link: Link, lines: Lines | None = None, delays: random.Random | None = None
-    ) -> None:
+    def __init__(self, clock: VirtualClock, link: Link, lines: Lines = (), delays: random.Random | None = None) -> None:
         """``delays``: draws the jitter; None: there is none."""
         self.clock = clock
         self.link = link
         self._delays = delays
-        passed = lines or Lines()
-        self.up, self.down = (
-            Direction(self, passed.up, newest_first=False),
-            Direction(self, passed.down, newest_first=True),
-        )
+        self.up = Direction(self, [up for up, _ in lines], newest_first=False)
+        self.down = Direction(self, [down for _, down in lines], newest_first=True)
         self.open = True
 
     def send(self, deliver: Callable[[], None]) -> None:

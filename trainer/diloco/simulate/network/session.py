@@ -4,21 +4,17 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from diloco.core.engine.actions import Admit, Fence, Finish, Refusal, Refuse
 from diloco.core.engine.events import Event, FragmentArrived, FragmentLate, LearnerAlive, LearnerJoined
 from diloco.simulate.network.clock import VirtualClock
-from diloco.simulate.network.link import Connection, Lines
+from diloco.simulate.network.link import Connection
 from diloco.simulate.network.shared_line import SharedLine
 from diloco.simulate.scenario import Profile
-from diloco.simulate.syncer import LearnerLine, Order, PostedPull, Pulled, SimulatedSyncer
+from diloco.simulate.syncer import Order, PostedPull, Pulled, SimulatedSyncer, Tell
 from diloco.simulate.training.work import Payload
 from diloco.spec import JobSpec
 from diloco.spec.names.learner_ids import region_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass
@@ -40,13 +36,7 @@ class Environment:
     seed: int
     lines: Mapping[str, tuple[SharedLine, SharedLine]] = field(default_factory=dict)
     """Up and down, by name."""
-
     traffic: Traffic = field(default_factory=Traffic)
-
-    def lines_of(self, profile: Profile) -> Lines:
-        """The shared lines that a learner's connection passes."""
-        passed = [self.lines[name] for name in profile.lines]
-        return Lines([up for up, _ in passed], [down for _, down in passed])
 
 
 @dataclass(frozen=True)
@@ -69,8 +59,8 @@ class SessionCallbacks:
     """Receives an order, with the job's progress, 0 to 1."""
     over: Callable[[], None]
     """Called when the connection is lost: nothing that it carried will arrive."""
-    received: "Callable[[int, int, Tensor, float], None]"
-    """Receives a fragment: its number, version and values, and the job's progress, 0 to 1."""
+    received: Callable[[int, Pulled], None]
+    """Receives a fragment, of this number."""
 
 
 class SimulatedSession:
@@ -80,7 +70,7 @@ class SimulatedSession:
         self._environment = environment
         self._identity = identity
         self._callbacks = callbacks
-        self._link: tuple[Connection, LearnerLine] | None = None
+        self._link: tuple[Connection, Tell] | None = None
         self._reachable = True
         self.alive = True
         self.admitted = False
@@ -96,11 +86,15 @@ class SimulatedSession:
             return
         self._disconnect()
         environment, profile = self._environment, self._identity.profile
-        connection = Connection(environment.clock, profile.link, environment.lines_of(profile), self._delays)
-        line = LearnerLine(connection, self._handle_order)
-        self._link = (connection, line)
+        lines = [environment.lines[name] for name in profile.lines]
+        connection = Connection(environment.clock, profile.link, lines, self._delays)
+
+        def tell(order: Order, progress: float) -> None:
+            connection.send_back(partial(self._handle_order, order, progress))
+
+        self._link = (connection, tell)
         join = self._callbacks.make_join()
-        connection.send(lambda: environment.syncer.join(join, line))
+        connection.send(lambda: environment.syncer.join(join, tell))
 
     def end(self) -> None:
         """End the process's session without notice."""
@@ -170,10 +164,7 @@ class SimulatedSession:
     def _begin_pull(self, fragment: int, held_version: int | None) -> tuple[int, Callable[[], None]]:
         pulled = self._environment.syncer.pull(fragment, held_version)
         self._count(self._environment.traffic.down, pulled.size_bytes)
-        return pulled.size_bytes, partial(self._received, fragment, pulled)
-
-    def _received(self, fragment: int, pulled: Pulled) -> None:
-        self._callbacks.received(fragment, pulled.version, pulled.values, pulled.progress)
+        return pulled.size_bytes, partial(self._callbacks.received, fragment, pulled)
 
     def _count(self, counts: dict[str, int], size_bytes: int) -> None:
         region = region_of(self._identity.learner)
@@ -182,12 +173,12 @@ class SimulatedSession:
     def _disconnect(self, *, clean: bool = False) -> None:
         if self._link is None or not self._link[0].open:
             return
-        connection, line = self._link
+        connection, tell = self._link
         connection.close()
         self.admitted = False
         self._callbacks.over()
         latency = self._identity.profile.link.latency_seconds
-        self._environment.clock.after(latency, lambda: self._environment.syncer.over(line, clean=clean))
+        self._environment.clock.after(latency, lambda: self._environment.syncer.over(tell, clean=clean))
 
     def _handle_order(self, order: Order, progress: float) -> None:
         match order:

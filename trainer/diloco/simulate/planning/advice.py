@@ -39,7 +39,8 @@ def advice(case: Case) -> Advice | None:
     best: tuple[float, Recommendation, Fit] | None = None
     seen: dict[tuple[Setting, ...], Fit] = {}
     for row in ranked(steps):
-        changes = tuple(_exchanged(case.spec, row))
+        # What of a row decides how it goes on links.
+        changes = tuple(one for one in _changes(case.spec, row) if one.field in _EXCHANGED)
         if changes not in seen:
             seen[changes] = fit_of(case.changed(changes))
         if not (found := seen[changes]).fits:
@@ -58,11 +59,6 @@ def advice(case: Case) -> Advice | None:
 def not_measured(case: Case) -> str:
     """What sets the job apart from all measured runs, as text; empty: nothing does, or no step time is known."""
     return "" if case.situation.quorum_step_seconds is None else outside(case.steps, sum(case.numels))
-
-
-def _exchanged(spec: JobSpec, row: Recommendation) -> list[Setting]:
-    """What of a row decides how it goes on links."""
-    return [one for one in _changes(spec, row) if one.field in _EXCHANGED]
 
 
 def _changes(spec: JobSpec, row: Recommendation) -> list[Setting]:

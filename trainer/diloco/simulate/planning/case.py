@@ -12,7 +12,7 @@ from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.automatic import AUTO
 from diloco.spec.placement import Region
 from diloco.spec.quantities import UNLIMITED
-from diloco.world.model import PoolWorld, RegionWorld, World
+from diloco.world.model import PoolWorld, World
 
 _LEAST_STEPS: Final = 96
 """Steps of an interval, and four for each fragment, that are simulated at least if there are as many."""
@@ -139,7 +139,8 @@ class Case:
             fewer = region.model_copy(update={"pools": pools})
             regions.append(fewer)
             share = _learners(fewer) / _learners(region) if _learners(region) else 1.0
-            worlds[region.name] = _scaled(world.regions[region.name], share)
+            of_all = world.regions[region.name]
+            worlds[region.name] = of_all.model_copy(update={"link": _rate_text(of_all.bytes_per_second * share)})
         left = sum(map(_learners, regions))
         quorum = left if spec.sync.quorum >= everyone else max(1, round(spec.sync.quorum * left / everyone))
         syncer = world.syncer.model_copy(
@@ -185,10 +186,6 @@ def _with(job: DiLoCoJob, **changes: Any) -> DiLoCoJob:
 
 def _learners(region: Region) -> int:
     return sum(pool.size for pool in region.pools)
-
-
-def _scaled(region: RegionWorld, share: float) -> RegionWorld:
-    return region.model_copy(update={"link": _rate_text(region.bytes_per_second * share)})
 
 
 def _rate_text(bytes_per_second: float) -> str:

@@ -4,7 +4,7 @@ Arithmetic says where to begin: with the interval, rate or step time at which by
 or step is a remedy that leaves the job too few intervals.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -118,15 +118,9 @@ def _staleness_bound(case: Case, found: Fit) -> Remedy | None:
     if found.kind is not FitKind.STALENESS_BOUND_TOO_LOW:
         return None
     steps = exchange.interval + ceil(found.round_steps or 0.0)
-    tries = (_tried(RemedyKind.STALENESS_BOUND, case, (one,)) for one in _bounds(steps, 2 * exchange.interval))
-    return next((one for one in tries if one), None)
-
-
-def _bounds(least: int, more: int) -> Iterator[Setting]:
-    added = 0
-    while added <= more:
-        yield Setting("sync.maxStalenessSteps", least + added)
-        added = 2 * added + 1
+    more = (2**power - 1 for power in range((2 * exchange.interval + 1).bit_length()))
+    bounds = (Setting("sync.maxStalenessSteps", steps + added) for added in more)
+    return next((one for bound in bounds if (one := _tried(RemedyKind.STALENESS_BOUND, case, (bound,)))), None)
 
 
 def _connections(case: Case) -> tuple[Setting, ...]:

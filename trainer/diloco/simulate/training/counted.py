@@ -44,15 +44,6 @@ class CountedCapture:
     tokens: int
 
 
-@value
-class CountedState:
-    """See `TrainerState`."""
-
-    steps: int
-    tokens: int
-    data_position: int
-
-
 def layout_of_sizes(numels: Sequence[int]) -> Layout:
     """A layout of fragments with these numbers of elements and no tensors in them."""
     return Layout(tuple(Fragment(index, (), numel) for index, numel in enumerate(numels)))
@@ -71,7 +62,7 @@ def counted_work(spec: JobSpec, layout: Layout, *, loaded: bool = False) -> Work
 
 
 class CountedTrainer:
-    """See `work.Trainer`."""
+    """What of `InnerTrainer` a simulated learner uses."""
 
     def __init__(self, fragments: int, batch_size: int, sequence_length: int) -> None:
         self._batch_size = batch_size
@@ -84,7 +75,6 @@ class CountedTrainer:
         self.steps = 0
         self.tokens = 0
         self.data_position = 0
-        self.metrics: Mapping[str, float] = {}
 
     @property
     def staleness(self) -> int:
@@ -134,13 +124,13 @@ class CountedTrainer:
 
     def state(self) -> "TrainerState":
         """The counters."""
-        return cast("TrainerState", CountedState(self.steps, self.tokens, self.data_position))
+        return cast("TrainerState", (self.steps, self.tokens, self.data_position))
 
     def load_state(self, state: "TrainerState") -> None:
         """Restore ``state``."""
-        self.steps, self.tokens, self.data_position = state.steps, state.tokens, state.data_position
-        self._since_steps = [state.steps] * len(self._since_steps)
-        self._since_tokens = [state.tokens] * len(self._since_tokens)
+        self.steps, self.tokens, self.data_position = cast("tuple[int, int, int]", state)
+        self._since_steps = [self.steps] * len(self._since_steps)
+        self._since_tokens = [self.tokens] * len(self._since_tokens)
 
 
 class CountedEncoder:

@@ -6,7 +6,7 @@ on any links takes seconds. The engine, the links and the clock are the same, an
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Cosine, LeftOut
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from diloco.learner.training.capture import Capture
-    from diloco.learner.training.fragment_trainer import StepResult, TrainerState
+    from diloco.learner.training.trainer import InnerTrainer
+    from diloco.simulate.training.counted import CountedTrainer
+
+    Trainer: TypeAlias = InnerTrainer | CountedTrainer
 
 
 @value
@@ -39,30 +42,6 @@ class MergeOutcome:
     """Whether the version has the values of the one before."""
     left_out: tuple[LeftOut, ...] = ()
     cosines: tuple[Cosine, ...] = ()
-
-
-class Trainer(Protocol):
-    """A learner's training: see `diloco.learner.training.trainer.InnerTrainer`."""
-
-    @property
-    def steps(self) -> int: ...  # noqa: D102
-    @property
-    def tokens(self) -> int: ...  # noqa: D102
-    @property
-    def data_position(self) -> int: ...  # noqa: D102
-    @property
-    def versions(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def staleness(self) -> int: ...  # noqa: D102
-    def fragment_steps(self, fragment: int) -> int: ...  # noqa: D102
-    def step(self, progress: float) -> "StepResult": ...  # noqa: D102
-    def capture(self, fragment: int) -> "Capture": ...  # noqa: D102
-    def apply(self, fragment: int, version: int, values: "Tensor") -> None: ...  # noqa: D102
-    def evaluate(self) -> float: ...  # noqa: D102
-    def catch_up(self, steps: int, data_position: int) -> None: ...  # noqa: D102
-    def start_over(self) -> None: ...  # noqa: D102
-    def state(self) -> "TrainerState": ...  # noqa: D102
-    def load_state(self, state: "TrainerState") -> None: ...  # noqa: D102
 
 
 class Encoder(Protocol):
@@ -102,7 +81,7 @@ class Work:
     """The training of one run."""
 
     model: GlobalModel
-    new_trainer: Callable[[str], Trainer]
+    new_trainer: "Callable[[str], Trainer]"
     """Creates the trainer of a starting process, given its learner's id."""
     new_encoder: Callable[[Mapping[int, Residual]], Encoder]
     """Creates an encoder from the residuals of the learner's checkpoint."""
