@@ -1,4 +1,4 @@
-"""The current admission, and which versions of the model the learner holds under it.
+"""The current admission, the versions of the model that the learner holds under it, and those that arrive.
 
 An order, a push or a merged fragment of an earlier admission must not be mistaken for one of the current admission: a
 restarted syncer counts versions from its checkpoint on, so equal numbers can stand for different weights.
@@ -9,17 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diloco.learner.exchange.orders import Membership, Wakeup
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """One admission to the job."""
-
-    epoch: str
-    """The syncer process's epoch; version numbers are only comparable within one."""
-    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +24,35 @@ class Held:
     """f32, flat, on the host: the trainer's anchor itself. Never written to."""
 
 
-class Holdings:
-    """Versions of the fragments that the inner loop trains on. Used by several threads."""
+@dataclass(frozen=True, slots=True)
+class MergedFragment:
+    """A complete fragment that waits for the training thread."""
 
-    def __init__(self, fragments: int) -> None:
+    epoch: str
+    fragment: int
+    version: int
+    values: "Tensor"
+    """f32, flat, on the host; never written to again."""
+
+
+class Holdings:
+    """Of each fragment: the version trained on, and at most one newer one, complete, that waits to be swapped in.
+
+    The loop adds what arrives, and the training thread takes it: so it only ever gets complete fragments, and at most
+    one copy of the model waits on the host, however slow the one or fast the other.
+    """
+
+    def __init__(self, wakeup: Wakeup, fragments: int) -> None:
+        self._wakeup = wakeup
         self._lock = threading.Lock()
         self._epoch = ""
         self._versions: list[int | None] = [None] * fragments
         self._values: list[Tensor | None] = [None] * fragments
         self._awaited: set[int] = set()
         self._membership: Membership | None = None
+        self._waiting: dict[int, MergedFragment] = {}
+        self._taken: dict[int, int] = {}
+        """Versions that were taken last; they may still be being copied into the model."""
 
     def admitted(self, membership: Membership, load: Iterable[int]) -> bool:
         """Note an admission; ``load`` names fragments that do not count as held. Returns whether none is awaited."""
@@ -50,6 +62,8 @@ class Holdings:
                 self._epoch = membership.epoch
                 self._versions = [None] * len(self._versions)
                 self._values = [None] * len(self._values)
+                self._waiting.clear()
+            self._taken.clear()  # what is to be loaded is loaded again
             self._awaited = set(load)
             for fragment in self._awaited:
                 self._versions[fragment] = self._values[fragment] = None
@@ -60,21 +74,36 @@ class Holdings:
         with self._lock:
             return fragment in self._awaited
 
-    def is_news(self, epoch: str, fragment: int, version: int) -> bool:
-        """Whether this version is newer than what is held."""
+    def lacks(self, epoch: str, fragment: int, version: int) -> bool:
+        """Whether this version is newer than what is held, waits or is being swapped in."""
         with self._lock:
-            held = self._versions[fragment]
-            return epoch == self._epoch and (held is None or held < version)
+            return self._lacks(epoch, fragment, version)
 
-    def received(self, epoch: str, fragment: int, version: int, values: "Tensor | None" = None) -> Membership | None:
-        """Note that the inner loop now trains on this version. Returns the admission if it was the last one awaited.
-
-        ``values``: what was received, f32, flat, on the host; the caller must not write to it any more.
-        """
+    def arrived(self, arrival: MergedFragment) -> None:
+        """Add a complete fragment, unless there is one as new: a pull and a posted one may both bring it."""
         with self._lock:
-            if epoch != self._epoch:
+            if not self._lacks(arrival.epoch, arrival.fragment, arrival.version):
+                return
+            self._waiting[arrival.fragment] = arrival
+        self._wakeup.notify()
+
+    def take(self) -> list[MergedFragment]:
+        """Take everything that waits, for the training thread, which calls ``received`` for each."""
+        if not self._waiting:  # without the lock: a fragment that is added now is taken after the next step
+            return []
+        with self._lock:
+            taken = list(self._waiting.values())
+            self._waiting.clear()
+            self._taken |= {one.fragment: one.version for one in taken}
+            return taken
+
+    def received(self, arrival: MergedFragment) -> Membership | None:
+        """Note that the learner now trains on it. Returns the admission if it was the last one awaited."""
+        with self._lock:
+            fragment = arrival.fragment
+            if arrival.epoch != self._epoch:
                 return None
-            self._versions[fragment], self._values[fragment] = version, values
+            self._versions[fragment], self._values[fragment] = arrival.version, arrival.values
             was_awaited = fragment in self._awaited
             self._awaited.discard(fragment)
             return self._membership if was_awaited and not self._awaited else None
@@ -103,3 +132,8 @@ class Holdings:
         """Versions held, by fragment."""
         with self._lock:
             return tuple(self._versions)
+
+    def _lacks(self, epoch: str, fragment: int, version: int) -> bool:
+        waiting = self._waiting.get(fragment)
+        here = (self._versions[fragment], self._taken.get(fragment), None if waiting is None else waiting.version)
+        return epoch == self._epoch and all(one is None or one < version for one in here)

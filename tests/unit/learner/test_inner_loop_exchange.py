@@ -1,12 +1,11 @@
-"""How the inner loop handles the mailboxes: it loads, swaps in, answers and evaluates."""
+"""How the inner loop meets the exchange: it loads, swaps in, answers and evaluates."""
 
 import logging
 
 import pytest
 
-from diloco.learner.link.syncer_link import Position
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder
+from diloco.learner.exchange.link import Position
+from diloco.learner.exchange.orders import Ending, EndKind, EvaluationOrder, Membership
 from diloco.wire.messages import EvaluationWanted
 from tests.support.hand_clock import HandClock
 from tests.support.inner_loop import FRAGMENTS, NOW, LoopBench
@@ -25,7 +24,7 @@ def bench(clock: HandClock) -> LoopBench:
 
 def sent(bench: LoopBench) -> list[tuple[int, int, int]]:
     """Fragment, version and steps of each outer gradient that the workers got."""
-    return [(one.request.fragment, one.request.version, one.capture.steps) for one in bench.offered]
+    return [(one.request.fragment, one.request.version, one.capture.steps) for one in bench.said.offered]
 
 
 def asked(bench: LoopBench, fragment: int, version: int, membership: Membership = NOW) -> None:
@@ -36,7 +35,7 @@ def asked(bench: LoopBench, fragment: int, version: int, membership: Membership 
 
 def told_to_evaluate(bench: LoopBench, *versions: int, final: bool = False) -> None:
     """An evaluation is ordered, and the loop sees it."""
-    bench.boxes.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, versions, final)))
+    bench.shared.orders.evaluate(EvaluationOrder(NOW, EvaluationWanted(4, versions, final)))
     bench.loop.between_steps()
 
 
@@ -78,7 +77,7 @@ class TestLoading:
     def test_an_end_is_heard_while_it_waits(self, clock: HandClock) -> None:
         bench = LoopBench(clock, loaded=False)
         over = Ending(EndKind.FINISHED, "enough")
-        bench.wakeup.events = [lambda: bench.boxes.orders.end(over)]
+        bench.wakeup.events = [lambda: bench.shared.orders.end(over)]
         assert bench.run((1.0, False)) == over
         assert bench.steps == 0
 
@@ -215,7 +214,7 @@ class TestEvaluation:
         assert bench.activity.spent().evaluating == 3.0
 
     def test_a_final_one_waits_for_a_fragment_that_is_not_held_at_all(self, bench: LoopBench) -> None:
-        bench.boxes.holdings.admitted(NOW, [1])
+        bench.shared.holdings.admitted(NOW, [1])
         told_to_evaluate(bench, 0, 0, 0, final=True)
         assert bench.said.of("evaluated") == []
 

@@ -17,8 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from diloco.core.value import value
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Membership, Wakeup
 
 if TYPE_CHECKING:
     from diloco.learner.training.capture import Capture
@@ -37,8 +36,16 @@ class GradientRequest:
     attempt: int
 
 
+@value
+class OuterGradient:
+    """The answer to a request."""
+
+    request: GradientRequest
+    capture: "Capture"
+
+
 class Requests:
-    """The newest request and the newest staged copy of each fragment. Written by the link and by the inner loop."""
+    """The newest request and the newest staged copy of each fragment. Used by the loop and by the training thread."""
 
     def __init__(self, wakeup: Wakeup, fragments: int, ahead: int) -> None:
         """``fragments``: number in the model; ``ahead``: how many upcoming fragments are staged at least."""

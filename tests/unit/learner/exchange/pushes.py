@@ -1,15 +1,29 @@
-"""The bulk side of a link, for workers that push."""
+"""The bulk side of a link, for pushes; and a context whose computing is done at once."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from diloco.learner.exchange.transfers import Bulk, Tasks, TransferContext, TransferCounts
 from diloco.wire.errors import WireError
 from diloco.wire.messages import PullHeader, PushHeader, PushReceipt
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+T = TypeVar("T")
 
 MOST_CALLS = 10
-"""Of a test: a worker that begins again without an end fails it."""
+"""Of a test: one that begins again without an end fails it."""
+
+
+def fails(error: BaseException) -> None:
+    raise error
+
+
+async def at_once(function: Callable[..., T], *arguments: Any) -> T:
+    return function(*arguments)
+
+
+def context_of(bulk: Bulk, counts: TransferCounts, step_seconds: Callable[[], float] = lambda: 0.0) -> TransferContext:
+    """Without pauses between attempts."""
+    return TransferContext("r/p/0", bulk, step_seconds, lambda: -1.0, counts, Tasks(fails), at_once)
 
 
 class PushLink:
@@ -27,7 +41,7 @@ class PushLink:
     def calls(self) -> int:
         return len(self.deadlines)
 
-    def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float, **_: object) -> PushReceipt:
+    async def push(self, header: PushHeader, payload: memoryview, *, deadline_seconds: float) -> PushReceipt:
         assert self.calls < MOST_CALLS
         self.deadlines.append(deadline_seconds)
         self.after_call()
@@ -37,5 +51,5 @@ class PushLink:
         self.pushed.append((header, bytes(payload)))
         return self.receipt
 
-    def pull(self, *_: object, **__: object) -> PullHeader:
+    async def pull(self, *_: object, **__: object) -> PullHeader:
         raise AssertionError("a pull is not expected here")

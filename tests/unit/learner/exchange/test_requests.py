@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.requests import GradientRequest, Requests
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Membership, Wakeup
+from diloco.learner.exchange.requests import GradientRequest, Requests
 from diloco.learner.training.capture import Capture
 
 FIRST = Membership("1", 1)

@@ -1,16 +1,51 @@
 """What the inner loop checks between two steps, besides fragments: evaluations, progress, the end.
 
-Written by the link, by signal handlers and by worker threads that failed; read by the inner loop. Every slot holds only
+Written by the exchange, by signal handlers and by threads that failed; read by the inner loop. Every slot holds only
 the newest value, so memory use is bounded.
 """
 
 import threading
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.wire.messages import EvaluationWanted, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One admission to the job."""
+
+    epoch: str
+    """The syncer process's epoch; version numbers are only comparable within one."""
+    incarnation: int
+
+
+class Wakeup:
+    """Wakes the inner loop while it waits.
+
+    It counts its notices, so that one given between checking and waiting is not missed.
+
+    Notified by other threads and by signal handlers (its lock is re-entrant); waited for by the inner loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self.notices = 0
+        """The count of notices. Read it before checking, and pass it to ``wait``."""
+
+    def notify(self) -> None:
+        """Say that there is something to check."""
+        with self._condition:
+            self.notices += 1
+            self._condition.notify_all()
+
+    def wait(self, since: int, timeout_seconds: float) -> None:
+        """Wait until a notice was given after ``since`` was read, or the time is up."""
+        until = time.monotonic() + timeout_seconds
+        with self._condition:
+            while self.notices == since and (rest := until - time.monotonic()) > 0:
+                self._condition.wait(rest)
 
 
 class EndKind(StrEnum):

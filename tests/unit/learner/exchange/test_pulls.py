@@ -1,19 +1,26 @@
-"""The workers that pull: what they request, what they refuse to receive, and how they apply an update."""
+"""Pulls: what they request, what they refuse to receive, how they apply an update, and which goes first."""
 
+import asyncio
 import logging
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
 from diloco.core.merge.codecs import codec_named
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.pull_queue import PullOrder
+from diloco.learner.exchange.holdings import Holdings, MergedFragment
+from diloco.learner.exchange.orders import Membership, Wakeup
+from diloco.learner.exchange.pulls import Pulls, ReceiveOptions
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.runtime.process.busy import BusyMeter, Moved
-from diloco.wire.errors import ClosedError, CorruptedError, DeadlineError, RefusedError, UnavailableError, WireError
-from diloco.wire.messages import PullHeader
+from diloco.wire.errors import CorruptedError, DeadlineError, RefusedError, UnavailableError, WireError
+from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
 from tests.support.hand_clock import HandClock, clock_of
-from tests.unit.learner.link.pulls import BASE, CODEC, MERGED, NOW, Bench
+from tests.support.hand_loop import HandLoop
+from tests.unit.learner.exchange.pulls import BASE, CODEC, MERGED, NOW, Bench
+from tests.unit.learner.exchange.pushes import context_of
 
 
 def test_an_update_is_added_to_the_version_held_and_is_what_the_syncer_has() -> None:
@@ -30,15 +37,14 @@ def test_an_update_is_added_to_the_version_held_and_is_what_the_syncer_has() -> 
 
 @pytest.mark.parametrize(
     ("holds", "downlink", "load", "held"),
-    [(7, True, [], 7), (8, False, [], None), (8, True, [0], None)],
+    [(7, True, (), 7), (8, False, (), None), (8, True, (0,), None)],
     ids=["another version", "a job without updates", "to be loaded"],
 )
 def test_a_fragment_is_taken_whole_where_an_update_is_of_no_use(
-    holds: int, load: list[int], held: int | None, *, downlink: bool
+    holds: int, load: tuple[int, ...], held: int | None, *, downlink: bool
 ) -> None:
     bench = Bench(holds=holds, downlink=downlink)
-    bench.holdings.admitted(NOW, load)
-    (arrival,) = bench.pull()
+    (arrival,) = bench.pull(load=load)
     assert [request.held_version for request in bench.syncer.requests] == [held]
     assert torch.equal(arrival.values, bench.syncer.new)
     assert (bench.counts.updates, bench.counts.bytes_pulled) == (0, 12)
@@ -46,13 +52,12 @@ def test_a_fragment_is_taken_whole_where_an_update_is_of_no_use(
 
 def test_what_is_held_of_another_epoch_is_no_base() -> None:
     bench = Bench()
-    bench.now = restarted = Membership("2", 1)
+    restarted = Membership("2", 1)
     bench.holdings.admitted(restarted, [0])
-    bench.pull_queue.session_begins(restarted)
-    bench.pull_queue.want(PullOrder(restarted, 0, 9))
-    (arrival,) = bench.work_off()
+    bench.pulls.session_begins(restarted)
+    (arrival,) = bench.work_off(lambda: bench.pulls.want(0, 9))
     assert [request.held_version for request in bench.syncer.requests] == [None]
-    assert arrival.membership == restarted
+    assert arrival.epoch == "2"
 
 
 def test_a_wrong_update_is_dropped_and_the_fragment_pulled_whole(
@@ -78,8 +83,7 @@ def test_an_update_that_cannot_be_decoded_is_a_wrong_one() -> None:
 def test_a_posted_update_that_comes_out_wrong_is_wished_for_whole() -> None:
     bench = Bench()
     bench.syncer.payload[-1] ^= 1
-    assert bench.post() == []
-    (arrival,) = bench.work_off()
+    (arrival,) = bench.post()
     assert [(request.posted, request.held_version) for request in bench.syncer.requests] == [(True, 8), (False, None)]
     assert torch.equal(arrival.values, bench.syncer.new)
 
@@ -121,7 +125,12 @@ def test_a_correct_update_resets_the_count_of_wrong_ones() -> None:
 )
 def test_what_is_not_what_was_asked_for_takes_no_memory(offered: PullHeader) -> None:
     bench = Bench(offered)
-    bench.syncer.after_call = lambda: setattr(bench, "now", None if len(bench.syncer.requests) > 1 else NOW)
+
+    def over() -> None:
+        if len(bench.syncer.requests) > 1:
+            bench.pulls.session_over()
+
+    bench.syncer.after_call = over
     bench.syncer.fates.append(UnavailableError("broken"))
     assert bench.pull() == []
     assert bench.buffers == 0
@@ -133,37 +142,22 @@ def test_a_pull_is_tried_again_while_its_admission_lasts() -> None:
     assert (arrival.version, bench.counts.retries) == (9, 2)
 
 
-def test_a_stopping_learner_does_not_retry_but_pulls_whole_what_was_wrong() -> None:
-    bench = Bench(UnavailableError("broken"))
-    bench.stopped.set()
-    assert bench.pull() == []
-    assert len(bench.syncer.requests) == 1
-    bench.syncer.payload[-1] ^= 1
-    assert len(bench.pull()) == 1
-
-
 def test_a_version_that_is_being_swapped_in_is_not_pulled() -> None:
     bench = Bench()
     # The notice comes while the posted pull is arriving, so that the order waits for it.
-    bench.syncer.while_it_comes = lambda: bench.pull_queue.want(PullOrder(NOW, 0, 9))
-    (arrival,) = bench.post()
-    assert bench.work_off() == []  # the loop has taken it and still copies it into the model
-    assert len(bench.syncer.requests) == 1
-    bench.holdings.received("1", 0, 9, arrival.values)
-    assert bench.pull(9) == []
+    bench.syncer.while_it_comes = lambda: bench.pulls.want(0, 9)
+    (arrival,) = bench.post()  # which is being copied into the model
+    assert bench.work_off(lambda: bench.pulls.want(0, 9)) == []
+    bench.holdings.received(arrival)
+    assert bench.pull() == []
     assert len(bench.syncer.requests) == 1
 
 
 def test_a_version_that_was_swapped_in_may_have_to_be_loaded_again() -> None:
     bench = Bench()
     bench.post()
-    again = PullOrder(NOW, 0, 9)
-    bench.pull_queue.want(again)
-    assert bench.work_off() == []
-    bench.pull_queue.session_begins(NOW)
-    bench.holdings.admitted(NOW, [0])
-    bench.pull_queue.want(again)
-    assert len(bench.work_off()) == 1
+    assert bench.work_off(lambda: bench.pulls.want(0, 9)) == []
+    assert len(bench.pull(load=(0,))) == 1
     assert len(bench.syncer.requests) == 2
 
 
@@ -180,13 +174,10 @@ def test_a_posted_pull_says_what_is_held_and_lands_like_any() -> None:
     assert [(request.posted, request.held_version) for request in bench.syncer.requests] == [(True, 8)]
     assert torch.equal(arrival.values, bench.syncer.new)
     assert (bench.counts.posted, bench.counts.pulls) == (1, 1)
-    assert bench.work_off() == []
     assert len(bench.syncer.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "fate", [RefusedError("not made in time"), UnavailableError("broken"), ClosedError("withdrawn"), DeadlineError("")]
-)
+@pytest.mark.parametrize("fate", [RefusedError("not made in time"), UnavailableError("broken"), DeadlineError("")])
 def test_a_failed_post_takes_no_memory_and_the_notice_still_pulls(fate: WireError) -> None:
     bench = Bench(fate)
     assert bench.post() == []
@@ -198,8 +189,7 @@ def test_a_failed_post_takes_no_memory_and_the_notice_still_pulls(fate: WireErro
 def test_a_post_that_broke_off_while_it_was_answered_is_pulled_at_once() -> None:
     bench = Bench()
     bench.syncer.while_it_comes = bench.syncer.breaks_off
-    assert bench.post() == []
-    (arrival,) = bench.work_off()
+    (arrival,) = bench.post()
     assert torch.equal(arrival.values, bench.syncer.new)
 
 
@@ -254,7 +244,7 @@ def test_a_missed_deadline_doubles_the_next_unless_no_version_was_made(
 def test_the_rate_of_a_pull_is_measured_without_the_wait_for_its_version(
     monkeypatch: pytest.MonkeyPatch, measured_seconds: float, *, posted: bool
 ) -> None:
-    clock, bench = clock_of("link.puller", monkeypatch), Bench(downlink=False, whole=torch.zeros(1 << 16))
+    clock, bench = clock_of("exchange.pulls", monkeypatch), Bench(downlink=False, whole=torch.zeros(1 << 16))
     bench.syncer.after_call = lambda: setattr(clock, "now", clock.now + 3.0)
     bench.syncer.while_it_comes = lambda: setattr(clock, "now", clock.now + 2.0)
     assert bench.post() if posted else bench.pull()
@@ -293,10 +283,9 @@ def test_the_rate_of_a_pull_is_measured_without_the_wait_for_its_version(
 def test_what_is_not_what_was_asked_for_is_told_with_both(
     caplog: pytest.LogCaptureFixture, refused: PullHeader, says: str, *, downlink: bool | None
 ) -> None:
-    caplog.set_level(logging.DEBUG, "diloco.learner.link.puller")
+    caplog.set_level(logging.DEBUG, "diloco.learner.exchange.pulls")
     bench = Bench(refused, downlink=downlink is not False)
-    bench.pull_queue.want(PullOrder(NOW, 0, 9, whole=downlink is None))
-    assert len(bench.work_off()) == 1
+    assert len(bench.pull(whole=downlink is None)) == 1
     assert [record.getMessage() for record in caplog.records] == [f"pull of fragment 0 failed: {says}"]
 
 
@@ -306,7 +295,7 @@ def test_what_cannot_be_trained_on_is_not_swapped_in_and_told_once(
 ) -> None:
     bench = Bench(downlink=False)
     bench.syncer.new = torch.tensor([1.0, bad, 2.0])
-    caplog.set_level(logging.DEBUG, "diloco.learner.link.puller")
+    caplog.set_level(logging.DEBUG, "diloco.learner.exchange.pulls")
     assert bench.pull() == []
     assert bench.pull() == []
     assert (len(bench.syncer.requests), bench.counts.refused) == (2, 2)
@@ -322,6 +311,127 @@ def test_what_cannot_be_trained_on_is_not_swapped_in_and_told_once(
 def test_what_a_learner_loads_has_a_deadline_that_knows_no_steps(*, load: bool, least_seconds: float) -> None:
     bench = Bench()
     bench.step_seconds = 60.0
-    bench.pull_queue.want(PullOrder(NOW, 0, 9, load=load))
-    bench.work_off()
+    bench.pull(load=(0,) * load)
     assert least_seconds <= bench.syncer.deadlines[0] < least_seconds + 1.0
+
+
+class Waiting:
+    """A link whose pulls wait until the test answers them; each is told apart by what was asked for."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[int, int, bool], asyncio.Future[None]] = {}
+        """By fragment, version, and whether it is posted; those under way."""
+        self.withdrawn: list[int] = []
+
+    async def push(self, *_: object, **__: object) -> PushReceipt:
+        raise AssertionError("a push is not expected here")
+
+    async def pull(
+        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
+    ) -> PullHeader:
+        del deadline_seconds
+        asked = request.fragment, request.minimum_version, request.posted
+        assert asked not in self.answers
+        self.answers[asked] = asyncio.get_running_loop().create_future()
+        try:
+            await self.answers[asked]
+        except asyncio.CancelledError:
+            self.withdrawn.append(request.fragment)
+            raise
+        finally:
+            del self.answers[asked]
+        header = PullHeader(request.fragment, request.minimum_version, 4)
+        allocate(header)[:] = bytes(4)
+        return header
+
+
+class Turns:
+    """Pulls of six fragments, all of which are held at version 0."""
+
+    def __init__(self) -> None:
+        self.loop, self.link = HandLoop(), Waiting()
+        self.holdings = Holdings(Wakeup(), 6)
+        self.holdings.admitted(NOW, [])
+        for fragment in range(6):
+            self.holdings.received(MergedFragment("1", fragment, 0, torch.zeros(1)))
+        context = context_of(self.link, TransferCounts())
+        options = ReceiveOptions((1,) * 6, lambda _: torch.zeros(1), None)
+        self.pulls = Pulls(context, self.holdings, options)
+        self.pulls.session_begins(NOW)
+
+    @property
+    def under_way(self) -> list[tuple[int, int, bool]]:
+        return list(self.link.answers)
+
+    def does(self, *calls: Callable[[], object]) -> list[tuple[int, int, bool]]:
+        """Do these; returns what is under way once nothing is left to do."""
+        for call in calls:
+            self.loop.call_soon(call)
+        self.loop.work()
+        return self.under_way
+
+    def arrives(self, fragment: int, version: int, *, posted: bool = False) -> list[tuple[int, int, bool]]:
+        """Answer it, and swap in what has come; returns what is under way then."""
+        self.link.answers[fragment, version, posted].set_result(None)
+        self.loop.work()
+        for arrival in self.holdings.take():
+            self.holdings.received(arrival)
+        return self.under_way
+
+
+def test_four_are_pulled_at_once_and_then_the_newest_order_goes_first() -> None:
+    turns = Turns()
+    begun = turns.does(*(partial(turns.pulls.want, fragment, 1) for fragment in range(6)))
+    assert begun == [(fragment, 1, False) for fragment in range(4)]
+    assert turns.does(lambda: turns.pulls.want(4, 2)) == begun  # which it replaces
+    assert turns.arrives(0, 1)[-1] == (4, 2, False)
+    assert turns.arrives(1, 1)[-1] == (5, 1, False)
+
+
+def test_what_is_to_be_loaded_goes_before_newer_versions_and_in_order() -> None:
+    turns = Turns()
+    turns.does(*(partial(turns.pulls.want, fragment, 1) for fragment in range(4)))
+    turns.does(*(partial(turns.pulls.want, fragment, 2, load=True) for fragment in (4, 5)))
+    turns.does(lambda: turns.pulls.want(0, 2))
+    assert turns.arrives(1, 1)[-1] == (4, 2, False)
+    assert turns.arrives(2, 1)[-1] == (5, 2, False)
+
+
+def test_a_newer_version_waits_for_the_pull_under_way_and_an_older_is_not() -> None:
+    turns = Turns()
+    assert turns.does(*(partial(turns.pulls.want, 0, version) for version in (5, 6, 5))) == [(0, 5, False)]
+    assert turns.arrives(0, 5) == [(0, 6, False)]
+    assert turns.arrives(0, 6) == []
+
+
+def test_a_notice_waits_for_the_post_of_its_version_and_pulls_nothing_then() -> None:
+    turns = Turns()
+    assert turns.does(lambda: turns.pulls.post(0, 5), lambda: turns.pulls.want(0, 5)) == [(0, 5, True)]
+    assert turns.arrives(0, 5, posted=True) == []
+
+
+@pytest.mark.parametrize(("version", "whole"), [(4, False), (5, True)], ids=["earlier", "whole"])
+def test_what_a_post_does_not_bring_is_pulled_beside_it(version: int, *, whole: bool) -> None:
+    turns = Turns()
+    turns.does(lambda: turns.pulls.post(0, 5))
+    assert turns.does(lambda: turns.pulls.want(0, version, whole=whole)) == [(0, 5, True), (0, version, False)]
+
+
+def test_a_fragment_is_posted_once_for_each_version_and_the_next_waits() -> None:
+    turns = Turns()
+    assert turns.does(*(partial(turns.pulls.post, 0, version) for version in (5, 5, 6, 6))) == [(0, 5, True)]
+    assert turns.arrives(0, 5, posted=True) == [(0, 6, True)]
+    turns.does(lambda: turns.pulls.post(0, 7))
+    turns.does(lambda: turns.pulls.want(0, 7))  # it exists: there is nothing to wait for
+    assert turns.arrives(0, 6, posted=True) == [(0, 7, False)]
+
+
+def test_the_end_of_a_session_withdraws_all_and_the_next_begins_anew() -> None:
+    turns = Turns()
+    turns.does(*(partial(turns.pulls.want, fragment, 5) for fragment in range(5)), lambda: turns.pulls.post(5, 5))
+    assert turns.does(turns.pulls.session_over) == []
+    assert sorted(turns.link.withdrawn) == [0, 1, 2, 3, 5]
+    assert turns.does(lambda: turns.pulls.want(0, 5), lambda: turns.pulls.post(1, 5)) == []
+    later = Membership("1", 8)
+    turns.pulls.session_begins(later)
+    assert turns.does(lambda: turns.pulls.want(0, 5)) == [(0, 5, False)]

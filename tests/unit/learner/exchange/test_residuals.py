@@ -8,7 +8,7 @@ import torch
 from diloco.core.merge.codec import Codec
 from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.feedback import encode_with_feedback
-from diloco.learner.mailboxes.residuals import Residual, Residuals
+from diloco.learner.exchange.residuals import Residual, Residuals
 
 BEFORE, SENT = torch.ones(3), torch.zeros(3)
 SAVED = {0: Residual(3, BEFORE)}

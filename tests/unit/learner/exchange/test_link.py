@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diloco.learner.link.syncer_link import Position
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.orders import EndKind, EvaluationOrder
-from diloco.learner.mailboxes.pull_queue import PullOrder
-from diloco.learner.mailboxes.push_queue import OuterGradient
-from diloco.learner.mailboxes.requests import GradientRequest
+from diloco.learner.exchange.holdings import MergedFragment
+from diloco.learner.exchange.link import Position
+from diloco.learner.exchange.orders import EndKind, EvaluationOrder, Membership
+from diloco.learner.exchange.requests import GradientRequest, OuterGradient
 from diloco.learner.training.capture import Capture
 from diloco.wire.errors import IdentityError, TooLargeError, UnavailableError, WireError
 from diloco.wire.messages import (
@@ -18,8 +16,10 @@ from diloco.wire.messages import (
     FragmentReady,
     FragmentWanted,
     Join,
+    LearnerMessage,
     Leave,
     Progress,
+    Ready,
     Refused,
     SyncerMessage,
     Welcome,
@@ -34,25 +34,24 @@ def test_it_joins_with_who_it_is_and_how_far_and_says_good_bye() -> None:
     session = Script(welcome(4), OVER)
     bench = Bench(session)
     assert bench.run() == (EndKind.FINISHED, "enough")
-    assert session.sent == [Leave(4, "the job is over")]
+    assert session.sent == [Ready(4), Leave(4, "the job is over")]
     assert bench.joins == [Join("job", "r/p/0", "abc", "digest", steps=5, data_position=40)]
     assert bench.link.welcome_position == Position(9, 72)
     assert bench.link.current() is None
 
 
-def test_what_is_to_be_loaded_is_wished_for_first_and_in_order() -> None:
-    wished: list[PullOrder] = []
+def test_what_is_to_be_loaded_is_wanted_first_and_in_order() -> None:
     bench = Bench(Script(welcome(load=(1, 0)), OVER))
-    bench.boxes.pull_queue.want = wished.append  # type: ignore[method-assign, assignment]  # before the session's end forgets them
+    wanted = bench.listen("pulls.want")
     bench.run()
-    assert wished[:2] == [PullOrder(NOW, 1, 4, load=True), PullOrder(NOW, 0, 3, load=True)]
+    assert wanted[:2] == [("pulls.want", 1, 4, True), ("pulls.want", 0, 3, True)]
 
 
 def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:
     bench = Bench(UnavailableError("nobody there"), Script(welcome(), UnavailableError("broken")), Script(OVER))
-    bench.boxes.holdings.admitted(NOW, [])
-    bench.boxes.holdings.received("1", 0, 3)
-    bench.boxes.holdings.received("1", 1, 4)
+    bench.shared.holdings.admitted(NOW, [])
+    bench.shared.holdings.received(MergedFragment("1", 0, 3, torch.zeros(1)))
+    bench.shared.holdings.received(MergedFragment("1", 1, 4, torch.zeros(1)))
     assert bench.run() == (EndKind.FINISHED, "enough")
     assert [(join.epoch, join.versions) for join in bench.joins] == [("1", (3, 4))] * 3
 
@@ -95,8 +94,8 @@ def test_the_inner_loop_starts_over_when_the_welcome_says_so() -> None:
     plain, reset = Bench(Script(welcome(), OVER)), Bench(Script(replace(welcome(load=(0, 1)), reset=True), OVER))
     for bench, told in ((plain, ""), (reset, "the syncer says that this learner has diverged")):
         bench.run()
-        assert bench.boxes.orders.take_start_over() == told
-        assert not bench.boxes.orders.take_start_over(), "once"
+        assert bench.shared.orders.take_start_over() == told
+        assert not bench.shared.orders.take_start_over(), "once"
 
 
 @pytest.mark.parametrize(
@@ -108,16 +107,16 @@ def test_the_inner_loop_starts_over_when_the_training_is_another(before: str, af
     bench = Bench(Script(replace(welcome(), training=before), lost), Script(replace(welcome(2), training=after), OVER))
     bench.run()
     assert bench.link.training == after
-    assert bench.boxes.orders.take_start_over() == why
+    assert bench.shared.orders.take_start_over() == why
 
 
 def test_orders_carry_the_admission_they_came_with_and_end_with_it() -> None:
     asked: list[GradientRequest] = []
     bench = Bench(Script(welcome(4), FragmentWanted(1, 5, 2), EvaluationWanted(0, (3, 4), final=False)), Script(OVER))
-    bench.boxes.requests.put = asked.append  # type: ignore[method-assign, assignment]  # before the session's end forgets it
+    bench.shared.requests.put = asked.append  # type: ignore[method-assign, assignment]  # before the session's end forgets it
     bench.run()
     assert asked == [GradientRequest(Membership("1", 4), 1, 5, 2)]
-    assert bench.boxes.orders.take_evaluation() is None
+    assert bench.shared.orders.take_evaluation() is None
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_an_order_that_cannot_be_breaks_the_session(says: tuple[SyncerMessage, .
 def test_progress_is_taken_from_whatever_carries_it(says: tuple[SyncerMessage, ...]) -> None:
     bench = Bench(Script(*says, OVER))
     bench.run()
-    assert bench.boxes.orders.progress == 0.3
+    assert bench.shared.orders.progress == 0.3
 
 
 def test_a_welcome_settles_what_was_made_without_a_session() -> None:
@@ -157,33 +156,34 @@ def test_a_welcome_settles_what_was_made_without_a_session() -> None:
     assert heard == [("feedback.session_begins", "1", (3, 4), (3, 0))]
 
 
-@pytest.mark.parametrize(("load", "ready"), [((0,), False), ((), True)])
-def test_a_welcome_opens_the_mailboxes_and_is_answered_if_nothing_to_load(
-    load: tuple[int, ...], *, ready: bool
+@pytest.mark.parametrize(("load", "sent"), [((0,), []), ((), [Ready(1)])], ids=["to load", "nothing to load"])
+def test_a_welcome_begins_transfers_and_is_answered_if_all_is_held(
+    load: tuple[int, ...], sent: list[LearnerMessage]
 ) -> None:
-    session = Script(Welcome(1, "1", load, (3, 4), 0, 0, NO_PROGRESS), OVER)
+    session = Script(welcomed := Welcome(1, "1", load, (3, 4), 0, 0, NO_PROGRESS), NO_PROGRESS, NO_PROGRESS, OVER)
     bench = Bench(session)
-    heard = bench.listen("control.session_begins", "pull_queue.session_begins", "control.ready", "control.post")
+    heard = bench.listen("outbox.session_begins", "pulls.session_begins", "pushes.session_begins")
     bench.run()
-    begins: list[tuple[object, ...]] = [("control.session_begins", session, NOW), ("pull_queue.session_begins", NOW)]
-    assert heard == begins + [("control.ready", NOW), ("control.post",)] * ready
+    assert heard == [(f"{name}.session_begins", NOW) for name in ("outbox", "pulls", "pushes")]
+    assert (bench.terms, session.sent) == ([welcomed], [*sent, Leave(1, "the job is over")])
 
 
 @pytest.mark.parametrize("merged", [True, False])
 def test_a_notice_settles_what_was_sent_and_has_the_fragment_pulled(*, merged: bool) -> None:
     bench = Bench(Script(welcome(), FragmentReady(1, 5, merged, NO_PROGRESS), OVER))
-    bench.boxes.holdings.admitted(NOW, [])
-    bench.boxes.holdings.received("1", 0, 3)
-    bench.boxes.holdings.received("1", 1, 4)
-    heard = bench.listen("requests.not_merged", "feedback.outcome", "pull_queue.want")
+    bench.shared.holdings.admitted(NOW, [])
+    bench.shared.holdings.received(MergedFragment("1", 0, 3, torch.zeros(1)))
+    bench.shared.holdings.received(MergedFragment("1", 1, 4, torch.zeros(1)))
+    heard = bench.listen("requests.not_merged", "feedback.outcome", "pulls.want")
     bench.run()
     settled = [] if merged else [("requests.not_merged", 1, 5)]
-    assert heard == [*settled, ("feedback.outcome", 1, 5, merged), ("pull_queue.want", PullOrder(NOW, 1, 5))]
+    wanted = [("pulls.want", 0, 3, False), ("pulls.want", 1, 4, False), ("pulls.want", 1, 5, False)]
+    assert heard == [*wanted[:2], *settled, ("feedback.outcome", 1, 5, merged), wanted[2]]
 
 
 def test_without_error_feedback_nothing_is_missing() -> None:
     bench = Bench(Script(welcome(), FragmentReady(1, 5, merged=True, progress=NO_PROGRESS), OVER))
-    bench.link._boxes = replace(bench.boxes, feedback=None)
+    bench.link._shared = replace(bench.shared, feedback=None)
     assert bench.run() == (EndKind.FINISHED, "enough")
 
 
@@ -191,11 +191,11 @@ def test_without_error_feedback_nothing_is_missing() -> None:
 def test_a_final_evaluation_has_its_versions_pulled(orders: list[tuple[int, int]], *, final: bool) -> None:
     wanted = EvaluationWanted(2, (9, 8), final)
     bench = Bench(Script(welcome(), wanted, OVER))
-    heard = bench.listen("orders.evaluate", "pull_queue.want")
+    heard = bench.listen("orders.evaluate", "pulls.want")
     bench.run()
     assert heard[2:] == [
         ("orders.evaluate", EvaluationOrder(NOW, wanted)),
-        *(("pull_queue.want", PullOrder(NOW, fragment, version)) for fragment, version in orders),
+        *(("pulls.want", fragment, version, False) for fragment, version in orders),
     ]
 
 
@@ -204,17 +204,16 @@ def test_a_request_whose_answer_is_staged_is_answered_at_once(*, staged: bool) -
     capture = Capture(1, 4, 1, 1, torch.zeros(1), torch.zeros(1), None)
     session = Script(welcome(), FragmentWanted(1, 5, 2), OVER)
     bench = Bench(session)
-    bench.boxes.requests.stage([capture] * staged)
-    heard = bench.listen("push_queue.offer")
+    bench.shared.requests.stage([capture] * staged)
+    heard = bench.listen("pushes.offer")
     bench.run()
     answer = OuterGradient(GradientRequest(NOW, 1, 5, 2), capture)
-    assert heard == [("push_queue.offer", answer)] * staged
+    assert heard == [("pushes.offer", answer)] * staged
 
 
-def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
+def test_the_end_of_a_session_is_told_to_all_who_serve_it() -> None:
     bench = Bench(Script(welcome(), OVER))
-    mailboxes = ("control", "requests", "pull_queue", "push_queue", "orders")
-    names = [f"{name}.session_over" for name in mailboxes]
+    names = [f"{name}.session_over" for name in ("outbox", "requests", "orders", "pulls", "pushes")]
     heard = bench.listen(*names)
     bench.run()
     assert heard == [(name,) for name in names]
@@ -231,8 +230,9 @@ def test_the_end_of_a_session_is_told_to_every_mailbox() -> None:
     ],
 )
 def test_one_that_stays_asks_by_joining_and_leaves(answers: list[SyncerMessage | WireError], *, goes_on: bool) -> None:
-    session, bench = Script(*answers), Bench()
-    assert bench.link.goes_on(lambda _: session) is goes_on
+    session = Script(*answers)
+    bench = Bench(session)
+    assert bench.loop.result_of(bench.link.goes_on(bench)) is goes_on
     left = [Leave(4, "the job goes on; the next process trains")]
     assert (session.sent, session.closed) == (left if welcome(4) in answers else [], 1)
     assert bench.link.current() is None

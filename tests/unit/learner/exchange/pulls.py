@@ -1,7 +1,5 @@
-"""A puller on a scripted link, whose threads are run by the test."""
+"""Pulls on a scripted link, whose loop is run by the test."""
 
-import contextlib
-import threading
 from collections.abc import Callable
 
 import torch
@@ -10,16 +8,15 @@ from diloco.core.buffers import recycled
 from diloco.core.merge.codec import Codec
 from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import Update, encode_update
-from diloco.learner.link.puller import Puller, ReceiveOptions
-from diloco.learner.link.transfers import TransferContext, TransferCounts
-from diloco.learner.mailboxes.holdings import Holdings, Membership
-from diloco.learner.mailboxes.pull_queue import MergedFragment, PullOrder, PullQueue
-from diloco.learner.mailboxes.wakeup import Wakeup
-from diloco.wire.client.transfer_handle import TransferHandle
+from diloco.learner.exchange.holdings import Holdings, MergedFragment
+from diloco.learner.exchange.orders import Membership, Wakeup
+from diloco.learner.exchange.pulls import Pulls, ReceiveOptions
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.wire.errors import UnavailableError, WireError
 from diloco.wire.messages import PullHeader, PullRequest, PushReceipt
 from diloco.wire.part_messages import payload_digest
-from tests.support.scripted_condition import NothingToDoError, script
+from tests.support.hand_loop import HandLoop
+from tests.unit.learner.exchange.pushes import context_of
 
 NOW = Membership("1", 7)
 CODEC = codec_named("Int8")
@@ -28,7 +25,7 @@ MERGED = torch.tensor([1.1, -2.3, 0.35])
 
 
 MOST_PULLS = 10
-"""Of a test: a puller that begins again without an end fails it."""
+"""Of a test: one that begins again without an end fails it."""
 
 
 def digest(values: torch.Tensor) -> bytes:
@@ -52,18 +49,12 @@ class Syncer:
         self.payload = payload
         self.update = PullHeader(0, 9, payload.numel(), b"", codec.name, 8, digest(self.new))
 
-    def push(self, *_: object, **__: object) -> PushReceipt:
+    async def push(self, *_: object, **__: object) -> PushReceipt:
         raise AssertionError("a push is not expected here")
 
-    def pull(
-        self,
-        request: PullRequest,
-        allocate: Callable[[PullHeader], memoryview],
-        *,
-        deadline_seconds: float,
-        handle: TransferHandle,
+    async def pull(
+        self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
     ) -> PullHeader:
-        assert not handle.withdrawn
         assert len(self.requests) < MOST_PULLS
         self.deadlines.append(deadline_seconds)
         self.requests.append(request)
@@ -85,7 +76,7 @@ class Syncer:
 
 
 class Bench:
-    """A puller on a scripted link. ``now`` is the current admission; the learner holds version 8."""
+    """Pulls on a scripted link. The learner holds version 8."""
 
     def __init__(
         self,
@@ -99,46 +90,38 @@ class Bench:
         self.syncer = syncer = Syncer(*fates, codec=codec)
         if whole is not None:
             syncer.new = whole
-        self.now: Membership | None = NOW
-        self.pull_queue = PullQueue(Wakeup())
-        script(self.pull_queue, "_work", "_posting")
-        self.pull_queue.session_begins(NOW)
-        self.holdings = Holdings(1)
+        self.loop = HandLoop()
+        self.holdings = Holdings(Wakeup(), 1)
         self.holdings.admitted(NOW, [])
-        self.holdings.received("1", 0, holds, BASE.clone())
+        self.holdings.received(MergedFragment("1", 0, holds, BASE.clone()))
         self.counts = TransferCounts()
         self.buffers = 0
         self.step_seconds = 0.0
         self.numel = syncer.new.numel()
-        self.stopped = threading.Event()
-        context = TransferContext(
-            "r/p/0", syncer, lambda: self.now, lambda: self.step_seconds, self.stopped, lambda: -1.0, self.counts
-        )
         receive_options = ReceiveOptions((self.numel,), self._buffer, codec if downlink else None)
-        self.puller = Puller(context, self.pull_queue, self.holdings, receive_options)
+        context = context_of(syncer, self.counts, lambda: self.step_seconds)
+        self.pulls = Pulls(context, self.holdings, receive_options)
+        self.pulls.session_begins(NOW)
 
     def _buffer(self, _: int) -> torch.Tensor:
         self.buffers += 1
         return recycled(self.numel, torch.float32)
 
-    def pull(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Order a pull; returns what has arrived once no worker has anything left to do.
-
-        Each is of another admission, as nothing is swapped in here.
-        """
-        self.pull_queue.session_begins(NOW)
-        self.pull_queue.want(PullOrder(NOW, 0, minimum_version))
-        return self.work_off()
+    def pull(
+        self, minimum_version: int = 9, load: tuple[int, ...] = (), *, whole: bool = False
+    ) -> list[MergedFragment]:
+        """Order a pull under an admission with this to ``load``; returns what has arrived, which nobody swaps in."""
+        self.holdings.admitted(NOW, load)
+        return self.work_off(lambda: self.pulls.want(0, minimum_version, load=bool(load), whole=whole))
 
     def post(self, minimum_version: int = 9) -> list[MergedFragment]:
-        """Post a pull, of another admission too; returns what has arrived through it."""
-        self.pull_queue.session_begins(NOW)
-        self.pull_queue.post(PullOrder(NOW, 0, minimum_version))
-        with contextlib.suppress(NothingToDoError):
-            self.puller.run_posted()
-        return self.pull_queue.take()
+        """Post a pull; returns what has arrived through it, and through what it led to."""
+        self.holdings.admitted(NOW, [])
+        return self.work_off(lambda: self.pulls.post(0, minimum_version))
 
-    def work_off(self) -> list[MergedFragment]:
-        with contextlib.suppress(NothingToDoError):
-            self.puller.run()
-        return self.pull_queue.take()
+    def work_off(self, *calls: Callable[[], object]) -> list[MergedFragment]:
+        """Do these on the loop; returns what has arrived once nothing is left to do."""
+        for call in calls:
+            self.loop.call_soon(call)
+        self.loop.work()
+        return self.holdings.take()

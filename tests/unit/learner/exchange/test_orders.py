@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.orders import Ending, EndKind, EvaluationOrder, Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Ending, EndKind, EvaluationOrder, Membership, Orders, Wakeup
 from diloco.wire.messages import EvaluationWanted, Progress
 
 if TYPE_CHECKING:

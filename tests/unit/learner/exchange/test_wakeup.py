@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Wakeup
 from tests.support.hand_clock import HandClock, clock_of
 from tests.support.scripted_condition import ScriptedCondition
 
@@ -24,7 +24,7 @@ class Timed(ScriptedCondition):
 
 
 def test_without_a_notice_it_waits_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, wakeup = clock_of("mailboxes.wakeup", monkeypatch), Wakeup()
+    clock, wakeup = clock_of("exchange.orders", monkeypatch), Wakeup()
     wakeup._condition = condition = Timed(clock, 1.5, 0.25, 0.25)
     wakeup.wait(wakeup.notices, 2.0)
     assert condition.waits == [2.0, 0.5, 0.25]
