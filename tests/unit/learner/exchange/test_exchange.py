@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures.thread import _threads_queues  # those that the interpreter waits for, daemons or not
 
 import pytest
 import torch
@@ -105,6 +106,26 @@ def test_a_failure_that_nobody_expects_ends_the_learner(bench: Bench, monkeypatc
     bench.wakeup.wait(since, 30)
     with pytest.raises(ZeroDivisionError):
         bench.orders.ending()
+
+
+def test_the_interpreter_does_not_wait_for_a_slow_name_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered = threading.Event(), threading.Event()
+    waits: list[threading.Thread] = []
+
+    def asks() -> None:
+        waits.append(threading.current_thread())
+        asked.set()
+        answered.wait(60)
+
+    monkeypatch.setattr(bench.exchange._client, "why_unreachable", asks)
+    bench.exchange.start()
+    assert asked.wait(30)
+    bench.exchange.close()
+    assert waits[0].daemon
+    assert waits[0] not in _threads_queues
+    answered.set()
+    waits[0].join(30)
+    assert not waits[0].is_alive()
 
 
 def test_one_that_stays_finds_that_nobody_answers(bench: Bench) -> None:

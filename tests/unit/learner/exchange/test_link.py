@@ -125,8 +125,9 @@ def test_orders_carry_the_admission_they_came_with_and_end_with_it() -> None:
         (welcome(), FragmentWanted(2, 1, 1)),
         (welcome(), FragmentReady(2, 1, merged=True, progress=NO_PROGRESS)),
         (FragmentWanted(0, 1, 1),),
+        (welcome(7), welcome(8), FragmentWanted(0, 1, 1)),
     ],
-    ids=["wanted", "ready", "before the welcome"],
+    ids=["wanted", "ready", "before the welcome", "two welcomes"],
 )
 def test_an_order_that_cannot_be_breaks_the_session(says: tuple[SyncerMessage, ...]) -> None:
     bench = Bench(Script(*says, OVER), Script(OVER))

@@ -91,6 +91,20 @@ def test_a_link_of_one_that_leaves_opens_no_session() -> None:
     assert bench.joins == []
 
 
+def test_one_that_leaves_while_a_session_begins_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Script(welcome())
+    bench = Bench(session)
+    opens = bench.open_session
+
+    async def leaves_meanwhile(join: Join) -> Script:
+        bench.link.stop_rejoining()
+        return await opens(join)
+
+    monkeypatch.setattr(bench, "open_session", leaves_meanwhile)
+    bench.loop.run_until_complete(bench.link.run())
+    assert (bench.link.sessions, session.closed) == (0, 1)
+
+
 def test_what_stands_in_the_way_is_said_once_and_again_when_it_changes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

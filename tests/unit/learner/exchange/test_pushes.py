@@ -194,6 +194,16 @@ def test_one_of_a_fragment_goes_at_a_time_and_the_newest_is_next() -> None:
     assert turns.pushes.pending() == ()
 
 
+def test_eight_are_sent_at_once_and_the_others_in_the_order_in_which_they_came() -> None:
+    turns = Turns()
+    turns.offers(*((fragment, 5) for fragment in range(9)), (0, 6), (8, 6))
+    assert turns.waiting.begun == [(fragment, 5) for fragment in range(8)]
+    assert turns.pushes.pending() == (8, 0, *range(8))
+    turns.waiting.go.set()
+    assert turns.offers()[8:] == [(8, 6), (0, 6)]
+    assert turns.pushes.pending() == ()
+
+
 @pytest.mark.parametrize("over", [False, True])
 def test_who_waits_until_all_is_sent_is_told_when_it_is_or_never_will_be(*, over: bool) -> None:
     turns = Turns()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from diloco.learner.exchange.orders import Membership
 from diloco.learner.exchange.pulls import Pulls, ReceiveOptions
 from diloco.learner.exchange.pushes import PushEncoding, Pushes
 from diloco.learner.exchange.transfers import Tasks, TransferContext, TransferCounts
+from diloco.learner.training.devices.torch_threads import start_worker
 from diloco.wire.client.client import ClientOptions, SyncClient
 from diloco.wire.messages import Join
 
@@ -65,7 +66,7 @@ class Exchange:
         pulls = Pulls(context, shared.holdings, options.receiving)
         self._pushes = pushes = Pushes(context, shared.outbox, options.encoding, pulls.post)
         shared.outbox.push = pushes.offer
-        link = LinkOptions(who, options.position, uniform, lambda: self._compute(client.why_unreachable))
+        link = LinkOptions(who, options.position, uniform, self._why_unreachable)
         self.link = Link(link, client, shared, (pushes, pulls), tasks)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
@@ -138,6 +139,13 @@ class Exchange:
 
     def _compute(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    def _why_unreachable(self) -> "asyncio.Future[str | None]":
+        # Not in the pool, for whose threads the interpreter waits at its end: a name server may take half a minute.
+        found: Future[str | None] = Future()
+        found.set_running_or_notify_cancel()
+        start_worker("diagnosis", lambda: found.set_result(self._client.why_unreachable()), found.set_exception)
+        return asyncio.wrap_future(found)
 
     async def _pending(self) -> tuple[int, ...]:
         self._shared.outbox.deliver()

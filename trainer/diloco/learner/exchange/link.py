@@ -170,6 +170,8 @@ class Link:
         except WireError as error:
             return await self._broken(error)
         try:
+            if self._leaving:  # meanwhile
+                return None
             while (message := await session.receive()) is not None:
                 again = await self._handle(session, message)
                 if again is not None:
@@ -234,6 +236,8 @@ class Link:
         shared = self._shared
         membership = self._membership
         match message:
+            case Welcome() if membership is not None:
+                return await self._lost("a second Welcome arrived")
             case Welcome():
                 self._welcomed(session, message)
             case Refused():

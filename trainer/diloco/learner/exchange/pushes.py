@@ -2,7 +2,7 @@
 
 They are retried for as long as the admission that asked for them lasts; whether one still counts is for the syncer to
 decide. A newer one replaces one of its fragment that is not begun yet, so a slow link costs at most one copy of the
-model on the host.
+model on the host, beside the few that are under way.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor
 
@@ -24,6 +25,10 @@ from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PushHeader
 
 _log = logging.getLogger(__name__)
+
+_MOST: Final = 8
+"""Most pushes at once (ours): over a far link each waits a round trip for its receipt. More would share a thin link,
+and all come late."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,8 @@ class Pushes:
         """Have it sent, unless its admission is over."""
         if gradient.request.membership != self._membership:
             return
-        if gradient.request.fragment in self._under_way:
-            self._waiting[gradient.request.fragment] = gradient
-        else:
-            self._begin(gradient)
+        self._waiting[gradient.request.fragment] = gradient
+        self._begin()
 
     def pending(self) -> tuple[int, ...]:
         """Fragments that wait or are under way."""
@@ -89,7 +92,16 @@ class Pushes:
             self._ended.clear()
             await self._ended.wait()
 
-    def _begin(self, gradient: OuterGradient) -> None:
+    def _begin(self) -> None:
+        """Begin what can begin now, the one that has waited longest first."""
+        for fragment, gradient in list(self._waiting.items()):
+            if len(self._under_way) >= _MOST:
+                return
+            if fragment not in self._under_way:
+                del self._waiting[fragment]
+                self._start(gradient)
+
+    def _start(self, gradient: OuterGradient) -> None:
         fragment = gradient.request.fragment
 
         async def push() -> None:
@@ -97,8 +109,7 @@ class Pushes:
             if gradient.request.membership != self._membership:
                 return
             del self._under_way[fragment]
-            if (later := self._waiting.pop(fragment, None)) is not None:
-                self._begin(later)
+            self._begin()
             self._ended.set()
 
         self._under_way[fragment] = self._context.tasks.start(push())
