@@ -85,13 +85,14 @@ class Uploader:
             self._last = name
             store.write(f"{name}{ENDING}", write_manifest(made))
             ours.append(name)
-        _prune(store, [name for name in names if self._is_unfinished(name, backups)], ours, keep)
+        finished = set(ours)
+        _prune(store, [name for name in names if self._is_unfinished(name, finished)], ours, keep)
         return made
 
-    def _is_unfinished(self, name: str, backups: Sequence[BackupName]) -> bool:
+    def _is_unfinished(self, name: str, finished: set[BackupName]) -> bool:
         """Whether it is a folder of ours whose upload broke off long ago."""
         found = BackupName.parse(name)
-        if found is None or found in backups or not self._owner.wrote(found):
+        if found is None or found in finished or not self._owner.wrote(found):
             return False
         return datetime.now(UTC) - found.time > _ABANDONED_AFTER
 
