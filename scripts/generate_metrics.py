@@ -19,7 +19,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.learner.link.transfers import TransferCounts
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.learner.metrics import LearnerFigures, registry_of
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting.metrics import SyncerMetrics
@@ -27,7 +27,7 @@ from diloco.wire.messages import StepReport
 from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.decide.observed import SyncerStatusView
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
-from diloco_operator.metrics import Gauges, Metrics
+from diloco_operator.process.metrics import Gauges, Metrics
 
 PAGE = REPOSITORY / "docs/reference/measurements.md"
 COMMAND = "make metrics"
