@@ -7,7 +7,7 @@ import pytest
 
 from diloco.model import load_model
 from diloco.runtime.object_store import open_store
-from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_OK
+from diloco.runtime.process.exits import EXIT_OK
 from diloco.spec.status.syncer import BackupStatus
 from diloco.syncer.backup.manifest import complete
 from diloco.wire.messages import Welcome
@@ -67,7 +67,7 @@ def test_a_damaged_newest_backup_gives_way_to_the_one_before(tmp_path: Path) -> 
     job = SmallJob(tmp_path, tokens=10_000_000, init_from=f"{{url: {kept}}}")
     with serving(job, tmp_path / "s") as syncer:
         assert f"skipped backup {newest}: the digest of 00000.safetensors does not match" in syncer.log
-        assert f"restored backup {good}" in syncer.log
+        assert f"begins from backup {good}" in syncer.log
 
 
 def test_an_end_is_told_once_the_model_is_in_the_bucket(tmp_path: Path) -> None:
@@ -116,26 +116,20 @@ def status_of_backup(syncer: SyncerProcess) -> BackupStatus:
     return backup
 
 
-def test_a_training_begun_by_mistake_is_not_resumed_unasked(tmp_path: Path) -> None:
+def test_a_training_begun_by_mistake_does_not_displace_the_lost_one(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     step = trained_for_a_while(tmp_path, kept)
-    lost = complete(open_store(str(kept)).names())[-1]
+    lost = complete(open_store(str(kept)).names())
     job = SmallJob(tmp_path, tokens=10_000_000, backup=backed_up_every_second(kept))
-    with SyncerProcess(job, tmp_path / "s") as syncer:  # initFrom was forgotten
-        syncer.serving()
-        syncer.wait_for(" is complete: ")
-        syncer.kill()
+    with serving(job, tmp_path / "s") as syncer:  # initFrom was forgotten
+        syncer.wait_for("of another training of this job; use another folder, or begin the job with spec.initFrom")
+        assert status_of_backup(syncer).problem
+    assert complete(open_store(str(kept)).names()) == lost
     shutil.rmtree(tmp_path / "s")
-    job = SmallJob(tmp_path, tokens=10_000_000, init_from=f"{{url: {kept}}}")
-    with SyncerProcess(job, tmp_path / "s") as syncer:
-        assert syncer.exit_code() == EXIT_BAD_INPUT
-        assert "spec.initFrom.backup: is missing; " in syncer.log
-        assert f"newest backup {lost})" in syncer.log
-    named = f"{{url: {kept}, backup: {lost}}}"
-    job = SmallJob(tmp_path, tokens=10_000_000, init_from=named, backup=backed_up_every_second(kept))
+    job = SmallJob(tmp_path, tokens=10_000_000, init_from=f"{{url: {kept}}}", backup=backed_up_every_second(kept))
     with serving(job, tmp_path / "s") as syncer:
         assert syncer.status().syncer_step >= step
-        syncer.wait_for(" is complete: ")  # what the mistake left there is not in its way
+        syncer.wait_for(" is complete: ")
         assert status_of_backup(syncer).problem == ""
 
 

@@ -14,7 +14,7 @@ from diloco.spec.backup import InitFrom
 from diloco.spec.job import Metadata
 from diloco.syncer.backup.manifest import BackupManifest, complete
 from diloco.syncer.backup.ownership import BackupOwner, JobName
-from diloco.syncer.backup.upload import BackupSource, upload_backup
+from diloco.syncer.backup.upload import BackupSource, Uploader
 from diloco.syncer.disk.checkpoint import (
     CheckpointContent,
     read_checkpoint_manifest,
@@ -77,6 +77,7 @@ class Trained:
         self.beginning: StartState = prepare(self.job, self.checkpoints)
         name = JobName.of(self.job.metadata)
         self.owner = BackupOwner(name, training, self.beginning.layout, writer or training)
+        self.uploader = Uploader(self.owner)
 
     def checkpoint(self, value: float, first: int = 0) -> str:
         """Write a checkpoint with this value in all fragments, or from the ``first`` one on; its name."""
@@ -91,15 +92,19 @@ class Trained:
         """What an upload of this checkpoint takes."""
         folder = self.checkpoints / name
         digests = {file: one.sha256 for file, one in read_checkpoint_manifest(folder).files.items()}
-        return BackupSource(name, tuple(folder / file for file in ("manifest.json", *digests)), digests, 3, step)
+        return BackupSource(name, tuple(folder / file for file in ("manifest.json", *digests)), digests, step)
 
     def upload(self, name: str, go_on: Callable[[int], bool] = lambda _: True) -> BackupManifest:
         """Upload this checkpoint."""
-        return upload_backup(self.store, self.owner, self.source(name), 3, go_on)
+        return self.uploader.upload(self.store, self.source(name), 3, go_on)
 
     def backed_up(self, value: float, keep: int = 3, step: int = 0) -> BackupManifest:
         """Write a checkpoint with this value and upload it."""
-        return upload_backup(self.store, self.owner, self.source(self.checkpoint(value), step), keep, lambda _: True)
+        return self.uploader.upload(self.store, self.source(self.checkpoint(value), step), keep, lambda _: True)
+
+    def restarted(self) -> None:
+        """Its process starts again: it has forgotten what it uploaded."""
+        self.uploader = Uploader(self.owner)
 
     @property
     def kept(self) -> list[str]:

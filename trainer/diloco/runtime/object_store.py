@@ -5,10 +5,10 @@ Buckets (s3://, gs://) need obstore, which is one package for all providers and 
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import fsspec  # type: ignore[import-untyped]
 
@@ -25,8 +25,8 @@ class StoreError(RuntimeError):
     """The store could not be read or written; one line."""
 
 
-class TooLargeError(StoreError):
-    """A file is larger than what is read of it."""
+class WrongFileError(StoreError):
+    """The store answers, but the file is missing, or larger than what is read of it."""
 
 
 class StoppedError(RuntimeError):
@@ -63,16 +63,16 @@ class ObjectStore:
         """The content of a small file.
 
         Raises:
-            StoreError: it cannot be read, or is larger than ``limit_bytes``.
+            WrongFileError: it is missing, or larger than ``limit_bytes``.
+            StoreError: it cannot be read.
         """
-        self._check_size(name, limit_bytes)
         try:
             with self._files.open(self._path(name), "rb") as file:
                 content = bytes(file.read(limit_bytes + 1))
         except Exception as error:
             raise self._error(f"{name} cannot be read", error) from error
         if len(content) > limit_bytes:
-            raise TooLargeError(f"{self.url}: {name} is larger than {limit_bytes} bytes")
+            raise WrongFileError(f"{self.url}: {name} is larger than {limit_bytes} bytes")
         return content
 
     def write(self, name: str, content: bytes) -> None:
@@ -140,22 +140,17 @@ class ObjectStore:
 
         Raises:
             OSError: the local file cannot be written.
-            StoreError: it cannot be read, or is larger.
+            WrongFileError: it is missing or larger.
+            StoreError: it cannot be read.
         """
-        self._check_size(name, size_bytes)
         digest, left = hashlib.sha256(), size_bytes
         with path.open("wb") as target:
-            try:
-                source = self._files.open(self._path(name), "rb", block_size=_BLOCK_BYTES)
-            except Exception as error:
-                raise self._error(f"{name} cannot be read", error) from error
-            with source:
-                while block := self._block(source, name):
-                    left -= len(block)
-                    if left < 0:
-                        raise StoreError(f"{self.url}: {name} is larger than {size_bytes} bytes")
-                    target.write(block)
-                    digest.update(block)
+            for block in self._blocks(name):
+                left -= len(block)
+                if left < 0:
+                    raise WrongFileError(f"{self.url}: {name} is larger than {size_bytes} bytes")
+                target.write(block)
+                digest.update(block)
             target.flush()
             os.fsync(target.fileno())
         return digest.hexdigest()
@@ -177,7 +172,8 @@ class ObjectStore:
         """Bytes of a file.
 
         Raises:
-            StoreError: it cannot be found.
+            WrongFileError: it is missing.
+            StoreError: the store does not answer.
         """
         return self.size_and_version(name)[0]
 
@@ -187,7 +183,8 @@ class ObjectStore:
         The text is the size, and the tag that a bucket gives the file or, elsewhere, when it was written.
 
         Raises:
-            StoreError: it cannot be found.
+            WrongFileError: it is missing.
+            StoreError: the store does not answer.
         """
         try:
             self._files.invalidate_cache()
@@ -196,14 +193,11 @@ class ObjectStore:
             raise self._error(f"{name} cannot be found", error) from error
         return int(found["size"]), f"{found['size']} {found.get('e_tag') or found.get('mtime')}"
 
-    def _check_size(self, name: str, limit_bytes: int) -> None:
-        size = self.size(name)
-        if size > limit_bytes:
-            raise TooLargeError(f"{self.url}: {name} has {size} bytes; at most {limit_bytes} are allowed here")
-
-    def _block(self, source: BinaryIO, name: str) -> bytes:
+    def _blocks(self, name: str) -> Iterator[bytes]:
         try:
-            return bytes(source.read(_BLOCK_BYTES))
+            with self._files.open(self._path(name), "rb", block_size=_BLOCK_BYTES) as source:
+                while block := bytes(source.read(_BLOCK_BYTES)):
+                    yield block
         except Exception as error:
             raise self._error(f"{name} cannot be read", error) from error
 
@@ -212,7 +206,8 @@ class ObjectStore:
 
     def _error(self, what: str, error: Exception) -> StoreError:
         told = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-        return StoreError(f"{self.url}: {what} ({_one_line(told)})")
+        kind = WrongFileError if isinstance(error, FileNotFoundError) else StoreError
+        return kind(f"{self.url}: {what} ({_one_line(told)})")
 
 
 def open_store(url: str, endpoint: str | None = None) -> ObjectStore:

@@ -20,8 +20,8 @@ class Backup(SpecModel):
     """Copies of checkpoints and of the finished model, away from the syncer's volume."""
 
     url: BackupUrl
-    """Folder for this job's backups alone: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a path; in a
-    cluster, of a volume that ``syncer.podTemplate`` mounts."""
+    """Folder for the backups of this job's training alone: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///PATH or a
+    path; in a cluster, of a volume that ``syncer.podTemplate`` mounts."""
     every_seconds: int = Field(default=600, ge=1, le=604_800)
     """Seconds between backups: the most that a lost volume costs. A longer upload delays the next backup."""
     max_backups: int = Field(default=3, ge=1, le=1000)
@@ -43,8 +43,7 @@ class InitFrom(SpecModel):
     """Resume: continue a job of the same name, namespace (unless ``backup`` is given) and model. Weights: begin a new
     job from the trained parameters alone."""
     backup: str | None = Field(default=None, min_length=1, max_length=100, pattern=BACKUP_NAME)
-    """Name of one backup. Default: the newest that is complete and undamaged. Needed if the folder has several
-    trainings or copies of one, and the newest has fewer merges than another."""
+    """Name of one backup. Default: the newest that is complete and undamaged."""
     secret_name: SecretName | None = None
     """As in ``syncer.backup.secretName``, whose variables replace those of this Secret."""
     endpoint: EndpointUrl | None = None

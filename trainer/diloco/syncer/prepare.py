@@ -146,15 +146,14 @@ def _newest(job: DiLoCoJob, checkpoints: Path, layout: Layout) -> tuple[LoadedCh
     begins = job.spec.init_from
     if loaded is not None or broken or has_had_checkpoints(checkpoints) or begins is None or begins.type != "Resume":
         return loaded, broken, ""
-    for name, training in restore(begins, JobName.of(job.metadata), layout, checkpoints):
-        try:
-            restored = load_checkpoint(checkpoints, name, layout, job.metadata.name)
-            readable(checkpoints / name, restored.manifest)
-        except UnusableFileError as error:
-            _log.warning("skipped a backup that cannot be resumed from: %s", error)
-        else:
-            return restored, {}, training
-    raise AssertionError("restore ends with an error if there is no other backup")
+
+    def load(name: str) -> LoadedCheckpoint:
+        restored = load_checkpoint(checkpoints, name, layout, job.metadata.name)
+        readable(checkpoints / name, restored.manifest)
+        return restored
+
+    restored, training = restore(begins, JobName.of(job.metadata), layout, checkpoints, load=load)
+    return restored, {}, training
 
 
 def _check_engine(options: EngineOptions, folder: Path, manifest: CheckpointManifest) -> None:

@@ -210,7 +210,7 @@ def test_what_is_wrong_with_a_store_or_its_files_is_one_line(
         return download(*arguments)
 
     monkeypatch.setattr(ObjectStore, "download", larger)
-    with pytest.raises(DataUnavailableError, match=rf"^data.documents.path: {url}: a.jsonl has \d+ bytes; at most 1 "):
+    with pytest.raises(DataUnavailableError, match=rf"^data.documents.path: {url}: a.jsonl is larger than 1 bytes$"):
         cached_tokens(DocumentsData(path=f"{url}/*"), cache, FIELD)
     assert made_in(cache) == [""]
 

@@ -9,7 +9,7 @@ import pytest
 
 from diloco.runtime.object_store import ObjectStore, StoreError
 from diloco.spec.backup import Backup
-from diloco.syncer.backup.backups import LAST_SECONDS, STUCK_SECONDS, Backups
+from diloco.syncer.backup.backups import LAST_ATTEMPTS, LAST_SECONDS, STUCK_SECONDS, Backups
 from diloco.syncer.backup.manifest import complete
 from tests.support.backups import Trained, folder_store
 from tests.support.hand_clock import HandClock
@@ -144,15 +144,16 @@ def test_the_end_is_settled_once_checkpoint_and_model_are_uploaded(scene: Scene)
 
 
 def test_the_end_waits_for_a_store_that_is_away_but_not_for_ever(scene: Scene) -> None:
-    scene.failure = StoreError("away")
+    scene.settle()
+    scene.failure, began = StoreError("away"), scene.clock.now
     scene.backups.ended()
-    scene.settle()
-    scene.clock.now += LAST_SECONDS - 1.0
-    scene.settle()
-    assert not scene.is_settled()
-    scene.clock.now += 1.0
+    for _ in range(LAST_ATTEMPTS - 1):
+        scene.settle()
+        assert not scene.is_settled()
+        scene.clock.now += 300.0
     scene.settle()
     assert scene.is_settled()
+    assert scene.clock.now - began >= LAST_SECONDS
     assert scene.backups.status.problem == "away"
 
 

@@ -18,10 +18,9 @@ from diloco.runtime.object_store import ObjectStore, StoppedError, StoreError, o
 from diloco.spec import DiLoCoJob
 from diloco.spec.backup import Backup
 from diloco.spec.status.syncer import BackupStatus
-from diloco.syncer.backup.listing import Manifests
 from diloco.syncer.backup.manifest import MODEL, BackupError, BackupManifest
 from diloco.syncer.backup.ownership import BackupOwner, JobName, NotOursError
-from diloco.syncer.backup.upload import BackupSource, upload_backup
+from diloco.syncer.backup.upload import BackupSource, Uploader
 from diloco.syncer.disk.checkpoint import read_checkpoint_manifest
 from diloco.syncer.disk.checkpointer import Checkpointer
 from diloco.syncer.disk.directory import SyncerDirectory
@@ -34,7 +33,9 @@ _LONGEST_RETRY_SECONDS: Final = 300.0
 STUCK_SECONDS: Final = 330.0
 """Time without a byte moved after which an upload is reported as stuck: more than one request may take."""
 LAST_SECONDS: Final = 600.0
-"""Longest that the end of a job waits without an upload that moves bytes, in all (ours)."""
+"""Longest that the end of a job waits for an upload that moves no bytes (ours)."""
+LAST_ATTEMPTS: Final = 8
+"""Attempts in a row that may fail at the end of a job: with the waits between them 10 minutes at least (ours)."""
 
 
 @dataclass
@@ -45,7 +46,6 @@ class _Upload:
     thread: threading.Thread | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     moved_bytes: int = 0
-    began_at: float = 0.0
     moved_at: float = 0.0
     made: BackupManifest | None = None
     failure: Exception | None = None
@@ -66,12 +66,11 @@ class Backups:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec
-        self._owner = owner
+        self._uploader = Uploader(owner)
         self._checkpoints = checkpoints
         self._model = model
         self._checkpointer = checkpointer
         self._open_folder = open_folder
-        self._manifests = Manifests()
         self._clock = clock
         # At once, so that a wrong url or missing rights show at once.
         self._due_at = clock()
@@ -84,7 +83,7 @@ class Backups:
         self._failures = 0
         self._in_a_row = 0
         self._problem = ""
-        self._ended_at: float | None = None
+        self._ended = False
         self._given_up = False
         self._closed = False
 
@@ -105,28 +104,25 @@ class Backups:
 
     @property
     def settled(self) -> bool:
-        """Whether the end of the job need not wait: all is uploaded, or that is given up after `LAST_SECONDS`."""
-        return self._ended_at is not None and (self._given_up or not self._wanted_last())
-
-    @property
-    def _moved_at(self) -> float:
-        """When the end last came closer: when the job ended, an upload succeeded, or the one under way moved bytes."""
-        at = self._ended_at or 0.0
-        return at if self._upload is None else max(at, self._upload.moved_at)
+        """Whether the end of the job need not wait: all is uploaded, or that is given up."""
+        return self._ended and (self._given_up or not self._wanted_last())
 
     def ended(self) -> None:
         """Note that the last checkpoint and the finished model are on disk: both are uploaded without delay."""
-        if self._ended_at is None:
-            self._ended_at = self._due_at = self._clock()
+        if not self._ended:
+            self._ended, self._due_at, self._in_a_row = True, self._clock(), 0
+            if self._upload is not None:  # its time counts from here on
+                self._upload.moved_at = self._due_at
 
     def tick(self) -> None:
         """Take the result of an upload that has ended, and begin one that is due."""
         now = self._clock()
         if self._upload is not None and self._upload.thread is not None and not self._upload.thread.is_alive():
             self._take(self._upload, now)
-        if self._ended_at is not None and now - self._moved_at >= LAST_SECONDS and not self.settled:
+        still = self._upload is not None and now - self._upload.moved_at >= LAST_SECONDS
+        if self._ended and not self.settled and (still or self._in_a_row >= LAST_ATTEMPTS):
             self._given_up = True
-            _log.error("the finished model is not in %s after %.0f s; no longer waiting", self._spec.url, LAST_SECONDS)
+            _log.error("the finished model is not in %s; no longer waiting", self._spec.url)
         # While one is being written, older ones may be deleted.
         if self._closed or self._upload is not None or now < self._due_at or self._checkpointer.busy:
             return
@@ -145,13 +141,13 @@ class Backups:
         return [what for what in (self._checkpointer.newest, MODEL) if what not in self._uploaded]
 
     def _next(self) -> str:
-        if self._ended_at is not None:
+        if self._ended:
             return next(iter(self._wanted_last()), "")
         newest = self._checkpointer.newest
         return "" if newest in self._uploaded else newest
 
     def _begin(self, what: str, now: float) -> None:
-        upload = _Upload(what, began_at=now, moved_at=now)
+        upload = _Upload(what, moved_at=now)
         self._checkpointer.hold(what if what != MODEL else "")
         # A daemon: a store that does not answer must not keep the process from ending.
         upload.thread = threading.Thread(target=self._run, args=(upload,), name="backup", daemon=True)
@@ -167,21 +163,19 @@ class Backups:
         try:
             store = self._open_folder(self._spec.url, self._spec.endpoint)
             source = self._source(upload.what)
-            upload.made = upload_backup(
-                store, self._owner, source, self._spec.max_backups, go_on, manifests=self._manifests
-            )
+            upload.made = self._uploader.upload(store, source, self._spec.max_backups, go_on)
         except Exception as error:  # noqa: BLE001  # taken on the event loop
             upload.failure = error
 
     def _source(self, what: str) -> BackupSource:
         manifest = read_checkpoint_manifest(self._checkpoints / (self._checkpointer.newest if what == MODEL else what))
-        epoch, step = manifest.epoch, sum(manifest.versions)
+        step = sum(manifest.versions)
         if what == MODEL:
-            return BackupSource(what, (self._model,), {}, epoch, step)
+            return BackupSource(what, (self._model,), {}, step)
         folder = self._checkpoints / what
         files = tuple(folder / name for name in ("manifest.json", *manifest.files))
         digests = {name: file.sha256 for name, file in manifest.files.items()}
-        return BackupSource(what, files, digests, epoch, step)
+        return BackupSource(what, files, digests, step)
 
     def _take(self, upload: _Upload, now: float) -> None:
         self._upload = None
@@ -191,19 +185,15 @@ class Backups:
             self._in_a_row, self._problem = 0, ""
             self._uploaded.add(upload.what)
             self._newest, self._newest_step, self._newest_at = upload.made.name, upload.made.step, now
-            self._due_at = now + self._spec.every_seconds
-            if self._ended_at is not None:
-                self._ended_at = self._due_at = now
+            self._due_at = now if self._ended else now + self._spec.every_seconds
             _log.info("backup %s is complete: %d bytes", upload.made.name, upload.made.size_bytes)
             return
         error = upload.failure
         if isinstance(error, StoppedError):
             return
         self._failures += 1
-        if self._ended_at is not None:
-            self._ended_at += max(0.0, upload.moved_at - max(upload.began_at, self._ended_at))
-        wait = min(_FIRST_RETRY_SECONDS * 2**self._in_a_row, _LONGEST_RETRY_SECONDS)
-        self._in_a_row = min(self._in_a_row + 1, 10)
+        wait = min(_FIRST_RETRY_SECONDS * 2.0 ** min(self._in_a_row, 10), _LONGEST_RETRY_SECONDS)
+        self._in_a_row += 1
         self._due_at = now + wait
         self._problem = _told(error)
         expected = (StoreError, NotOursError, BackupError, UnusableFileError, SyncerError, OSError)

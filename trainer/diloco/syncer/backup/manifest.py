@@ -1,19 +1,21 @@
 """The manifest of a backup: what it is of, and the size and digest of each file. Written last, so it completes it.
 
 A store has, side by side, a folder ``NAME/`` with the files and the manifest ``NAME.json``. A folder without a manifest
-is an upload that is under way or broke off. Names sort by time.
+is an upload that is under way or broke off. Names sort by time, and say who wrote what.
 """
 
 import json
 import re
+import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from diloco.runtime.files import sha256_bytes
 from diloco.runtime.json_text import JsonError, parse_json
+from diloco.runtime.object_store import ObjectStore, WrongFileError
 
 FORMAT: Final = 1
 LIMIT_BYTES: Final = 1 << 20
@@ -21,7 +23,11 @@ LIMIT_BYTES: Final = 1 << 20
 ENDING: Final = ".json"
 MODEL: Final = "model"
 _TIME: Final = "%Y%m%dT%H%M%SZ"
-_NAME: Final = re.compile(r"^(\d{8}T\d{6}Z)-([0-9a-f]{16})-(\d{6,18}|model)-([0-9a-f]{8})$")
+_WRITER_DIGITS: Final = 8
+_UNIQUE_DIGITS: Final = 8
+_NAME: Final = re.compile(
+    rf"^(\d{{8}}T\d{{6}}Z)-([0-9a-f]{{16}})-(\d{{6,18}}|model)-([0-9a-f]{{{_WRITER_DIGITS}}})([0-9a-f]{{{_UNIQUE_DIGITS}}})$"
+)
 _MOST_FILES: Final = 1 + 4096
 """A checkpoint's manifest, and a file of each fragment (`SyncSpec.fragments`)."""
 
@@ -45,29 +51,16 @@ class BackupManifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     format: int
-    kind: Literal["Checkpoint", "Model"]
-    """Checkpoint: a checkpoint's folder, file by file. Model: the finished model."""
     name: str = Field(max_length=100)
     job: str = Field(max_length=253)
     namespace: str = Field(default="", max_length=63)
     """The job's namespace; empty: unknown, as in backups of ``diloco run`` without one."""
-    training: str = Field(max_length=100)
-    """Id of the training: one that starts from zero has another, so it never deletes the backups of this one."""
-    writer: str = Field(min_length=1, max_length=16)
-    """Id of the syncer's directory that wrote it."""
-    first: str = Field(max_length=100)
-    """Name of the first backup that this writer made in this folder."""
-    after: str = Field(default="", max_length=100)
-    """Name of the newest backup that was there when the writer began with ``first``; empty: there was none."""
     layout: str = Field(max_length=200)
     """Digest of the model's layout."""
     model_parameters: int
     model_fragments: int
-    epoch: int
     step: int
     """Merges done."""
-    written_at: float
-    """Seconds since 1970."""
     files: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")], BackupFile] = Field(
         min_length=1, max_length=_MOST_FILES
     )
@@ -84,9 +77,13 @@ class BackupName:
 
     time: datetime
     training: str
+    """Id of the training: one that starts from zero has another."""
     what: str
     """Name of the checkpoint, or `MODEL`."""
+    writer: str
+    """First digits of the id of the syncer's directory (`SyncerDirectory.writer`)."""
     unique: str
+    """Random, so that no two uploads write the same files."""
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -98,15 +95,19 @@ class BackupName:
             time = datetime.strptime(found[1], _TIME).replace(tzinfo=UTC)
         except ValueError:
             return None
-        return cls(time, found[2], found[3], found[4])
+        return cls(time, *found.groups()[1:])
 
     @classmethod
-    def after(cls, before: datetime | None, now: datetime, training: str, what: str, unique: str) -> Self:
-        """A name for a new backup: it sorts after those until ``before`` even if the clock was set back."""
+    def after(cls, before: Self | None, now: datetime, training: str, what: str, writer: str) -> Self:
+        """A name for a new backup: it sorts after ``before`` even if the clock was set back."""
         time = now.astimezone(UTC).replace(microsecond=0)
-        if before is not None and time <= before:
-            time = before + timedelta(seconds=1)
-        return cls(time, training, what, unique)
+        if before is not None and time <= before.time:
+            time = before.time + timedelta(seconds=1)
+        return cls(time, training, what, writer[:_WRITER_DIGITS], secrets.token_hex(_UNIQUE_DIGITS // 2))
+
+    def is_by(self, training: str, writer: str) -> bool:
+        """Whether the syncer's directory with these ids wrote it."""
+        return (self.training, self.writer) == (training, writer[:_WRITER_DIGITS])
 
     @property
     def is_model(self) -> bool:
@@ -114,7 +115,7 @@ class BackupName:
         return self.what == MODEL
 
     def __str__(self) -> str:
-        return f"{self.time.strftime(_TIME)}-{self.training}-{self.what}-{self.unique}"
+        return f"{self.time.strftime(_TIME)}-{self.training}-{self.what}-{self.writer}{self.unique}"
 
 
 def complete(names: list[str]) -> list[BackupName]:
@@ -135,7 +136,7 @@ def read_manifest(content: bytes, name: str) -> BackupManifest:
 
     Raises:
         LaterBackupError: a later version of diloco wrote it.
-        BackupError: it is damaged, not a manifest, or of another name or training.
+        BackupError: it is damaged, not a manifest, or of another name.
     """
     try:
         plain = parse_json(content)
@@ -154,10 +155,20 @@ def read_manifest(content: bytes, name: str) -> BackupManifest:
         raise BackupError(f"its manifest is not that of a backup ({error.error_count()} problems)") from None
     if manifest.name != name:
         raise BackupError(f"its manifest is that of {manifest.name[:100]!r}")
-    parts = BackupName.parse(name)
-    if parts is None or parts.training != manifest.training:
-        raise BackupError(f"its manifest is of training {manifest.training[:100]!r}, and its name of another")
     return manifest
+
+
+def stored_manifest(store: ObjectStore, name: BackupName) -> BackupManifest:
+    """The manifest of a backup.
+
+    Raises:
+        BackupError: it is damaged, of a later version, or has just been deleted.
+        StoreError: the store does not answer.
+    """
+    try:
+        return read_manifest(store.read(f"{name}{ENDING}", LIMIT_BYTES), str(name))
+    except WrongFileError as error:
+        raise BackupError(str(error)) from None
 
 
 class LaterBackupError(BackupError):

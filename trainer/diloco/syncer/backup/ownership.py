@@ -1,23 +1,21 @@
-"""Whose a backup is, and whether another syncer uploads to the same folder. Only manifests decide, so all agree.
+"""Whose a folder of backups is: of the syncer that made the newest one there, so that at most one goes on.
 
-An object store has no locks, so two syncers that begin on an empty folder both find it empty. Each backup therefore
-says which was the first of its writer there, and what was there before. From then on all syncers see the same
-manifests, and the one that began later stops.
+An object store has no locks. But names of backups are ordered, so of several syncers that upload to one folder only one
+finds that the newest is its own. Each deletes only what it has made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 from diloco.core.fragments import Layout
+from diloco.runtime.object_store import ObjectStore
 from diloco.spec.job import Metadata
-from diloco.syncer.backup.manifest import BackupManifest, BackupName
-
-_MARK_DIGITS: Final = 4
+from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName, stored_manifest
 
 
 class NotOursError(RuntimeError):
-    """The folder belongs to another job, or another syncer uploads to it; one line."""
+    """The folder belongs to another job or training, or another syncer uploads to it; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,72 +57,35 @@ class BackupOwner:
     writer: str
     """Id of the syncer's directory; in the directory in which the training began, that of the training."""
 
-    @property
-    def mark(self) -> str:
-        """What the unique part of its backups' names begins with, by which unfinished uploads are told apart.
-
-        Empty for the directory in which the training began.
-        """
-        return "" if self.writer == self.training else self.writer[:_MARK_DIGITS]
-
-    def wrote(self, manifest: BackupManifest) -> bool:
+    def wrote(self, name: BackupName) -> bool:
         """Whether a backup is from its own directory, so that it may delete it."""
-        return self._has_directory(manifest) and self.job.may_be(JobName.in_manifest(manifest))
-
-    def is_kin(self, manifest: BackupManifest) -> bool:
-        """Whether a backup may be one of the job's past: of the same job, or of a directory that was moved here."""
-        return self.job.may_be(JobName.in_manifest(manifest)) or (
-            self._has_directory(manifest) and manifest.job == self.job.name
-        )
-
-    def _has_directory(self, manifest: BackupManifest) -> bool:
-        return (manifest.training, manifest.writer) == (self.training, self.writer)
+        return name.is_by(self.training, self.writer)
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """The use that one writer makes of a folder."""
+def check_owner(store: ObjectStore, owner: BackupOwner, backups: Sequence[BackupName], last: BackupName | None) -> None:
+    """Check that no other syncer uploads to the folder, which has these ``backups``, oldest first.
 
-    first: BackupName
-    """Its first backup there, which may have been deleted since."""
-    after: BackupName | None
-    """The newest that was there before; None: there was none."""
-
-
-def checked_use(url: str, owner: BackupOwner, backups: Mapping[BackupName, BackupManifest]) -> Use | None:
-    """The use that ``owner`` makes of the folder; None: it is about to begin.
-
-    Of two that use a folder at the same time, the one with the later first backup is refused. What a job's earlier
-    trainings and directories have left there is not in the way.
+    ``last`` is what this process has uploaded last, so that one with a copy of its directory is noticed too. A syncer
+    without backups there goes on with those of its own training only: it was restored from them.
 
     Raises:
-        NotOursError: another job has backups there, or another syncer uploads there.
+        NotOursError: another job, training or syncer uploads there.
+        StoreError: the store does not answer.
     """
-    ours = {name: one for name, one in backups.items() if owner.wrote(one)}
-    use = _use(ours) if ours else None
-    for theirs in _by_writer({name: one for name, one in backups.items() if name not in ours}):
-        newest = max(theirs)
-        if use is not None and use.first < _use(theirs).first:
-            continue  # it began later, so it is refused
-        if not owner.is_kin(theirs[newest]):
-            whose = JobName.in_manifest(theirs[newest])
-            text = f"{url} has backups of job {whose}; use a folder for {owner.job} alone"
-            raise NotOursError(f"spec.syncer.backup.url: {text}")
-        if use is not None and (use.after is None or newest > use.after):
-            text = f"{url} has backup {newest}, which another syncer has made since this one began to upload there"
-            remedy = "stop that one and delete its newer backups, or use another folder for this one"
-            raise NotOursError(f"spec.syncer.backup.url: {text}; {remedy}")
-    return use
-
-
-def _by_writer(backups: Mapping[BackupName, BackupManifest]) -> list[dict[BackupName, BackupManifest]]:
-    """The backups of each job and directory; first the group with the newest."""
-    groups: dict[tuple[JobName, str, str], dict[BackupName, BackupManifest]] = {}
-    for name, one in sorted(backups.items(), reverse=True):
-        groups.setdefault((JobName.in_manifest(one), one.training, one.writer), {})[name] = one
-    return list(groups.values())
-
-
-def _use(backups: Mapping[BackupName, BackupManifest]) -> Use:
-    uses = [Use(BackupName.parse(one.first) or name, BackupName.parse(one.after)) for name, one in backups.items()]
-    return min(uses, key=lambda use: use.first)
+    newest = backups[-1] if backups else None
+    last = last or max(filter(owner.wrote, backups), default=None)
+    if newest is None or (last is not None and newest <= last):
+        return
+    where = f"spec.syncer.backup.url: {store.url} has backup"
+    if last is not None:
+        text = f"{where} {newest}, which another syncer has made since {last}"
+        raise NotOursError(f"{text}; stop that one and delete its newer backups, or use another folder for this one")
+    try:
+        job = JobName.in_manifest(stored_manifest(store, newest))
+    except BackupError:
+        job = owner.job  # as far as is known
+    if not owner.job.may_be(job):
+        raise NotOursError(f"{where}s of job {job}; use a folder for {owner.job} alone")
+    if newest.training != owner.training:
+        remedy = "use another folder, or begin the job with spec.initFrom to go on with that training"
+        raise NotOursError(f"{where} {newest} of another training of this job; {remedy}")

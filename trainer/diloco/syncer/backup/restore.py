@@ -6,18 +6,24 @@ start, and so does a folder that has only those of other jobs.
 """
 
 import logging
-import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from diloco.core.fragments import Layout, Match
-from diloco.runtime.object_store import ObjectStore, StoreError, open_store
+from diloco.runtime.files import UnusableFileError
+from diloco.runtime.object_store import ObjectStore, StoreError, WrongFileError, open_store
 from diloco.runtime.process.exits import EXIT_UNEXPECTED
 from diloco.spec.backup import InitFrom
-from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
-from diloco.syncer.backup.manifest import BackupError, BackupManifest, BackupName
+from diloco.syncer.backup.manifest import (
+    BackupError,
+    BackupManifest,
+    BackupName,
+    LaterBackupError,
+    complete,
+    stored_manifest,
+)
 from diloco.syncer.backup.ownership import JobName
 from diloco.syncer.disk.checkpoint import OtherModelError
 from diloco.syncer.disk.fragment_file import file_of
@@ -30,50 +36,82 @@ _LARGEST_OTHER_BYTES: Final = 64 << 20
 _HEADER_BYTES: Final = 1 << 16
 """Most bytes of the header of a fragment's file."""
 _BYTES_A_PARAMETER: Final = 12
-_CHECKPOINT: Final = re.compile(r"^\d{6,18}$")
 _MANIFEST: Final = "manifest.json"
 
 
-def restore(
+_T = TypeVar("_T")
+
+
+def restore(  # noqa: PLR0913  # of what, whose, where to, and who reads it
     begins: InitFrom,
     job: JobName,
     layout: Layout,
     checkpoints: Path,
+    *,
+    load: Callable[[str], _T],
     open_folder: Callable[..., ObjectStore] = open_store,
-) -> Iterator[tuple[str, str]]:
-    """Write backups of checkpoints into ``checkpoints``, newest first: each time the checkpoint's name and training.
+) -> tuple[_T, str]:
+    """Write the newest usable backup of a checkpoint into ``checkpoints``: what ``load`` makes of it, its training.
 
-    The caller takes the first that it can use. Before the next one is written, the one before is deleted.
+    ``load`` gets the checkpoint's name. If it raises UnusableFileError, the backup before is used.
 
     Raises:
-        SyncerError: there is none; all are of other jobs; there are several trainings, and it is not certain which is
-            meant; a later version of diloco wrote it; the store does not answer, or the disk has no room.
+        SyncerError: there is none; all are of other jobs; a later version of diloco wrote it; the store does not
+            answer, or the disk has no room.
         OtherModelError: it is of another model.
         OSError: it could not be written.
     """
     store = opened(begins, open_folder)
-    names = candidates(store, begins, job)
-    ours, foreign = False, None
-    for name in names:
+
+    def use(name: BackupName, manifest: BackupManifest) -> tuple[_T, str]:
+        check_layout(begins, manifest, layout)
+        folder = _download(store, name, manifest, layout, checkpoints)
         try:
-            manifest = read_named(store, name)
-            if not _may_resume(begins, job, manifest):
-                foreign = foreign or manifest
+            return load(folder.name), name.training
+        except UnusableFileError:
+            shutil.rmtree(folder)
+            raise
+
+    return newest_usable(store, begins, job, use)
+
+
+def newest_usable(
+    store: ObjectStore, begins: InitFrom, job: JobName | None, use: Callable[[BackupName, BackupManifest], _T]
+) -> _T:
+    """What ``use`` makes of the newest complete backup for which it raises no BackupError or UnusableFileError.
+
+    All that are tried are of one training. ``job``: goes on with a backup of a checkpoint; None: the parameters of any
+    job's backup will do.
+
+    Raises:
+        SyncerError: there is none; all are of other jobs; a later version of diloco wrote it, or the store does not
+            answer.
+    """
+    training, foreign = "", None
+    try:
+        for name in reversed(complete(store.names())):
+            unwanted = (job is not None and name.is_model) or (training and name.training != training)
+            if unwanted or begins.backup not in (None, str(name)):
                 continue
-            ours = True
-            check_layout(begins, manifest, layout)
-            folder = _download(store, manifest, layout, checkpoints)
-        except BackupError as error:
-            _log.warning("%s: skipped backup %s: %s", begins.url, name, error)
-            continue
-        except StoreError as error:
-            raise unreachable(error) from None
-        _log.info("%s: restored backup %s of step %d", begins.url, name, manifest.step)
-        yield folder.name, manifest.training
-        shutil.rmtree(folder)
-    if foreign is not None and not ours:
+            try:
+                manifest = stored_manifest(store, name)
+                if job is not None and not _may_resume(begins, job, manifest):
+                    foreign = foreign or manifest
+                    continue
+                training = name.training
+                found = use(name, manifest)
+            except LaterBackupError as error:
+                raise SyncerError(f"spec.initFrom.url: backup {name} of {store.url}: {error}") from None
+            except (BackupError, UnusableFileError) as error:
+                _log.warning("%s: skipped backup %s: %s", begins.url, name, error)
+            else:
+                _log.info("%s: begins from backup %s of job %s, step %d", store.url, name, manifest.job, manifest.step)
+                return found
+    except StoreError as error:
+        raise unreachable(error) from None
+    if job is not None and foreign is not None and not training:
         raise _of_another_job(begins, job, foreign)
-    raise none_usable(begins, names, "complete and undamaged backup of a checkpoint")
+    raise _none_usable(begins, "a checkpoint" if job is not None else "a checkpoint or model", training)
 
 
 def opened(begins: InitFrom, open_folder: Callable[..., ObjectStore] = open_store) -> ObjectStore:
@@ -88,23 +126,40 @@ def opened(begins: InitFrom, open_folder: Callable[..., ObjectStore] = open_stor
         raise SyncerError(f"spec.initFrom.url: {error}") from None
 
 
-def fetch(  # noqa: PLR0913  # what, whence, where to, and how much
-    store: ObjectStore, manifest: BackupManifest, name: str, target: Path, *, limit_bytes: int, stored: Collection[str]
-) -> None:
-    """Copy one file of a backup to ``target``, and check it. ``stored``: names of the files that are there.
+def check_files(manifest: BackupManifest, limits: Mapping[str, int]) -> None:
+    """Check that a backup has the files that ``limits`` names, none with more bytes than there.
 
     Raises:
-        BackupError: it is larger than ``limit_bytes``, missing, or not what the manifest says.
+        BackupError: it has not.
+    """
+    if manifest.files.keys() != limits.keys():
+        raise BackupError(f"it has {len(manifest.files)} files, not the {len(limits)} of this job's model")
+    for name, file in manifest.files.items():
+        if file.size_bytes > limits[name]:
+            raise BackupError(f"{name} has {file.size_bytes} bytes; with this job's model at most {limits[name]}")
+
+
+def fetch(store: ObjectStore, manifest: BackupManifest, name: str, target: Path) -> None:
+    """Copy one file of a backup to ``target``, and check it.
+
+    Raises:
+        BackupError: it is missing, or not what the manifest says.
         StoreError: the store does not answer.
         OSError: it could not be written.
     """
     file = manifest.files[name]
-    if file.size_bytes > limit_bytes:
-        raise BackupError(f"{name} has {file.size_bytes} bytes; with this job's model it has {limit_bytes} at most")
-    if name not in stored or store.size(f"{manifest.name}/{name}") != file.size_bytes:
-        raise BackupError(f"{name} is missing or is not as large as its manifest says")
-    if store.download(f"{manifest.name}/{name}", target, file.size_bytes) != file.sha256:
+    try:
+        found = store.download(f"{manifest.name}/{name}", target, file.size_bytes)
+    except WrongFileError as error:
+        raise BackupError(str(error)) from None
+    if found != file.sha256:
         raise BackupError(f"the digest of {name} does not match: it was changed or damaged")
+
+
+def unreachable(error: StoreError) -> SyncerError:
+    """The error of a start that did not reach the store."""
+    # It may answer at the next start, so it is no mistake in the manifest for certain.
+    return SyncerError(f"spec.initFrom.url: {error}", EXIT_UNEXPECTED)
 
 
 def bytes_at_most(layout: Layout) -> dict[str, int]:
@@ -165,28 +220,31 @@ def _of_another_job(begins: InitFrom, job: JobName, manifest: BackupManifest) ->
     )
 
 
-def _download(store: ObjectStore, manifest: BackupManifest, layout: Layout, checkpoints: Path) -> Path:
-    parts = BackupName.parse(manifest.name)
-    assert parts is not None, "a manifest has the name of its file"
-    assert _CHECKPOINT.match(parts.what), "only backups of checkpoints are restored"
-    limits = bytes_at_most(layout)
-    if manifest.files.keys() != limits.keys():
-        raise BackupError(f"it has {len(manifest.files)} files, not those of {len(layout.fragments)} fragments")
+def _none_usable(begins: InitFrom, what: str, training: str) -> SyncerError:
+    which = f"complete and undamaged backup of {what}" + (f" of training {training}" if training else "")
+    if begins.backup is not None:
+        which = f"undamaged backup {begins.backup}"
+    other = "the name of another backup (spec.initFrom.backup), or " if training else ""
+    return SyncerError(
+        f"spec.initFrom.url: {begins.url} has no {which}; use {other}another folder, or remove spec.initFrom"
+    )
+
+
+def _download(
+    store: ObjectStore, name: BackupName, manifest: BackupManifest, layout: Layout, checkpoints: Path
+) -> Path:
     # Before the free space: a manifest that lies must not look like a full disk.
-    for name, file in manifest.files.items():
-        if file.size_bytes > limits[name]:
-            raise BackupError(f"{name} has {file.size_bytes} bytes; with this job's model at most {limits[name]}")
+    check_files(manifest, bytes_at_most(layout))
     checkpoints.mkdir(parents=True, exist_ok=True)
     check_room(checkpoints, manifest.size_bytes)
-    aside = checkpoints / f".{parts.what}.part"
+    aside = checkpoints / f".{name.what}.part"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:
-        stored = store.names(manifest.name)
-        for name in sorted(manifest.files):
-            fetch(store, manifest, name, aside / name, limit_bytes=limits[name], stored=stored)
-        aside.rename(checkpoints / parts.what)
+        for file in sorted(manifest.files):
+            fetch(store, manifest, file, aside / file)
+        aside.rename(checkpoints / name.what)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    return checkpoints / parts.what
+    return checkpoints / name.what

@@ -6,8 +6,7 @@ complete one stays.
 """
 
 import logging
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Final
 
 from diloco.runtime.files import sha256_file
 from diloco.runtime.object_store import ObjectStore, StoppedError, StoreError
-from diloco.syncer.backup.listing import Listing, Manifests
 from diloco.syncer.backup.manifest import (
     ENDING,
     FORMAT,
@@ -25,16 +23,15 @@ from diloco.syncer.backup.manifest import (
     BackupManifest,
     BackupName,
     complete,
+    stored_manifest,
     write_manifest,
 )
-from diloco.syncer.backup.ownership import BackupOwner, Use, checked_use
+from diloco.syncer.backup.ownership import BackupOwner, check_owner
 
 _log = logging.getLogger(__name__)
 
 _ABANDONED_AFTER: Final = timedelta(days=1)
 """Age at which an upload without a manifest is deleted (ours)."""
-_WITNESS: Final = "manifest.json"
-"""File by which an uploaded checkpoint is recognized: it has the digests of the others in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,57 +41,81 @@ class BackupSource:
     what: str
     """Name of a checkpoint, or `MODEL`."""
     files: tuple[Path, ...]
+    """The first tells it apart: a checkpoint's manifest has the digests of the others in it."""
     digests: Mapping[str, str]
     """SHA-256 that files must have, by name; of others it is calculated."""
-    epoch: int
     step: int
 
 
-def upload_backup(  # noqa: PLR0913  # what an upload is made of
-    store: ObjectStore,
-    owner: BackupOwner,
-    source: BackupSource,
-    keep: int,
-    go_on: Callable[[int], bool],
-    *,
-    manifests: Manifests | None = None,
-) -> BackupManifest:
-    """Upload a backup, unless this very one is there, and prune to ``keep`` of checkpoints. Returns its manifest.
+class Uploader:
+    """Uploads the backups of one syncer process to one folder."""
 
-    ``go_on`` is called with the size of each block, and with 0 before a manifest is read; false stops the upload.
-    ``manifests`` is what has been read of this folder before.
+    def __init__(self, owner: BackupOwner) -> None:
+        self._owner = owner
+        self._last: BackupName | None = None
 
-    Raises:
-        OSError: a local file cannot be read.
-        BackupError: a local file is not what it was when it was written.
-        NotOursError: the folder has backups of another job, or another syncer uploads to it.
-        StoreError, StoppedError: see `ObjectStore.upload`.
-    """
-    manifests = manifests or Manifests()
-    listing = manifests.listing(store, go_on)
-    use = checked_use(store.url, owner, listing.backups)
-    manifest = _same(owner, source, listing)
-    if manifest is None:
-        name = BackupName.after(
-            None if listing.newest is None else listing.newest.time,
-            datetime.now(UTC),
-            owner.training,
-            source.what,
-            owner.mark + secrets.token_hex(4)[len(owner.mark) :],
-        )
-        use = use or Use(name, listing.newest)
-        # In a folder a copy costs as much as the file, and a link would spoil every backup of a damaged file.
-        there = {} if store.is_folder else _there(listing, owner)
-        manifest = _manifest(owner, source, name, use, _copied(store, str(name), source, there, go_on))
-        store.write(f"{name}{ENDING}", write_manifest(manifest))
-    _prune(store, owner, keep, manifests)
-    return manifest
+    def upload(
+        self, store: ObjectStore, source: BackupSource, keep: int, go_on: Callable[[int], bool]
+    ) -> BackupManifest:
+        """Upload a backup, unless this very one is there, and prune to ``keep`` of checkpoints. Returns its manifest.
+
+        ``go_on`` is called with the size of each block, and with 0 before a file is copied; false stops the upload.
+
+        Raises:
+            OSError: a local file cannot be read.
+            BackupError: a local file is not what it was when it was written.
+            NotOursError: the folder has backups of another job, or another syncer uploads to it.
+            StoreError, StoppedError: see `ObjectStore.upload`.
+        """
+        names = store.names()
+        backups = complete(names)
+        check_owner(store, self._owner, backups, self._last)
+        ours = [name for name in backups if self._owner.wrote(name)]
+        kind = [name for name in ours if name.is_model == (source.what == MODEL)]
+        before = _readable(store, kind[-1]) if kind else None
+        if before is not None and kind[-1].what == source.what and _same(before, source):
+            made = before
+        else:
+            owner, newest = self._owner, backups[-1] if backups else None
+            name = BackupName.after(newest, datetime.now(UTC), owner.training, source.what, owner.writer)
+            # In a folder a copy costs as much as the file, and a link would spoil every backup of a damaged file.
+            there = before if not store.is_folder else None
+            made = _manifest(owner, source, name, _copied(store, str(name), source, there, go_on))
+            # First: if the answer to the write is lost, this one is there and is ours all the same.
+            self._last = name
+            store.write(f"{name}{ENDING}", write_manifest(made))
+            ours.append(name)
+        finished = set(ours)
+        _prune(store, [name for name in names if self._is_unfinished(name, finished)], ours, keep)
+        return made
+
+    def _is_unfinished(self, name: str, finished: set[BackupName]) -> bool:
+        """Whether it is a folder of ours whose upload broke off long ago."""
+        found = BackupName.parse(name)
+        if found is None or found in finished or not self._owner.wrote(found):
+            return False
+        return datetime.now(UTC) - found.time > _ABANDONED_AFTER
+
+
+def _readable(store: ObjectStore, name: BackupName) -> BackupManifest | None:
+    try:
+        return stored_manifest(store, name)
+    except BackupError as error:
+        _log.warning("%s: backup %s: %s", store.url, name, error)
+        return None
+
+
+def _same(before: BackupManifest, source: BackupSource) -> bool:
+    """Whether a backup has these very files: a syncer that starts again must not upload them again."""
+    first = source.files[0]
+    return first.name in before.files and before.files[first.name].sha256 == sha256_file(first)
 
 
 def _copied(
-    store: ObjectStore, name: str, source: BackupSource, there: Mapping[str, str], go_on: Callable[[int], bool]
+    store: ObjectStore, name: str, source: BackupSource, before: BackupManifest | None, go_on: Callable[[int], bool]
 ) -> dict[str, BackupFile]:
-    """Bring all files to the folder ``name``. ``there``: where the store has a file already, by its SHA-256."""
+    """Bring all files to the folder ``name``; the store copies those that the backup ``before`` has."""
+    there = {} if before is None else {file.sha256: f"{before.name}/{path}" for path, file in before.files.items()}
     files = {}
     for path in source.files:
         target, digest = f"{name}/{path.name}", source.digests.get(path.name, "")
@@ -119,67 +140,35 @@ def _copied_there(store: ObjectStore, earlier: str, target: str, size_bytes: int
         return False
 
 
-def _there(listing: Listing, owner: BackupOwner) -> dict[str, str]:
-    """The files of the newest backup of this directory, by SHA-256."""
-    ours = [one for name, one in listing.backups.items() if owner.wrote(one) and not name.is_model]
-    return {file.sha256: f"{one.name}/{name}" for one in ours[-1:] for name, file in one.files.items()}
-
-
 def _manifest(
-    owner: BackupOwner, source: BackupSource, name: BackupName, use: Use, files: dict[str, BackupFile]
+    owner: BackupOwner, source: BackupSource, name: BackupName, files: dict[str, BackupFile]
 ) -> BackupManifest:
     return BackupManifest(
         format=FORMAT,
-        kind="Model" if source.what == MODEL else "Checkpoint",
         name=str(name),
         job=owner.job.name,
         namespace=owner.job.namespace,
-        training=owner.training,
-        writer=owner.writer,
-        first=str(use.first),
-        after="" if use.after is None else str(use.after),
         layout=owner.layout.digest,
         model_parameters=owner.layout.numel,
         model_fragments=len(owner.layout.fragments),
-        epoch=source.epoch,
         step=source.step,
-        written_at=datetime.now(UTC).timestamp(),
         files=files,
     )
 
 
-def _same(owner: BackupOwner, source: BackupSource, listing: Listing) -> BackupManifest | None:
-    """The manifest of a backup of these very files: a syncer that starts again must not upload them again."""
-    ours = [one for name, one in listing.backups.items() if name.what == source.what and owner.wrote(one)]
-    for manifest in ours[-1:]:
-        for path in source.files:
-            witness = manifest.files.get(path.name)
-            if path.name == _WITNESS or len(source.files) == 1:
-                same = witness is not None and witness.sha256 == sha256_file(path)
-                return manifest if same else None
-    return None
-
-
-def _prune(store: ObjectStore, owner: BackupOwner, keep: int, manifests: Manifests) -> None:
-    """Delete older backups of this directory: of checkpoints all but the newest ``keep``, of models all but one.
+def _prune(store: ObjectStore, unfinished: Sequence[str], ours: Sequence[BackupName], keep: int) -> None:
+    """Delete ``unfinished`` uploads and all but the newest ``keep`` checkpoints and the newest model of ``ours``.
 
     Those of another directory stay, also if they are of the same training: another syncer may be going on with it.
     What cannot be deleted is tried again after the next upload.
     """
+    checkpoints = [one for one in ours if not one.is_model]
+    models = [one for one in ours if one.is_model]
     try:
-        listing = manifests.listing(store, lambda _: True)
-        ours = [name for name, one in listing.backups.items() if owner.wrote(one)]
-        checkpoints = [one for one in ours if not one.is_model]
-        models = [one for one in ours if one.is_model]
         for old in [*checkpoints[:-keep], *models[:-1]]:
             store.delete(f"{old}{ENDING}")  # first, so that no backup without files is ever complete
             store.delete(str(old))
-        known = {str(one) for one in complete(listing.names)}
-        for name in listing.names:
-            parts = BackupName.parse(name)
-            if parts is None or parts.training != owner.training or name in known:
-                continue
-            if parts.unique.startswith(owner.mark) and datetime.now(UTC) - parts.time > _ABANDONED_AFTER:
-                store.delete(name)
+        for name in unfinished:
+            store.delete(name)
     except StoreError as error:
         _log.warning("old backups could not be deleted: %s", error)

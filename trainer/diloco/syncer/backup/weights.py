@@ -22,9 +22,17 @@ from diloco.runtime.files import UnusableFileError
 from diloco.runtime.object_store import ObjectStore, StoreError, open_store
 from diloco.spec.backup import InitFrom
 from diloco.spec.checks import MODEL_ENDING
-from diloco.syncer.backup.choice import candidates, none_usable, read_named, unreachable
-from diloco.syncer.backup.manifest import BackupError, BackupManifest
-from diloco.syncer.backup.restore import bytes_at_most, check_layout, check_room, fetch, opened
+from diloco.syncer.backup.manifest import BackupManifest, BackupName
+from diloco.syncer.backup.restore import (
+    bytes_at_most,
+    check_files,
+    check_layout,
+    check_room,
+    fetch,
+    newest_usable,
+    opened,
+    unreachable,
+)
 from diloco.syncer.disk.fragment_file import file_of, read_fragment_file
 from diloco.syncer.errors import SyncerError
 
@@ -74,22 +82,15 @@ def initial_parameters(
 def _newest(
     begins: InitFrom, store: ObjectStore, module: nn.Module, layout: Layout, scratch: Path
 ) -> list[torch.Tensor]:
-    names = candidates(store, begins, None)
-    for name in names:
-        try:
-            manifest = read_named(store, name)
-            if name.is_model:
-                file, stored = _wanted(manifest, _MODEL_FILE), store.names(manifest.name)
-                fetch(store, manifest, file, scratch / _MODEL_FILE, limit_bytes=_model_bytes(module), stored=stored)
-                found = _of_model(scratch / _MODEL_FILE, module, layout)
-            else:
-                found = _of_checkpoint(begins, store, manifest, layout, scratch)
-        except (BackupError, UnusableFileError) as error:
-            _log.warning("%s: skipped backup %s: %s", begins.url, name, error)
-            continue
-        _log.info("begins from the parameters of backup %s of job %s, step %d", name, manifest.job, manifest.step)
-        return found
-    raise none_usable(begins, names, "complete and undamaged backup")
+    def use(name: BackupName, manifest: BackupManifest) -> list[torch.Tensor]:
+        if not name.is_model:
+            return _of_checkpoint(begins, store, manifest, layout, scratch)
+        check_files(manifest, {_MODEL_FILE: _model_bytes(module)})
+        check_room(scratch, manifest.size_bytes)
+        fetch(store, manifest, _MODEL_FILE, scratch / _MODEL_FILE)
+        return _of_model(scratch / _MODEL_FILE, module, layout)
+
+    return newest_usable(store, begins, None, use)
 
 
 def _folder_and_file(url: str) -> tuple[str, str]:
@@ -136,12 +137,12 @@ def _of_checkpoint(
     begins: InitFrom, store: ObjectStore, manifest: BackupManifest, layout: Layout, scratch: Path
 ) -> list[torch.Tensor]:
     check_layout(begins, manifest, layout)
-    limits = bytes_at_most(layout)
+    check_files(manifest, bytes_at_most(layout))
     files = [file_of(fragment.index) for fragment in layout.fragments]
-    check_room(scratch, max(limits[file] for file in files))
-    found, stored = [], store.names(manifest.name)
+    check_room(scratch, max(manifest.files[file].size_bytes for file in files))
+    found = []
     for fragment, file in zip(layout.fragments, files, strict=True):
-        fetch(store, manifest, _wanted(manifest, file), scratch / file, limit_bytes=limits[file], stored=stored)
+        fetch(store, manifest, file, scratch / file)
         tensors = read_fragment_file(scratch / file, manifest.files[file].sha256, fragment.numel)
         (scratch / file).unlink()
         if tensors.residual is not None:  # what the encoding of updates has left over is part of the model
@@ -155,12 +156,6 @@ def _checked(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         if problem := problem_with(values):
             raise UnusableFileError(f"fragment {index}: {problem}; use another one")
     return parameters
-
-
-def _wanted(manifest: BackupManifest, file: str) -> str:
-    if file not in manifest.files:
-        raise BackupError(f"it has no {file}")
-    return file
 
 
 def _model_bytes(module: nn.Module) -> int:
