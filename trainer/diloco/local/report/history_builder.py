@@ -255,7 +255,7 @@ class HistoryBuilder:
             if isinstance(action, AskFragment):
                 ask = self._asks.setdefault((action.fragment, action.version), _Ask(seconds))
                 ask.asked.add(action.learner)
-            elif isinstance(action, Merge):
+            elif isinstance(action, Merge) and action.members:
                 ask = self._asks.setdefault((action.fragment, action.version), _Ask(seconds))
                 ask.members = len(action.members)
                 ask.behind = max(action.version - 1 - member.base_version for member in action.members)
