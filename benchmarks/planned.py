@@ -6,10 +6,12 @@ Each of three jobs runs twice with real processes: on thin links, with a far and
 are killed at a rate. The first run's record becomes the world, in which the job is planned; the second is what the plan
 is held against. Both run at the same time, so that whatever else the machine does is the same for them, and in each
 step a learner sleeps (`support/goodput/slow_model.py`), so that this changes little. Both have the same seed, and so
-the same faults: within minutes the number of failures at one rate differs by more than the tolerances.
+the same faults: within minutes the number of failures at one rate differs by more than the tolerances. The first run's
+own figures are beside them (``first_``): a plan cannot be expected to be nearer to the second than the first is.
 """
 
 import json
+import os
 import subprocess
 import tempfile
 from contextlib import ExitStack
@@ -72,8 +74,7 @@ JOBS = (
 
 def diloco(*arguments: str) -> str:
     """What a command prints; its exit code may say that the job does not fit."""
-    environment = {"PYTHONPATH": python_path()}
-    done = subprocess.run([*DILOCO, *arguments], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run([*DILOCO, *arguments], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 5):
         raise SystemExit(f"diloco {arguments[0]}: {done.stderr}")
     return done.stdout
@@ -100,24 +101,33 @@ def measure(job: Job, steps: int, folder: Path) -> dict[str, Any]:
     world = folder / f"{job.name}.yaml"
     diloco("world", str(first), "--output", str(world))
     plan = json.loads(diloco("plan", str(places[0] / "job.yaml"), "--world", str(world), "--json"))
-    return {"job": job.name, **compared(plan, second)}
+    own = {f"first_{name}": figure for name, figure in figures_of(first).items() if name != "restarts"}
+    return {"job": job.name, **compared(plan, second), **own}
 
 
-def compared(plan: dict[str, Any], run: Path) -> dict[str, Any]:
-    """The plan's figures and the run's; bytes are those of payloads, as in a plan."""
-    forecast, figures = plan["forecast"], summary(run)
-    early, middle, late = forecast["seconds"]
+def figures_of(run: Path) -> dict[str, Any]:
+    """A run's figures; bytes are those of payloads, as in a plan."""
+    figures = summary(run)
     regions = figures["bytes_by_region"]
     return {
         "seconds": seconds_of(run),
+        "bytes": sum(one[way][kind] for one in regions for way in ("up", "down") for kind in ("bulk", "again")),
+        "merged": figures["merged"],
+        "restarts": sum(one["restarts"] for one in figures["learners"]),
+    }
+
+
+def compared(plan: dict[str, Any], run: Path) -> dict[str, Any]:
+    """The plan's figures and the run's."""
+    forecast = plan["forecast"]
+    early, middle, late = forecast["seconds"]
+    return {
+        **figures_of(run),
         "planned_seconds": middle,
         "planned_early": early,
         "planned_late": late,
-        "bytes": sum(one[way][kind] for one in regions for way in ("up", "down") for kind in ("bulk", "again")),
         "planned_bytes": sum(map(sum, forecast["bytes"].values())),
-        "merged": figures["merged"],
         "planned_merged": forecast["merged_share"],
-        "restarts": sum(one["restarts"] for one in figures["learners"]),
     }
 
 
@@ -140,6 +150,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="this job alone; may be repeated")
     parser.add_argument("--folder", type=Path, help="keep the runs there")
     arguments = parser.parse_args()
+    os.environ["PYTHONPATH"] = python_path()  # every process has to find the model
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
         wanted = [job for job in JOBS if not arguments.only or job.name in arguments.only]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from testbed.kind.tools import Tools
 
 DEFAULT_NAME = os.environ.get("DILOCO_KIND_CLUSTER", "diloco-test")
 _READY_SECONDS = 300.0
+_RESERVE_BYTES = 2 << 30
 _LOST_SECONDS = 60.0
 _MADE_WITHIN = timedelta(minutes=2)
 """A container is started for the first time."""
@@ -112,6 +114,7 @@ def create(cache: Cache, found: Tools, image: NodeImage, name: str, *, workers: 
     if record is not None:
         delete(cache, found, name)
     host_limits.raise_for_clusters(cache)
+    _check_disk(image, name, 1 + workers)
     record = ClusterRecord(uuid.uuid4().hex, kept=kept)
     cache.write(cache.state.with_cluster(name, record))
     with step(f"creating cluster {name}"):
@@ -172,6 +175,25 @@ def delete(cache: Cache, found: Tools, name: str) -> None:
     cache.write(cache.state.without_cluster(name))
     docker_network.remove_if_unused()
     host_limits.put_back(cache)
+
+
+def _check_disk(image: NodeImage, name: str, nodes: int) -> None:
+    """Each node copies the images that it is made with; a disk that fills up later says so in many ways.
+
+    Raises:
+        CommandFailedError: The engine's disk has too little room.
+    """
+    size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", image.name))
+    folder = Path(run("docker", "info", "--format", "{{.DockerRootDir}}").strip())
+    if folder.exists() and (lack := lacks(shutil.disk_usage(folder).free, nodes * size)):
+        where = f"cluster {name}: {nodes} nodes need {lack} in {folder}"
+        raise CommandFailedError(("kind",), -1, f"{where}; make room, or begin with `docker system prune`")
+
+
+def lacks(free_bytes: int, needed_bytes: int) -> str:
+    """What a disk with so much room lacks, with a reserve for what the cluster then writes; empty: nothing. Pure."""
+    wanted = needed_bytes + _RESERVE_BYTES
+    return "" if free_bytes >= wanted else f"{wanted / 1e9:.1f} GB, but {free_bytes / 1e9:.1f} GB are free"
 
 
 def _answering(cache: Cache, name: str, node_image: str) -> Cluster | None:

@@ -41,6 +41,7 @@ _ON_THE_NODE = {
 """Programs by the folder of the Dockerfile's context that they go into."""
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "etcd")
 _UNPACKING = "/unpacking"
+_REPOSITORY = "diloco-kind-node"
 _STORAGE = {"local-path-provisioner": "diloco-kind-local-path-provisioner:1", "helper": "diloco-kind-helper:1"}
 
 
@@ -70,9 +71,10 @@ def ensure(cache: Cache, engine: Engine) -> NodeImage:
         "steps": _STEPS_OF_RECIPE,
     }
     digest = digest_of(contents(RECIPE, ["."]) | {name: part.encode() for name, part in parts.items()})
-    name = f"diloco-kind-node:v{versions.KUBERNETES}-{digest}"
+    name = f"{_REPOSITORY}:v{versions.KUBERNETES}-{digest}"
     if not debian.has_image(name):
         _build(name, cache)
+        _forget_older(name)
     return NodeImage(name, brings_network=False, is_restricted=engine.is_restricted)
 
 
@@ -175,6 +177,14 @@ def _commit(plain: str, images: list[str], unpacked: list[str], name: str) -> No
         run("docker", "commit", "--change", entry, "--change", "CMD []", container, name)
     finally:
         run("docker", "rm", "--force", "--volumes", container)
+
+
+def _forget_older(name: str) -> None:
+    """Remove node images of other versions: gigabytes each. The engine keeps one that a container has."""
+    listed = run("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", f"{_REPOSITORY}:v*").split()
+    for other in listed:
+        if other != name:
+            succeeds("docker", "image", "rm", other)
 
 
 def _await_containerd(container: str) -> None:

@@ -19,10 +19,15 @@ from diloco.core.engine.events import (
 )
 from diloco.core.engine.options import RULES, EngineOptions
 from diloco.core.fragments import Layout
+from diloco.local.report import record
 from diloco.local.report.history import RunHistory
-from diloco.local.report.history_builder import HistoryBuilder
+from diloco.local.report.record import Point
 from diloco.runtime.journal import Entry
 from diloco.spec import DiLoCoJob
+from diloco.spec.status.syncer import StoredStatus, SyncerStatus
+from diloco.syncer.reporting.curves import Curves
+from diloco.syncer.reporting.decisions import Decisions
+from diloco.syncer.reporting.status_builder import Reporter
 from diloco.tape.reader import TapeEntry, TapeHeader, Torn
 from tests.support.small_manifest import SMALL_MANIFEST
 
@@ -61,6 +66,8 @@ class OneLearner:
             tensors=layout.table,
         )
         self.tape = ScriptedTape(header)
+        self.points: list[Point] = []
+        self._curves, self._decisions = Curves(), Decisions(lambda: START + 10 + self.now)
         self.now = 0.0
         self.incarnation = 0
 
@@ -70,7 +77,19 @@ class OneLearner:
             TapeEntry(Path("000001.jsonl"), len(self.tape.entries), self.now, event, tuple(actions))
         )
         for action in actions:
+            self._curves.observe(action, self.now)
+            self._decisions.observe(action)
+        view = self.engine.view(self.now)
+        losses = {one.id: one.loss for one in view.learners if one.loss is not None}
+        at = START + 10 + self.now
+        self.points.append(Point(1, at, view.merged_tokens, view.time_seconds, losses, self._curves.merge))
+        for action in actions:
             self.answer(action)
+
+    def journal(self, above: Sequence[Entry]) -> list[Entry]:
+        """The syncer's with that of a supervisor."""
+        self._decisions.look(self.engine.view(self.now))
+        return sorted((*above, *self._decisions.take()), key=lambda entry: entry.time)
 
     def answer(self, action: Action) -> None:
         match action:
@@ -95,8 +114,12 @@ class OneLearner:
             self.tell(StepReported(LEARNER, self.incarnation, step, 10 * step, 0.9, 4.0, 2 * step, spent))
 
 
-def history_of(job: DiLoCoJob, layout: Layout, tapes: Sequence[ScriptedTape], journal: Sequence[Entry]) -> RunHistory:
-    builder = HistoryBuilder(job, layout, journal)
-    for tape in tapes:
-        builder.take(tape.header, tape.entries)
-    return builder.history()
+def history_of(job: DiLoCoJob, layout: Layout, world: OneLearner | None, journal: Sequence[Entry]) -> RunHistory:
+    """What its syncer and a supervisor with this journal leave; ``world``: None: no learner ever joined."""
+    world = world or OneLearner(job, layout)
+    return record.history_of(status_of(job, layout, world), world.points, world.journal(journal), None)
+
+
+def status_of(job: DiLoCoJob, layout: Layout, world: OneLearner) -> SyncerStatus:
+    stored = StoredStatus(parameters=layout.numel)
+    return Reporter(job.metadata.name, 1).status(world.engine.view(world.now), stored)

@@ -15,10 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from diloco.local.report.history_builder import HistoryBuilder
-from diloco.local.status_poll import StatusError, fetch_status
-from diloco.model.build import layout_of_job
-from diloco.runtime.journal import Entry
+from diloco.core.engine.events import LearnerJoined, StepReported
+from diloco.local.status_poll import StatusError, fetch_status, read_status
 from diloco.spec import load_job
 from diloco.spec.status.engine import Phase
 from support.job import manifest, python_path, tapes
@@ -267,12 +265,10 @@ def _decoupled(processes: "_Processes", job: Path, joined: Joined) -> dict[str, 
 
 
 def _result_of(job: Path) -> dict[str, Any]:
-    loaded = load_job(job)
-    ((header, entries),) = tapes(job.parent)
-    builder = HistoryBuilder(loaded, layout_of_job(loaded.spec), [Entry("run", "", header.started_at)])
-    builder.take(header, entries)
-    history = builder.history()
-    first = min(point.seconds for one in history.learners for point in one.losses)
+    ((_, entries),) = tapes(job.parent)
+    status = read_status(job.parent / "syncer")
+    joined = next(entry.now for entry in entries if isinstance(entry.event, LearnerJoined))
+    first = next(entry.now for entry in entries if isinstance(entry.event, StepReported))
     activities = [json.loads((job.parent / region / "activity.json").read_text()) for region in REGIONS]
     spent = [one["seconds"] for one in activities]
     walls = [sum(one.values()) - one["loading"] for one in spent]
@@ -281,10 +277,11 @@ def _result_of(job: Path) -> dict[str, Any]:
         "seconds": max(wall - one["evaluating"] - one["checkpointing"] for one, wall in pairs),
         "steps": max(one["steps"] for one in activities),
         "tokens": sum(one["tokens"] for one in activities),
-        "merged_tokens": history.merged_tokens,
-        "rounds": history.syncer_steps,
+        "merged_tokens": status.merged_tokens,
+        "rounds": status.syncer_step,
         "blocked_share": max((one["paused"] + one["looking"] + one["copying"]) / wall for one, wall in pairs),
         "evaluations": [
-            {"seconds": one.seconds - first, "tokens": one.tokens, "loss": one.loss} for one in history.evaluations
+            {"seconds": joined + one.seconds - first, "tokens": one.tokens, "loss": one.loss}
+            for one in status.evaluations
         ],
     }

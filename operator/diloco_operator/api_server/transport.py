@@ -42,7 +42,8 @@ class Transport:
         """Needs a running event loop."""
         self._server = server
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=server.tls),
+            # Each watch keeps a connection, eight for a namespace: with a limit, other requests would wait for ever.
+            connector=aiohttp.TCPConnector(ssl=server.tls, limit=0),
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )

@@ -5,10 +5,12 @@ ends the work in no other. An object of another owner is never written to, wheth
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress, groupby
+from typing import Final
 
 from diloco.spec.words import shortlist
 from diloco_operator.api_server.errors import (
@@ -21,14 +23,24 @@ from diloco_operator.api_server.errors import (
     NotFoundError,
     UnavailableError,
 )
-from diloco_operator.api_server.kinds import POD, Object, child_kind
+from diloco_operator.api_server.kinds import (
+    DEPLOYMENT,
+    NETWORK_POLICY,
+    POD,
+    SERVICE,
+    STATEFUL_SET,
+    WORKLOAD,
+    Object,
+    child_kind,
+)
 from diloco_operator.api_server.watches import watched_version
-from diloco_operator.decide.objects.drift import applied_as, difference, of_strategy, overwriting
+from diloco_operator.decide.objects.drift import applied_as, difference, overwriting
 from diloco_operator.decide.objects.templates import changes_template
 from diloco_operator.decide.observed import ChildKey
-from diloco_operator.decide.plan import JobEvent, Plan, PodDeletion, Scaling
+from diloco_operator.decide.plan import JobEvent, Patch, Plan, PodDeletion, Scaling
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.conditions import event
+from diloco_operator.jobs.at_once import each
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.memory import Memory
 from diloco_operator.jobs.observe.places import JobsCluster, Places, slim
@@ -36,6 +48,12 @@ from diloco_operator.jobs.observe.places import JobsCluster, Places, slim
 _log = logging.getLogger(__name__)
 _Write = Callable[[JobsCluster], Awaitable[None]]
 _REFUSED = (*REFUSED, NamespaceGoingError)
+_STAGES: Final = {
+    **dict.fromkeys((NETWORK_POLICY.name, SERVICE.name), 1),
+    **dict.fromkeys((DEPLOYMENT.name, STATEFUL_SET.name), 2),
+    WORKLOAD.name: 3,
+}
+"""When objects are applied, by kind: 0, which all others are, is what pods mount."""
 
 
 @dataclass(slots=True)
@@ -60,56 +78,57 @@ class ChildWrites:
     async def find_foreign(self, plan: Plan) -> bool:
         """Look for objects of other owners that have the names to be applied. Returns whether there are any."""
         wanted = [child for child in map(ChildKey.of_placed, plan.apply) if child not in plan.adopt]
-        found = {child for child in wanted if await self._is_foreign(child)}
+        found = await self._foreign(wanted)
         self.memory.foreign |= found
         return bool(found)
 
     async def forget_foreign(self) -> None:
         """Check with requests whether objects of other owners still exist, because those are not watched."""
-        still = {child for child in self.memory.foreign if await self._is_foreign(child, ask=True)}
-        self.memory.foreign = frozenset(still)
+        self.memory.foreign = await self._foreign(self.memory.foreign, ask=True)
 
     async def scale(self, plan: Plan) -> bool:
         """Scale sets down. Returns whether there is something new to report."""
         told = self._told
         self._over.discard("")
-        for scaling in plan.scale:
-            await self._write(scaling.child, partial(self._scale, scaling))
+        await each(lambda one: self._write(one.child, partial(self._scale, one)), plan.scale)
         return self._told != told
 
     async def apply(self, plan: Plan) -> bool:
-        """Apply the planned objects. Returns whether there is something new to report."""
+        """Apply the planned objects: what pods need before what runs them. Returns whether there is news to report."""
         told = self._told
         self._over.discard("")
         bodies = {ChildKey.of_placed(one): one.body for one in plan.apply}
         wanted = {*bodies, *(scaling.child for scaling in plan.scale)}
         # An object that is no longer to be written no longer fails.
         self.memory.failing = {child: why for child, why in self.memory.failing.items() if child in wanted}
-        for child, body in bodies.items():
-            if child not in self._unknown:
-                await self._write(child, partial(self._apply, child, body))
+        known = sorted((child for child in bodies if child not in self._unknown), key=_stage)
+        for _, stage in groupby(known, key=_stage):
+            await each(lambda child: self._write(child, partial(self._apply, child, bodies[child])), [*stage])
+        self.rolled_out.sort()
         return self._told != told
 
     async def delete(self, plan: Plan) -> None:
         """Delete the objects that are no longer wanted."""
-        for child in plan.delete:
-            self._over.discard("")
-            place = self._open(child)
-            live = None if place is None else place.known(child)
-            if place is None or live is None or not place.owns(live):
-                continue
-            preconditions = {"uid": live["metadata"]["uid"]}
-            try:
-                await place.api.delete(child_kind(child.kind), place.namespace, child.name, preconditions)
-            except (NotFoundError, ConflictError):
-                continue  # deleted already, or replaced by another: the watch will report it
-            except ApiError as error:
-                # A leftover object does not make the status wrong, so the status is still written.
-                self._take(place, error)
-                if not place.cluster:
-                    self.failure = self.failure or error
-                continue
-            _log.info("%s: %s deleted", self.job, child)
+        await each(self._delete, plan.delete)
+
+    async def _delete(self, child: ChildKey) -> None:
+        self._over.discard("")
+        place = self._open(child)
+        live = None if place is None else place.known(child)
+        if place is None or live is None or not place.owns(live):
+            return
+        preconditions = {"uid": live["metadata"]["uid"]}
+        try:
+            await place.api.delete(child_kind(child.kind), place.namespace, child.name, preconditions)
+        except (NotFoundError, ConflictError):
+            return  # deleted already, or replaced by another: the watch will report it
+        except ApiError as error:
+            # A leftover object does not make the status wrong, so the status is still written.
+            self._take(place, error)
+            if not place.cluster:
+                self.failure = self.failure or error
+            return
+        _log.info("%s: %s deleted", self.job, child)
 
     async def delete_pods(self, plan: Plan) -> tuple[PodDeletion, ...]:
         """Delete lost pods, and pods to be created anew. Returns those that were there and are gone now.
@@ -119,21 +138,26 @@ class ChildWrites:
         done in another.
         """
         self._over.clear()
-        return tuple([one for one in plan.delete_pods if await self._delete_pod(one)])
+        gone = await each(self._delete_pod, plan.delete_pods)
+        return tuple(compress(plan.delete_pods, gone))
 
     async def release_pods(self, plan: Plan) -> bool:
         """Remove the gates of admitted learners' pods. Returns whether there is something new to report."""
         told = self._told
-        for one in plan.release_pods:
-            await self._write(one.child, partial(self._release, one.body))
-            if one.child in self.memory.refused:
-                break  # the others would be refused as well
+        children = {one.child for one in plan.release_pods}
+
+        async def release(one: Patch) -> None:
+            if children.isdisjoint(self.memory.refused):  # what is refused of one is refused of all
+                await self._write(one.child, partial(self._release, one.body))
+
+        await each(release, plan.release_pods)
         return self._told != told
 
     async def write_workload_statuses(self, plan: Plan) -> None:
         """Write the parts of Workloads' statuses that are not Kueue's. One that has changed meanwhile is left."""
-        for one in plan.workload_statuses:
-            await self._write(one.child, partial(self._write_status, one.child, one.body))
+        await each(
+            lambda one: self._write(one.child, partial(self._write_status, one.child, one.body)), plan.workload_statuses
+        )
 
     async def _release(self, body: Object, place: JobsCluster) -> None:
         with suppress(NotFoundError, ConflictError):  # another pod has its name
@@ -281,11 +305,6 @@ class ChildWrites:
             if live is None or not place.owns(live):
                 raise
             # Applying keeps the fields that others have set, and these may conflict with ours.
-            if (strategy := of_strategy(body, live)) is not None:
-                # The template keeps what others have set: without it, every pod would be replaced.
-                live = await place.api.overwrite(kind, strategy)
-                with suppress(InvalidError):
-                    return await place.api.apply(kind, body)
             return await place.api.overwrite(kind, overwriting(body, live))
 
     async def _reverter(self, place: JobsCluster, child: ChildKey, body: Object) -> str:
@@ -295,6 +314,9 @@ class ChildWrites:
         except ConflictError as error:
             return error.message
         return "the API server names nobody: an autoscaler, kubectl scale, a webhook or another operator"
+
+    async def _foreign(self, children: Collection[ChildKey], *, ask: bool = False) -> frozenset[ChildKey]:
+        return frozenset(compress(children, await each(partial(self._is_foreign, ask=ask), children)))
 
     async def _is_foreign(self, child: ChildKey, *, ask: bool = False) -> bool:
         """Whether another owner's object has that name. Sends a request if it is not in the cache, or with ``ask``."""
@@ -313,6 +335,11 @@ class ChildWrites:
                 self._failed(place, child, error)
                 return child in self.memory.foreign
         return live is not None and not place.owns(live)
+
+
+def _stage(child: ChildKey) -> tuple[bool, int]:
+    """Objects of one stage do not depend on each other. Home's stages come first."""
+    return bool(child.cluster), _STAGES.get(child.kind, 0)
 
 
 def _keep(place: JobsCluster, child: ChildKey, live: Object) -> None:

@@ -50,7 +50,7 @@ def summary() -> dict[str, Any]:
         Entry("run", "", START, {"processes": {LEARNER: 4}}),
         Entry("end", "", START + 30, {"ending": "finished"}),
     ]
-    return summarize(history_of(job, layout, [run.tape], journal))
+    return summarize(history_of(job, layout, run, journal))
 
 
 def test_a_run_that_is_over_has_the_view_of_one_that_goes_on(

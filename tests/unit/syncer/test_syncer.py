@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diloco.local.status_poll import read_status
 from diloco.runtime.process.exits import EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.outer_choice import DILOCO, OuterChoice
@@ -87,6 +88,18 @@ async def test_bytes_by_region_go_on_from_the_checkpoint(tmp_path: Path) -> None
             (here,) = syncer.status().bytes_by_region
             assert (here.region, here.up.bulk, here.down.total) == ("here", expected, 0)
             assert await stopped(syncer) == EXIT_OK
+
+
+async def test_a_process_leaves_its_last_status_for_the_report(tmp_path: Path) -> None:
+    job, folder = SmallJob(tmp_path, learners=1), tmp_path / "syncer"
+    async with life_of(job, folder) as syncer:
+        syncer.start()
+        learner = await NearLearner(syncer, job).begin()
+        await learner.train(partial(has_merged, syncer, 1))
+        assert await stopped(syncer) == EXIT_OK
+    left = read_status(folder)
+    assert left.syncer_step >= 1
+    assert left.learners[0].steps > 0
 
 
 async def test_two_recorded_lives_replay_to_the_bit(tmp_path: Path) -> None:

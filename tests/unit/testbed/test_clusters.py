@@ -6,7 +6,7 @@ import pytest
 
 from testbed.kind import clusters
 from testbed.kind.cache import Cache, ClusterRecord, State
-from testbed.kind.clusters import started_again
+from testbed.kind.clusters import lacks, started_again
 from testbed.kind.tools import Tools
 
 MADE = "2026-11-29T16:03:11.123456789Z"
@@ -29,3 +29,8 @@ def test_a_cluster_whose_deletion_was_ended_is_not_used(tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         clusters.delete(cache, Tools(Path("kind"), Path("helm")), "diloco-test")
     assert not cache.state.clusters["diloco-test"].complete
+
+
+def test_a_disk_without_room_for_the_nodes_is_said_with_both_sizes() -> None:
+    assert not lacks(30_000_000_000, 10_000_000_000)
+    assert lacks(11_000_000_000, 10_000_000_000) == "12.1 GB, but 11.0 GB are free"

@@ -1,15 +1,17 @@
-"""Polls a syncer's ``/status`` from a thread of its own, so that a slow answer blocks nothing else."""
+"""Reads a syncer's status: polls ``/status`` in a thread of its own, so that a slow answer blocks nothing else."""
 
 import http.client
 import threading
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from diloco.runtime.addresses import parse_address
-from diloco.spec.status.syncer import SyncerStatus
+from diloco.runtime.files import UnusableFileError, read_json
+from diloco.spec.status.syncer import FILE, SyncerStatus
 
 _LIMIT_BYTES = 64 << 20
 _POLL_SECONDS = 0.5
@@ -50,6 +52,21 @@ def fetch_status(address: str, *, timeout_seconds: float = 5.0) -> SyncerStatus:
         return SyncerStatus.model_validate_json(body)
     except ValidationError as error:
         raise StatusError(f"http://{address}/status answers, but not like a syncer of this version") from error
+
+
+def read_status(directory: Path) -> SyncerStatus:
+    """The status that a syncer has left in its directory.
+
+    Raises:
+        StatusError: there is none, or it cannot be read.
+    """
+    path = directory / FILE
+    try:
+        return SyncerStatus.model_validate(read_json(path))
+    except UnusableFileError as error:
+        raise StatusError(str(error)) from error
+    except ValidationError as error:
+        raise StatusError(f"{path}: is not a status of a syncer of this version") from error
 
 
 class StatusWatch:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
 
 from diloco.local.chaos.injector import FaultInjector
 from diloco.local.chaos.region_link import RegionLink
@@ -26,7 +25,7 @@ from diloco.local.fleet import Fleet, Managed, ProcessState
 from diloco.local.fork_server import ForkServer
 from diloco.local.join_watch import JoinWatch
 from diloco.local.run_plan import SYNCER_THREADS, RunPlan, learner_arguments, syncer_arguments, thread_environment
-from diloco.local.status_poll import Seen, StatusWatch
+from diloco.local.status_poll import StatusWatch
 from diloco.local.targets import SYNCER
 from diloco.local.view.screen import RunView
 from diloco.local.view.snapshot import ActiveFaults, BandwidthMeter, RunSnapshot
@@ -120,7 +119,7 @@ class Supervisor:
                     chaos.close()
                     injector.stop()
                     self._stop(fleet, injector, watch, ending)
-            journal.write("end", ending=outcome.ending, reason=outcome.reason, **_noted(watch.seen))
+            journal.write("end", ending=outcome.ending, reason=outcome.reason)
             return outcome
         finally:
             # Leave no process behind, whatever went wrong above.
@@ -198,7 +197,7 @@ class Supervisor:
             joining.look(fleet)
             now = time.monotonic()
             if now - alive_at >= max(_ALIVE_SECONDS, _ALIVE_SHARE * (now - self._began)):
-                fleet.journal.write("alive", **_noted(watch.seen))
+                fleet.journal.write("alive")
                 alive_at = now
             if now - logs_at >= _LOGS_SECONDS:
                 for process in fleet.everyone:
@@ -322,18 +321,6 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _noted(seen: Seen | None) -> dict[str, Any]:
-    """What the journal keeps of a status, for the report and for ``diloco world``."""
-    if seen is None:
-        return {}
-    status = seen.status
-    return {
-        "bytes_by_region": [one.model_dump() for one in status.bytes_by_region],
-        "computing": status.computing,
-        "links": [one.model_dump() for one in status.measured_links],
-    }
 
 
 def _has_session(process: Managed, watch: StatusWatch) -> bool:

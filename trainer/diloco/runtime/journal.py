@@ -35,7 +35,8 @@ class Entry:
 
     event: str
     """Of a supervisor: ``run``, ``alive`` (now and then), ``start``, ``exit``, ``kill``, ``pause``, ``continue``,
-    ``cut``, ``heal``, ``give_up`` or ``end``. Of a syncer: ``serves``, ``admit``, ``fence``, ``note`` or ``finish``."""
+    ``cut``, ``heal``, ``give_up`` or ``end``. Of a syncer: ``serves``, ``admit``, ``fence``, ``note``, ``recovered`` or
+    ``finish``."""
     process: str
     time: float
     details: dict[str, Any] = field(default_factory=dict)

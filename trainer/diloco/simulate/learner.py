@@ -173,6 +173,7 @@ class SimulatedLearner:
             self._push(request, capture)
 
     def _news(self, news: FragmentNews) -> None:
+        self._merged(news.fragment, news.version - 1)
         if not news.merged:
             self._requests.not_merged(news.fragment, news.version)
         self._encoder.outcome(news.fragment, news.version, merged=news.merged)
@@ -184,7 +185,20 @@ class SimulatedLearner:
         """The version that it tells the syncer it holds, so that an update can be added to it."""
         return None if fragment in self._loading else self._trainer.versions[fragment]
 
-    def _received(self, fragment: int, version: int, values: "Tensor") -> None:
+    def _merged(self, fragment: int, version: int) -> None:
+        """Note what its posted pull for this version or an earlier one means: its outer gradient is in that version.
+
+        Otherwise news had come, and ended the wait for it.
+        """
+        posted = self._posted.get(fragment)
+        if posted is not None and posted <= version:
+            del self._posted[fragment]
+            self._encoder.outcome(fragment, posted, merged=True)
+            self.session.round_over(fragment)
+
+    def _received(self, fragment: int, version: int, values: "Tensor", progress: float) -> None:
+        self._progress = max(self._progress, progress)
+        self._merged(fragment, version)
         if version <= self._trainer.versions[fragment] and fragment not in self._loading:
             return
         self._inbox.received[fragment] = (version, values)

@@ -7,8 +7,9 @@ from diloco.plan.situation import line_rate
 from diloco.simulate.failures import Absence, Failures
 from diloco.simulate.scenario import Link, Profile, Scenario
 from diloco.spec import JobSpec
+from diloco.spec.placement import Region
 from diloco.world import WorldError
-from diloco.world.model import World
+from diloco.world.model import RegionWorld, World
 from diloco.world.rates import bytes_per_second_of
 
 _SYNCER_LINE: Final = "syncer/"
@@ -22,16 +23,11 @@ def scenario_of(spec: JobSpec, world: World, parameters: int, seed: int) -> Scen
     Raises:
         WorldError: a step time is not known.
     """
-    profiles, failures, lines = {}, {}, {}
-    if math.isfinite(world.syncer.bytes_per_second):
-        lines[_SYNCER_LINE] = world.syncer.bytes_per_second
+    profiles, failures, lines = {}, {}, _lines(spec, world)
     for region in spec.regions:
         given = world.region(region.name)
-        if math.isfinite(rate := line_rate(region, given)):
-            lines[region.name] = rate
         passed = tuple(name for name in (region.name, _SYNCER_LINE) if name in lines)
-        own_rate = bytes_per_second_of(region.connections, given.round_trip_seconds)
-        link = Link(given.round_trip_seconds / 2, own_rate, given.jitter_seconds)
+        link = Link(given.round_trip_seconds / 2, _own_rate(region, given), given.jitter_seconds)
         for pool in region.pools:
             if not pool.size:
                 continue
@@ -64,6 +60,25 @@ def scenario_of(spec: JobSpec, world: World, parameters: int, seed: int) -> Scen
         deadline_seconds=math.inf,
         seed=seed,
     )
+
+
+def _lines(spec: JobSpec, world: World) -> dict[str, float]:
+    """Bytes a second of the lines that can be full: those that carry less than what leads into them does together."""
+    lines, into_syncer = {}, 0.0
+    for region in spec.regions:
+        given, learners = world.region(region.name), sum(pool.size for pool in region.pools)
+        rate, used = line_rate(region, given), learners * _own_rate(region, given) if learners else 0.0
+        if rate < used:
+            lines[region.name] = rate
+        into_syncer += min(rate, used)
+    if world.syncer.bytes_per_second < into_syncer:
+        lines[_SYNCER_LINE] = world.syncer.bytes_per_second
+    return lines
+
+
+def _own_rate(region: Region, given: RegionWorld) -> float:
+    """What the connections of one learner carry."""
+    return bytes_per_second_of(region.connections, given.round_trip_seconds)
 
 
 def failures_of(spec: JobSpec, world: World, place: str) -> Failures | None:

@@ -25,6 +25,7 @@ from diloco.core.engine.actions import (
 )
 from diloco.core.engine.engine import Engine, EngineOptions, Progress
 from diloco.core.engine.events import Event, FragmentArrived, LearnerJoined, LearnerLeft, Merged, TimerFired
+from diloco.core.value import value
 from diloco.simulate.network.clock import VirtualClock
 from diloco.simulate.network.link import Connection
 from diloco.simulate.training.work import GlobalModel, Payload
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FragmentNews:
-    """A new version can be pulled."""
+    """A new version can be pulled. A learner whose outer gradient is in it, and that has posted a pull, gets none."""
 
     fragment: int
     version: int
@@ -74,6 +75,29 @@ class LearnerLine:
     def tell(self, order: Order, progress: float) -> None:
         """Send ``order`` and the job's progress, merged tokens over the budget."""
         self._connection.send_back(partial(self._receive, order, progress))
+
+
+@value
+class PostedPull:
+    """A pull that waits for the version that it is for."""
+
+    arrives_at: float
+    """When the syncer has it."""
+    serve: Callable[[], None]
+    connection: Connection
+
+
+@value
+class Pulled:
+    """What a learner receives."""
+
+    version: int
+    values: "Tensor"
+    """f32; never written to again."""
+    size_bytes: int
+    """Of the transfer."""
+    progress: float
+    """Of the job: merged tokens over the budget."""
 
 
 @dataclass
@@ -117,7 +141,8 @@ class SimulatedSyncer:
         self._model = model
         self._payloads: dict[tuple[str, int, int, int, int], Payload] = {}
         """By learner, incarnation, fragment, version and attempt, as in the real syncer's inbox."""
-        self._posted: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self._posted: dict[tuple[int, int], dict[str, PostedPull]] = {}
+        """By fragment and version, then by learner."""
         self._timers: dict[str, int] = {}
         self._timers_set = 0
         self._joining: dict[tuple[str, str], LearnerLine] = {}
@@ -152,20 +177,17 @@ class SimulatedSyncer:
         self._payloads[event.learner, event.incarnation, event.fragment, event.version, event.attempt] = payload
         self.feed(event)
 
-    def pull(self, fragment: int, held_version: int | None) -> "tuple[int, Tensor, int]":
-        """The current version of a fragment, its values (f32; never written to again), and the transfer's bytes."""
-        return (
-            self._engine.versions[fragment],
-            self._model.values(fragment),
-            self._model.pull_bytes(fragment, held_version),
-        )
+    def pull(self, fragment: int, held_version: int | None) -> Pulled:
+        """The current version of a fragment."""
+        size_bytes = self._model.pull_bytes(fragment, held_version)
+        return Pulled(self._engine.versions[fragment], self._model.values(fragment), size_bytes, self._progress)
 
-    def when_made(self, fragment: int, version: int, serve: Callable[[], None]) -> None:
-        """Call ``serve`` as soon as the fragment is at ``version``."""
+    def post(self, learner: str, fragment: int, version: int, posted: PostedPull) -> None:
+        """Serve a pull as soon as it is here and the fragment is at ``version``."""
         if self._engine.versions[fragment] >= version:
-            serve()
+            self._clock.at(posted.arrives_at, posted.serve, posted.connection)
         else:
-            self._posted.setdefault((fragment, version), []).append(serve)
+            self._posted.setdefault((fragment, version), {})[learner] = posted
 
     def feed(self, event: Event) -> None:
         """Pass an event to the engine and carry out its actions."""
@@ -175,7 +197,7 @@ class SimulatedSyncer:
         for action in actions:
             self._act(action)
 
-    def _act(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table of actions
+    def _act(self, action: Action) -> None:  # noqa: C901 - a table of actions
         match action:
             case Admit():
                 line = self._joining.pop((action.learner, action.instance))
@@ -197,11 +219,7 @@ class SimulatedSyncer:
                 key = (action.learner, action.incarnation, action.fragment, action.version, action.attempt)
                 self._payloads.pop(key, None)
             case Broadcast():
-                for serve in self._posted.pop((action.fragment, action.version), ()):
-                    serve()
-                news = [FragmentNews(action.fragment, action.version, merged) for merged in (False, True)]
-                for learner, incarnation, merged in action.learners:
-                    self._tell(learner, incarnation, news[merged])
+                self._announce(action)
             case SetTimer():
                 self._set_timer(action)
             case CancelTimer():
@@ -213,6 +231,21 @@ class SimulatedSyncer:
                     line.tell(action, self._progress)
             case _:  # Checkpoint: nothing outlives this process; Note: nothing is to be done
                 pass
+
+    def _announce(self, action: Broadcast) -> None:
+        """Serve the pulls that wait for a version, and tell the other learners, or that it is without their work."""
+        posted = self._posted.pop((action.fragment, action.version), {})
+        news = [FragmentNews(action.fragment, action.version, merged) for merged in (False, True)]
+        for learner, incarnation, merged in action.learners:
+            pull = posted.get(learner)
+            if pull is None or not pull.connection.open or not merged:
+                self._tell(learner, incarnation, news[merged])
+            if pull is None or not pull.connection.open:
+                continue
+            if pull.arrives_at <= self._clock.now:
+                pull.serve()
+            else:
+                self._clock.at(pull.arrives_at, pull.serve, pull.connection)
 
     def _tell(self, learner: str, incarnation: int, order: Order) -> None:
         line = self._lines.get((learner, incarnation))

@@ -80,6 +80,11 @@ class EngineLoop:
         if not self.failed.done():
             self.failed.set_exception(error)
 
+    @property
+    def broken(self) -> bool:
+        """Whether the engine or the executor has failed."""
+        return self.failed.done() and not self.failed.cancelled()
+
     def _schedule(self) -> None:
         if not self._drain_due and self._executor is not None:
             self._drain_due = True

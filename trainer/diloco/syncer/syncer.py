@@ -43,7 +43,7 @@ from diloco.syncer.peers.link_watch import LinkWatch
 from diloco.syncer.peers.service import SyncService
 from diloco.syncer.peers.sessions import Sessions
 from diloco.syncer.prepare import StartState, recorded_bases, tape_header
-from diloco.syncer.reporting.curves import CurveFile
+from diloco.syncer.reporting.curves import CurveFiles
 from diloco.syncer.reporting.decisions import PART_BYTES
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.syncer.reporting.status_builder import Reporter
@@ -96,7 +96,8 @@ class Syncer:
         self._disk = ThreadPoolExecutor(1, "disk")
         threads = options.threads or torch.get_num_threads()
         self._block_threads, self._reporter = BlockThreads(threads), Reporter(self.job, epoch)
-        self._curve_file, self._exporter = CurveFile(directory.curves), Exporter(directory.model, self._disk)
+        self._curve_files = CurveFiles(directory.curves, directory.status)
+        self._exporter = Exporter(directory.model, self._disk)
         self._journal = Journal(directory.journal, _log.warning, PART_BYTES)
         engine_options = EngineOptions.from_job(options.job, self._layout)
         self._engine = Engine(engine_options, epoch, start_state.engine)
@@ -228,7 +229,9 @@ class Syncer:
         self._executor.close()
         self._block_threads.close()
         self._checks.shutdown()
-        self._write_journal()
+        if not self._engine_loop.broken:
+            self._write_journal(self._view())
+            self._disk.submit(self._curve_files.keep, self.status())
         self._disk.shutdown()
         self._tape.close()
         self._tracking.close(over=self._view().finished)
@@ -243,9 +246,10 @@ class Syncer:
             self._reporter.sample(view, now)
             await self._links.look(view, now, self._checks)
             if self._collaborators.curves.due(view):
-                row = self._collaborators.curves.row(self.status())
-                self._disk.submit(self._curve_file.append, row)
-            self._write_journal()
+                status = self.status()
+                self._disk.submit(self._curve_files.append, self._collaborators.curves.row(status))
+                self._disk.submit(self._curve_files.keep, status)
+            self._write_journal(view)
             self._tape.flush()
             if self._end.at is not None and not self._end.work_left():
                 self._tape.end(self._exporter.digest)
@@ -263,7 +267,8 @@ class Syncer:
             if self._options.exit_when_finished and self._end.may_exit(now, quiet_since, self._sessions.admitted):
                 return
 
-    def _write_journal(self) -> None:
+    def _write_journal(self, view: EngineStatus) -> None:
+        self._collaborators.decisions.look(view)
         if decisions := self._collaborators.decisions.take():
             self._disk.submit(self._journal.append, *decisions)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from diloco.spec.status.engine import OVER, PRESENT, TOO_FAST, LearnerState
+from diloco.spec.status.engine import OVER, PRESENT, LearnerState, too_fast
 from diloco.spec.sync import SyncSpec
 from diloco.spec.words import shortlist
 from diloco_operator.decide.causes.cause import Cause
@@ -63,10 +63,9 @@ def reported_causes(view: SyncerStatusView, wanted: frozenset[str], sync: SyncSp
     stalled = sorted(report.id for report in reports if report.state == LearnerState.STALLED)
     if stalled:
         causes.append(Cause(Reason.LEARNERS_STALLED, f"{shortlist(stalled)} connected but making no steps"))
-    too_fast = sorted(report.id for report in reports if report.counted_share < TOO_FAST)
-    if too_fast:
+    if fast := too_fast(reports):
         text = "reporting far more steps than count beside the others; the excess is ignored"
-        causes.append(Cause(Reason.LEARNERS_TOO_FAST, f"{shortlist(too_fast)} {text}"))
+        causes.append(Cause(Reason.LEARNERS_TOO_FAST, f"{shortlist(fast)} {text}"))
     against = sorted(report.id for report in reports if report.against)
     if against:
         text = "sending outer gradients that point against the others', merge after merge"

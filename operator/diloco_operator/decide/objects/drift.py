@@ -62,21 +62,6 @@ def overwriting(desired: Object, live: Object) -> Object:
     return {**patch, "metadata": {**kept, "uid": live["metadata"]["uid"]}}
 
 
-def of_strategy(desired: Object, live: Object) -> Object | None:
-    """As `overwriting`, but only of the strategy of a StatefulSet; None: ``live`` has the same, or it is of none.
-
-    A set with the default RollingUpdate has fields of that type that no apply of another type removes.
-    """
-    wanted, there = (one.get("spec", {}).get("updateStrategy") for one in (desired, live))
-    if wanted is None or wanted == there:
-        return None
-    metadata = {"name": desired["metadata"]["name"], "namespace": desired["metadata"]["namespace"]}
-    return {
-        "metadata": {**metadata, "uid": live["metadata"]["uid"]},
-        "spec": {"updateStrategy": _instead(wanted, there)},
-    }
-
-
 def _ours(desired: Object, live: Object) -> Object:
     """The parts of ``live`` that are compared: the top-level fields that we set, and of the metadata our keys.
 

@@ -68,7 +68,7 @@ def test_a_simulation_leaves_the_summary_and_the_report_of_a_run(
     assert first["evaluations"] == []
     hours = first["simulation"]["finish_seconds"] / 3600
     assert first["simulation"]["cost"] == pytest.approx(3 * 3.6 * hours, rel=0.1)
-    assert {one["what"] for one in first["incidents"]} >= {"preempted"}
+    assert {one["what"] for one in first["incidents"]} >= {"lost: preempted"}
     page = (out / "report.html").read_text()
     assert "Simulated in virtual time, without computing the training; seed 1. Complete: " in page
     assert "evaluation loss" not in page

@@ -2,28 +2,47 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from diloco.cli.main import execute
-from diloco.cli.simulations.of_run import RecordError, world_of_run
+from diloco.cli.simulations.of_run import RecordError, read_world, world_of_run
 from diloco.core.engine.actions import Action, AskFragment
 from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event, FragmentArrived
-from diloco.core.engine.options import RULES
 from diloco.core.fragments import Layout, TensorSpec, partition
-from diloco.runtime.journal import Entry
+from diloco.local.directory import RunDirectory
+from diloco.local.report.timeline import RunClock, recoveries
+from diloco.local.status_poll import StatusError
 from diloco.simulate.of_world import scenario_of
 from diloco.simulate.training.counted import counted_work, layout_of_sizes
 from diloco.simulate.world import Simulation
 from diloco.spec import DiLoCoJob, parse_job
 from diloco.spec.errors import SpecError
-from diloco.tape.reader import TapeEntry, TapeHeader
+from diloco.spec.status.syncer import MeasuredLinkStatus, StoredStatus
+from diloco.syncer.reporting.decisions import Decisions
+from diloco.syncer.reporting.status_builder import Reporter
+from diloco.tape.reader import TapeEntry
 from diloco.world.reading import world_from
-from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner
+from tests.support.one_learner_run import JOB, LEARNER, OneLearner, status_of
 from tests.support.small_job import named_job, small_job
+from tests.support.status_of_a_job import STATUS, changed
 
-LINKS = [{"region": "east", "up_bytes_per_second": 1.2345e6}]
+if TYPE_CHECKING:
+    from diloco.runtime.journal import Entry
+
+
+def linked(region: str, rate: float) -> MeasuredLinkStatus:
+    return MeasuredLinkStatus(region=region, up_bytes_per_second=rate)
+
+
+EAST = linked("east", 1.2345e6)
+
+
+def of(run: OneLearner, job: DiLoCoJob, layout: Layout, *links: MeasuredLinkStatus) -> dict[str, Any]:
+    status = changed(status_of(job, layout, run), measured_links=links or (EAST,))
+    return world_of_run(job, status, (), [run.tape.entries])
 
 
 class Queue(OneLearner):
@@ -70,12 +89,7 @@ def job() -> DiLoCoJob:
 def test_steps_and_links_are_those_of_the_record(job: DiLoCoJob, layout: Layout) -> None:
     run = OneLearner(job, layout)
     run.train(30)
-    journal = [
-        Entry("run", "", START, {}),
-        Entry("alive", "", START + 20, {"links": [{**LINKS[0], "up_bytes_per_second": 5.0}]}),
-        Entry("end", "", START + 60, {"ending": "finished", "links": LINKS}),
-    ]
-    made = world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
+    made = of(run, job, layout)
     pool = {"stepSeconds": 1.0, "stepDeviation": 0.0, "betweenSteps": 0.1}
     assert made == {
         "regions": {"east": {"link": "9.88Mbit/s", "pools": {"a": pool}}},
@@ -92,8 +106,7 @@ def test_the_round_trip_is_that_of_the_soonest_answer(
 ) -> None:
     run = Queue(parse_job(JOB.replace("tokens: 60,", "tokens: 6000,")), layout)
     run.train(steps)
-    journal = [Entry("alive", "", START + 60, {"links": [{**LINKS[0], "up_bytes_per_second": rate}]})]
-    made = world_of_run(parse_job(JOB), layout, journal, [(run.tape.header, run.tape.entries)])
+    made = of(run, parse_job(JOB), layout, linked("east", rate))
     assert made["regions"]["east"].get("roundTripSeconds") == found
 
 
@@ -101,9 +114,8 @@ def test_small_fragments_tell_of_a_link_by_how_long_large_ones_take(layout: Layo
     run = Uneven(parse_job(JOB.replace("tokens: 60,", "tokens: 6000,")), layout)
     run.train(60)
     # The syncer saw each as one part, and so at once.
-    journal = [Entry("alive", "", START + 60, {"links": [{**LINKS[0], "up_bytes_per_second": 1e9}]})]
     alone = parse_job(JOB.replace("learners: 2", "learners: 1"))
-    made = world_of_run(alone, layout, journal, [(run.tape.header, run.tape.entries)])["regions"]["east"]
+    made = of(run, alone, layout, linked("east", 1e9))["regions"]["east"]
     assert (made["link"], made["roundTripSeconds"]) == ("0.8Mbit/s", 0.1)
     assert made["jitterSeconds"] == pytest.approx(0.3 / 1.48, rel=0.01)
 
@@ -111,7 +123,7 @@ def test_small_fragments_tell_of_a_link_by_how_long_large_ones_take(layout: Layo
 def test_without_a_measured_link_there_is_none(job: DiLoCoJob, layout: Layout) -> None:
     run = OneLearner(job, layout)
     run.train(3)
-    made = world_of_run(job, layout, [Entry("run", "", START)], [(run.tape.header, run.tape.entries)])
+    made = world_of_run(job, status_of(job, layout, run), (), [run.tape.entries])
     assert made == {"regions": {"east": {"pools": {"a": {"stepSeconds": 1.0, "betweenSteps": 0.1}}}}}
 
 
@@ -121,47 +133,49 @@ def test_what_the_job_no_longer_has_is_not_in_the_world(job: DiLoCoJob, layout: 
     east = job.spec.regions[0]
     other = east.model_copy(update={"name": "new"})
     resumed = job.model_copy(update={"spec": job.spec.model_copy(update={"regions": (east, other)})})
-    links = [*LINKS, {"region": "gone", "up_bytes_per_second": 1e6}]
-    entry = Entry("alive", "", START + 60, {"links": links})
-    made = world_of_run(resumed, layout, [Entry("run", "", START), entry], [(run.tape.header, run.tape.entries)])
+    links = (EAST, linked("gone", 1e6))
+    made = of(run, resumed, layout, *links)
     assert [*made["regions"]] == ["east"]
     only_new = job.model_copy(update={"spec": job.spec.model_copy(update={"regions": (other,)})})
     with pytest.raises(RecordError, match="no learner has made a step"):
-        world_of_run(only_new, layout, [Entry("run", "", START), entry], [(run.tape.header, run.tape.entries)])
+        of(run, only_new, layout, *links)
 
 
-def test_a_damaged_journal_is_named(job: DiLoCoJob, layout: Layout) -> None:
-    run = OneLearner(job, layout)
-    run.train(3)
-    journal = [Entry("run", "", START), Entry("alive", "", START + 60, {"links": [{"up_bytes_per_second": 1}]})]
-    with pytest.raises(
-        RecordError, match=r"supervisor\.jsonl is damaged \(0\.region: Field required\); use another run"
-    ):
-        world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
+def test_a_run_that_left_no_status_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StatusError, match=r"syncer/status\.json: No such file"):
+        read_world(parse_job(JOB), RunDirectory(tmp_path))
+    (tmp_path / "syncer").mkdir()
+    (tmp_path / "syncer" / "status.json").write_text("{}")
+    with pytest.raises(StatusError, match=r"status\.json: is not a status of a syncer of this version"):
+        read_world(parse_job(JOB), RunDirectory(tmp_path))
 
 
 def test_a_measured_value_that_no_world_has_is_refused(job: DiLoCoJob, layout: Layout) -> None:
     run = OneLearner(job, layout)
     run.train(3)
-    links = [{"region": "east", "up_bytes_per_second": -1.0}]
-    journal = [Entry("run", "", START), Entry("alive", "", START + 60, {"links": links})]
     with pytest.raises(SpecError, match=r"regions\.east\.link"):
-        world_of_run(job, layout, journal, [(run.tape.header, run.tape.entries)])
+        of(run, job, layout, linked("east", -1.0))
 
 
 class Taped:
-    """Keeps what happens in a simulation as the tape of a run."""
+    """Keeps what happens in a simulation as a run does."""
 
-    def __init__(self, job: DiLoCoJob, layout: Layout) -> None:
-        manifest = job.model_dump(mode="json", by_alias=True)
-        self.header = TapeHeader(manifest, layout.digest, 1, "", False, {}, START, RULES, layout.table)  # noqa: FBT003
+    def __init__(self) -> None:
         self.entries: list[TapeEntry] = []
+        self.journal: list[Entry] = []
+        self._now = 0.0
+        self._decisions = Decisions(lambda: self._now)
+        self._engine: Engine
 
     def begins(self, engine: Engine) -> None:
-        """Nothing to keep."""
+        self._engine = engine
 
     def passed(self, event: Event, actions: Sequence[Action], now: float) -> None:
         self.entries.append(TapeEntry(Path("000001.jsonl"), len(self.entries), now, event, tuple(actions)))
+        if now - self._now > 100:
+            self._now = now
+            self._decisions.look(self._engine.view(now))
+            self.journal += self._decisions.take()
 
     def process(self, learner: str, now: float, change: str) -> None:
         """Nothing to keep."""
@@ -180,10 +194,14 @@ def test_the_world_of_a_simulated_run_is_that_which_it_was_simulated_in() -> Non
     }
     world = world_from({"regions": {"here": {"pools": {"cpu": pool}}}}, "made")
     layout = layout_of_sizes([1000] * 6)
-    taped = Taped(job, layout)
+    taped = Taped()
     scenario = scenario_of(job.spec, world, layout.numel, seed=0)
-    Simulation(job, scenario, layout, counted_work(job.spec, layout), taped).advance(20_000.0)
-    made = world_of_run(job, layout, [Entry("run", "", START)], [(taped.header, taped.entries)])
+    simulation = Simulation(job, scenario, layout, counted_work(job.spec, layout), taped)
+    simulation.advance(20_000.0)
+    stored = StoredStatus(parameters=layout.numel)
+    status = Reporter("back", 1).status(simulation.course().view, stored)
+    found_again = [one.recovery for one in recoveries(taped.journal, RunClock(taped.journal))]
+    made = world_of_run(job, status, found_again, [taped.entries])
     found = made["regions"]["here"]["pools"]["cpu"]
     assert found["stepSeconds"] == pytest.approx(10, rel=0.1)
     assert found["betweenSteps"] == pytest.approx(0.3, rel=0.05)
@@ -192,9 +210,9 @@ def test_the_world_of_a_simulated_run_is_that_which_it_was_simulated_in() -> Non
     assert found["recovery"]["meanSeconds"] == pytest.approx(300, rel=0.3)
 
 
-def test_a_run_without_a_step_is_refused(job: DiLoCoJob, layout: Layout) -> None:
+def test_a_run_without_a_step_is_refused(job: DiLoCoJob) -> None:
     with pytest.raises(RecordError, match="no learner has made a step in this run; use one that has trained"):
-        world_of_run(job, layout, [], [])
+        world_of_run(job, STATUS, (), [])
 
 
 def test_a_directory_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

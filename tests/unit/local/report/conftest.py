@@ -31,4 +31,4 @@ def history(layout: Layout, journal: list[Entry]) -> RunHistory:
     job = parse_job(JOB)
     world = OneLearner(job, layout)
     world.train(12)
-    return history_of(job, layout, [world.tape], journal)
+    return history_of(job, layout, world, journal)

@@ -1,43 +1,41 @@
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from diloco.core.account.time_class import TimeClass
-from diloco.core.engine.events import BudgetChanged, StepReported
+from diloco.core.engine.events import BudgetChanged
 from diloco.core.fragments import Layout
-from diloco.local.report import history_builder
-from diloco.local.report.history import Life, RunHistory, Stretch
-from diloco.local.report.history_builder import HistoryBuilder
+from diloco.local.report import record
+from diloco.local.report.history import Life, RunHistory
 from diloco.local.report.html import render_report
+from diloco.local.report.record import Point
 from diloco.local.report.summary import closing_table, summarize
-from diloco.local.report.timeline import RunClock, Turn, faults, spans, thinned
+from diloco.local.report.timeline import RunClock, Turn, faults, spans
 from diloco.local.time_classes import WORDS
 from diloco.runtime.journal import Entry
 from diloco.spec import parse_job
 from diloco.spec.status.syncer import BytesByKind, RegionBytes
-from diloco.tape.reader import Torn
 from tests.support.drawn import drawn
-from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of
+from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of, status_of
+from tests.support.status_of_a_job import changed
 
 
 def test_the_figures_are_the_engines_own(history: RunHistory) -> None:
     assert history.complete
     assert (history.loss_start, history.loss_end) == (5.0, 2.0)
     assert history.merged_tokens >= 60
-    assert history.syncer_steps == len(history.merges)
+    assert history.syncer_steps > 1
+    assert history.merges[-1][1].version > 1
     assert history.parameters == 10
 
 
-def test_of_too_many_incidents_the_first_are_kept(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_builder, "_MOST_INCIDENTS", 3)
-    builder = HistoryBuilder(parse_job(JOB), layout, [])
-    for seconds in range(5):
-        builder.process_changed(LEARNER, float(seconds), "killed")
-    history = builder.history()
-    assert [one.seconds for one in history.incidents] == [0.0, 1.0, 2.0]
-    assert history.notes == ("Incidents are listed up to 3 s: there are too many.",)
+def test_of_too_many_incidents_the_page_has_the_first(history: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.local.report.html._MOST_AT_END", 2)
+    page = render_report(history, "")
+    assert "<td>link cut for 2 s (injected)</td>" in page
+    assert "<td>link is back</td>" not in page
+    assert [one["what"] for one in summarize(history)["incidents"]][-1] == "link is back"
 
 
 def test_the_budget_is_the_latest_one(layout: Layout, journal: list[Entry]) -> None:
@@ -45,20 +43,16 @@ def test_the_budget_is_the_latest_one(layout: Layout, journal: list[Entry]) -> N
     world = OneLearner(job, layout)
     world.tell(BudgetChanged(90, 60))
     world.train(12)
-    assert history_of(job, layout, [world.tape], journal).budget_tokens == 90
-    assert history_of(job, layout, [], journal).budget_tokens == 60
+    assert history_of(job, layout, world, journal).budget_tokens == 90
+    assert history_of(job, layout, None, journal).budget_tokens == 60
 
 
 def test_bytes_by_region_are_a_table_and_a_chart(layout: Layout, journal: list[Entry]) -> None:
     early = RegionBytes(region="east", up=BytesByKind(bulk=1_000))
     final = RegionBytes(region="east", up=BytesByKind(bulk=5_000, again=1_200), down=BytesByKind(control=70))
-    noted = [
-        Entry("alive", "", START + 19, {"bytes_by_region": []}),
-        Entry("alive", "", START + 20, {"bytes_by_region": [early.model_dump()]}),
-    ]
-    builder = HistoryBuilder(parse_job(JOB), layout, [*journal[:-1], *noted, journal[-1]])
-    builder.bytes_by_region = (final,)
-    history = builder.history()
+    world = OneLearner(parse_job(JOB), layout)
+    status = changed(status_of(parse_job(JOB), layout, world), bytes_by_region=(final,))
+    history = record.history_of(status, [Point(1, START + 20, 1.0, {}, {}, None, (early,))], journal, None)
     assert [(sample.seconds, sample.counts) for sample in history.region_samples] == [(20.0, (early,))]
     page = render_report(history, "")
     for cells in (
@@ -72,20 +66,19 @@ def test_bytes_by_region_are_a_table_and_a_chart(layout: Layout, journal: list[E
     assert (summary["bytes_pushed"], summary["bytes_pulled"]) == (6_200, 70)
 
 
-def test_what_learners_computed_in_is_told_as_it_was_noted_last(layout: Layout, journal: list[Entry]) -> None:
-    noted = [Entry("alive", "", START + 19 + at, {"computing": told}) for at, told in enumerate(("F32", "BF16", ""))]
-    history = history_of(parse_job(JOB), layout, [], [*journal[:-1], *noted, journal[-1]])
+def test_what_learners_computed_in_is_told(history: RunHistory) -> None:
+    history = replace(history, computing="BF16")
     assert summarize(history)["computing"] == "BF16"
     assert "computed in BF16" in " ".join(drawn(closing_table(history)).split())
     assert "Learners computed in BF16." in render_report(history, "")
 
 
 def test_processes_are_told_if_a_learner_has_several(layout: Layout, journal: list[Entry]) -> None:
-    single = history_of(parse_job(JOB), layout, [], journal)
+    single = history_of(parse_job(JOB), layout, None, journal)
     assert "processes" not in drawn(closing_table(single))
     assert f"{LEARNER}," not in render_report(single, "")
     run = Entry("run", "", START, {"processes": {LEARNER: 4}})
-    several = history_of(parse_job(JOB), layout, [], [run, *journal[1:]])
+    several = history_of(parse_job(JOB), layout, None, [run, *journal[1:]])
     assert [one["processes"] for one in summarize(several)["learners"]] == [4, 1]
     assert "processes" in drawn(closing_table(several))
     assert f"{LEARNER}, 4 processes" in render_report(several, "")
@@ -113,18 +106,8 @@ def test_what_was_done_on_purpose_is_told(history: RunHistory) -> None:
     assert [(region, cut.start, cut.end) for region, cut in history.cuts] == [("east", 12.0, 14.0)]
 
 
-def test_a_torn_tape_is_told_and_read_as_far_as_it_goes(layout: Layout, journal: list[Entry]) -> None:
-    job = parse_job(JOB)
-    world = OneLearner(job, layout)
-    world.train(3)
-    world.tape.entries.append(Torn(Path("000001.jsonl"), 99))
-    history = history_of(job, layout, [world.tape], journal)
-    assert "is incomplete: the syncer was killed" in history.notes[0]
-    assert history.learners[0].steps == 3
-
-
-def test_a_run_without_a_tape_has_a_history_too(layout: Layout, journal: list[Entry]) -> None:
-    history = history_of(parse_job(JOB), layout, [], journal)
+def test_a_run_that_no_learner_joined_has_a_history_too(layout: Layout, journal: list[Entry]) -> None:
+    history = history_of(parse_job(JOB), layout, None, journal)
     assert not history.complete
     assert history.data_parallel_bytes == 0
     assert '<g class="t-' not in render_report(history, "")
@@ -204,78 +187,18 @@ def test_lives_follow_from_turns_in_any_order() -> None:
     assert found[-1].end == 8.0
 
 
-def test_what_is_kept_of_a_long_run_is_bounded(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diloco.local.report.history_builder._MOST_POINTS", 20)
-    job = parse_job(JOB.replace("tokens: 60,", "tokens: 6000,"))
-    world = OneLearner(job, layout)
-    world.train(300)
-    builder = HistoryBuilder(job, layout, [Entry("run", "", START)])
-    builder.take(world.tape.header, world.tape.entries)
-    history = builder.history()
-    learner = history.learners[0]
-    for kept in (history.samples, history.merges, learner.losses, learner.blocked):
-        assert 10 <= len(kept) <= 21
-        seconds = [one.start if isinstance(one, Stretch) else one.seconds for one in kept]
-        assert seconds == sorted(seconds)
-        assert kept is learner.blocked or seconds[-1] - seconds[0] > 150
-    assert history.samples[-1].seconds == pytest.approx(history.seconds)
-
-
-def test_of_many_absences_the_longer_half_is_kept() -> None:
-    turns = [(0.0, Turn.STARTED), (1.0, Turn.TRAINS)]
-    for number in range(1, 11):
-        back = 10.0 * number + (5.0 if number % 2 else 0.5)
-        turns += [(10.0 * number, Turn.ENDED), (back, Turn.STARTED), (back + 0.1, Turn.TRAINS)]
-    life = spans(thinned(turns), 120.0)
-    assert [span.start for span in life if span.life is Life.DOWN] == [10.0, 30.0, 50.0, 70.0, 90.0]
-    assert spans(thinned(turns[::-1]), 120.0) == life
-
-
-def test_the_turns_of_a_process_are_bounded(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diloco.local.report.history_builder._MOST_TURNS", 20)
-    builder = HistoryBuilder(parse_job(JOB), layout, [Entry("run", "", START), Entry("end", "", START + 1000)])
-    for number in range(100):
-        builder.process_changed(LEARNER, 10.0 * number, "")
-        builder.process_changed(LEARNER, 10.0 * number + 5, "preempted")
-    life = builder.history().learners[0].life
-    assert 5 <= len(life) <= 20
-    assert life[-1].start == 995.0
-
-
-def test_of_a_process_that_never_trains_the_later_turns_are_kept() -> None:
-    turns = [(float(at), Turn.STARTED if at % 2 else Turn.ENDED) for at in range(10)]
-    assert thinned(turns) == turns[5:]
-
-
 @pytest.mark.parametrize("event", ["end", "exit", "give_up", "pause", "cut"])
 def test_a_damaged_entry_of_the_journal_is_one_incident(layout: Layout, event: str) -> None:
     journal = [
         Entry("run", "", START),
         Entry(event, "east/a/0", START + 1),
         Entry("kill", "east/a/0", START + 2, {"seconds": "long"}),
-        Entry("alive", "", START + 3, {"bytes_by_region": [{"region": 1}]}),
+        Entry("recovered", "east/a/0", START + 3, {"learner": 1}),
     ]
-    history = HistoryBuilder(parse_job(JOB), layout, journal).history()
+    history = history_of(parse_job(JOB), layout, None, journal)
     assert history.incidents[0].text == f"entry '{event}' of the supervisor's journal is damaged"
-    assert history.region_samples == ()
+    assert history.recoveries == ()
     assert all(one.seconds == 0.0 for one in history.faults)
-
-
-def test_a_tape_without_its_front_gives_the_history_of_the_rest(layout: Layout) -> None:
-    job = parse_job(JOB.replace("tokens: 60,", "tokens: 6000,"))
-    world = OneLearner(job, layout)
-    world.train(20)
-    cut = len(world.tape.entries)
-    header = replace(world.tape.header, engine={}, state=world.engine.image(), now=world.now)
-    for step in range(21, 41):
-        world.now += 1.0
-        world.tell(StepReported(LEARNER, world.incarnation, step, 10 * step, 0.9, 4.0, 2 * step))
-    whole, rest = HistoryBuilder(job, layout, []), HistoryBuilder(job, layout, [])
-    whole.take(world.tape.header, world.tape.entries)
-    rest.take(header, world.tape.entries[cut:])
-    assert rest.history().merged_tokens == whole.history().merged_tokens > 0
-    assert rest.history().learners[0].steps == 40
-    assert 0 < len(rest.history().merges) < len(whole.history().merges)
 
 
 def test_injected_faults_stand_in_the_report(layout: Layout, journal: list[Entry], history: RunHistory) -> None:
@@ -291,7 +214,7 @@ def test_injected_faults_stand_in_the_report(layout: Layout, journal: list[Entry
     assert page.count('class="flag"') == len(history.incidents)
     assert not any(word in page for word in ("in doubt", "quorum", "Bytes by region"))
     quiet = [entry for entry in journal if entry.event not in ("kill", "cut")]
-    assert "Injected faults" not in render_report(HistoryBuilder(parse_job(JOB, "job"), layout, quiet).history(), "")
+    assert "Injected faults" not in render_report(history_of(parse_job(JOB), layout, None, quiet), "")
 
 
 def test_entries_with_one_fault_id_are_one_fault() -> None:

@@ -13,7 +13,7 @@ from diloco.local.report.history import Life, RunHistory
 from diloco.local.report.live import LivePage
 from diloco.runtime.journal import Entry, Journal
 from diloco.spec.status.curves import CurveRow, LearnerCurve, MergeCurve
-from diloco.spec.status.engine import EvaluationStatus, RecoveriesStatus, RecoveryStatus
+from diloco.spec.status.engine import EvaluationStatus
 from diloco.spec.status.syncer import BytesByKind, LinksStatus, MeasuredLinkStatus, RegionBytes
 from tests.support.status_of_a_job import STATUS, changed, learner_status
 
@@ -155,11 +155,9 @@ def test_any_loss_leaves_a_page(directory: Path, loss: float) -> None:
 
 def test_figures_are_the_statuss_and_curves_the_files(directory: Path) -> None:
     write(directory, [row(10, 10), row(20, 300)], Entry("admit", LEARNER, START + 5, {}))
-    lost = RecoveryStatus(LEARNER, restarted=True, lost_seconds=3.0, down=1.0, loading=1.0, stepping=1.0, merging=1.0)
     seen = history(
         directory,
         evaluations=(EvaluationStatus(tokens=200, loss=None, seconds=1.0, final=False),),
-        recoveries=RecoveriesStatus(latest=(lost,)),
         time_seconds={"merged": 30.0, "late": 10.0},
     )
     assert (seen.parameters, seen.merged_tokens, seen.syncer_steps) == (10, 640.0, 5)
@@ -170,10 +168,42 @@ def test_figures_are_the_statuss_and_curves_the_files(directory: Path) -> None:
     ]
     assert [point.loss for point in seen.learners[0].losses] == [3.0, 3.0]
     assert seen.learners[1].losses == ()
-    assert [(one.seconds, one.members, one.asked) for one in seen.merges] == [(5.0, 1, 2), (15.0, 1, 2)]
+    assert [(at, one.members, one.asked) for at, one in seen.merges] == [(5.0, 1, 2), (15.0, 1, 2)]
     assert seen.evaluations[0].seconds == 15.0
-    assert (seen.recoveries[0].lost_at, seen.recoveries[0].seconds) == (3.0, 7.0)
     assert [one.counts[0].up.total for one in seen.region_samples] == [10_000, 20_000]
+
+
+def test_recoveries_are_those_of_the_journal_over_all_starts(directory: Path) -> None:
+    parts = {"restarted": True, "lost_seconds": 3.0, "down": 1.0, "loading": 2.0, "stepping": 0.5, "merging": 0.5}
+    write(
+        directory,
+        [],
+        Entry("serves", "syncer", START, {"epoch": "1"}),
+        Entry("recovered", LEARNER, START + 9, {"learner": LEARNER, **parts}),
+        Entry("serves", "syncer", START + 50, {"epoch": "2"}),
+        Entry("recovered", OTHER, START + 70, {"learner": OTHER, **parts}),
+        Entry("recovered", OTHER, START + 71, {"learner": OTHER}),
+    )
+    found = history(directory).recoveries
+    assert [(one.recovery.learner, one.lost_at, one.seconds) for one in found] == [
+        (LEARNER, 5.0, 9.0),
+        (OTHER, 66.0, 70.0),
+    ]
+
+
+def test_what_a_restarted_syncer_merged_again_replaces_what_was_there(directory: Path) -> None:
+    curve = row(0, 0).learners[LEARNER]
+
+    def at(epoch: int, seconds: float, tokens: float, loss: float) -> CurveRow:
+        return row(seconds, tokens, epoch=epoch, learners={LEARNER: changed(curve, loss=loss)})
+
+    rows = [at(1, 10, 100, 9.0), at(1, 20, 200, 8.0), at(1, 30, 300, 7.0), at(2, 50, 150, 6.0), at(2, 60, 250, 5.0)]
+    write(directory, [*rows, at(3, 80, 240, 4.0), at(3, 90, 310, 3.0)])
+    seen = history(directory, evaluations=(EvaluationStatus(tokens=220, loss=2.0, seconds=1.0, final=False),))
+    drawn = [(point.tokens, point.loss) for point in seen.learners[0].losses]
+    assert drawn == [(100, 9.0), (150, 6.0), (240, 4.0), (310, 3.0)]
+    assert seen.evaluations[0].seconds == 70.0, "the time of the last row with fewer tokens that counts is 40"
+    assert [one.seconds for one in seen.samples] == [0.0, 10.0, 20.0, 40.0, 50.0, 70.0, 80.0, 90.0]
 
 
 def test_whatever_comes_from_elsewhere_is_text(directory: Path) -> None:

@@ -64,7 +64,7 @@ def spoiled(layout: Layout, journal: list[Entry]) -> RunHistory:
     for step in (3, 4, 5):
         world.now += 1.0
         world.tell(StepReported(LEARNER, world.incarnation, step, 10 * step, 0.9, 4.0, 2 * step))
-    return history_of(job, layout, [world.tape], journal)
+    return history_of(job, layout, world, journal)
 
 
 def test_what_is_not_believed_and_the_quorum_in_force_are_told(spoiled: RunHistory) -> None:

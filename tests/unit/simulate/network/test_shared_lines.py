@@ -111,3 +111,4 @@ def test_ten_thousand_transfers_at_once_end_together() -> None:
         line.carry(100, partial(seen.done, str(number)))
     drain(seen.clock)
     assert seen.at == pytest.approx(dict.fromkeys(map(str, range(10_000)), 1.0))
+    assert seen.clock.happened == 2  # it also looks when the first would be complete alone

@@ -57,6 +57,24 @@ def test_what_is_under_way_on_a_broken_connection_never_arrives() -> None:
     assert seen == []
 
 
+def test_messages_of_one_moment_travel_together_and_end_with_their_connection() -> None:
+    clock, seen = VirtualClock(), []
+    connection = Connection(clock, Link(latency_seconds=0.5))
+    connection.send(lambda: seen.append("first"))
+    connection.send(connection.close)
+    connection.send(lambda: seen.append("after the end"))
+    drain(clock)
+    assert (seen, clock.happened) == (["first"], 1)
+
+
+def test_an_answer_at_once_over_a_link_without_latency_arrives() -> None:
+    clock, seen = VirtualClock(), []
+    connection = Connection(clock, Link(latency_seconds=0.0))
+    connection.send(lambda: connection.send(lambda: seen.append("answer")))
+    drain(clock)
+    assert seen == ["answer"]
+
+
 class Sent:
     """Fragments of one byte over a link that takes a second for each."""
 

@@ -54,7 +54,7 @@ def finished(given: DiLoCoJob, where: World, seed: int) -> float:
 @pytest.mark.parametrize("rate", ["unlimited", "3Mbit/s"])
 @pytest.mark.parametrize("between", [0.0, 0.2])
 def test_without_failures_it_is_when_the_whole_simulation_ends(rate: str, between: float) -> None:
-    where = world({"betweenSteps": between, "startSeconds": 100 * between}, link=rate, roundTripSeconds=0.05)
+    where = world({"betweenSteps": between, "startSeconds": 1000 * between}, link=rate, roundTripSeconds=0.05)
     made = found(job(), where)
     assert made.seconds[0] == made.seconds[1] == made.seconds[2]
     run, traffic = whole(job(), where)

@@ -118,6 +118,15 @@ async def test_what_learners_with_a_session_compute_in_is_known(peers: SyncerPee
     assert peers.sessions.computing == "BF16 on NVIDIA L4 (1 learners), F32 on cpu (1 learners)"
 
 
+async def test_what_they_computed_in_is_known_after_their_sessions(peers: SyncerPeers) -> None:
+    session = await peers.join(computes="BF16 on NVIDIA L4")
+    peers.admit()
+    assert peers.sessions.computing == "BF16 on NVIDIA L4"
+    session.hang_up()
+    await settle()
+    assert (peers.sessions.admitted, peers.sessions.computing) == (0, "BF16 on NVIDIA L4")
+
+
 async def test_a_process_that_joins_again_has_one_session(peers: SyncerPeers) -> None:
     first = await peers.join()
     second = await peers.join()

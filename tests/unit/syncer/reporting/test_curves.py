@@ -6,9 +6,10 @@ import pytest
 
 from diloco.core.account.time_spent import TimeSpent
 from diloco.core.engine.actions import AskFragment, Broadcast, Member, Merge
+from diloco.local.status_poll import read_status
 from diloco.spec.status.curves import CurveRow, FragmentCurve, MergeCurve
 from diloco.spec.status.syncer import StoredStatus, SyncerStatus
-from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFile, Curves
+from diloco.syncer.reporting.curves import MOST_LEARNERS, CurveFiles, Curves
 from diloco.syncer.reporting.status_builder import Reporter
 from diloco.syncer.tracking.curve_reader import CurveReader, points
 from diloco.wire.messages import StepReport
@@ -85,7 +86,7 @@ def test_learners_of_a_large_job_have_no_curves_of_their_own(status: SyncerStatu
 
 def test_rows_are_read_once_and_a_cut_one_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "curves.jsonl"
-    reader, file = CurveReader(path), CurveFile(path)
+    reader, file = CurveReader(path), CurveFiles(path, tmp_path / "status.json")
     assert list(reader.rows()) == []
     file.append(ROW)
     with path.open("a") as cut:
@@ -97,11 +98,23 @@ def test_rows_are_read_once_and_a_cut_one_is_passed_over(tmp_path: Path) -> None
     assert list(reader.rows()) == []
 
 
-def test_a_disk_that_takes_no_row_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = CurveFile(tmp_path / "none" / "curves.jsonl")
+def test_the_latest_status_is_kept_for_the_report(tmp_path: Path, status: SyncerStatus) -> None:
+    files = CurveFiles(tmp_path / "curves.jsonl", tmp_path / "status.json")
+    files.keep(changed(status, merged_tokens=1.0))
+    files.keep(status)
+    assert read_status(tmp_path).model_dump_json() == status.model_dump_json()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_disk_that_takes_nothing_is_told_of_once(
+    tmp_path: Path, status: SyncerStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = CurveFiles(tmp_path / "none" / "curves.jsonl", tmp_path / "none" / "status.json")
     with caplog.at_level(logging.WARNING):
-        file.append(ROW)
-        file.append(ROW)
+        for _ in range(2):
+            files.append(ROW)
+            files.keep(status)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}/none/curves.jsonl: cannot be written (No such file or directory); rows are left out"
+        f"{tmp_path}/none/{name}: cannot be written (No such file or directory); trying again"
+        for name in ("curves.jsonl", "status.json")
     ]

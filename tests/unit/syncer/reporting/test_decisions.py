@@ -1,6 +1,8 @@
 from diloco.core.engine.actions import Admit, Fence, Finish, Merge, Note, NoteKind, Refusal
 from diloco.local.report import timeline
+from diloco.spec.status.engine import RecoveriesStatus, RecoveryStatus
 from diloco.syncer.reporting.decisions import Decisions
+from tests.support.status_of_a_job import STATUS, changed
 
 
 def test_decisions_about_learners_are_kept_until_they_are_taken() -> None:
@@ -36,3 +38,19 @@ def test_of_a_learner_that_merges_leave_out_the_first_is_kept() -> None:
     for learner in ("a", "b", "a", "a"):
         decisions.observe(Note(NoteKind.MEMBER_LEFT_OUT, "far too large", learner))
     assert [one.process for one in decisions.take()] == ["a", "b"]
+
+
+def test_a_recovery_is_kept_once_with_the_time_of_its_merge() -> None:
+    decisions = Decisions(lambda: 1000.0)
+    first, second = (RecoveryStatus(name, True, lost, 1.0, 2.0, 3.0, 4.0) for name, lost in (("a", 5.0), ("b", 20.0)))  # noqa: FBT003
+    view = changed(STATUS, elapsed_seconds=16.0, recoveries=RecoveriesStatus(count=1, latest=(first,)))
+    decisions.look(view)
+    decisions.look(view)
+    later = RecoveriesStatus(count=2, latest=(first, second))
+    decisions.look(changed(view, elapsed_seconds=30.0, recoveries=later))
+    kept = decisions.take()
+    assert [(one.event, one.process, one.time) for one in kept] == [
+        ("recovered", "a", 999.0),
+        ("recovered", "b", 1000.0),
+    ]
+    assert [one.recovery for one in timeline.recoveries(kept, timeline.RunClock(kept))] == [first, second]

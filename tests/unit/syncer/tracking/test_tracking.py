@@ -10,7 +10,7 @@ from diloco.spec.status.curves import CurveRow
 from diloco.spec.status.syncer import TrackerStatus
 from diloco.spec.tracking import TensorBoard, Tracker, WeightsAndBiases
 from diloco.syncer.errors import SyncerError
-from diloco.syncer.reporting.curves import CurveFile
+from diloco.syncer.reporting.curves import CurveFiles
 from diloco.syncer.tracking import tracking
 from diloco.syncer.tracking.trackers import OpenTracker, TrackedRun, check_packages
 from diloco.syncer.tracking.tracking import Tracking
@@ -87,7 +87,7 @@ def write(folder: Path, *steps: int, epoch: int = 1) -> None:
             tokens_per_second=1.0,
             eval_loss=step / 10,
         )
-        CurveFile(folder / "curves.jsonl").append(row)
+        CurveFiles(folder / "curves.jsonl", folder / "status.json").append(row)
 
 
 def follow(folder: Path, service: Service) -> Tracking:

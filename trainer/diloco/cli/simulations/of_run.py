@@ -1,29 +1,28 @@
-"""Makes the world of a run from its record: step times from the tapes, links, restarts and recoveries.
+"""Makes the world of a run from its record: step times from the tapes, links and restarts from the last status.
 
 So a plan or a simulation of the next job begins with what was measured.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum, inf, isfinite
 from statistics import fmean, median, quantiles, stdev
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.engine.actions import AskFragment
 from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined, Merged, StepReported
-from diloco.core.fragments import Layout
 from diloco.core.sizes import F32
 from diloco.local.directory import RunDirectory
-from diloco.local.report.history import RecoveryPoint, RunHistory
-from diloco.local.report.history_builder import HistoryBuilder
-from diloco.runtime.journal import Entry
+from diloco.local.report import timeline
+from diloco.local.status_poll import read_status
+from diloco.runtime.journal import read_journal
 from diloco.spec import DiLoCoJob
 from diloco.spec.names.learner_ids import pool_of, region_of
-from diloco.spec.status.syncer import MeasuredLinkStatus
-from diloco.tape.reader import TapeEntry, TapeHeader, TapeReader, Torn
+from diloco.spec.status.engine import LearnerStatus, RecoveryStatus
+from diloco.spec.status.syncer import SyncerStatus
+from diloco.syncer.reporting.decisions import JOURNAL
+from diloco.tape.reader import TapeEntry, TapeReader, Torn
 from diloco.tape.segments import find_tapes
 from diloco.wire.parts import BLOCK_BYTES
 from diloco.world.reading import world_from
@@ -38,58 +37,61 @@ _PARTS: Final = 20
 """The longest and the shortest twentieth do not count for the deviation: the first steps are among them."""
 _MEDIAN_OF_TWO: Final = 1.48
 """Of the sum of the absolute values of two normal variables, in standard deviations of one."""
-_LINKS: Final = TypeAdapter(tuple[MeasuredLinkStatus, ...])
 
 
 class RecordError(ValueError):
     """No world can be made of the run; the text is one line that names it and why."""
 
 
-Tape = tuple[TapeHeader, Iterable[TapeEntry | Torn]]
-"""The record of one epoch."""
+Lines = Iterable[TapeEntry | Torn]
+"""The tape of one epoch."""
 
 
-def read_tapes(directory: RunDirectory) -> Iterator[Tape]:
-    """The tapes of a run, oldest first.
+def read_world(job: DiLoCoJob, directory: RunDirectory) -> dict[str, Any]:
+    """The world of the run in a directory.
 
     Raises:
+        RecordError, SpecError: see `world_of_run`.
+        StatusError: its syncer has left no status.
         TapeError: a tape was changed.
+        OSError: the journal cannot be read.
     """
-    for files in find_tapes(directory.syncer / "tape"):
-        reader = TapeReader(files)
-        yield reader.header, reader
+    status = read_status(directory.syncer)
+    journal = read_journal(directory.syncer / JOURNAL)
+    found = [one.recovery for one in timeline.recoveries(journal, timeline.RunClock(journal))]
+    return world_of_run(job, status, found, map(TapeReader, find_tapes(directory.syncer / "tape")))
 
 
-def world_of_run(job: DiLoCoJob, layout: Layout, journal: Sequence[Entry], tapes: Iterable[Tape]) -> dict[str, Any]:
+def world_of_run(
+    job: DiLoCoJob, status: SyncerStatus, recoveries: Sequence[RecoveryStatus], tapes: Iterable[Lines]
+) -> dict[str, Any]:
     """The world as a world file has it: what was measured, and nothing else.
 
+    ``status``: the last one. ``recoveries``: all that the syncer's journal has.
+
     Raises:
-        RecordError: no learner of the job has made a step, or the journal is damaged.
+        RecordError: no learner of the job has made a step.
         SpecError: what was measured cannot be of a world.
     """
     steps, answers = dict[str, _Some](), _Answers()
-    builder = HistoryBuilder(job, layout, journal)
-    for header, lines in tapes:
-        builder.take(header, answers.heard(_steps_heard(lines, steps)))
+    for lines in tapes:
+        _hear(lines, steps, answers)
     # A run that was resumed may have had others.
     by_pool = {place: some.seconds for place, some in steps.items() if place in job.spec.pools}
     if not by_pool:
         raise RecordError(f"{job.metadata.name}: no learner has made a step in this run; use one that has trained")
-    try:
-        history, rates = builder.history(), _rates(journal, answers)
-    except ValidationError as error:
-        first = error.errors()[0]
-        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise RecordError(f"{job.metadata.name}: supervisor.jsonl is damaged ({what}); use another run") from None
+    rates = _rates(status, answers)
     regions: dict[str, dict[str, Any]] = {}
     for region in job.spec.regions:
         learners, rate = sum(pool.size for pool in region.pools), rates.get(region.name, inf)
         made = _link(answers, region.name, learners, rate) if isfinite(rate) else {}
-        loaded_seconds = learners * F32.payload_bytes(layout.numel) / rate
+        loaded_seconds = learners * F32.payload_bytes(status.parameters) / rate
         for pool in region.pools:
             place = f"{region.name}/{pool.name}"
             if place in by_pool:
-                found = _steps(history, place, by_pool[place], loaded_seconds) | _preemptions(history, place)
+                own = [one for one in status.learners if pool_of(one.id) == place]
+                again = [one for one in recoveries if pool_of(one.learner) == place and one.restarted and one.down > 0]
+                found = _steps(own, again, by_pool[place], loaded_seconds) | _preemptions(own, again)
                 made.setdefault("pools", {})[pool.name] = found
         if made:
             regions[region.name] = made
@@ -98,12 +100,14 @@ def world_of_run(job: DiLoCoJob, layout: Layout, journal: Sequence[Entry], tapes
     return world
 
 
-def _steps_heard(lines: Iterable[TapeEntry | Torn], steps: dict[str, "_Some"]) -> Iterator[TapeEntry | Torn]:
-    """Pass the lines of a tape on, and keep step times by pool."""
+def _hear(lines: Lines, steps: dict[str, "_Some"], answers: "_Answers") -> None:
+    """Keep what the tape of an epoch tells: step times by pool, and how soon learners have answered."""
+    answers.begin()
     for line in lines:
-        if isinstance(line, TapeEntry) and isinstance(line.event, StepReported):
-            steps.setdefault(pool_of(line.event.learner), _Some()).add(line.event.step_seconds)
-        yield line
+        if isinstance(line, TapeEntry):
+            if isinstance(line.event, StepReported):
+                steps.setdefault(pool_of(line.event.learner), _Some()).add(line.event.step_seconds)
+            answers.hear(line)
 
 
 class _Some:
@@ -145,24 +149,24 @@ class _Answers:
         self._alone: dict[str, dict[int, _Some]] = {}
         """The same: times of answers with nothing but the same fragment of other learners in their way."""
 
-    def heard(self, lines: Iterable[TapeEntry | Torn]) -> Iterator[TapeEntry | Torn]:
-        """Pass the lines of a tape on."""
+    def begin(self) -> None:
+        """An epoch begins."""
         self._asked.clear()
-        for line in lines:
-            if isinstance(line, TapeEntry):
-                match line.event:
-                    case FragmentArrived():
-                        self._answered(line.event, line.event.payload_bytes, line.now)
-                    case FragmentDeclined():
-                        self._answered(line.event, 0, line.now)
-                    case Merged():
-                        for asked in self._asked.values():
-                            for one in [one for one in asked if one[0] == line.event.fragment]:
-                                del asked[one]
-                for action in line.actions:
-                    if isinstance(action, AskFragment):
-                        self._ask(action, line.now)
-            yield line
+
+    def hear(self, line: TapeEntry) -> None:
+        """Take the next line of its tape."""
+        match line.event:
+            case FragmentArrived():
+                self._answered(line.event, line.event.payload_bytes, line.now)
+            case FragmentDeclined():
+                self._answered(line.event, 0, line.now)
+            case Merged():
+                for asked in self._asked.values():
+                    for one in [one for one in asked if one[0] == line.event.fragment]:
+                        del asked[one]
+        for action in line.actions:
+            if isinstance(action, AskFragment):
+                self._ask(action, line.now)
 
     def _ask(self, action: AskFragment, now: float) -> None:
         asked = self._asked.setdefault(region_of(action.learner), {})
@@ -221,16 +225,20 @@ class _Answers:
         return max(0.0, median(times) / _MEDIAN_OF_TWO) if len(times) >= _LEAST_ANSWERS else 0.0
 
 
-def _steps(history: RunHistory, place: str, seconds: Sequence[float], loaded_seconds: float) -> dict[str, float]:
+def _steps(
+    learners: Sequence[LearnerStatus],
+    recoveries: Sequence[RecoveryStatus],
+    seconds: Sequence[float],
+    loaded_seconds: float,
+) -> dict[str, float]:
     """The mean of all the time that learners computed, with that between steps; the deviation of reported times.
 
     ``loaded_seconds``: in which all learners of the region can receive the model, or one that comes back its part of
     that. Only what they took longer, from the join to the first step, is a start.
     """
-    learners = [one for one in history.learners if pool_of(one.id) == place]
 
     def spent(*kinds: TimeClass) -> float:
-        return fsum(one.time.get(kind, 0.0) * one.allotted_seconds for one in learners for kind in kinds)
+        return fsum(one.time_seconds.get(kind, 0.0) for one in learners for kind in kinds)
 
     computed, between = spent(*COMPUTING), spent(TimeClass.BETWEEN_STEPS, TimeClass.OVERHEAD)
     steps = sum(one.steps for one in learners)
@@ -242,17 +250,16 @@ def _steps(history: RunHistory, place: str, seconds: Sequence[float], loaded_sec
         found["stepDeviation"] = _rounded(min(1.0, stdev(usual) / fmean(usual))) if len(usual) > 1 else 0.0
     if between:
         found["betweenSteps"] = _rounded(between / (computed + between))
-    again = [one.recovery.loading - loaded_seconds / max(1, len(learners)) for one in _recoveries(history, place)]
+    again = [one.loading - loaded_seconds / max(1, len(learners)) for one in recoveries]
     starts = fsum((spent(TimeClass.LOADING), -loaded_seconds * len(learners), *again))
     if starts > 0:
         found["startSeconds"] = _rounded(starts / (len(learners) + len(again)))
     return found
 
 
-def _rates(journal: Sequence[Entry], answers: _Answers) -> dict[str, float]:
-    """Bytes a second of each region's link, where known: as the supervisor has noted it last."""
-    noted = [entry.details["links"] for entry in journal if entry.details.get("links")]
-    links = _LINKS.validate_python(noted[-1]) if noted else ()
+def _rates(status: SyncerStatus, answers: _Answers) -> dict[str, float]:
+    """Bytes a second of each region's link, where known."""
+    links = status.measured_links
     found = {one.region: answers.bytes_per_second(one.region) or one.up_bytes_per_second for one in links}
     return {region: rate for region, rate in found.items() if rate}
 
@@ -266,11 +273,10 @@ def _link(answers: _Answers, region: str, learners: int, rate: float) -> dict[st
     return found
 
 
-def _preemptions(history: RunHistory, place: str) -> dict[str, Any]:
+def _preemptions(learners: Sequence[LearnerStatus], recoveries: Sequence[RecoveryStatus]) -> dict[str, Any]:
     """How often a learner of the pool was lost in an hour in which it was there, and how long it was away."""
-    learners = [one for one in history.learners if pool_of(one.id) == place]
     lost = sum(one.restarts for one in learners)
-    away = [one.recovery.down for one in _recoveries(history, place)]
+    away = [one.down for one in recoveries]
     hours = (fsum(one.allotted_seconds for one in learners) - fsum(away)) / 3600
     if not lost or hours <= 0:
         return {}
@@ -278,15 +284,6 @@ def _preemptions(history: RunHistory, place: str) -> dict[str, Any]:
     if away:
         found["recovery"] = {"meanSeconds": _rounded(fmean(away))}
     return found
-
-
-def _recoveries(history: RunHistory, place: str) -> list[RecoveryPoint]:
-    """Of the pool's learners whose process was lost."""
-    return [
-        one
-        for one in history.recoveries
-        if one.recovery.restarted and pool_of(one.recovery.learner) == place and one.recovery.down > 0
-    ]
 
 
 def _rounded(value: float) -> float:

@@ -1,5 +1,6 @@
 """Simulates one run, and leaves the summary and the report that a real run leaves."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import fsum
@@ -16,8 +17,8 @@ from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event
 from diloco.local.directory import RunDirectory
 from diloco.local.report.history import RunHistory
-from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
+from diloco.local.report.record import LOSSES_DRAWN, Point, Points, history_of, with_beginning
 from diloco.local.report.summary import closing_table, summarize
 from diloco.local.targets import SYNCER
 from diloco.local.view.units import duration_text
@@ -30,11 +31,17 @@ from diloco.simulate.of_world import scenario_of
 from diloco.simulate.syncer import STARTED
 from diloco.simulate.world import Simulation
 from diloco.spec import JobSpec
-from diloco.spec.status.syncer import BytesByKind, RegionBytes
+from diloco.spec.status.engine import EngineStatus
+from diloco.spec.status.syncer import BytesByKind, RegionBytes, StoredStatus
+from diloco.syncer.reporting.curves import Curves
+from diloco.syncer.reporting.decisions import Decisions
+from diloco.syncer.reporting.status_builder import Reporter
 from diloco.world.cost import cost_of
 
-_SAMPLES = 1000
+_SAMPLES: Final = 1000
 """Points of the charts over time, about."""
+_MOST_ENTRIES: Final = 50_000
+"""Of the journal, the latest ones, as many as a syncer's journal has (ours)."""
 
 
 EXITS: Final = {
@@ -98,23 +105,56 @@ class Simulated:
 
 
 class Recorder:
-    """Passes what happens in a simulation on to a history."""
+    """Keeps of a simulation what a run keeps: points of its curves, and a journal."""
 
-    def __init__(self, builder: HistoryBuilder) -> None:
-        self._builder = builder
+    def __init__(self, processes: dict[str, int], gap_seconds: float) -> None:
+        """``processes``: by learner. ``gap_seconds``: least time between two points."""
+        self._now, self._due, self._gap = 0.0, 0.0, gap_seconds
+        self._curves, self._decisions = Curves(), Decisions(lambda: self._now)
+        self._points = Points()
+        self._entries: deque[Entry] = deque(maxlen=_MOST_ENTRIES)
+        self._processes = processes
+        self._engine: Engine
 
     def begins(self, engine: Engine) -> None:
         """See `Observer`."""
-        self._builder.process_changed(SYNCER, 0.0, "")
-        self._builder.begins(engine, 0.0, 0.0)
+        self._engine = engine
 
-    def passed(self, event: Event, actions: Sequence[Action], now: float) -> None:
+    def passed(self, event: Event, actions: Sequence[Action], now: float) -> None:  # noqa: ARG002  # of the protocol
         """See `Observer`."""
-        self._builder.passed(event, actions, now, now)
+        self._now = now
+        for action in actions:
+            self._curves.observe(action, now)
+            self._decisions.observe(action)
+        if now >= self._due:
+            self._due = now + self._gap
+            self._points.add(self._point(self._engine.view(now)))
 
     def process(self, learner: str, now: float, change: str) -> None:
         """See `Observer`."""
-        self._builder.process_changed(learner, now, "" if change == STARTED else change)
+        self._now = now
+        self._entries += self._decisions.take()
+        if change == STARTED:
+            self._entries.append(Entry("start", learner, now))
+        else:
+            self._entries += (Entry("away", learner, now), Entry("lost", learner, now, {"reason": change}))
+
+    def history(self, job: str, view: EngineStatus, stored: StoredStatus) -> RunHistory:
+        """The history of a simulation that is as in ``view``."""
+        status = Reporter(job, 1).status(view, stored)
+        self._decisions.look(view)
+        journal = sorted((*self._entries, *self._decisions.take()), key=lambda entry: entry.time)
+        if len(self._entries) == _MOST_ENTRIES:
+            journal = with_beginning(journal, status)
+        begin = Entry("run", "", 0.0, {"processes": self._processes})
+        journal = [begin, Entry("start", SYNCER, 0.0), Entry("serves", SYNCER, 0.0), *journal]
+        return history_of(status, self._points.kept, journal, self._now)
+
+    def _point(self, view: EngineStatus) -> Point:
+        self._decisions.look(view)
+        self._entries += self._decisions.take()
+        losses = {one.id: one.loss for one in view.learners[:LOSSES_DRAWN] if one.loss is not None}
+        return Point(1, self._now, view.merged_tokens, view.time_seconds, losses, self._curves.merge)
 
 
 def claim(folder: Path) -> RunDirectory:
@@ -142,10 +182,9 @@ def simulate_once(inputs: Inputs, folder: Path, console: Console) -> Simulated:
     scenario = scenario_of(spec, inputs.world, size.parameters, inputs.seed)
     layout, work = inputs.work(size)
     processes = {learner: spec.pool_of(learner).ranks for learner in spec.learner_ids}
-    builder = HistoryBuilder(inputs.job, layout, [Entry("run", "", 0.0, {"processes": processes})])
     expected_seconds = inputs.limit_seconds or training_seconds(spec, scenario)
-    builder.sample_seconds = max(builder.sample_seconds, expected_seconds / _SAMPLES)
-    simulation = Simulation(inputs.job, scenario, layout, work, Recorder(builder))
+    recorder = Recorder(processes, max(1.0, expected_seconds / _SAMPLES))
+    simulation = Simulation(inputs.job, scenario, layout, work, recorder)
     with bar_of(console) as bar:
         task = bar.add_task("", total=1.0)
 
@@ -156,9 +195,8 @@ def simulate_once(inputs: Inputs, folder: Path, console: Console) -> Simulated:
             bar.update(task, completed=done, description=f"{duration_text(run.now)} simulated")
 
         verdict = go_on(simulation, spec, scenario, inputs.limit_seconds, tell)
-    builder.ends()
-    builder.bytes_by_region = region_bytes(spec, simulation.traffic)
-    history = builder.history()
+    stored = StoredStatus(parameters=layout.numel, bytes_by_region=region_bytes(spec, simulation.traffic))
+    history = recorder.history(inputs.job.metadata.name, simulation.course().view, stored)
     if not history.merged_tokens:  # the engine counts none before all learners have begun
         history = replace(history, merged_tokens=fsum(one.merged_tokens for one in history.learners))
     if not inputs.train:  # nothing was computed, so there are no losses

@@ -29,14 +29,11 @@ def world(
       diloco world runs/two-regions > world.yaml
       diloco simulate job.yaml --world world.yaml
     """
-    from diloco.cli.simulations.of_run import read_tapes, world_of_run
-    from diloco.model.build import layout_of_job
-    from diloco.runtime.journal import read_journal
+    from diloco.cli.simulations.of_run import read_world
 
     directory = RunDirectory(run_directory(run))
     job = load_job(directory.job)
-    made = world_of_run(job, layout_of_job(job.spec), read_journal(directory.journal), read_tapes(directory))
-    text = yaml_text(made)
+    text = yaml_text(read_world(job, directory))
     if output is None:
         typer.echo(text, nl=False)
     else:

@@ -3,11 +3,13 @@
 Counted from the start of the process, so that the next report makes up for one that is lost with a broken connection.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
+from diloco.core.value import value
 
-@dataclass(frozen=True, slots=True)
+
+@value
 class TimeSpent:
     """Seconds by kind, up to one moment."""
 

@@ -3,10 +3,10 @@
 Every action has a reason, for the log, the tape, the metrics and ``diloco replay --explain``.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from diloco.core.engine.events import Attempt, OfSession
+from diloco.core.value import value
 
 
 class Refusal(StrEnum):
@@ -28,7 +28,7 @@ class Refusal(StrEnum):
     """It has diverged: join again, and start over from the global model."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Admit:
     """Admit a learner."""
 
@@ -53,7 +53,7 @@ class Admit:
     """By fragment: the version that its latest merged outer gradient is in; 0: none is."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refuse:
     """Refuse a joining process."""
 
@@ -63,7 +63,7 @@ class Refuse:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fence(OfSession):
     """End the session of an incarnation, and ignore everything that it still sends."""
 
@@ -71,14 +71,14 @@ class Fence(OfSession):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AskFragment(Attempt):
     """Request a learner's outer gradient of a fragment."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Member(OfSession):
     """One learner's part in a merge."""
 
@@ -91,7 +91,7 @@ class Member(OfSession):
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Merge:
     """Merge these members, step the outer optimizer, and make the result the fragment's current version.
 
@@ -107,14 +107,14 @@ class Merge:
     """Number of versions in the fragment's mean, this one included; 0: there is no mean."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Discard(Attempt):
     """Drop a payload that was received and will not be merged."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Broadcast:
     """Tell these learners that a new version can be pulled."""
 
@@ -125,7 +125,7 @@ class Broadcast:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SetTimer:
     """Fire ``TimerFired(name)`` at ``at``; a timer of the same name is replaced."""
 
@@ -133,21 +133,21 @@ class SetTimer:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CancelTimer:
     """Cancel a timer."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Checkpoint:
     """Write a checkpoint of the state as it is now."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Evaluate(OfSession):
     """Have a learner evaluate the global model."""
 
@@ -160,7 +160,7 @@ class Evaluate(OfSession):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finish:
     """The job is over: export the model, tell every learner."""
 
@@ -205,7 +205,7 @@ class NoteKind(StrEnum):
     EVALUATION_CONFIRMED = "EvaluationConfirmed"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Note:
     """A decision to do nothing, or one that is in no other action, with its reason."""
 

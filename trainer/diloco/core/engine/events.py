@@ -5,12 +5,11 @@ is named by its id ``region/pool/index``; ``incarnation`` is the number that the
 joined. An event of another incarnation than the current one is stale and changes nothing.
 """
 
-from dataclasses import dataclass
-
 from diloco.core.account.time_spent import NO_TIME, TimeSpent
+from diloco.core.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LearnerJoined:
     """A learner process opened its session."""
 
@@ -26,7 +25,7 @@ class LearnerJoined:
     """Sequences it has taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OfSession:
     """What belongs to a learner's session."""
 
@@ -34,12 +33,12 @@ class OfSession:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LearnerReady(OfSession):
     """The learner has loaded every fragment and begins to train."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepReported(OfSession):
     """The engine's event for a step report: the message ``wire.messages.StepReport`` after the syncer has checked it.
 
@@ -56,12 +55,12 @@ class StepReported(OfSession):
     spent: TimeSpent = NO_TIME
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LearnerAlive(OfSession):
     """The learner sent something other than a step report: this renews its lease but is not participation."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Attempt(OfSession):
     """One request to a learner for its outer gradient of a fragment; a repeated request has another number."""
 
@@ -76,7 +75,7 @@ class Attempt(OfSession):
         return self.incarnation, self.version, self.attempt
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FragmentArrived(Attempt):
     """The whole payload of an outer gradient was received and its checksum is correct."""
 
@@ -91,12 +90,12 @@ class FragmentArrived(Attempt):
     """xxh3-128 of the payload, hexadecimal; the shell finds the payload by (learner, fragment, version, attempt)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FragmentLate(Attempt):
     """An outer gradient began to arrive after its round was over: it was refused before it was complete."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FragmentDeclined(Attempt):
     """The learner has nothing to send for a requested fragment (no step since it received it)."""
 
@@ -104,7 +103,7 @@ class FragmentDeclined(Attempt):
     """It has made steps, but its outer gradient is not finite and cannot be encoded: it has diverged."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FragmentApplied(OfSession):
     """The learner's inner loop now trains on this version of the fragment."""
 
@@ -114,7 +113,7 @@ class FragmentApplied(OfSession):
     """The learner's inner step after which it was swapped in; its report may come later. 0: not reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeftOut:
     """A member whose outer gradient was too large to be credible, or not finite: it is not in the merge."""
 
@@ -124,7 +123,7 @@ class LeftOut:
     """Its values are not finite, or beyond every bound: it is wrong whatever the others sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cosine:
     """The cosine between a member's part of a merge and the sum of the others': below 0, it points against them."""
 
@@ -132,7 +131,7 @@ class Cosine:
     cosine: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Merged:
     """A merge that the engine ordered is done and its result is the syncer's current fragment."""
 
@@ -148,28 +147,28 @@ class Merged:
     """Of the members that are in it, if there are several."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LearnerLeft(OfSession):
     """The session ended. ``clean``: the learner said that it leaves; otherwise its connection broke."""
 
     clean: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimerFired:
     """A timer that the engine set is due."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotAsked:
     """The syncer wants a checkpoint (period, SIGTERM, a user)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Evaluated(OfSession):
     """A learner evaluated the global model."""
 
@@ -180,7 +179,7 @@ class Evaluated(OfSession):
     """Whether the model had exactly the ordered versions (always so for the final one)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PoolMinimum:
     """An elastic pool and the fewest learners that it may have."""
 
@@ -189,7 +188,7 @@ class PoolMinimum:
     learners: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PoolTerms:
     """What the manifest says about the speed of a pool's learners."""
 
@@ -201,7 +200,7 @@ class PoolTerms:
     """Tokens a second of a learner, relative to other pools; None: not said, which counts as 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LearnersPlanned:
     """Pools were scaled, added or removed while the job runs: from now on exactly these learners are planned."""
 
@@ -213,7 +212,7 @@ class LearnersPlanned:
     """Of a pool without terms a step has one sequence at most, and no speed is said."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BudgetChanged:
     """``training.tokens`` was changed while the job runs."""
 
@@ -221,7 +220,7 @@ class BudgetChanged:
     evaluate_every_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LearnerReadmitted:
     """A person lets a learner that was given up back in."""
 
@@ -230,7 +229,7 @@ class LearnerReadmitted:
     """With which it was given up, so that the same order has no effect on a later giving up."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LearnerFailed:
     """The container of a learner that has no session fails again and again, more often than the job allows."""
 

@@ -14,9 +14,9 @@ request waits until the newer version is here.
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diloco.core.value import value
 from diloco.learner.mailboxes.holdings import Membership
 from diloco.learner.mailboxes.wakeup import Wakeup
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RECENT_STEPS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GradientRequest:
     """A request for an outer gradient."""
 

@@ -14,6 +14,7 @@ from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.sizes import all_reduce_bytes
 from diloco.local.chaos.spec import Fault
 from diloco.local.time_classes import TimeShares, goodput_of, shares_of
+from diloco.spec.status.curves import MergeCurve
 from diloco.spec.status.engine import OVER, LearnerStatus, RecoveryStatus
 from diloco.spec.status.syncer import MeasuredLinkStatus, RegionBytes
 
@@ -65,20 +66,6 @@ class EvaluationPoint(LossPoint):
     """It is not credible beside what the other learners report, and none of them has confirmed it."""
     learner: str = ""
     """Who made it."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergePoint:
-    """One merge."""
-
-    seconds: float
-    fragment: int
-    version: int
-    members: int
-    asked: int
-    waited_seconds: float
-    """Time from the round's launch to the merged fragment."""
-    versions_behind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +128,7 @@ class RecoveryPoint:
 
 @dataclass(frozen=True, slots=True)
 class LearnerHistory:
-    """One learner over a whole run, for the report: from the engine's replayed status and the journal."""
+    """One learner over a whole run, for the report: from its status and the journals."""
 
     id: str
     steps: int
@@ -158,7 +145,6 @@ class LearnerHistory:
     losses: tuple[LossPoint, ...] = ()
     """Losses of inner steps, averaged over about a second each."""
     life: tuple[Span, ...] = ()
-    blocked: tuple[Stretch, ...] = ()
     left_out: int = 0
     """Merges made without its outer gradient because that was not credible."""
     left_out_reason: str = ""
@@ -166,7 +152,7 @@ class LearnerHistory:
 
     @classmethod
     def of(cls, known: LearnerStatus, life: tuple[Span, ...], processes: int) -> Self:
-        """From its status; curves and waits are not in that."""
+        """From its status; curves are not in that."""
         shares, trained = shares_of(known.time_seconds), _trained_seconds(life)
         return cls(
             id=known.id,
@@ -223,7 +209,8 @@ class RunHistory:
     time: TimeShares
     learners: tuple[LearnerHistory, ...]
     evaluations: tuple[EvaluationPoint, ...] = ()
-    merges: tuple[MergePoint, ...] = ()
+    merges: tuple[tuple[float, MergeCurve], ...] = ()
+    """Some of the merges, with the time of their row of the curves."""
     samples: tuple[Sample, ...] = ()
     incidents: tuple[Incident, ...] = ()
     syncer_life: tuple[Span, ...] = ()
@@ -234,12 +221,12 @@ class RunHistory:
     """``sync.quorum``: more than ``quorum`` if learners were given up."""
     notes: tuple[str, ...] = ()
     bytes_by_region: tuple[RegionBytes, ...] = ()
-    """At the end, as the syncer counted where it sent and received; empty if it left no checkpoint."""
+    """At the end, as the syncer counted where it sent and received."""
     region_samples: tuple[RegionSample, ...] = ()
     measured_links: tuple[MeasuredLinkStatus, ...] = ()
-    """What was measured of each region's link, as it was noted last."""
+    """What was measured of each region's link."""
     computing: str = ""
-    """What the learners computed in and on, when the supervisor last noted it; empty: not known."""
+    """What the learners computed in and on; empty: not known."""
     recoveries: tuple[RecoveryPoint, ...] = ()
     faults: tuple[Fault, ...] = ()
 

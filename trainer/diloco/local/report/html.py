@@ -25,6 +25,7 @@ from diloco.local.report.history import (
     RunHistory,
     Span,
 )
+from diloco.local.report.record import LOSSES_DRAWN
 from diloco.local.report.summary import quorum_text
 from diloco.local.report.svg import Axis, Bar, Flag, Series, line_chart, thinned, timeline
 from diloco.local.report.time_report import time_bars, time_rows
@@ -40,21 +41,19 @@ _STYLES = {
 }
 _LEGEND = [
     *((str(life), style) for life, style in _STYLES.items()),
-    ("blocked on synchronization", "blocked"),
     ("link cut", "cut"),
 ]
 _MOST_MERGES = 1500
-_MOST_BLOCKS = 300
 _MOST_SPANS = 400
 """Of a process's states, the longest; a lane is about three times as many pixels wide."""
 _MOST_LANES = 100
 """Processes on the timeline. The table has the figures of all."""
 _MOST_INCIDENTS = 500
-"""Incidents in the table of a job that runs, the latest; at its end all are there."""
+"""Incidents in the table of a job that runs, the latest."""
+_MOST_AT_END = 5000
+"""Incidents in the table of a job that is over, the first ones; ``summary.json`` has all."""
 _MOST_FLAGS = 20
 """Incidents that are numbered on the timeline: the first ones and, while a job runs, the latest; the table has all."""
-LOSSES_DRAWN: Final = 7
-"""Learners whose losses are drawn: the page has eight colors."""
 _MOST_REGIONS = 4
 """Regions in the chart of bytes, those with most: the page has eight colors, and each region needs two."""
 _EARLY = 0.1
@@ -98,13 +97,14 @@ def render_report(history: RunHistory, sample: str, live: str = "") -> str:
     """
     top = _highest_loss(history)
     flagged = history.incidents[-_MOST_FLAGS:] if live else history.incidents[:_MOST_FLAGS]
+    numbered = list(enumerate(history.incidents, 1))
     cropped = "" if top is None else f" (without the start, above {top:.1f})"
     return _PAGES.get_template("report.html").render(
         history=history,
         live=live,
         flagged=flagged,
         script=SCRIPT,
-        incidents=list(enumerate(history.incidents, 1))[-_MOST_INCIDENTS if live else 0 :],
+        incidents=numbered[-_MOST_INCIDENTS:] if live else numbered[:_MOST_AT_END],
         verdict=_verdict(history),
         survived=survived_text(history),
         sent=history.bytes_pushed + history.bytes_pulled,
@@ -112,7 +112,7 @@ def render_report(history: RunHistory, sample: str, live: str = "") -> str:
         life=_life(history, flagged),
         charts=[
             (f"Loss by tokens{cropped}", _losses(history, top)),
-            ("Members of each merge", _members(history)),
+            ("Members of merges", _members(history)),
             ("From a round's opening to the merged fragment", _waits(history)),
             ("Age of the oldest outer gradient merged", _lags(history)),
             ("Bytes by region", _bytes(history)),
@@ -181,11 +181,6 @@ def _life(history: RunHistory, flagged: Sequence[Incident]) -> Markup:
 
 def _learner_bars(history: RunHistory, one: LearnerHistory) -> list[Bar]:
     bars = _span_bars(one.id, one.life)
-    longest = sorted(one.blocked, key=lambda stretch: stretch.start - stretch.end)[:_MOST_BLOCKS]
-    bars += [
-        Bar(stretch.start, stretch.end, "blocked", f"{one.id} blocked {stretch.end - stretch.start:.2f} s")
-        for stretch in sorted(longest, key=lambda stretch: stretch.start)
-    ]
     bars += [
         Bar(cut.start, cut.end, "cut", f"link of {region} cut {cut.end - cut.start:.0f} s", thin=True)
         for region, cut in history.cuts
@@ -212,8 +207,8 @@ def _over_time(history: RunHistory, title: str, *series: Series) -> Markup:
 
 
 def _members(history: RunHistory) -> Markup:
-    asked = thinned([(merge.seconds, float(merge.asked)) for merge in history.merges])
-    members = thinned([(merge.seconds, float(merge.members)) for merge in history.merges])
+    asked = thinned([(at, float(merge.asked)) for at, merge in history.merges])
+    members = thinned([(at, float(merge.members)) for at, merge in history.merges])
     return _over_time(
         history, "learners", Series("asked", asked, color=3, faint=True), Series("merged", members, color=0)
     )
@@ -221,12 +216,12 @@ def _members(history: RunHistory) -> Markup:
 
 def _waits(history: RunHistory) -> Markup:
     merges = history.merges[:: 1 + len(history.merges) // _MOST_MERGES]
-    points = [(merge.seconds, merge.waited_seconds) for merge in merges]
+    points = [(at, merge.waited_seconds) for at, merge in merges]
     return _over_time(history, "seconds", Series("round", points, marks=True, line=False))
 
 
 def _lags(history: RunHistory) -> Markup:
-    points = [(merge.seconds, float(merge.versions_behind)) for merge in history.merges]
+    points = [(at, float(merge.versions_behind)) for at, merge in history.merges]
     return _over_time(history, "versions behind", Series("oldest member", thinned(points)))
 
 

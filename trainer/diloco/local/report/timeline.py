@@ -1,32 +1,32 @@
-"""Reads times, states of processes, faults and events for people from journal and tape. Pure."""
+"""Reads times, states of processes, faults, recoveries and events for people from journals. Pure."""
 
 import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from diloco.core.engine.actions import Action, Fence, Note, NoteKind, Refusal
+from diloco.core.engine.actions import NoteKind, Refusal
 from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.report.history import MOST_NAMES, Incident, Life, RegionSample, Span, Stretch
+from diloco.local.report.history import MOST_NAMES, Incident, Life, RecoveryPoint, Span, Stretch
 from diloco.local.restarts import Verdict
 from diloco.local.targets import SYNCER
 from diloco.runtime.journal import Entry
 from diloco.runtime.process.exits import how_it_ended
-from diloco.spec.status.syncer import MeasuredLinkStatus, RegionBytes
+from diloco.spec.status.engine import RecoveryStatus
 from diloco.spec.words import shortlist
 
 
 class RunClock:
     """One time axis for a run: seconds under supervision.
 
-    They count from the first start, without the gaps between an interruption and its resumption. The journal has Unix
-    times; a tape has the Unix time of its start, and seconds since then.
+    They count from the first start, without the gaps between an interruption and its resumption. Journals and curves
+    have Unix times.
     """
 
     def __init__(self, journal: Sequence[Entry]) -> None:
@@ -125,21 +125,6 @@ def _close(states: list[Span], process: _Process, since: float, until: float) ->
         states.append(Span(since, until, life))
 
 
-def thinned(turns: Iterable[tuple[float, Turn]]) -> list[tuple[float, Turn]]:
-    """Fewer turns: without the shorter half of the absences, in which the process then seems to train.
-
-    Of one that never trains, the later half.
-    """
-    ordered = sorted(turns, key=lambda item: item[0])
-    trains = [place for place, (_, turn) in enumerate(ordered) if turn is Turn.TRAINS]
-    # An absence: the turns after one TRAINS up to the next.
-    absences = sorted(pairwise(trains), key=lambda ends: ordered[ends[1]][0] - ordered[ends[0] + 1][0])
-    if not absences:
-        return ordered[len(ordered) // 2 :]
-    gone = {place for begin, end in absences[: (len(absences) + 1) // 2] for place in range(begin + 1, end + 1)}
-    return [turn for place, turn in enumerate(ordered) if place not in gone]
-
-
 _SIMPLE_TURNS = {
     "start": Turn.STARTED,
     "pause": Turn.PAUSED,
@@ -203,9 +188,12 @@ def faults(journal: Sequence[Entry], clock: RunClock) -> tuple[Fault, ...]:
     """The injected faults. Entries with one ``fault_id`` are one fault."""
     by_fault: dict[str, list[Entry]] = {}
     for number, entry in enumerate(journal):
-        if entry.event in tuple(FaultKind):
+        if entry.event in _FAULTS:
             by_fault.setdefault(str(entry.details.get("fault_id") or number), []).append(entry)
     return tuple(_fault(entries, clock) for entries in by_fault.values())
+
+
+_FAULTS = frozenset(map(str, FaultKind))
 
 
 def _fault(entries: Sequence[Entry], clock: RunClock) -> Fault:
@@ -216,45 +204,23 @@ def _fault(entries: Sequence[Entry], clock: RunClock) -> Fault:
     return Fault(FaultKind(first.event), target, victims, at_seconds=clock.seconds(first.time), seconds=lasting)
 
 
-def region_samples(journal: Sequence[Entry], clock: RunClock) -> tuple[RegionSample, ...]:
-    """The syncer's byte counts that the supervisor has noted now and then."""
-    return tuple(
-        RegionSample(clock.seconds(entry.time), counts)
-        for entry in journal
-        if (counts := _counts(entry.details.get("bytes_by_region")))
-    )
-
-
-def _counts(noted: object) -> tuple[RegionBytes, ...]:
-    """None if they are damaged."""
-    try:
-        return _COUNTS.validate_python(noted) if noted else ()
-    except ValidationError:
-        return ()
-
-
 def processes_noted(journal: Sequence[Entry]) -> dict[str, int]:
     """By learner: its number of processes, as the supervisor has noted last."""
     runs = [entry.details.get("processes", {}) for entry in journal if entry.event == "run"]
     return runs[-1] if runs else {}
 
 
-def links_noted(journal: Sequence[Entry]) -> tuple[MeasuredLinkStatus, ...]:
-    """What was measured of links, as the supervisor has noted last; none if that is damaged."""
-    noted = next((found for entry in reversed(journal) if (found := entry.details.get("links"))), ())
-    try:
-        return _LINKS.validate_python(noted)
-    except ValidationError:
-        return ()
+def recoveries(journal: Sequence[Entry], clock: RunClock) -> tuple[RecoveryPoint, ...]:
+    """The learners that were lost and have recovered; an entry that is damaged is passed over."""
+    points = []
+    for entry in journal:
+        if entry.event == "recovered":
+            with suppress(ValidationError):
+                points.append(RecoveryPoint(clock.seconds(entry.time), _RECOVERY.validate_python(entry.details)))
+    return tuple(points)
 
 
-def computing(journal: Sequence[Entry]) -> str:
-    """What learners computed in, as the supervisor has noted last; empty: it has not."""
-    return next((str(noted) for entry in reversed(journal) if (noted := entry.details.get("computing"))), "")
-
-
-_COUNTS = TypeAdapter(tuple[RegionBytes, ...])
-_LINKS = TypeAdapter(tuple[MeasuredLinkStatus, ...])
+_RECOVERY = TypeAdapter(RecoveryStatus)
 
 
 def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]:
@@ -262,27 +228,6 @@ def incidents(journal: Sequence[Entry], clock: RunClock) -> tuple[Incident, ...]
     return tuple(
         Incident(clock.seconds(entry.time), entry.process, text) for entry in journal if (text := _text(entry))
     )
-
-
-def incidents_noted(actions: Sequence[Action], seconds: float, named: set[str]) -> list[Incident]:
-    """Events for people from the engine's notes, and from sessions that it ended to heal a learner.
-
-    Learners in ``named`` have been left out before.
-    """
-    events = [
-        Incident(seconds, fence.learner, f"{_FENCED[fence.refusal]}: {fence.reason}")
-        for fence in actions
-        if isinstance(fence, Fence) and fence.refusal in _FENCED
-    ]
-    for note in actions:
-        if not isinstance(note, Note) or note.kind not in _NOTED:
-            continue
-        if note.kind is NoteKind.MEMBER_LEFT_OUT:
-            if note.learner in named:
-                continue
-            named.add(note.learner)
-        events.append(Incident(seconds, note.learner or SYNCER, f"{_NOTED[note.kind]}: {note.reason}"))
-    return events
 
 
 _NOTED = {

@@ -10,19 +10,15 @@ from diloco.learner.training.sample import SampleError, SampleOptions, sample_te
 from diloco.local.directory import RunDirectory
 from diloco.local.report.chaos_report import document, effects, observed_in
 from diloco.local.report.history import RunHistory
-from diloco.local.report.history_builder import HistoryBuilder
 from diloco.local.report.html import render_report
+from diloco.local.report.record import RunRecord
 from diloco.local.report.summary import summarize
+from diloco.local.status_poll import StatusError, read_status
 from diloco.model import ModelError, load_model
-from diloco.model.build import layout_of_job
-from diloco.runtime.files import UnusableFileError, write_atomically, write_json_atomically
-from diloco.runtime.journal import read_journal
+from diloco.runtime.files import write_atomically, write_json_atomically
 from diloco.spec import DiLoCoJob, JobSpec
-from diloco.syncer.disk.checkpoint import read_checkpoint_manifest
-from diloco.syncer.disk.checkpoint_names import checkpoint_names
-from diloco.tape.gaps import missing_front
-from diloco.tape.reader import TapeError, TapeReader
-from diloco.tape.segments import find_tapes
+from diloco.spec.status.engine import Phase
+from diloco.spec.status.syncer import SyncerStatus
 
 _TOKENS = 400
 _ENOUGH = 200
@@ -35,24 +31,13 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
 
     Raises:
         OSError: the directory cannot be written.
-        ModelError: the job's model cannot be built here.
     """
-    builder = HistoryBuilder(job, layout_of_job(job.spec), read_journal(directory.journal))
-    tapes = find_tapes(directory.syncer / "tape")
-    if tapes and (missing := missing_front(tapes)):
-        builder.notes.append(missing)
-    for files in tapes:
-        try:
-            reader = TapeReader(files)
-            builder.take(reader.header, reader)
-        except TapeError as error:
-            builder.notes.append(f"a part of the record is missing: {error}")
-    checkpoints = directory.syncer / "checkpoints"
-    if names := checkpoint_names(checkpoints):
-        try:
-            builder.bytes_by_region = read_checkpoint_manifest(checkpoints / names[-1]).bytes_by_region
-        except UnusableFileError as error:
-            builder.notes.append(f"bytes are not known: {error}")
+    notes: list[str] = []
+    try:
+        status = read_status(directory.syncer)
+    except StatusError as error:
+        status = _unknown(job)
+        notes.append(f"the figures are not known: {error}")
     text = ""
     trained = directory.syncer / "model.safetensors"
     if trained.is_file():
@@ -60,15 +45,35 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
         try:
             text = _sample(directory.model, job.spec)
         except _NoSampleError as error:
-            builder.notes.append(f"no sample of text was written: {error}")
+            notes.append(f"no sample of text was written: {error}")
         else:
             write_atomically(directory.sample, text + "\n")
-    history = builder.history()
+    history = RunRecord(directory.syncer).history(status, None, notes)
     write_json_atomically(directory.summary, summarize(history))
     if history.faults:
         write_json_atomically(directory.chaos, document(effects(history.faults, observed_in(history)), job=history.job))
     write_atomically(directory.report, render_report(history, text))
     return history
+
+
+def _unknown(job: DiLoCoJob) -> SyncerStatus:
+    """The status of a job of which nothing is known."""
+    return SyncerStatus(
+        job=job.metadata.name,
+        epoch=0,
+        phase=Phase.WAITING,
+        phase_reason="the syncer has left no status",
+        syncer_step=0,
+        merged_tokens=0.0,
+        budget_tokens=job.spec.training.tokens,
+        eval_loss=None,
+        evaluations=(),
+        goodput=None,
+        merged=None,
+        elapsed_seconds=0.0,
+        learners=(),
+        tokens_per_second=0.0,
+    )
 
 
 def _share(source: Path, target: Path) -> None:

@@ -18,7 +18,7 @@ from diloco.core.account.time_class import TimeClass
 from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
-from diloco.spec.status.engine import PRESENT, TOO_FAST, LearnerStatus
+from diloco.spec.status.engine import PRESENT, LearnerStatus, too_fast
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.spec.words import shortlist
 
@@ -133,7 +133,7 @@ def progress_line(snapshot: RunSnapshot) -> str:
         parts.append(f"left out: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if names := [learner.id for learner in status.learners if learner.unanswered_now]:
         parts.append(f"not answering: {shortlist(names, _LEFT_OUT_SHOWN)}")
-    if names := [learner.id for learner in status.learners if learner.counted_share < TOO_FAST]:
+    if names := too_fast(status.learners):
         parts.append(f"faster than counts: {shortlist(names, _LEFT_OUT_SHOWN)}")
     if names := [learner.id for learner in status.learners if learner.against]:
         parts.append(f"against the others: {shortlist(names, _LEFT_OUT_SHOWN)}")

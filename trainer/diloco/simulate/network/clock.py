@@ -9,9 +9,11 @@ from typing import Protocol
 
 
 class Breakable(Protocol):
-    """A connection."""
+    """A connection, or a transfer over one."""
 
-    open: bool
+    @property
+    def open(self) -> bool:
+        """Whether what it carries arrives."""
 
 
 class VirtualClock:
@@ -28,7 +30,7 @@ class VirtualClock:
     def at(self, when: float, what: Callable[[], None], over: Breakable | None = None) -> None:
         """Run ``what`` at ``when`` seconds, or at once (after everything already due now) if that has passed.
 
-        If it needs a connection, ``over``, it does not run if that is broken by then.
+        What comes ``over`` a connection does not run if that is broken by then.
         """
         self._scheduled += 1
         heapq.heappush(self._due, (max(when, self.now), self._scheduled, what, over))

@@ -46,11 +46,11 @@ class Connection:
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Deliver a control message to the syncer."""
-        self.up.arrive(self.clock.now, deliver)
+        self.up.arrive(deliver)
 
     def send_back(self, deliver: Callable[[], None]) -> None:
         """Deliver a control message to the learner."""
-        self.down.arrive(self.clock.now, deliver)
+        self.down.arrive(deliver)
 
     def close(self) -> None:
         """Break the connection."""
@@ -68,18 +68,23 @@ class Connection:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A transfer that has begun and was not sent yet."""
+    """A transfer that has begun."""
 
     fragment: int
     deliver: Callable[[], None]
     sent_at: float
     """When its own connections have carried it."""
+    connection: Connection
     parts: int
     """Shared lines that it has not passed yet."""
     drops: list[Callable[[], float]] = field(default_factory=list)
     """Drop it on a shared line each, and return the bytes that the line has not carried."""
-    open: bool = True
-    """It was not dropped."""
+    dropped: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it can still arrive."""
+        return self.connection.open and not self.dropped
 
 
 class Direction:
@@ -91,13 +96,38 @@ class Direction:
         self._newest_first = newest_first
         self._waiting: dict[int, Transfer] = {}
         self._under_way: _UnderWay | None = None
+        """The latest transfer that has begun; without shared lines it may be sent since."""
+        self._looks_at = 0.0
+        """When it next begins one that waits, if the one under way is sent at a known time."""
         self._arrives_at = 0.0
+        self._sent_at = -1.0
+        self._together: list[Callable[[], None]] | None = None
+        """Messages of the latest moment at which any was sent, until they arrive."""
 
-    def arrive(self, when: float, deliver: Callable[[], None]) -> None:
-        """Deliver what is sent at ``when`` seconds, after all that was sent before; not if the connection breaks."""
+    def arrive(self, deliver: Callable[[], None]) -> None:
+        """Deliver what is sent now after all that was sent before; not if the connection breaks.
+
+        Messages of one moment travel together.
+        """
+        clock = self._connection.clock
+        if self._together is not None and self._sent_at == clock.now:
+            self._together.append(deliver)
+            return
+        self._sent_at, self._together = clock.now, [deliver]
+        clock.at(self.arrival(), partial(self._deliver, self._together), self._connection)
+
+    def _deliver(self, together: list[Callable[[], None]]) -> None:
+        if self._together is together:
+            self._together = None
+        for deliver in together:
+            if self._connection.open:
+                deliver()
+
+    def arrival(self) -> float:
+        """When a message that is sent now arrives."""
         connection = self._connection
-        self._arrives_at = max(self._arrives_at, when + connection.latency_seconds())
-        connection.clock.at(self._arrives_at, deliver, connection)
+        self._arrives_at = max(self._arrives_at, connection.clock.now + connection.latency_seconds())
+        return self._arrives_at
 
     def transfer(self, fragment: int, begin: Transfer) -> None:
         """Send a fragment when its turn comes; it replaces one of that number that still waits."""
@@ -112,7 +142,7 @@ class Direction:
         """
         if self._waiting.pop(fragment, None) is not None:
             return 0.0
-        if self._under_way is None or self._under_way.fragment != fragment:
+        if not self._busy() or self._under_way is None or self._under_way.fragment != fragment:
             return None
         unsent = self.drop()
         self._next()
@@ -120,39 +150,49 @@ class Direction:
 
     def drop(self) -> float:
         """Drop the transfer that is under way. Returns its bytes that were not sent."""
-        one, self._under_way = self._under_way, None
+        one = self._under_way if self._busy() else None
+        self._under_way = None
         if one is None:
             return 0.0
-        one.open = False
-        link, left_seconds = self._connection.link, one.sent_at - self._connection.clock.now
-        own = left_seconds * link.bytes_per_second if left_seconds > 0 else 0.0
+        one.dropped = True
+        left_seconds = one.sent_at - self._connection.clock.now
+        own = left_seconds * self._connection.link.bytes_per_second if left_seconds > 0 else 0.0
         return max(own, *(drop() for drop in one.drops), 0.0)
+
+    def _busy(self) -> bool:
+        one = self._under_way
+        return one is not None and (one.parts > 0 or one.sent_at > self._connection.clock.now)
 
     def _next(self) -> None:
         waiting, connection = self._waiting, self._connection
-        if not waiting or self._under_way is not None or not connection.open:
+        if not waiting or not connection.open:
+            return
+        clock = connection.clock
+        if self._busy():
+            assert self._under_way is not None
+            if not self._under_way.parts and self._looks_at <= clock.now:
+                self._looks_at = self._under_way.sent_at
+                clock.at(self._looks_at, self._next, connection)
             return
         fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
         size_bytes, deliver = waiting.pop(fragment)()
-        sent_at = connection.clock.now + size_bytes / connection.link.bytes_per_second
-        one = self._under_way = _UnderWay(fragment, deliver, sent_at, len(self._lines))
+        sent_at = clock.now + size_bytes / connection.link.bytes_per_second
+        one = self._under_way = _UnderWay(fragment, deliver, sent_at, connection, len(self._lines))
         if self._lines:
             # It flows through all lines at once: it is sent when the slowest has carried it.
             passed = partial(self._passed, one)
             one.drops = [line.carry(size_bytes, passed) for line in self._lines]
         else:
-            connection.clock.at(sent_at, partial(self._sent, one), one)
+            self._sent(one)
 
     def _passed(self, one: _UnderWay) -> None:
         one.parts -= 1
         if one.parts == 0 and one.open:
-            if one.sent_at <= self._connection.clock.now:
-                self._sent(one)
-            else:
-                self._connection.clock.at(one.sent_at, partial(self._sent, one), one)
+            one.sent_at = max(one.sent_at, self._connection.clock.now)
+            self._sent(one)
 
     def _sent(self, one: _UnderWay) -> None:
+        """Deliver a transfer that no shared line delays any longer, and then begin the next."""
         connection = self._connection
-        self._under_way = None
-        connection.clock.at(connection.clock.now + connection.latency_seconds(), one.deliver, connection)
+        connection.clock.at(one.sent_at + connection.latency_seconds(), one.deliver, one)
         self._next()

@@ -12,7 +12,7 @@ from diloco.simulate.network.clock import VirtualClock
 from diloco.simulate.network.link import Connection, Lines
 from diloco.simulate.network.shared_line import SharedLine
 from diloco.simulate.scenario import Profile
-from diloco.simulate.syncer import LearnerLine, Order, SimulatedSyncer
+from diloco.simulate.syncer import LearnerLine, Order, PostedPull, Pulled, SimulatedSyncer
 from diloco.simulate.training.work import Payload
 from diloco.spec import JobSpec
 from diloco.spec.names.learner_ids import region_of
@@ -69,8 +69,8 @@ class SessionCallbacks:
     """Receives an order, with the job's progress, 0 to 1."""
     over: Callable[[], None]
     """Called when the connection is lost: nothing that it carried will arrive."""
-    received: "Callable[[int, int, Tensor], None]"
-    """Receives a fragment: its number, version and values."""
+    received: "Callable[[int, int, Tensor, float], None]"
+    """Receives a fragment: its number, version and values, and the job's progress, 0 to 1."""
 
 
 class SimulatedSession:
@@ -157,20 +157,23 @@ class SimulatedSession:
             connection.send(partial(self._serve, connection, fragment, held_version))
 
     def post_pull(self, fragment: int, version: int, held_version: int | None) -> None:
-        """Post a pull of a version that is not made yet."""
+        """Post a pull of a version that is not made yet; it arrives like a message, though nothing happens then."""
         if self._link is not None:
-            connection, syncer = self._link[0], self._environment.syncer
+            connection = self._link[0]
             serve = partial(self._serve, connection, fragment, held_version)
-            connection.send(partial(syncer.when_made, fragment, version, serve))
+            posted = PostedPull(connection.up.arrival(), serve, connection)
+            self._environment.syncer.post(self._identity.learner, fragment, version, posted)
 
     def _serve(self, connection: Connection, fragment: int, held_version: int | None) -> None:
-        if connection.open:
-            connection.down.transfer(fragment, partial(self._begin_pull, fragment, held_version))
+        connection.down.transfer(fragment, partial(self._begin_pull, fragment, held_version))
 
     def _begin_pull(self, fragment: int, held_version: int | None) -> tuple[int, Callable[[], None]]:
-        version, values, size_bytes = self._environment.syncer.pull(fragment, held_version)
-        self._count(self._environment.traffic.down, size_bytes)
-        return size_bytes, partial(self._callbacks.received, fragment, version, values)
+        pulled = self._environment.syncer.pull(fragment, held_version)
+        self._count(self._environment.traffic.down, pulled.size_bytes)
+        return pulled.size_bytes, partial(self._received, fragment, pulled)
+
+    def _received(self, fragment: int, pulled: Pulled) -> None:
+        self._callbacks.received(fragment, pulled.version, pulled.values, pulled.progress)
 
     def _count(self, counts: dict[str, int], size_bytes: int) -> None:
         region = region_of(self._identity.learner)

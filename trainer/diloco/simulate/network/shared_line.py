@@ -79,11 +79,11 @@ class SharedLine:
             return
         self._looks_at = inf
         self._advance()
-        done = None
+        over = []
         # Not less than the precision of the clock, or it would never be complete.
-        if self._left() <= _PRECISION * (1.0 + at):
+        while self._left() <= _PRECISION * (1.0 + at):
             self._received = max(self._received, self._due[0][0])
-            done = heapq.heappop(self._due)[2]
+            over.append(heapq.heappop(self._due)[2])
         self._schedule()
-        if done is not None:
+        for done in over:
             done()

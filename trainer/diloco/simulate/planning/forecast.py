@@ -81,15 +81,19 @@ def forecast_of(case: Case, tried: Trial, seed: int = 0) -> Forecast:
 
 
 def _sent(case: Case, tried: Trial, failing: "_Failing", merges: float, seconds: float) -> dict[str, tuple[int, int]]:
-    """A learner loads the model once for each of its processes, and is in merges while it is there."""
+    """A learner loads the model once for each of its processes, and is in merges while it trains.
+
+    It receives what is merged while it starts, too.
+    """
     found = {}
     for region, (up, down) in tried.bytes_per_merge.items():
         groups = [group for group in case.situation.groups if region_of(group.name) == region]
         learners = sum(group.learners for group in groups)
-        there = math.fsum(group.learners * (1 - failing.away[group.name].share) for group in groups) / learners
+        sends = math.fsum(group.learners * (1 - failing.away[group.name].share) for group in groups) / learners
+        receives = math.fsum(group.learners * (1 - failing.away[group.name].unreachable) for group in groups) / learners
         ends = math.fsum(group.learners * failing.away[group.name].ends_per_second for group in groups)
         loaded = case.situation.exchange.load_bytes * (learners + seconds * ends)
-        found[region] = (round(merges * there * up), round(loaded + merges * there * down))
+        found[region] = (round(merges * sends * up), round(loaded + merges * receives * down))
     return found
 
 
@@ -103,6 +107,8 @@ class _Away:
     """From any moment at which it is away until it is back, on average."""
     ends_per_second: float
     """Ends of its process."""
+    unreachable: float
+    """Share of its time in which it has no session."""
     varies: float
     """Variance over a second of the share of time that failures take."""
 
@@ -137,8 +143,9 @@ def _failing(
         if (place := pool_of(learner)) in away:
             continue
         failures = scenario.failures.get(learner, Failures())
-        rate = min((scenario.lines[line] for line in scenario.profile(learner).lines), default=math.inf)
-        loading = F32.payload_bytes(sum(numels)) / rate + scenario.profile(learner).building_seconds
+        profile = scenario.profile(learner)
+        rate = min(profile.link.bytes_per_second, *(scenario.lines[line] for line in profile.lines), math.inf)
+        loading = F32.payload_bytes(sum(numels)) / rate + profile.building_seconds
         away[place] = _away(failures, loading, half[place], f"{seed}/{place}")
     short, everywhere, lasts = _short_of_quorum(Counter(map(pool_of, speeds)), away, spec.sync.quorum)
     ahead = spec.sync.staleness_bound_steps - spec.sync.interval
@@ -165,20 +172,22 @@ def _away(failures: Failures, loading_seconds: float, lost_seconds: float, seed:
     some = takewhile(lambda numbered: numbered[0] < _STOPS, enumerate(standstills(failures, seed)))
     horizon = max((stop.at_seconds + stop.seconds for _, stop in some), default=0.0)
     if horizon <= 0:
-        return _Away(0.0, 0.0, 0.0, 0.0)
-    shares, stretches, ends = list[float](), list[float](), 0
+        return _Away(0.0, 0.0, 0.0, 0.0, 0.0)
+    shares, stretches, ends, without = list[float](), list[float](), 0, 0.0
     for draw in range(_DRAWS):
         taken = 0.0
         for stop in takewhile(lambda one: one.at_seconds < horizon, standstills(failures, f"{seed}/{draw}")):
             loading, lost = (loading_seconds, lost_seconds) if stop.ends_process else (0.0, 0.0)
-            stretches.append(min(stop.seconds, horizon - stop.at_seconds) + loading)
+            stood = min(stop.seconds, horizon - stop.at_seconds)
+            stretches.append(stood + loading)
+            without += stood if stop.ends_process else 0.0
             taken += stretches[-1] + lost
             ends += stop.ends_process
         shares.append(taken / horizon)
     away = math.fsum(stretches)
     lasts = math.fsum(one * one for one in stretches) / (2 * away) if away else 0.0
     drawn = _DRAWS * horizon
-    return _Away(min(1.0, away / drawn), lasts, ends / drawn, variance(shares) * horizon)
+    return _Away(min(1.0, away / drawn), lasts, ends / drawn, without / drawn, variance(shares) * horizon)
 
 
 def _short_of_quorum(

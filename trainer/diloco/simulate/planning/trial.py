@@ -21,13 +21,13 @@ from diloco.spec.names.learner_ids import pool_of, region_of
 MOST_LEARNERS: Final = 16
 FEWEST_LEARNERS: Final = 4
 """For one of many trials."""
-MOST_EVENTS: Final = 40_000
+MOST_EVENTS: Final = 20_000
 """Things that happen in a trial, at most: about a second of computing."""
-_CYCLES: Final = 2
-"""Intervals that are measured, after the first one of all learners."""
+_CYCLES, _MORE_CYCLES = 2, 6
+"""Intervals that are measured, after the first one of all learners: in one of many trials, and for a forecast."""
 _STEPS: Final = 4
 """Steps of the slowest learner that are measured at least."""
-_EVENTS: Final = 8
+_EVENTS: Final = 4
 """Between two looks whether a merge is made."""
 _LOOKS: Final = 8
 """In an interval, whether enough is simulated."""
@@ -86,7 +86,9 @@ def trial(case: Case, most_learners: int = MOST_LEARNERS) -> Trial | None:
     training = spec.training.model_copy(update={"tokens": _ENDLESS_TOKENS})
     endless = small.job.model_copy(update={"spec": spec.model_copy(update={"training": training})})
     layout = layout_of_sizes(case.numels)
-    scenario = replace(scenario_of(spec, small.world, sum(case.numels), 0), failures={})
+    scenario = scenario_of(spec, small.world, sum(case.numels), 0)
+    begun = {learner: replace(profile, building_seconds=0.0) for learner, profile in scenario.profiles.items()}
+    scenario = replace(scenario, profiles=begun, failures={})
     simulation = Simulation(endless, scenario, layout, counted_work(endless.spec, layout, loaded=True))
     cycle = spec.sync.interval * (small.situation.quorum_step_seconds or 0.0)
     slowest = max(group.step_seconds or 0.0 for group in small.situation.groups)
@@ -94,7 +96,8 @@ def trial(case: Case, most_learners: int = MOST_LEARNERS) -> Trial | None:
         return None
     begin = _after_merges(simulation, 1)
     sent = _sent(simulation)
-    end = _after_merges(simulation, _CYCLES * spec.sync.fragments)
+    cycles = _CYCLES if most_learners == FEWEST_LEARNERS else _MORE_CYCLES
+    end = _after_merges(simulation, cycles * spec.sync.fragments)
     while simulation.now < begin.virtual_seconds + _STEPS * slowest and simulation.events < MOST_EVENTS:
         end = _after_merges(simulation, spec.sync.fragments)
     times = _times(case, small)

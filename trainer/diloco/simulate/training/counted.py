@@ -5,12 +5,12 @@ as one with tensors (`tests/unit/simulate/test_counted_runs.py` compares them).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.sizes import F32, downlink_encoding, encoding_of
+from diloco.core.value import value
 from diloco.learner.mailboxes.residuals import Residual
 from diloco.simulate.training.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
@@ -25,7 +25,7 @@ _NO_VALUES = cast("Tensor", None)
 """Stands for the values of a fragment: nothing reads them. torch is not loaded, as that takes longer than most runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CountedStep:
     """See `StepResult`."""
 
@@ -34,7 +34,7 @@ class CountedStep:
     skipped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CountedCapture:
     """The counters of an outer gradient; see `Capture`."""
 
@@ -44,7 +44,7 @@ class CountedCapture:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CountedState:
     """See `TrainerState`."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Cosine, LeftOut
+from diloco.core.value import value
 from diloco.learner.mailboxes.residuals import Residual
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from diloco.learner.training.fragment_trainer import StepResult, TrainerState
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Payload:
     """An encoded outer gradient."""
 
@@ -29,7 +30,7 @@ class Payload:
     """uint8, flat; None if only sizes are counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MergeOutcome:
     """The result of a merge."""
 

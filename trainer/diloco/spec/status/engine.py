@@ -3,12 +3,16 @@
 What the engine keeps as well is a plain dataclass.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import fsum
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer
+
+from diloco.spec.names.learner_ids import pool_of
 
 
 class Phase(StrEnum):
@@ -50,7 +54,36 @@ PRESENT: Final = (
 )
 """States of a learner with a session."""
 TOO_FAST: Final = 0.75
-"""A learner is named if less than this share of its steps counts."""
+"""A learner is named if less than this share of its steps counts beside others that train."""
+
+
+class _Compared(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def counted_share(self) -> float: ...
+
+
+def too_fast(learners: Iterable[_Compared]) -> list[str]:
+    """Of these learners, the ids of those that report far more steps than count beside others that train now.
+
+    Others are those of the same pool, or of all pools if it is alone in its own. What others did before they left says
+    nothing about an honest learner: it may have the machine that they shared to itself.
+    """
+    everybody = list(learners)
+    training = Counter(pool_of(one.id) for one in everybody if one.state == LearnerState.TRAINING)
+    sizes = Counter(pool_of(one.id) for one in everybody)
+    found = []
+    for one in everybody:
+        if one.counted_share >= TOO_FAST:
+            continue
+        pool = pool_of(one.id)
+        others = training[pool] if sizes[pool] > 1 else training.total()
+        if others > (one.state == LearnerState.TRAINING):
+            found.append(one.id)
+    return sorted(found)
 
 
 def _milliseconds(seconds: dict[str, float]) -> dict[str, float]:

@@ -6,9 +6,14 @@ command line and users read it with the same model. The operator reads it with a
 trainers of other versions answer it. A test compares the two.
 """
 
+from typing import Final
+
 from pydantic import Field
 
 from diloco.spec.status.engine import EngineStatus, StatusPart
+
+FILE: Final = "status.json"
+"""In the syncer's directory: the status at the latest row of the curves, and at the process's end."""
 
 
 class CheckpointStatus(StatusPart):
@@ -162,8 +167,8 @@ class StoredStatus(StatusPart):
     outer_optimizer: str = ""
     """Learning rate and momentum of the outer optimizer, and why these."""
     computing: str = ""
-    """What learners with a session compute in and on, in words; with how many of them if they differ. Empty: not
-    known."""
+    """What learners with a session, or those that had one last, compute in and on, in words; with how many of them if
+    they differ. Empty: not known."""
     data: DataStatus = DataStatus()
     trackers: tuple[TrackerStatus, ...] = ()
     """In the order of the manifest."""

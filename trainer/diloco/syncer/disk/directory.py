@@ -14,7 +14,7 @@ from typing import Self
 
 from diloco.runtime.files import make_writable_directory, open_regular, write_atomically
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_UNEXPECTED
-from diloco.spec.status.curves import FILE
+from diloco.spec.status import curves, syncer
 from diloco.syncer.errors import SyncerError
 from diloco.syncer.reporting.decisions import JOURNAL
 from diloco.tape.segments import find_tapes
@@ -52,7 +52,8 @@ class SyncerDirectory:
         self.dealt = root / "dealt.json"
         """Which sequences learners may have been dealt."""
         self.model = root / "model.safetensors"
-        self.curves = root / FILE
+        self.curves = root / curves.FILE
+        self.status = root / syncer.FILE
         self.journal = root / JOURNAL
         self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -74,6 +74,7 @@ class Sessions:
         self._clock, self._post = collaborators.clock, collaborators.post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
+        self._computing = ""
 
     @property
     def admitted(self) -> int:
@@ -82,12 +83,17 @@ class Sessions:
 
     @property
     def computing(self) -> str:
-        """What learners with a session compute in, in words; with how many of them if they differ. Empty: not known."""
+        """What learners with a session compute in, in words; with how many of them if they differ.
+
+        Without a session, what it was when it was last read. Empty: not known.
+        """
         counts = Counter(one.join.computes for one in self._admitted.values() if one.join.computes)
-        if len(counts) == 1:
-            return next(iter(counts))
         most = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-        return shortlist([f"{how} ({count} learners)" for how, count in most], _WAYS_SHOWN)
+        if len(counts) > 1:
+            self._computing = shortlist([f"{how} ({count} learners)" for how, count in most], _WAYS_SHOWN)
+        elif counts:
+            self._computing = most[0][0]
+        return self._computing
 
     def current(self, learner: str, incarnation: int) -> bool:
         """Whether this incarnation of the learner has a session."""

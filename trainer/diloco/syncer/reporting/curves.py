@@ -9,11 +9,14 @@ import logging
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from diloco.core.engine.actions import Action, AskFragment, Broadcast, Merge
+from diloco.runtime.files import write_atomically
 from diloco.spec.status.curves import CurveRow, FragmentCurve, LearnerCurve, MergeCurve
 from diloco.spec.status.engine import EngineStatus
 from diloco.spec.status.syncer import SyncerStatus
@@ -49,7 +52,8 @@ class Curves:
         self.fragments: dict[int, FragmentCurve] = {}
         self._rounds: dict[int, _Round] = {}
         """By fragment."""
-        self._merge: MergeCurve | None = None
+        self.merge: MergeCurve | None = None
+        """The latest one; None: nothing was merged yet."""
 
     def reported(self, learner: str, report: StepReport) -> None:
         """Keep a learner's latest step."""
@@ -67,7 +71,7 @@ class Curves:
         elif isinstance(action, Broadcast):
             over = self._rounds.pop(action.fragment, None)
             if over is not None and over.order is not None:
-                self._merge = MergeCurve(
+                self.merge = MergeCurve(
                     fragment=action.fragment,
                     version=action.version,
                     members=len(over.order.members),
@@ -104,32 +108,42 @@ class Curves:
                 if (report := self._reports.get(learner.id)) is not None
             },
             fragments=dict(sorted(self.fragments.items())[:MOST_FRAGMENTS]),
-            merge=self._merge,
+            merge=self.merge,
             time_seconds=status.time_seconds,
             bytes_by_region=status.bytes_by_region,
         )
 
 
-class CurveFile:
-    """Appends rows. Those that the disk does not take are left out."""
+class CurveFiles:
+    """Appends rows, and keeps the latest status beside them. What the disk does not take is left out.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._failed = False
+    Called in one thread, which may wait for the disk.
+    """
+
+    def __init__(self, rows: Path, status: Path) -> None:
+        self._rows, self._status = rows, status
+        self._failed: set[Path] = set()
 
     def append(self, row: CurveRow) -> None:
-        """Write a row. Called in one thread, which may wait for the disk."""
+        """Write a row."""
+        self._attempt(self._rows, partial(self._write, row.model_dump_json().encode() + b"\n"))
+
+    def keep(self, status: SyncerStatus) -> None:
+        """Write a status over the one before."""
+        self._attempt(self._status, partial(write_atomically, self._status, status.model_dump_json(), durable=False))
+
+    def _attempt(self, path: Path, write: Callable[[], None]) -> None:
         try:
-            self._write(row.model_dump_json().encode() + b"\n")
+            write()
         except OSError as error:
-            if not self._failed:
-                _log.warning("%s: cannot be written (%s); rows are left out", self._path, error.strerror or error)
-            self._failed = True
+            if path not in self._failed:
+                _log.warning("%s: cannot be written (%s); trying again", path, error.strerror or error)
+            self._failed.add(path)
         else:
-            self._failed = False
+            self._failed.discard(path)
 
     def _write(self, line: bytes) -> None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._rows, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             end = os.fstat(descriptor).st_size
             if end and os.pread(descriptor, 1, end - 1) != b"\n":  # a crash has cut the last row

@@ -1,15 +1,17 @@
 """Keeps the engine's decisions that people ask for until they are written to the syncer's journal.
 
-They are what the page of the job shows of learners: when each was admitted, trained and was lost, and why. The tape has
-them too, among everything else.
+The page and the report of the job show them: when each learner was admitted, trained and was lost, why, and how long it
+took to recover. The tape has them too, among everything else.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 
 from diloco.core.engine.actions import Action, Admit, Fence, Finish, Note, NoteKind
 from diloco.runtime.journal import Entry
+from diloco.spec.status.engine import EngineStatus
 
 JOURNAL: Final = "journal.jsonl"
 """In the syncer's directory."""
@@ -32,6 +34,7 @@ class Decisions:
         self._clock = clock
         self._waiting: list[Entry] = []
         self._left_out: set[str] = set()
+        self._recoveries = 0
 
     def serves(self, epoch: str) -> None:
         """The syncer serves, for the ``epoch``-th time."""
@@ -52,6 +55,14 @@ class Decisions:
                 self._keep("note", action.learner or _SYNCER, kind=action.kind, reason=action.reason)
             case Finish():
                 self._keep("finish", _SYNCER, reason=action.reason)
+
+    def look(self, view: EngineStatus) -> None:
+        """Keep the recoveries since the last call. Call it about once a second."""
+        new = view.recoveries.count - self._recoveries
+        self._recoveries = view.recoveries.count
+        for one in view.recoveries.latest[-new:] if new else ():
+            ago = view.elapsed_seconds - one.lost_seconds - one.seconds
+            self._waiting.append(Entry("recovered", one.learner, self._clock() - ago, asdict(one)))
 
     def take(self) -> list[Entry]:
         """Those that were kept since the last call."""

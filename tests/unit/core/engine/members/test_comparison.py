@@ -61,6 +61,15 @@ def test_beside_one_of_its_pool_the_limit_is_wider() -> None:
     assert fastest(state, "cpu/1") == pytest.approx(BESIDE_MEDIAN)
 
 
+def test_beside_those_that_have_left_the_limit_is_wider() -> None:
+    state = compared(cpu_0=1.0, cpu_1=1.0, cpu_2=0.8)
+    for gone in ("here/cpu/1", "here/cpu/2"):
+        state.learners[gone].left_cleanly = True
+    compare(state)
+    assert fastest(state, "cpu/0") == pytest.approx(BESIDE_MEDIAN * 1.25), "it may have their machine to itself"
+    assert fastest(state, "cpu/1") == pytest.approx(BESIDE_MEDIAN * 1.25), "one that trains may be slow or wrong"
+
+
 def test_alone_in_its_pool_a_learner_is_compared_with_the_median_pool() -> None:
     state = compared(cpu_0=1.0, gpu_0=0.001)
     assert fastest(state, "gpu/0") == pytest.approx(ALONE * 1.0)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from diloco_operator.decide.objects.drift import applied_as, difference, is_due, of_strategy, overwriting
+from diloco_operator.decide.objects.drift import applied_as, difference, is_due, overwriting
 
 DESIRED: dict[str, Any] = {
     "apiVersion": "apps/v1",
@@ -94,19 +94,6 @@ def test_overwriting_removes_conflicting_fields_and_keeps_others_metadata() -> N
     assert after["spec"] == desired["spec"]
     assert after["metadata"] == live["metadata"]
     assert after["status"] == live["status"]
-
-
-def test_the_strategy_of_a_set_is_overwritten_alone() -> None:
-    metadata = {"name": "x", "namespace": "n", "uid": "1"}
-
-    def strategy(type_: str, **fields: Any) -> dict[str, Any]:
-        return {"metadata": metadata, "spec": {"updateStrategy": {"type": type_, **fields}, "replicas": 1}}
-
-    live, desired = strategy("RollingUpdate", rollingUpdate={"partition": 0}), strategy("OnDelete")
-    patch = of_strategy(desired, live)
-    assert patch == {"metadata": metadata, "spec": {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}}
-    assert of_strategy(desired, merged(live, patch)) is None
-    assert of_strategy({"metadata": metadata}, {"metadata": metadata}) is None, "of another kind"
 
 
 def test_overwriting_is_for_the_very_object_that_was_seen() -> None:

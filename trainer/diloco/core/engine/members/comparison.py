@@ -2,7 +2,8 @@
 
 Others of its pool have its hardware. Beside two or more of them a learner counts as little faster than the fastest, and
 as at most twice as fast as their median: fewer than half of a pool cannot lift each other. A single other one may be
-slow or wrong itself, so the limit is twice its speed.
+slow or wrong itself, so the limit is twice its speed. So it is beside those that have left on purpose, by what
+they last did: who is left may be alone on a machine that they had shared.
 
 Learners of other pools are other machines. The manifest may give their relative speeds (`regions[].pools[].speed`):
 then a learner counts as at most twice as fast as these make it beside the median of other pools. If its pool's speed is
@@ -16,6 +17,7 @@ two.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import fsum
 
 from diloco.core.engine.events import PoolTerms
@@ -50,7 +52,8 @@ def compare(state: EngineState) -> None:
             measured.setdefault(record.pool, {})[name] = rates
     pools = _Pools(state, sizes, measured)
     beside_others = {pool: pools.limit(pool) for pool in state.pools}
-    mates = {pool: _Mates(of_pool) for pool, of_pool in measured.items()}
+    left = frozenset(name for name in state.planned if state.learners[name].left_cleanly)
+    mates = {pool: _Mates(of_pool, of_pool.keys() - left) for pool, of_pool in measured.items()}
     for record in state.learners.values():
         limit = None if (own := mates.get(record.pool)) is None else own.limit(record.id)
         if limit is None:
@@ -72,8 +75,8 @@ def _least(one: Rates, other: Rates) -> Rates:
 class _Mates:
     """The measured learners of one pool."""
 
-    def __init__(self, rates: dict[str, Rates]) -> None:
-        self._rates = rates
+    def __init__(self, rates: dict[str, Rates], staying: AbstractSet[str]) -> None:
+        self._rates, self._staying = rates, staying
         self._descending = [sorted(kind, reverse=True) for kind in zip(*rates.values(), strict=True)]
 
     def limit(self, learner: str) -> Rates | None:
@@ -83,12 +86,13 @@ class _Mates:
         if not others:
             return None
         middle, limits = (others - 1) // 2, []
+        several = len(self._staying - {learner}) > 1
         for kind, descending in enumerate(self._descending):
             # Without its own number, those from its place on move up by one.
             fastest = descending[own is not None and own[kind] >= descending[0]]
             median = descending[middle + (own is not None and own[kind] >= descending[middle])]
             most = BESIDE_MEDIAN * median
-            limits.append(most if others == 1 or most < BESIDE_FASTEST * fastest else BESIDE_FASTEST * fastest)
+            limits.append(min(most, BESIDE_FASTEST * fastest) if several else most)
         return limits[0], limits[1], limits[2]
 
 

@@ -249,15 +249,16 @@ def plan_changed(state: EngineState, now: float) -> list[Action]:
 
 def stepped(state: EngineState, event: StepReported, now: float) -> list[Action]:
     """Process a step report; it may stand for several steps, as reports may have been coalesced."""
-    record = leases.heard(state, event, now)
+    record = state.current(event.learner, event.incarnation)
     if record is None:
         return []
     if event.step >= record.account.step:
         record.account.reported(record.allotted(now), event.step, event.spent)
     steps = event.step - record.step
     if steps <= 0:
+        leases.heard(state, event, now)
         return []
-    record.idle_seconds = 0.0
+    record.last_heard_at, record.idle_seconds = now, 0.0
     if record.recovering is not None:
         record.recovering = record.recovering.stepped(now)
     first, tokens = not record.pace.reports, max(0, event.tokens - record.tokens)
