@@ -27,7 +27,7 @@ from diloco.wire.messages import StepReport
 from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.decide.observed import SyncerStatusView
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
-from diloco_operator.metrics import Gauges, Metrics
+from diloco_operator.process.metrics import Gauges, Metrics
 
 PAGE = REPOSITORY / "docs/reference/measurements.md"
 COMMAND = "make metrics"

@@ -10,11 +10,11 @@ import sys
 
 import aiohttp
 
-from diloco_operator import process
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.jobs.jobs import JobKey
 from diloco_operator.jobs.observe.syncer import Planned, SyncerClient
 from diloco_operator.main import main
+from diloco_operator.process import run
 
 PAGE = "DILOCO_PAGE_OF_SYNCERS"
 PROGRAM_WITH_PAGE = (__file__,)
@@ -31,5 +31,5 @@ class _PageClient(SyncerClient):
 
 
 if __name__ == "__main__":
-    process.SyncerClient = _PageClient  # type: ignore[attr-defined,assignment] # made where it is
+    run.SyncerClient = _PageClient  # type: ignore[attr-defined,assignment] # made where it is
     sys.exit(main())

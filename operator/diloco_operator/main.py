@@ -15,9 +15,9 @@ from prometheus_client import disable_created_metrics
 from diloco.runtime.log import set_up_logging
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_LEASE_LOST, EXIT_OK, EXIT_UNEXPECTED, end
 from diloco_operator.api_server.connection import NoConnectionError, connect, own_namespace
-from diloco_operator.health import BadAddressError
 from diloco_operator.options import Arguments, BadArgumentError, parse
-from diloco_operator.process import operate
+from diloco_operator.process.health import BadAddressError
+from diloco_operator.process.run import operate
 
 _log = logging.getLogger(__name__)
 _QUIET: Final = {

@@ -108,7 +108,7 @@ def test_rights_that_are_taken_away_end_it_and_nobody_counts_as_hit(
     file = tmp_path / "chaos.json"
     there = f"--namespace={made.name}"
     change = Change(made, pod, lambda: job_server.kubectl("delete", "rolebinding", f"{ROLE}-frank", there))
-    rates = ("--fault", f"kill:{LEARNER}@at=0", "--kill-learners", "3e3", "--only", LEARNER, "--for", "1h")
+    rates = ("--fault", f"kill:{LEARNER}@at=0", "--fault", f"kill:{LEARNER}@rate=3e3", "--for", "1h")
     assert change.during("job/mine", *made.flags(job_server.kubeconfig_for("frank")), *rates, "--json", str(file)) == 2
     told = capsys.readouterr()
     assert told.err.startswith("diloco: the session ended early: ")

@@ -119,7 +119,7 @@ def test_learners_of_a_fallback_pool_are_hit_while_they_run(
     assert place.hit(node) == ((), "node-b: no learner runs there")
     make(1, node="node-c")
     flags = ("chaos", "job/mine", *made.flags(), "--for", "2s", "--settle", "0", "--seed", "1")
-    assert execute([*flags, "--kill-nodes", "1e4"]) == 0
+    assert execute([*flags, "--fault", "kill:*@rate=1e4,by=node"]) == 0
     told = capsys.readouterr().out
     assert "learners that run in a fallback pool are hit while they run: west/steady" in told
     assert f"kill node-c: {steady}/1" in told
@@ -138,8 +138,8 @@ def test_nothing_is_done_unasked(job_server: ApiServer, capsys: pytest.CaptureFi
     assert made.pods() == before
     assert execute(["chaos", *there, "--fault", "kill:nowhere@at=0", "--yes"]) == 2
     assert "'nowhere' matches no learner of this job" in capsys.readouterr().err
-    assert execute(["chaos", *there, "--pause-learners", "6", "--yes"]) == 2
-    assert "--pause-learners: 6 cannot be used in a cluster" in capsys.readouterr().err
+    assert execute(["chaos", *there, "--fault", "pause:*@rate=6,seconds=1", "--yes"]) == 2
+    assert "'pause' is not a kind of fault; use kill, evict" in capsys.readouterr().err
     assert execute(["chaos", "job/other", *there[1:], *kill, "--yes"]) == 2
     assert "no job other in namespace asked" in capsys.readouterr().err
     assert made.pods() == before

@@ -51,8 +51,9 @@ def test_victims_recover_and_only_they_restart(tmp_path: Path) -> None:
         told_of = [one for one in run.status().recoveries.latest if one.learner == VICTIM]
         assert len(told_of) == 1
         assert told_of[0].restarted
-        dry = chaos(run, "--kill-pools", "3600", "--seed", "1", "--for", "10s", "--dry-run")
-        assert dry.stdout == chaos(run, "--kill-pools", "3600", "--seed", "1", "--for", "10s", "--dry-run").stdout
+        pools = ("--fault", "kill:*@rate=3600,by=pool", "--seed", "1", "--for", "10s", "--dry-run")
+        dry = chaos(run, *pools)
+        assert dry.stdout == chaos(run, *pools).stdout
         assert "kill west/old (west/old/0)" in dry.stdout
         assert run.starts(VICTIM) == 2
         # Ctrl-C ends a session, and what it has paused goes on.
@@ -68,8 +69,7 @@ def test_victims_recover_and_only_they_restart(tmp_path: Path) -> None:
         run.wait_until(lambda: ("continue", OTHER) in run.events())
         for flags, complaint in {
             ("--fault", "kill:north@at=1"): "'north' matches no learner of this job",
-            ("--kill-learners", "6", "--only", "wets"): "--only 'wets': 'wets' matches no learner of this job",
-            ("--kill-nodes", "6"): "--kill-nodes: 6 cannot be used on this machine",
+            ("--fault", "kill:*@rate=6,by=node"): "by 'node' is not known here; use learner, pool, region",
             ("--fault", "kill:west@step=9"): "kill has no option 'step'; use at, rate",
         }.items():
             refused = chaos(run, *flags)
@@ -77,7 +77,7 @@ def test_victims_recover_and_only_they_restart(tmp_path: Path) -> None:
             assert complaint in refused.stderr
             assert len(refused.stderr.splitlines()) == 1
         run.interrupt()
-    refused = chaos(run, "--kill-learners", "6")
+    refused = chaos(run, "--fault", "kill:*@rate=6")
     assert "no run is going on there" in refused.stderr
 
 

@@ -18,8 +18,8 @@ from tests.soak.resources import Bounds, Resources
 from tests.support.local_run import PROGRAM, SYNC, LocalRun, write_job
 
 RATES = (
-    *("--kill-learners", "60", "--kill-regions", "20", "--kill-syncer", "40"),
-    *("--pause-learners", "40", "--cut-regions", "40", "--fault-seconds", "3"),
+    *("--fault", "kill:*@rate=60", "--fault", "kill:*@rate=20,by=region", "--fault", "kill:syncer@rate=40"),
+    *("--fault", "pause:*@rate=40,seconds=3", "--fault", "cut:*@rate=40,seconds=3"),
 )
 """An hour, of each: a fault every ten seconds, with two learners."""
 

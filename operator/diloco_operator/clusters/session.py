@@ -33,7 +33,7 @@ from diloco_operator.clusters.diagnose import Diagnosis, diagnose, forbidden, ri
 from diloco_operator.clusters.kubeconfig import Kubeconfig
 from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.clusters.tokens import TokenClaims
-from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
+from diloco_operator.leases.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 
 _log = logging.getLogger(__name__)
 PROBE_SECONDS: Final = 30.0

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 KINDS: Final = (*REMOTE_CHILDREN, CLAIM)
 """StatefulSets first: learners stop before the certificates that they use are gone. Claims are made by the
 StatefulSets' controller, with the labels in their templates."""
-_MOST_PAGES: Final = 1000
-"""Most pages of a list (ours): half a million objects. A server that always names a next page is not followed on."""
 
 
 @dataclass(frozen=True, slots=True)

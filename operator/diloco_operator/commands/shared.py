@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 DEFAULT_ACCOUNT: Final = "diloco-home"
 """The ServiceAccount that ``prepare`` makes and ``kubeconfig`` uses, unless another is named."""
 NEW_SECRET: Final = "make a new Secret with 'diloco cluster kubeconfig'"  # noqa: S105  # no password
+MOST_PAGES: Final = 1000
+"""Most pages of a list (ours): half a million objects. A server that always names a next page is not followed on."""
 
 Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")]
 Kubeconfig = Annotated[
@@ -59,10 +61,12 @@ async def access(kubeconfig: Path | None, context: str | None) -> AsyncIterator[
     from diloco_operator import labels
     from diloco_operator.api_server.api import Api
     from diloco_operator.api_server.connection import connect
+    from diloco_operator.api_server.limits import Limits
 
     connection = await connect(kubeconfig, context)
     async with connection.open() as transport:
-        yield Access(Api(transport, labels.FIELD_MANAGER), connection, connection.namespace)
+        api = Api(transport, labels.FIELD_MANAGER, limits=Limits(most_pages=MOST_PAGES))
+        yield Access(api, connection, connection.namespace)
 
 
 def run(work: Coroutine[None, None, _Result]) -> _Result:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from diloco_operator.api_server.api import Api
-from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
+from diloco_operator.leases.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 from testbed.api_server.fault_proxy import FaultProxy
 from testbed.api_server.server import ApiServer
 from tests.support.closed_loop import until

@@ -76,7 +76,8 @@ def test_pod_settings_that_are_refused_are_reported_and_suspend_works(cluster: C
         # Only the API server looks: this is no key of a label.
         term = {"topologyKey": "a b", "labelSelector": {}}
         affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        body["spec"]["regions"][0]["pools"][0] |= {"podTemplate": {"spec": {"affinity": affinity}}}
+        # Of a Deployment every version looks, of a StatefulSet only newer ones.
+        body["spec"]["syncer"] = body["spec"].get("syncer", {}) | {"podTemplate": {"spec": {"affinity": affinity}}}
         cluster.apply(body)
         wait_until(lambda: cluster.condition("typo", "Degraded").get("reason") == "ApplyRefused", "it is reported")
         assert "topologyKey" in cluster.condition("typo", "Degraded")["message"]

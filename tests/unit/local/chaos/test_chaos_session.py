@@ -5,7 +5,6 @@ import pytest
 
 from diloco.local.chaos.session import Session
 from diloco.local.chaos.spec import ChaosError, Fault, FaultKind
-from diloco.local.report.chaos_report import effects
 from diloco.spec.status.engine import LearnerStatus, RecoveriesStatus, RecoveryStatus
 from diloco.spec.status.syncer import SyncerStatus
 from tests.support.hand_clock import HandClock
@@ -47,9 +46,9 @@ def test_a_session_ends_once_its_victim_has_recovered() -> None:
     assert place.hits == [KILL]
     assert place.healed == 1
     assert lines == [f"kill {VICTIM}"]
-    (found,) = effects(session.injected, session.observed)
+    (found,) = session.effects
     assert (found.recovered, found.lost) == (1, 1)
-    assert session.observed.samples[0].allotted_seconds == 20.0
+    assert found.recovery_seconds is not None
 
 
 @pytest.mark.parametrize("epoch", [1, 2], ids=["the same syncer", "a syncer that was started since"])
@@ -69,7 +68,7 @@ def test_a_victim_of_whom_the_syncer_tells_nothing_is_back_once_merged(epoch: in
     session = session_on(place)
     session.run([replace(KILL, at_seconds=0.1)], seconds=0.5, settle_seconds=1e6)
     assert place.asked == 3
-    (found,) = effects(session.injected, session.observed)
+    (found,) = session.effects
     assert (found.recovered, found.lost) == (1, 1)
 
 
@@ -77,7 +76,7 @@ def test_a_cut_that_ended_no_session_is_not_waited_for() -> None:
     place = ScriptedPlace(lambda asked: told("Training", 1, 10.0 + asked, recovered=False))
     session = session_on(place)
     session.run([CUT], seconds=1.5, settle_seconds=1e6)
-    (found,) = effects(session.injected, session.observed)
+    (found,) = session.effects
     assert (found.recovered, found.lost) == (0, 1)
 
 
@@ -88,7 +87,7 @@ def test_a_cut_whose_learner_is_killed_after_it_is_waited_for_as_that_is() -> No
     place = ScriptedPlace(then)
     session = session_on(place)
     session.run([CUT, replace(KILL, at_seconds=1.5)], seconds=2.0, settle_seconds=1e6)
-    cut, kill = effects(session.injected, session.observed)
+    cut, kill = session.effects
     assert (kill.recovered, kill.lost) == (1, 1)
     assert cut.lost == 1
 
@@ -99,7 +98,7 @@ def test_an_interrupt_heals_and_the_fault_is_not_forgotten() -> None:
     with pytest.raises(KeyboardInterrupt):
         session.run([KILL], seconds=100.0, settle_seconds=0.0)
     assert place.healed == 1
-    (found,) = session.injected
+    (found,) = [one.fault for one in session.effects]
     assert (found.victims, found.refused) == ((VICTIM,), "the answer is not known")
 
 
@@ -111,7 +110,7 @@ def test_a_place_that_goes_ends_the_session_and_what_was_injected_stays() -> Non
         session.run([KILL, replace(KILL, at_seconds=0.001)], seconds=100.0, settle_seconds=1e6)
     assert place.healed == 1
     assert place.hits == [KILL]
-    (found,) = session.injected
+    (found,) = [one.fault for one in session.effects]
     assert (found.victims, found.refused) == ((VICTIM,), "")
 
 
@@ -146,4 +145,4 @@ def test_an_order_for_nobody_who_is_there_leaves_no_record() -> None:
     session = Session(place, (VICTIM,), lines.append)
     session.run([nobody, replace(KILL, at_seconds=50.0)], seconds=0.3, settle_seconds=1e6)
     assert place.hits == [nobody], "and none after the end"
-    assert (list(session.injected), lines) == ([], [])
+    assert (session.effects, lines) == ([], [])

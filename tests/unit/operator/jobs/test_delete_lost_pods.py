@@ -6,7 +6,7 @@ import pytest
 
 from diloco_operator.api_server.errors import ApiError, Call, UnavailableError, of_status
 from diloco_operator.jobs.observe.memory import REFUSED_SECONDS
-from diloco_operator.metrics import Metrics
+from diloco_operator.process.metrics import Metrics
 from testbed.virtual_cluster.cluster_world import NAMESPACE, ClusterWorld, Failing
 from tests.unit.operator.jobs.training_cluster import reasons, training
 

@@ -1,6 +1,5 @@
 """``diloco chaos``: injects faults into a running job for a time, and reports what they did."""
 
-import math
 import os
 import secrets
 import sys
@@ -18,8 +17,8 @@ from diloco.cli.live.local_runs import run_directory
 from diloco.cli.live.target import ClusterFlags, Context, Kubeconfig, LocalRun, Namespace, target
 from diloco.cli.needs_operator import needs_operator
 from diloco.local.chaos.run_socket import LocalPlace
-from diloco.local.chaos.schedule import Rate, Request, Unit, plan_faults
-from diloco.local.chaos.spec import CLUSTER, LOCAL, Fault, FaultKind, Grammar, parse_faults
+from diloco.local.chaos.schedule import plan_faults
+from diloco.local.chaos.spec import CLUSTER, LOCAL, Fault, parse_faults
 from diloco.local.view.screen import say
 from diloco.local.view.units import duration_text
 from diloco.runtime.console import new_console
@@ -29,18 +28,10 @@ from diloco.spec.quantities import parse_duration
 
 _LONGEST_SECONDS: Final = 7 * 86400.0
 _MOST_SHOWN: Final = 40
-_RATES: Final = "Failures an hour, of each one"
 
 
 class ChaosInputError(ValueError):
     """Flags that cannot be used so; the text is one line."""
-
-
-def _rate(help_text: str, flag: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        flag, metavar="RATE", min=0.0, max=1e5, help=help_text, rich_help_panel=_RATES
-    )
-    return option
 
 
 def chaos(
@@ -56,32 +47,8 @@ def chaos(
     ] = "10min",
     fault: Annotated[
         list[str] | None,
-        typer.Option("--fault", metavar="KIND:TARGET@WHEN", help="A fault at a time or rate. May be repeated."),
+        typer.Option("--fault", metavar="KIND:TARGET@WHEN", help="A fault at a time or rate. Repeat it for several."),
     ] = None,
-    kill_learners: Annotated[float, _rate("Kill learners.", "--kill-learners")] = 0.0,
-    kill_pools: Annotated[float, _rate("Kill all learners of a pool at once.", "--kill-pools")] = 0.0,
-    kill_regions: Annotated[float, _rate("Kill all learners of a region at once.", "--kill-regions")] = 0.0,
-    kill_nodes: Annotated[float, _rate("In a cluster: kill all learners on one node at once.", "--kill-nodes")] = 0.0,
-    kill_syncer: Annotated[float, _rate("Kill the syncer.", "--kill-syncer")] = 0.0,
-    evict_learners: Annotated[
-        float, _rate("In a cluster: delete learners' pods with their grace period.", "--evict-learners")
-    ] = 0.0,
-    pause_learners: Annotated[float, _rate("On this machine: stop learners for a time.", "--pause-learners")] = 0.0,
-    cut_regions: Annotated[
-        float, _rate("On this machine: cut regions' links for a time (diloco run --relays).", "--cut-regions")
-    ] = 0.0,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only", metavar="TARGET", help="Limit the rates to a learner, pool or region.", rich_help_panel=_RATES
-        ),
-    ] = None,
-    fault_seconds: Annotated[
-        float,
-        typer.Option(
-            "--fault-seconds", min=0.1, max=3600.0, help="Length of pauses and cuts by rates.", rich_help_panel=_RATES
-        ),
-    ] = 20.0,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the times. Default: a new one, printed.")
     ] = None,
@@ -107,16 +74,17 @@ def chaos(
 
     \b
     Examples:
-      diloco chaos runs/two-regions --kill-learners 12 --for 10min --seed 7
+      diloco chaos runs/two-regions --fault 'kill:*@rate=12' --for 10min --seed 7
       diloco chaos runs/two-regions --fault kill:us-west@at=30 --fault pause:syncer@at=60,seconds=5
-      diloco chaos runs/two-regions --cut-regions 6 --only us-west --dry-run
-      diloco chaos job/two-regions --namespace training --kill-learners 6
+      diloco chaos runs/two-regions --fault cut:us-west@rate=6,seconds=20 --dry-run
+      diloco chaos job/two-regions --namespace training --fault 'kill:*@rate=2,by=node'
       diloco chaos --print-role --namespace training | kubectl apply -f -
 
     \b
     Faults (--fault):
       kill:TARGET@at=T             T seconds after the start
       kill:TARGET@rate=R           at random times, on average R an hour for each
+      kill:TARGET@rate=R,by=UNIT   all of a pool, region or (in a cluster) node at once
       pause:TARGET@at=T,seconds=S  on this machine; also cut:REGION
       evict:TARGET@at=T            in a cluster: with the pod's grace period
       TARGET is a learner (us-west/old/0), a pool (us-west/old), a region
@@ -128,32 +96,14 @@ def chaos(
     flags = ClusterFlags(namespace, context=kube_context, kubeconfig=kubeconfig)
     chosen = target(what, flags, program=str(context.find_root().info_name))
     seconds = parse_duration("--for", duration, bare_seconds=True, longest_seconds=_LONGEST_SECONDS)
-    rates = (
-        Rate(FaultKind.KILL, Unit.LEARNER, kill_learners),
-        Rate(FaultKind.KILL, Unit.POOL, kill_pools),
-        Rate(FaultKind.KILL, Unit.REGION, kill_regions),
-        Rate(FaultKind.KILL, Unit.NODE, kill_nodes),
-        Rate(FaultKind.KILL, Unit.SYNCER, kill_syncer),
-        Rate(FaultKind.EVICT, Unit.LEARNER, evict_learners),
-        Rate(FaultKind.PAUSE, Unit.LEARNER, pause_learners, fault_seconds),
-        Rate(FaultKind.CUT, Unit.REGION, cut_regions, fault_seconds),
-    )
     used = secrets.randbelow(2**31) if seed is None else seed
     console = new_console()
-    local = isinstance(chosen, LocalRun)
-    grammar = LOCAL if local else CLUSTER
-    _check_rates(rates, grammar)
-    files = _report_files(json_file)
-
-    def request(learner_ids: Sequence[str]) -> Request:
-        faults = parse_faults(tuple(fault or ()), learner_ids, grammar)
-        return Request(seconds, used, faults, rates, tuple(only or ()))
-
+    files, wanted = _report_files(json_file), tuple(fault or ())
     if isinstance(chosen, LocalRun):
         root = run_directory(Path(chosen.where)).absolute()
         with closing(LocalPlace(root)) as place:
             run = place.facts
-            faults = plan_faults(request(run.learner_ids), run.learner_ids)
+            faults = plan_faults(parse_faults(wanted, run.learner_ids, LOCAL), seconds, used)
             place.check(faults)
             _show(console, faults, used, seconds)
             if not dry_run:
@@ -174,7 +124,7 @@ def chaos(
         nodes = job.nodes()
     except ForbiddenError as error:
         raise ForbiddenError(f"{error}; diloco chaos --print-role prints the Role that is needed") from error
-    planned = plan_faults(request(job.learner_ids), job.learner_ids, nodes)
+    planned = plan_faults(parse_faults(wanted, job.learner_ids, CLUSTER), seconds, used, nodes)
     _show(console, planned, used, seconds)
     if job.elsewhere:
         say(console, f"regions in other clusters are not touched: {', '.join(job.elsewhere)}")
@@ -184,16 +134,6 @@ def chaos(
         return
     _ask(f"Do this to job {chosen.job} in namespace {where} of {server.url}?", agreed=yes)
     run_session(job, job.job, job.all_learners, planned, SessionOptions(seconds, settle, used, files), console)
-
-
-def _check_rates(rates: Sequence[Rate], grammar: Grammar) -> None:
-    for rate in rates:
-        if not (math.isfinite(rate.per_hour) and math.isfinite(rate.seconds)):
-            raise ChaosInputError(f"{rate.flag}, --fault-seconds: nan is not a number; use a finite one")
-        local = grammar is LOCAL
-        if rate.per_hour and (rate.kind not in grammar.kinds or (local and rate.unit is Unit.NODE)):
-            where = "on this machine" if local else "in a cluster"
-            raise ChaosInputError(f"{rate.flag}: {rate.per_hour:g} cannot be used {where}; leave it out")
 
 
 def _report_files(file: Path | None) -> tuple[Path, ...]:

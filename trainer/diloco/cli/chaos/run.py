@@ -12,7 +12,7 @@ from diloco.cli.live.cluster_access import ClusterError
 from diloco.cli.program import complain
 from diloco.local.chaos.session import Place, Session
 from diloco.local.chaos.spec import ChaosError, Fault
-from diloco.local.report.chaos_report import document, effects, table
+from diloco.local.report.chaos_report import document, table
 from diloco.local.view.screen import say
 from diloco.runtime.files import write_json_atomically
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_INTERRUPTED
@@ -59,7 +59,7 @@ def run_session(
 
 def _report(session: Session, job: str, how: SessionOptions, console: Console) -> bool:
     """Write the report, and print it; returns whether a file could not be written."""
-    results = effects(session.injected, session.observed)
+    results = session.effects
     unwritten = False
     for file in how.files:
         try:

@@ -9,12 +9,11 @@ own up-time (`ChaosPlan`), so that two runs with one seed hit each learner at th
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import takewhile
 from typing import Final
 
-from diloco.local.chaos.spec import ChaosError, Fault, FaultKind
-from diloco.local.targets import SYNCER, TargetError, learners_named
+from diloco.local.chaos.spec import ChaosError, Fault, FaultKind, Unit
+from diloco.local.targets import SYNCER
 from diloco.spec.names.learner_ids import pool_of, region_of
 
 MOST_FAULTS: Final = 10_000
@@ -29,124 +28,57 @@ def random_times(seed: int, fault: Fault) -> Iterator[float]:
         yield at
 
 
-class Unit(StrEnum):
-    """What a rate counts failures of."""
-
-    LEARNER = "learners"
-    POOL = "pools"
-    REGION = "regions"
-    NODE = "nodes"
-    SYNCER = "syncer"
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Failures of each unit."""
-
-    kind: FaultKind
-    unit: Unit
-    per_hour: float
-    """Of each unit, on average."""
-    seconds: float = 0.0
-
-    @property
-    def flag(self) -> str:
-        """The option that gives it."""
-        return f"--{self.kind}-{self.unit}"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the user asked ``diloco chaos`` for."""
-
-    seconds: float
-    seed: int = 0
-    faults: tuple[Fault, ...] = ()
-    rates: tuple[Rate, ...] = ()
-    only: tuple[str, ...] = ()
-    """Learners, pools or regions to which the rates are limited; empty: all."""
-
-
 def plan_faults(
-    request: Request, learner_ids: Sequence[str], nodes: Mapping[str, str] | None = None
+    faults: Sequence[Fault], seconds: float, seed: int, nodes: Mapping[str, str] | None = None
 ) -> tuple[Fault, ...]:
-    """The faults of a session, by time. ``nodes``: in a cluster, the node of each learner that has one.
+    """The faults of a session of so many seconds, by time. ``nodes``: in a cluster, by learner the one it is on.
 
     Raises:
-        ChaosError: a name fits nothing in the job, a time is beyond the session's end, there are too many faults, or
-            there are none.
+        ChaosError: a time is beyond the session's end, there are too many faults, or there are none.
     """
-    allowed = _allowed(request.only, learner_ids)
-    if not request.faults and not any(rate.per_hour for rate in request.rates):
-        raise ChaosError("nothing to do; use --fault, or a rate such as --kill-learners 6")
-    faults: list[Fault] = []
-    for fault in _all(request, allowed, nodes or {}):
-        faults.append(fault)
-        if len(faults) > MOST_FAULTS:
+    if not faults:
+        raise ChaosError("nothing to do; use --fault, as in --fault 'kill:*@rate=6'")
+    planned: list[Fault] = []
+    for one in _occurrences(faults, seconds, seed, nodes or {}):
+        planned.append(one)
+        if len(planned) > MOST_FAULTS:
             raise ChaosError(
                 f"--for: these rates give more than {MOST_FAULTS} faults; use a shorter time or lower rates"
             )
-    return tuple(sorted(faults, key=lambda fault: (fault.at_seconds, fault.kind, fault.target)))
+    return tuple(sorted(planned, key=lambda fault: (fault.at_seconds, fault.kind, fault.target)))
 
 
-def units(unit: Unit, learner_ids: Sequence[str], nodes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The units of a kind: name -> its learners (``syncer``: itself)."""
-    if unit is Unit.SYNCER:
-        return {SYNCER: (SYNCER,)}
-    learners: dict[str, tuple[str, ...]] = {}
-    for learner in learner_ids:
-        if name := _unit_of(unit, learner, nodes):
-            learners[name] = (*learners.get(name, ()), learner)
-    return learners
+def units(fault: Fault, nodes: Mapping[str, str]) -> tuple[Fault, ...]:
+    """A fault by rate, of each unit that fails by itself."""
+    if fault.unit is Unit.LEARNER:
+        return fault.each
+    victims: dict[str, tuple[str, ...]] = {}
+    for learner in fault.victims:
+        if name := _unit_of(fault.unit, learner, nodes):
+            victims[name] = (*victims.get(name, ()), learner)
+    around = fault.victims if fault.unit is Unit.NODE else ()
+    return tuple(replace(fault, target=name, victims=its, around=around) for name, its in victims.items())
 
 
 def _unit_of(unit: Unit, learner: str, nodes: Mapping[str, str]) -> str:
     if unit is Unit.NODE:
         return nodes.get(learner, "")
-    return {Unit.POOL: pool_of, Unit.REGION: region_of}.get(unit, str)(learner)
+    return pool_of(learner) if unit is Unit.POOL else region_of(learner)
 
 
-def _all(request: Request, allowed: Sequence[str], nodes: Mapping[str, str]) -> Iterator[Fault]:
-    by_rate: list[Fault] = []
-    for fault in request.faults:
+def _occurrences(faults: Sequence[Fault], seconds: float, seed: int, nodes: Mapping[str, str]) -> Iterator[Fault]:
+    for fault in faults:
         if fault.rate_per_hour is not None:
-            by_rate += fault.each
-        elif fault.at_seconds > request.seconds:
+            for one in units(fault, nodes):
+                for at in takewhile(lambda at: at <= seconds, random_times(seed, one)):
+                    yield replace(one, at_seconds=at)
+        elif fault.at_seconds > seconds:
             raise ChaosError(
                 f"--fault {fault.text!r}: at={fault.at_seconds:g} is after the end; use at most --for's "
-                f"{request.seconds:g} s, or a longer --for"
+                f"{seconds:g} s, or a longer --for"
             )
         else:
             yield fault
-    for rate in request.rates:
-        around = tuple(allowed) if rate.unit is Unit.NODE else ()
-        by_rate += (
-            Fault(
-                rate.kind,
-                name,
-                victims=(name,) if rate.kind is FaultKind.CUT else learners,
-                text=f"{rate.kind} {rate.unit}",
-                rate_per_hour=rate.per_hour,
-                seconds=rate.seconds,
-                around=around,
-            )
-            for name, learners in units(rate.unit, allowed, nodes).items()
-        )
-    for fault in by_rate:
-        for at in takewhile(lambda at: at <= request.seconds, random_times(request.seed, fault)):
-            yield replace(fault, at_seconds=at)
-
-
-def _allowed(only: Sequence[str], learner_ids: Sequence[str]) -> tuple[str, ...]:
-    if not only:
-        return tuple(learner_ids)
-    named: set[str] = set()
-    for target in only:
-        try:
-            named.update(learners_named(target, learner_ids))
-        except TargetError as error:
-            raise ChaosError(f"--only {target!r}: {error}") from error
-    return tuple(learner for learner in learner_ids if learner in named)
 
 
 @dataclass(frozen=True, slots=True)

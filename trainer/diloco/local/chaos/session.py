@@ -3,22 +3,20 @@
 ``Place`` is where the job runs: on this machine (``run_socket``), or in a cluster (``cli.chaos.cluster``).
 """
 
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.report.chaos_report import Observed, Recovered, affected, recovered_at, what_text
-from diloco.local.report.history import Sample
+from diloco.local.chaos.spec import Fault
+from diloco.local.report.chaos_report import Effect, affected, what_text
+from diloco.local.targets import SYNCER
 from diloco.spec.status.engine import LearnerState, LearnerStatus
 from diloco.spec.status.syncer import SyncerStatus
 
 _TICK_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 1.0
-_MOST_SAMPLES: Final = 20_000
 _AFTER_SECONDS: Final = 3.0
 """After a pause or cut: until then the syncer may not have noticed what it did."""
 
@@ -52,17 +50,39 @@ class Place(Protocol):
 
 
 @dataclass(slots=True)
-class _Killed:
-    """A learner whose work since has not been seen in a merge."""
+class _Struck:
+    """A learner or syncer that a fault has hit. Times are seconds of the session."""
 
-    at: float
-    """Of the first kill since its work was last merged."""
+    who: str
     session: tuple[int, int]
-    """The syncer's epoch, and the learner's incarnation, at the latest kill."""
+    """The syncer's epoch and the learner's incarnation, as last seen before the fault."""
+    merged_tokens: float
+    """Of the job, as last seen before the fault; of a learner, at the first look at its new session."""
     since: tuple[int, int] | None = None
-    """The same of its new session, once it has one."""
-    merged_tokens: float = 0.0
-    """At the first look at that."""
+    """The new session."""
+    back_at: float | None = None
+    """When its work was merged again; None: that has not been seen."""
+    unharmed: bool = False
+    """A pause or cut is over, and has ended no session."""
+
+    def look(self, fault: Fault, status: SyncerStatus, learner: LearnerStatus | None, now: float) -> None:
+        """Take a status that came ``now``; ``learner``: this one's part of it, None for the syncer.
+
+        The syncer states recoveries exactly, but none of a learner that was lost before the syncer itself started.
+        """
+        session = status.epoch, 0 if learner is None else learner.incarnation
+        merged = status.merged_tokens if learner is None else learner.merged_tokens
+        began = now - status.elapsed_seconds  # of the job, on the session's clock
+        stated = (began + one.lost_seconds + one.seconds for one in status.recoveries.latest if one.learner == self.who)
+        if session <= self.session:
+            trains = learner is None or learner.state == LearnerState.TRAINING
+            self.unharmed = bool(fault.seconds) and trains and now >= fault.at_seconds + fault.seconds + _AFTER_SECONDS
+        elif (at := next((at for at in stated if at > fault.at_seconds), None)) is not None:
+            self.back_at = at
+        elif learner is not None and self.since != session:
+            self.since, self.merged_tokens = session, merged
+        elif merged > self.merged_tokens:
+            self.back_at = now
 
 
 class Session:
@@ -73,28 +93,15 @@ class Session:
         self._learner_ids = learner_ids
         self._announce = announce
         self._began = time.monotonic()
-        self._polled_at = -math.inf
-        self.injected: list[Fault] = []
-        self._before: list[tuple[int, Mapping[str, int]]] = []
-        """The syncer's epoch and every learner's incarnation when each fault was injected."""
-        self._latest: dict[str, LearnerStatus] = {}
-        self._latest_at = -math.inf
-        self._epoch = 0
-        self._killed: dict[str, _Killed] = {}
-        self._samples: list[Sample] = []
-        self._recoveries: dict[tuple[str, float], Recovered] = {}
-        self._evaluations: dict[tuple[int, float], tuple[float, float]] = {}
+        self._polled_at = -_POLL_SECONDS
+        self._injected: list[tuple[Fault, list[_Struck]]] = []
+        self._latest: SyncerStatus | None = None
+        self._learners: dict[str, LearnerStatus] = {}
 
     @property
-    def observed(self) -> Observed:
-        """What was seen so far."""
-        return Observed(
-            samples=tuple(self._samples),
-            recoveries=sorted(self._recoveries.values(), key=lambda one: one.merged_at),
-            evaluations=sorted(self._evaluations.values()),
-            learner_ids=self._learner_ids,
-            end=self._now,
-        )
+    def effects(self) -> list[Effect]:
+        """What was injected so far, and what it did."""
+        return [Effect.of(fault, [one.back_at for one in struck]) for fault, struck in self._injected]
 
     def run(self, faults: Sequence[Fault], *, seconds: float, settle_seconds: float) -> None:
         """Inject the faults for ``seconds``, then wait at most ``settle_seconds`` until the victims have recovered.
@@ -102,8 +109,7 @@ class Session:
         Pauses and cuts of the session are ended when it ends, however it does.
 
         Raises:
-            RuntimeError, ValueError: the place's: the session cannot go on. ``injected`` and ``observed`` have what
-                came before.
+            RuntimeError, ValueError: the place's: the session cannot go on. ``effects`` has what came before.
         """
         waiting = deque(faults)
         try:
@@ -131,19 +137,22 @@ class Session:
     def _hit(self, planned: Fault) -> None:
         fault = replace(planned, at_seconds=self._now)
         # Until there is an answer: an interrupt may come first, and the report is to have the fault all the same.
-        self.injected.append(replace(fault, refused="the answer is not known"))
-        self._before.append((self._epoch, {name: one.incarnation for name, one in self._latest.items()}))
+        self._injected.append((replace(fault, refused="the answer is not known"), self._struck(fault)))
         victims, refused = self._place.hit(planned)
+        del self._injected[-1]
         if not victims and not refused:
-            del self.injected[-1], self._before[-1]
             return
-        self.injected[-1] = fault = replace(fault, victims=victims, refused=refused)
+        fault = replace(fault, victims=victims, refused=refused)
+        self._injected.append((fault, self._struck(fault)))
         self._announce(what_text(fault))
-        if fault.kind is FaultKind.KILL:
-            for victim in victims:
-                first, known = self._killed.get(victim), self._latest.get(victim)
-                session = self._epoch, 0 if known is None else known.incarnation
-                self._killed[victim] = _Killed(fault.at_seconds if first is None else first.at, session)
+
+    def _struck(self, fault: Fault) -> list[_Struck]:
+        epoch, merged = (0, 0.0) if self._latest is None else (self._latest.epoch, self._latest.merged_tokens)
+
+        def incarnation(who: str) -> int:
+            return self._learners[who].incarnation if who in self._learners else 0
+
+        return [_Struck(who, (epoch, incarnation(who)), merged) for who in affected(fault, self._learner_ids)]
 
     def _poll(self) -> None:
         now = self._now
@@ -153,57 +162,12 @@ class Session:
         status = self._place.status()
         if status is None:
             return
-        self._latest, self._latest_at = {one.id: one for one in status.learners}, self._now
-        self._epoch = status.epoch
-        offset = self._now - status.elapsed_seconds  # of this clock to that of the job
-        if len(self._samples) < _MOST_SAMPLES:
-            self._samples.append(Sample.of(self._now, status.merged_tokens, status.time_seconds))
-        for one in status.recoveries.latest:
-            lost_at = one.lost_seconds + offset
-            # A recovery is told again and again: the time of its loss identifies it, to the second.
-            key = one.learner, round(one.lost_seconds, 3)
-            self._recoveries.setdefault(key, Recovered(one.learner, lost_at, lost_at + one.seconds))
-        self._look_for_killed()
-        for evaluation in status.evaluations:
-            if evaluation.loss is not None and not evaluation.doubted:
-                key_of = evaluation.tokens, evaluation.seconds
-                self._evaluations.setdefault(key_of, (evaluation.seconds + offset, evaluation.loss))
-
-    def _look_for_killed(self) -> None:
-        """See who is merged again.
-
-        The syncer tells that too, but not of those that were lost before it started: it may have been killed itself.
-        """
-        for name, killed in list(self._killed.items()):
-            learner = self._latest.get(name)
-            if any(one.learner == name and one.merged_at > killed.at for one in self._recoveries.values()):
-                del self._killed[name]
-            elif learner is not None and (session := (self._epoch, learner.incarnation)) > killed.session:
-                if killed.since != session:
-                    killed.since, killed.merged_tokens = session, learner.merged_tokens
-                elif learner.merged_tokens > killed.merged_tokens:
-                    self._recoveries[name, killed.at] = Recovered(name, killed.at, self._latest_at)
-                    del self._killed[name]
+        self._latest, self._learners = status, {one.id: one for one in status.learners}
+        for fault, struck in self._injected:
+            for one in struck:
+                if one.back_at is None and (one.who == SYNCER or one.who in self._learners):
+                    one.look(fault, status, self._learners.get(one.who), self._now)
 
     def _settled(self) -> bool:
         """Whether every victim has recovered, or was not lost."""
-        observed = self.observed
-        return all(
-            None not in recovered_at(fault, observed) or self._unharmed(fault, *before)
-            for fault, before in zip(self.injected, self._before, strict=True)
-        )
-
-    def _unharmed(self, fault: Fault, epoch: int, incarnations: Mapping[str, int]) -> bool:
-        """Whether a pause or cut is over and its learners train, in the sessions they had unless others ended these."""
-        began = fault.at_seconds
-        if fault.kind is FaultKind.KILL or self._latest_at < began + fault.seconds + _AFTER_SECONDS:
-            return False
-        kills = (one for one in self.injected if one.kind is FaultKind.KILL and one.at_seconds > began)
-        ended = {victim for one in kills for victim in one.victims}
-        learners = [self._latest.get(name) for name in affected(fault, self._learner_ids)]
-        return all(
-            one is not None
-            and one.state == LearnerState.TRAINING
-            and (one.incarnation == incarnations.get(one.id) or self._epoch != epoch or one.id in ended)
-            for one in learners
-        )
+        return all(one.back_at is not None or one.unharmed for _, struck in self._injected for one in struck)

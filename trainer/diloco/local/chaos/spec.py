@@ -1,14 +1,15 @@
 """Parses descriptions of faults: ``diloco run --chaos`` and ``diloco chaos --fault``. Pure.
 
     KIND:TARGET@step=N[,seconds=S][,manner=silent|reset]
-    KIND:TARGET@rate=R[,seconds=S][,manner=silent|reset]
+    KIND:TARGET@rate=R[,by=UNIT][,seconds=S][,manner=silent|reset]
     KIND:TARGET@at=T[,seconds=S][,manner=silent|reset]
 
 ``kill`` ends processes with SIGKILL, ``pause`` stops them with SIGSTOP for ``seconds``, ``cut`` cuts a region's link
 for ``seconds``. TARGET is a learner, a pool, a region, ``*`` (every learner) or ``syncer``; for a cut a region or
 ``*``. ``step`` is an inner step of the learner that is hit; for a cut and for the syncer it is a syncer step. ``rate``
 is the mean number of faults in each hour that a victim is up. ``at`` is in seconds since ``diloco chaos`` began, which
-has it in place of ``step``. In a cluster, ``kill`` deletes pods without grace, and ``evict`` with it.
+has it in place of ``step``, and ``by``: the learners of a pool, region or node fail at once. In a cluster, ``kill``
+deletes pods without grace, and ``evict`` with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +46,15 @@ class Manner(StrEnum):
     RESET = "reset"
 
 
+class Unit(StrEnum):
+    """Which learners fail at once, by rate."""
+
+    LEARNER = "learner"
+    POOL = "pool"
+    REGION = "region"
+    NODE = "node"
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """What one command accepts."""
@@ -54,12 +64,15 @@ class Grammar:
     time: str
     """The setting beside ``rate``."""
     example: str
+    units: tuple[Unit, ...] = ()
+    """Of rates. Empty: each learner fails alone."""
 
 
 _OF_PROCESSES: Final = (FaultKind.KILL, FaultKind.PAUSE, FaultKind.CUT)
 RUN: Final = Grammar("--chaos", _OF_PROCESSES, "step", "kill:us-west/old/0@step=150")
-LOCAL: Final = Grammar("--fault", _OF_PROCESSES, "at", "kill:us-west/old/0@at=30")
-CLUSTER: Final = Grammar("--fault", (FaultKind.KILL, FaultKind.EVICT), "at", "kill:us-west/old/0@at=30")
+_EXAMPLE: Final = "kill:us-west/old/0@at=30"
+LOCAL: Final = Grammar("--fault", _OF_PROCESSES, "at", _EXAMPLE, (Unit.LEARNER, Unit.POOL, Unit.REGION))
+CLUSTER: Final = Grammar("--fault", (FaultKind.KILL, FaultKind.EVICT), "at", _EXAMPLE, tuple(Unit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,7 @@ class Fault:
     step: int | None = None
     rate_per_hour: float | None = None
     """If its times are drawn: how many there are on average."""
+    unit: Unit = Unit.LEARNER
     seconds: float = 0.0
     """How long a pause or a cut lasts."""
     manner: Manner = Manner.SILENT
@@ -127,7 +141,7 @@ def _parse(text: str, learner_ids: Sequence[str], grammar: Grammar) -> Fault:
     if kind_text not in grammar.kinds:
         raise wrong(f"{kind_text!r} is not a kind of fault; use {', '.join(grammar.kinds)}")
     kind = FaultKind(kind_text)
-    settings = _settings(kind, tail, grammar, wrong)
+    settings = _settings(kind, target, tail, grammar, wrong)
     return Fault(
         kind=kind,
         target=target,
@@ -136,6 +150,7 @@ def _parse(text: str, learner_ids: Sequence[str], grammar: Grammar) -> Fault:
         step=int(_number("step", settings["step"], wrong)) if "step" in settings else None,
         at_seconds=_number("at", settings["at"], wrong) if "at" in settings else 0.0,
         rate_per_hour=_number("rate", settings["rate"], wrong) if "rate" in settings else None,
+        unit=_unit(settings.get("by", Unit.LEARNER), grammar, wrong),
         seconds=_number("seconds", settings["seconds"], wrong) if "seconds" in settings else 0.0,
         manner=_manner(settings.get("manner", Manner.SILENT), wrong),
     )
@@ -144,11 +159,12 @@ def _parse(text: str, learner_ids: Sequence[str], grammar: Grammar) -> Fault:
 _Wrong = Callable[[str], ChaosError]
 
 
-def _settings(kind: FaultKind, text: str, grammar: Grammar, wrong: _Wrong) -> dict[str, str]:
+def _settings(kind: FaultKind, target: str, text: str, grammar: Grammar, wrong: _Wrong) -> dict[str, str]:
     lasting = kind in (FaultKind.PAUSE, FaultKind.CUT)
     allowed = (
         grammar.time,
         "rate",
+        *(("by",) if grammar.units and kind is not FaultKind.CUT and target != SYNCER else ()),
         *(("seconds",) if lasting else ()),
         *(("manner",) if kind is FaultKind.CUT else ()),
     )
@@ -164,6 +180,8 @@ def _settings(kind: FaultKind, text: str, grammar: Grammar, wrong: _Wrong) -> di
         settings[name] = value
     if (grammar.time in settings) == ("rate" in settings):
         raise wrong(f"needs one time; use either {grammar.time}=N or rate=R")
+    if "by" in settings and "rate" not in settings:
+        raise wrong("by goes with a rate: at one time all that are named fail at once; leave it out")
     if lasting and "seconds" not in settings:
         raise wrong(f"the {kind} has no duration; use one such as seconds=20")
     return settings
@@ -176,6 +194,12 @@ def _victims(kind: FaultKind, target: str, learner_ids: Sequence[str], wrong: _W
         return (SYNCER,) if target == SYNCER else learners_named(target, learner_ids)
     except TargetError as error:
         raise wrong(str(error)) from error
+
+
+def _unit(text: str, grammar: Grammar, wrong: _Wrong) -> Unit:
+    if text not in (Unit.LEARNER, *grammar.units):
+        raise wrong(f"by {text!r} is not known here; use {', '.join(grammar.units)}")
+    return Unit(text)
 
 
 def _manner(text: str, wrong: _Wrong) -> Manner:

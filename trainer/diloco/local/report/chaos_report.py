@@ -1,57 +1,25 @@
-"""What faults did: time to recover, goodput and merged work around each, the loss before and after, the price. Pure.
+"""What faults did: who was hit, how long each recovery took, and what a complete run has survived. Pure.
 
 All times are seconds of one clock, whichever the caller has: that of a run's history, or of a ``diloco chaos`` session.
 """
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from rich.table import Table
 
 from diloco.core.account.time_class import TimeClass
 from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.report.history import MOST_NAMES, RunHistory, Sample
+from diloco.local.report.history import MOST_NAMES, RunHistory
 from diloco.local.targets import SYNCER
-from diloco.local.view.units import duration_text, loss_text, percent_text
+from diloco.local.view.units import duration_text, percent_text
 from diloco.spec.names.learner_ids import region_of
 from diloco.spec.words import shortlist
 
-WINDOW_SECONDS: Final = 60.0
-"""Length of the windows before a fault and after the recovery (ours)."""
 _EARLY_SECONDS: Final = 5.0
 """A learner that falls silent counts as lost from its last message on, which is before the fault by at most this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """A learner that was lost, and its work merged again."""
-
-    learner: str
-    lost_at: float
-    merged_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What was seen of the job around the faults."""
-
-    samples: Sequence[Sample] = ()
-    recoveries: Sequence[Recovered] = ()
-    evaluations: Sequence[tuple[float, float]] = ()
-    """Time and loss of each credible evaluation."""
-    learner_ids: Sequence[str] = ()
-    end: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Shares of the allotted time in one window; None: too little is known."""
-
-    goodput: float | None = None
-    merged: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +32,23 @@ class Effect:
     recovered: int
     lost: int
     """Learners or syncers that should recover."""
-    before: Shares
-    during: Shares
-    after: Shares
-    loss_before: float | None
-    loss_after: float | None
+
+    @classmethod
+    def of(cls, fault: Fault, back_at: Sequence[float | None]) -> Self:
+        """``back_at``: by victim, when its work was merged again; None: not seen."""
+        known = [at for at in back_at if at is not None]
+        whole = max(known) if known and len(known) == len(back_at) else None
+        seconds = None if whole is None else max(0.0, whole - fault.at_seconds)
+        return cls(fault, seconds, recovered=len(known), lost=len(back_at))
 
 
-def observed_in(history: RunHistory) -> Observed:
-    """What the history of a run that has ended says around its faults."""
-    return Observed(
-        samples=history.samples,
-        recoveries=[Recovered(one.recovery.learner, one.lost_at, one.seconds) for one in history.recoveries],
-        evaluations=[(one.seconds, one.loss) for one in history.evaluations if not one.doubted],
-        learner_ids=[one.id for one in history.learners],
-        end=history.seconds,
-    )
-
-
-def effects(faults: Sequence[Fault], observed: Observed) -> list[Effect]:
-    """The effect of each fault, by time."""
-    times = [sample.seconds for sample in observed.samples]
-    return [_effect(one, observed, times) for one in sorted(faults, key=lambda one: one.at_seconds)]
-
-
-def recovered_at(one: Fault, observed: Observed) -> list[float | None]:
-    """When the work of each learner that a fault has hit was merged again; None: not seen."""
-    return [_recovered_at(victim, one, observed) for victim in affected(one, observed.learner_ids)]
-
-
-def _effect(one: Fault, observed: Observed, times: list[float]) -> Effect:
-    ends = recovered_at(one, observed)
-    known = [end for end in ends if end is not None]
-    whole = max(known) if known and len(known) == len(ends) else None
-    until = whole if whole is not None else min(one.at_seconds + WINDOW_SECONDS, observed.end)
-    before = [loss for at, loss in observed.evaluations if at <= one.at_seconds]
-    after = [loss for at, loss in observed.evaluations if at >= until]
-    return Effect(
-        one,
-        None if whole is None else max(0.0, whole - one.at_seconds),
-        recovered=len(known),
-        lost=len(ends),
-        before=_shares(observed, times, one.at_seconds - WINDOW_SECONDS, one.at_seconds),
-        during=_shares(observed, times, one.at_seconds, until),
-        after=_shares(observed, times, until, until + WINDOW_SECONDS),
-        loss_before=before[-1] if before else None,
-        loss_after=after[0] if after else None,
-    )
+def effects(history: RunHistory) -> list[Effect]:
+    """The effect of each fault of a run, by time."""
+    ids = [one.id for one in history.learners]
+    return [
+        Effect.of(fault, [_back_at(victim, fault, history) for victim in affected(fault, ids)])
+        for fault in sorted(history.faults, key=lambda one: one.at_seconds)
+    ]
 
 
 def affected(one: Fault, learner_ids: Sequence[str]) -> list[str]:
@@ -120,54 +58,28 @@ def affected(one: Fault, learner_ids: Sequence[str]) -> list[str]:
     return [learner for learner in learner_ids if region_of(learner) in one.victims]
 
 
-def _recovered_at(victim: str, one: Fault, observed: Observed) -> float | None:
+def _back_at(victim: str, one: Fault, history: RunHistory) -> float | None:
     if victim == SYNCER:
         # It resumes from a checkpoint, which has less: it has recovered once it has merged more than ever before.
-        most = max((sample.tokens for sample in observed.samples if sample.seconds <= one.at_seconds), default=0.0)
-        later = (s.seconds for s in observed.samples if s.seconds > one.at_seconds and s.tokens > most)
+        samples = history.samples
+        most = max((sample.tokens for sample in samples if sample.seconds <= one.at_seconds), default=0.0)
+        later = (s.seconds for s in samples if s.seconds > one.at_seconds and s.tokens > most)
         return next(later, None)
     # A learner that was lost again before its work was merged has one recovery, which began with the first loss.
-    for recovery in observed.recoveries:
-        if recovery.learner == victim and recovery.merged_at > one.at_seconds:
+    for recovery in history.recoveries:
+        if recovery.recovery.learner == victim and recovery.seconds > one.at_seconds:
             lost_in_time = recovery.lost_at <= one.at_seconds + max(one.seconds, _EARLY_SECONDS) + _EARLY_SECONDS
-            return recovery.merged_at if lost_in_time else None
+            return recovery.seconds if lost_in_time else None
     return None
 
 
-def _shares(observed: Observed, times: list[float], start: float, end: float) -> Shares:
-    samples = observed.samples
-    if not samples:
-        return Shares()
-    first = samples[max(0, bisect_right(times, start) - 1)]
-    last = samples[min(bisect_left(times, end), len(samples) - 1)]
-    if last.allotted_seconds <= first.allotted_seconds:
-        return Shares()  # the syncer has resumed from a checkpoint, and its account with it
-    given = last.allotted_seconds - first.allotted_seconds
-
-    def share(rise: float) -> float:
-        return min(1.0, max(0.0, rise / given))
-
-    return Shares(
-        goodput=share(last.computing_seconds - first.computing_seconds),
-        merged=share(last.merged_seconds - first.merged_seconds),
-    )
-
-
-_HEAD: Final = ("at", "fault", "recovered", "goodput before, during, after", "merged", "loss before, after")
+_HEAD: Final = ("at", "fault", "work merged again")
 
 
 def rows(results: Sequence[Effect]) -> tuple[list[str], list[list[str]]]:
     """A table: its head and rows."""
     return list(_HEAD), [
-        [
-            duration_text(one.fault.at_seconds),
-            what_text(one.fault),
-            _recovery_text(one),
-            _three(one.before.goodput, one.during.goodput, one.after.goodput),
-            _three(one.before.merged, one.during.merged, one.after.merged),
-            f"{loss_text(one.loss_before)}, {loss_text(one.loss_after)}",
-        ]
-        for one in results
+        [duration_text(one.fault.at_seconds), what_text(one.fault), _recovery_text(one)] for one in results
     ]
 
 
@@ -203,8 +115,9 @@ def document(results: Sequence[Effect], *, job: str, seed: int | None = None) ->
                 "victims": list(one.fault.victims),
                 "lasted_seconds": one.fault.seconds,
                 "refused": one.fault.refused,
-                **{name: value for name, value in asdict(one).items() if name != "fault"},
                 "recovery_seconds": None if one.recovery_seconds is None else round(one.recovery_seconds, 3),
+                "recovered": one.recovered,
+                "lost": one.lost,
             }
             for one in results
         ],
@@ -221,10 +134,6 @@ def _recovery_text(one: Effect) -> str:
     return f"{one.recovered} of {one.lost} seen"
 
 
-def _three(*shares: float | None) -> str:
-    return ", ".join(percent_text(share) for share in shares)
-
-
 _COST: Final = (TimeClass.LOST, TimeClass.AWAY)
 _MOST_TOLD: Final = 3
 _PAUSE_SECONDS: Final = 0.5
@@ -235,9 +144,8 @@ def survived_text(history: RunHistory) -> str:
     """What a complete run has survived and at what price; empty without a failure, or if it is not complete."""
     if not history.complete or not (history.faults or history.recoveries):
         return ""
-    observed = observed_in(history)
-    results = effects(history.faults, observed)
-    hit = {learner for one in history.faults for learner in affected(one, observed.learner_ids)}
+    results, ids = effects(history), [one.id for one in history.learners]
+    hit = {learner for one in history.faults for learner in affected(one, ids)}
     parts = [_fault_text(one) for one in results] if len(results) <= _MOST_TOLD else [_counts_text(results)]
     alone = [one.recovery for one in history.recoveries if one.recovery.learner not in hit]
     parts += [f"{one.learner} lost (back after {one.seconds:.1f} s)" for one in alone[:_MOST_TOLD]]

@@ -14,7 +14,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from diloco.local.report.chaos_report import WINDOW_SECONDS, effects, observed_in, rows, survived_text
+from diloco.local.report.chaos_report import effects, rows, survived_text
 from diloco.local.report.history import (
     EvaluationPoint,
     Incident,
@@ -120,8 +120,7 @@ def render_report(history: RunHistory, sample: str, live: str = "") -> str:
         ],
         time=time_bars(history),
         time_rows=time_rows(history),
-        faults=rows(effects(history.faults, observed_in(history))),
-        window_seconds=round(WINDOW_SECONDS),
+        faults=rows(effects(history)),
         sample=sample,
         quorum=quorum_text(history),
     )

@@ -118,13 +118,14 @@ class RunRecord:
 
 
 def with_beginning(own: Sequence[Entry], status: SyncerStatus) -> list[Entry]:
-    """A journal, with entries in place of those too old to be kept, for learners that train and have none."""
+    """A journal, with entries in place of those too old to be kept: of the syncer, and of learners that train."""
     known = {entry.process for entry in own if entry.event == "admit"}
     missing = [one.id for one in status.learners if one.state == LearnerState.TRAINING and one.id not in known]
     at = own[0].time
     trains = {"kind": NoteKind.LEARNER_TRAINS}
     made = ((Entry("start", one, at), Entry("admit", one, at), Entry("note", one, at, trains)) for one in missing)
-    return [*chain.from_iterable(made), *own]
+    serves = [] if any(entry.event == "serves" for entry in own) else [Entry("serves", SYNCER, at)]
+    return [*serves, *chain.from_iterable(made), *own]
 
 
 def _alone(own: Sequence[Entry], seen: Sequence[float]) -> Iterator[Entry]:

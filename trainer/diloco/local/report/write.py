@@ -8,7 +8,7 @@ import torch
 
 from diloco.learner.training.sample import SampleError, SampleOptions, sample_text
 from diloco.local.directory import RunDirectory
-from diloco.local.report.chaos_report import document, effects, observed_in
+from diloco.local.report.chaos_report import document, effects
 from diloco.local.report.history import RunHistory
 from diloco.local.report.html import render_report
 from diloco.local.report.record import RunRecord
@@ -51,7 +51,7 @@ def close_run(job: DiLoCoJob, directory: RunDirectory) -> RunHistory:
     history = RunRecord(directory.syncer).history(status, None, notes)
     write_json_atomically(directory.summary, summarize(history))
     if history.faults:
-        write_json_atomically(directory.chaos, document(effects(history.faults, observed_in(history)), job=history.job))
+        write_json_atomically(directory.chaos, document(effects(history), job=history.job))
     write_atomically(directory.report, render_report(history, text))
     return history
 

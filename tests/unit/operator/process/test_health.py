@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from diloco.local.launch import free_ports
 from diloco.runtime.process.heartbeat import Heartbeat
-from diloco_operator.health import Health
+from diloco_operator.process.health import Health
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")

@@ -8,8 +8,8 @@ import pytest
 
 from diloco_operator.api_server.errors import Call, UnansweredError, of_status
 from diloco_operator.api_server.kinds import CLUSTER_ROLE_BINDING, LEASE, ROLE_BINDING, Kind, Object
-from diloco_operator.lease import Clocks
-from diloco_operator.namespaces import TIMES, Namespaces
+from diloco_operator.leases.lease import Clocks
+from diloco_operator.leases.namespaces import TIMES, Namespaces
 from tests.support.virtual_time import VirtualTimeLoop
 
 RENEWAL = TIMES.renew_seconds

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from diloco.runtime.backoff import Backoff
-from diloco_operator.workers import Pacing, Workers
+from diloco_operator.process.workers import Pacing, Workers
 from tests.support.virtual_time import in_virtual_time
 
 STEADY = Backoff(first_seconds=1.0, most_seconds=60.0, random=lambda: 1.0)

@@ -15,7 +15,7 @@ from typing import Final
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import REFUSED, ForbiddenError, NamespaceGoingError, NotFoundError
 from diloco_operator.api_server.kinds import ROLE_BINDING, Kind, Object
-from diloco_operator.lease import Clocks, Lease, LeaseLostError, LeaseTimes
+from diloco_operator.leases.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 from diloco_operator.objects import uid_of
 from diloco_operator.options import JOBS_LEASE
 

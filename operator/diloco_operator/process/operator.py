@@ -1,4 +1,4 @@
-"""Assembles and runs the operator: lease, caches, workers, other clusters, probes.
+"""Assembles the operator: lease, caches, workers, other clusters.
 
 Nothing works without the lease, no job is reconciled before its objects are known, and kopf begins to watch jobs only
 once their kind exists (kopf looks for it only once).
@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NoReturn
 
-import kopf
-
 from diloco.runtime.backoff import Backoff
 from diloco.runtime.log import about
 from diloco.runtime.process.heartbeat import Heartbeat
@@ -24,7 +22,7 @@ from diloco_operator import labels
 from diloco_operator.api_server.api import Api, Selection
 from diloco_operator.api_server.cache import Cache, GroupKey
 from diloco_operator.api_server.connection import Connection
-from diloco_operator.api_server.errors import ApiError, NotFoundError
+from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.kinds import CHILDREN, CLUSTER_ROLE_BINDING, JOB, ROLE_BINDING, WORKLOAD, Kind, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
@@ -36,24 +34,23 @@ from diloco_operator.decide.observed import Observed
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.reconcile import needs_pods, reconcile
-from diloco_operator.health import Health
-from diloco_operator.jobs.handlers import registry
-from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
+from diloco_operator.jobs.job_metrics import JobSeen
 from diloco_operator.jobs.job_watch import JobWatch
 from diloco_operator.jobs.jobs import JobKey, Jobs, is_ours
 from diloco_operator.jobs.observe.kueue import Kueue
 from diloco_operator.jobs.observe.observer import Observer
 from diloco_operator.jobs.observe.places import Places, kept_at_home
-from diloco_operator.jobs.observe.syncer import SyncerClient, new_session
+from diloco_operator.jobs.observe.syncer import SyncerClient
 from diloco_operator.jobs.reconciler import Controller
-from diloco_operator.lease import Clocks, Lease, LeaseLostError
-from diloco_operator.metrics import Gauges, Metrics
-from diloco_operator.namespaces import TIMES, Namespaces
+from diloco_operator.leases.lease import Clocks, Lease, LeaseLostError
+from diloco_operator.leases.namespaces import TIMES, Namespaces
 from diloco_operator.objects import mapping
 from diloco_operator.options import OperatorOptions
+from diloco_operator.process.kueue_presence import KueuePresence
+from diloco_operator.process.metrics import Metrics
+from diloco_operator.process.workers import Pacing, Workers
 from diloco_operator.shares import Room, Share, part_of_memory
 from diloco_operator.signing import RandomCertificateMaker
-from diloco_operator.workers import Pacing, Workers
 
 _log = logging.getLogger(__name__)
 CONCURRENCY: Final = 12
@@ -68,8 +65,6 @@ _CROWDED: Final = (
 )
 _UNKNOWN_SECONDS: Final = 2.0
 """If the objects of a namespace are not all known yet, its jobs are tried again after this long."""
-_KUEUE_SECONDS: Final = 60.0
-"""How often a cluster without Kueue is asked whether it has it now."""
 
 
 @dataclass(slots=True)
@@ -94,7 +89,7 @@ class Operator:
     watches: tuple[Watch, ...] = field(init=False)
     queue_watches: tuple[Watch, ...] = field(init=False)
     """Of Kueue's Workloads. They begin once there is Kueue."""
-    has_kueue: asyncio.Event = field(default_factory=asyncio.Event)
+    kueue: KueuePresence = field(init=False)
     job_watch: JobWatch = field(init=False)
     workers: Workers[JobKey] = field(init=False)
     namespaces: Namespaces = field(init=False)
@@ -108,10 +103,11 @@ class Operator:
         self.cache = Cache(labels.JOB, lambda namespace: Share(room, namespace, "objects"))
         namespaces = self.options.namespaces or (None,)
         self.watches = tuple(self._watch_of(kind, namespace) for namespace in namespaces for kind in CHILDREN)
-        kueue = [WORKLOAD] if self.options.kueue else []
-        self.queue_watches = tuple(self._watch_of(kind, namespace) for namespace in namespaces for kind in kueue)
+        self.kueue = KueuePresence(self.api, self.options.kueue)
+        queued = namespaces if self.options.kueue else ()
+        self.queue_watches = tuple(self._watch_of(WORKLOAD, namespace) for namespace in queued)
         for watch in self.queue_watches:
-            watch.gate, watch.failed = self._wait_for_kueue, self._kueue_failed
+            watch.gate, watch.failed = self.kueue.wait, self.kueue.watch_failed
         self.job_watch = JobWatch(
             self.api, self.jobs, self.options.namespaces, self.options.exclude_namespaces, self.job_changed
         )
@@ -120,7 +116,7 @@ class Operator:
         self.namespaces = Namespaces(
             self.api,
             self.options.name,
-            Clocks(_now, time.monotonic),
+            Clocks(utc_now, time.monotonic),
             self._namespace_changed,
             binding,
         )
@@ -131,10 +127,10 @@ class Operator:
             observer=Observer(
                 Places(self.api, self.cache, (*self.watches, *self.queue_watches), self.clusters),
                 *(self.asker, time.monotonic, self._needs_pods),
-                kueue=Kueue(self.api, time.monotonic, self._missing_kueue),
+                kueue=Kueue(self.api, time.monotonic, lambda: self.kueue.missing),
             ),
             decide=self._decide,
-            now=_now,
+            now=utc_now,
             identity=self.lease.identity,
             left_behind=self.metrics.left,
             pods_deleted=self.metrics.pods_deleted,
@@ -233,7 +229,7 @@ class Operator:
             for watch in (*self.watches, *self.queue_watches):
                 group.create_task(watch.run())
             group.create_task(self.job_watch.run())
-            group.create_task(self._look_for_kueue())
+            group.create_task(self.kueue.keep_looking())
             group.create_task(self.namespaces.run())
             group.create_task(self.workers.work())
             group.create_task(self.clusters.run())
@@ -251,8 +247,7 @@ class Operator:
         while True:
             try:
                 if await self.api.serves(JOB):
-                    if self.options.kueue and await self.api.serves(WORKLOAD):
-                        self.has_kueue.set()
+                    await self.kueue.look()
                     self.job_watch.served.set()
                     self._assigns_users = await self.api.assigns_users()
                     return
@@ -273,37 +268,13 @@ class Operator:
             crowded=self._namespace_changed,
         )
 
-    async def _wait_for_kueue(self) -> None:
-        await self.has_kueue.wait()
-
-    def _kueue_failed(self, error: ApiError) -> None:
-        if isinstance(error, NotFoundError):
-            self.has_kueue.clear()
-
-    def _missing_kueue(self) -> str:
-        if not self.options.kueue:
-            return "spec.queue: the operator was installed without kueue.enabled; set it in the chart's values"
-        if self.has_kueue.is_set():
-            return ""
-        return f"spec.queue: the cluster has no {WORKLOAD.resource} of version {WORKLOAD.version}; install Kueue"
-
-    async def _look_for_kueue(self) -> None:
-        """Find out that Kueue was installed later, or again."""
-        while self.queue_watches:
-            await asyncio.sleep(_KUEUE_SECONDS)
-            try:
-                if not self.has_kueue.is_set() and await self.api.serves(WORKLOAD):
-                    self.has_kueue.set()
-            except ApiError as error:
-                _log.warning("%s; retrying", error)
-
     async def _reconcile(self, key: JobKey) -> float | None:
         with about(job=key.name, namespace=key.namespace):
             return await self._reconcile_job(key)
 
     async def _reconcile_job(self, key: JobKey) -> float | None:
         job = self.jobs.get(key)
-        queued = job is not None and bool(mapping(job.get("spec")).get("queue")) and self.has_kueue.is_set()
+        queued = job is not None and bool(mapping(job.get("spec")).get("queue")) and self.kueue.is_there.is_set()
         watches = (*self.watches, *(self.queue_watches if queued else ()))
         if not all(one.synced.is_set() for one in watches if one.selection.namespace in (None, key.namespace)):
             return _UNKNOWN_SECONDS
@@ -328,7 +299,7 @@ class Operator:
             changed=self._child_changed,
             hooks=RequestHooks(partial(self.metrics.answered, "other"), self.lease.check),
             clock=time.monotonic,
-            now=_now,
+            now=utc_now,
             operator=self.options.name,
             # A restored copy of this cluster may have the very same pod.
             identity=f"{self.lease.identity}_{secrets.token_hex(4)}",
@@ -336,13 +307,13 @@ class Operator:
 
     @property
     def _all_watches(self) -> tuple[Watch, ...]:
-        return (*self.watches, *(self.queue_watches if self.has_kueue.is_set() else ()), *self.job_watch.watches)
+        return (*self.watches, *(self.queue_watches if self.kueue.is_there.is_set() else ()), *self.job_watch.watches)
 
     def _decide(self, job: Object, observed: Observed, now: datetime) -> Plan:
         return reconcile(job, observed, now, self._options_now(), RandomCertificateMaker())
 
     def _needs_pods(self, job: Object, observed: Observed) -> bool:
-        return needs_pods(job, observed, _now(), self._options_now())
+        return needs_pods(job, observed, utc_now(), self._options_now())
 
     def _options_now(self) -> OperatorOptions:
         # The home's id is known some time after the start.
@@ -370,58 +341,6 @@ class Operator:
                 _log.error("%s: reconcile failed; retrying", key, exc_info=error)
 
 
-async def operate(
-    options: OperatorOptions, connection: Connection, identity: str, fence: Callable[[str], NoReturn]
-) -> None:
-    """Run the operator until SIGTERM or SIGINT.
-
-    Args:
-        options: the operator's settings.
-        connection: the API server.
-        identity: of this process, never used by another one that runs.
-        fence: called with a reason when the lease is lost; ends the process at once.
-
-    Raises:
-        BadAddressError: the health address cannot be listened at.
-    """
-    metrics, heartbeat = Metrics(), Heartbeat()
-    health = Health(metrics.registry, heartbeat)
-    async with (
-        health.served(options.health_address) as port,
-        connection.open() as client,
-        new_session() as session,
-    ):
-        _log.info("%s: healthz, readyz and metrics on port %d; cluster of %s", identity, port, connection.described)
-        answered = partial(metrics.answered, "home")
-        lease = Lease(
-            Api(client, labels.FIELD_MANAGER, RequestHooks(answered)),
-            options.operator_namespace,
-            options.lease_name,
-            identity,
-            Clocks(_now, time.monotonic),
-        )
-        api = Api(client, labels.FIELD_MANAGER, RequestHooks(answered, lease.check))
-        operator = Operator(options, connection, api, lease, fence, metrics, SyncerClient(session), heartbeat)
-        health.show(operator)
-        metrics.show(
-            Gauges(
-                queue_depth=lambda: operator.workers.depth,
-                jobs=operator.jobs.phases,
-                watch_ages=operator.ages,
-                lease_held=lambda: lease.held,
-                loop_lag_seconds=lambda: heartbeat.lag_seconds,
-            )
-        )
-        metrics.registry.register(JobMetrics(operator.seen))
-        await kopf.operator(
-            registry=registry,
-            memo=kopf.Memo(operator=operator),  # kopf copies a memo for each job, but not what is in it
-            standalone=True,
-            clusterwide=not options.namespaces,
-            namespaces=options.namespaces,
-            stop_flag=operator.ended,
-        )
-
-
-def _now() -> datetime:
+def utc_now() -> datetime:
+    """The time by this machine's clock."""
     return datetime.now(UTC)

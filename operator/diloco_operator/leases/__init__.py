@@ -1,0 +1,1 @@
+"""Leases: which process acts, and which operator acts in a namespace."""
