@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from support.job import alone
 from support.links.delay_line import HUB, LinkShape, Network, NoNetworkError
 from support.links.peers import Far
 from support.links.ways import Control, Make, PlainConnections, Wire, certificates, connected, meanwhile, started
 from support.report import Ratio, Ratios, command, paired, write_report
+from testbed.blocking_client import BlockingClient
 
 CELLS: Final = ((1000.0, 20.0, 128), (1000.0, 150.0, 128), (100.0, 20.0, 24), (100.0, 150.0, 24))
 """Mbit/s, milliseconds there and back, MiB."""
@@ -59,7 +60,7 @@ def measure(mbit: float, round_trip_ms: float, mib: int, rounds: int) -> dict[st
             "eight": lambda: PlainConnections((host, plain_port), 8),
             "wire": lambda: Wire(address, own),
         }
-        client = stack.enter_context(SyncClient(ClientOptions(address, tls=own)))
+        client = stack.enter_context(BlockingClient(ClientOptions(address, tls=own)))
         control = stack.enter_context(contextlib.closing(connected(lambda: Control(client))))
         idle = [control.round_trip_seconds() for _ in range(IDLE_CONTROL_MESSAGES)]
         for _ in range(rounds):

@@ -19,7 +19,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.learner.link.transfers import TransferCounts
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.learner.metrics import LearnerFigures, registry_of
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting.metrics import SyncerMetrics

@@ -7,6 +7,7 @@ from memory, clips, steps and reads the loss.
 """
 
 import copy
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -19,15 +20,12 @@ from torch.nn import functional
 
 from diloco.learner.activity import Activity
 from diloco.learner.data.opening import open_data
+from diloco.learner.exchange.holdings import Holdings, MergedFragment
+from diloco.learner.exchange.link import Shared
+from diloco.learner.exchange.orders import Membership, Orders, Wakeup
+from diloco.learner.exchange.outbox import Outbox
+from diloco.learner.exchange.requests import GradientRequest, OuterGradient, Requests
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
-from diloco.learner.link.syncer_link import Mailboxes
-from diloco.learner.mailboxes.control_outbox import ControlOutbox
-from diloco.learner.mailboxes.holdings import Holdings, Membership
-from diloco.learner.mailboxes.orders import Orders
-from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
-from diloco.learner.mailboxes.push_queue import PushQueue
-from diloco.learner.mailboxes.requests import GradientRequest, Requests
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.fragment_trainer import LateResult, StepResult
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.fragments import layout_of
@@ -86,20 +84,20 @@ class _PairedTrainer(InnerTrainer):
 
     def receive_model(self, pair: "LoopPair") -> None:
         """Receive the model."""
-        self._pair, self._boxes = pair, pair.boxes
-        self._boxes.holdings.admitted(HERE, range(pair.fragments))
+        self._pair, self._shared = pair, pair.shared
+        self._shared.holdings.admitted(HERE, range(pair.fragments))
         for fragment in range(pair.fragments):
-            pair.boxes.pull_queue.arrived(self._merged(fragment, 0))
+            self._shared.holdings.arrived(self._merged(fragment, 0))
         self._arrivals: dict[int, MergedFragment] = {}
 
     def begin(self, progress: float) -> StepResult | LateResult:
-        """What a link's threads do, and a step; at the begin of a block the plain loop's before."""
+        """What the exchange does, and a step; at the begin of a block the plain loop's before."""
         if self.steps % self._pair.block_steps == 0:
             self._pair.change_over(self._pull, over=self.steps >= self._pair.most_steps)
         if self._pair.exchange:
             count = self._pair.fragments
-            self._boxes.requests.put(GradientRequest(HERE, self.steps % count, 1 + self.steps // count, 1))
-            self._boxes.pull_queue.arrived(self._arrivals.pop(self.steps))
+            self._shared.requests.put(GradientRequest(HERE, self.steps % count, 1 + self.steps // count, 1))
+            self._shared.holdings.arrived(self._arrivals.pop(self.steps))
         return super().begin(progress)
 
     def _pull(self) -> None:
@@ -112,7 +110,7 @@ class _PairedTrainer(InnerTrainer):
         captured = self.capture(fragment)
         if captured._copied is not None:  # noqa: SLF001  # the model as it is
             captured._copied.synchronize()  # noqa: SLF001
-        return MergedFragment(HERE, fragment, version, captured._values)  # noqa: SLF001
+        return MergedFragment(HERE.epoch, fragment, version, captured._values)  # noqa: SLF001
 
 
 class LoopPair:
@@ -139,16 +137,19 @@ class LoopPair:
         wakeup = Wakeup()
         data = open_data(spec, spec.learner_ids[0])
         self._trainer = _PairedTrainer(spec, module, layout_of(module, self.fragments), data, device)
-        self.boxes = Mailboxes(
+        self._gradients: queue.SimpleQueue[OuterGradient | None] = queue.SimpleQueue()
+        outbox = Outbox(alive_seconds=5.0)
+        outbox.wake = outbox.deliver
+        if sends:
+            outbox.push = self._gradients.put
+        self.shared = Shared(
             Orders(wakeup),
             Requests(wakeup, self.fragments, 1),
-            PullQueue(wakeup),
-            PushQueue(),
-            ControlOutbox(alive_seconds=5.0),
-            Holdings(self.fragments),
+            Holdings(wakeup, self.fragments),
+            outbox,
             feedback=None,
         )
-        self._wiring = LoopWiring(self.boxes, wakeup, lambda: HERE, lambda: None, lambda: None)
+        self._wiring = LoopWiring(self.shared, wakeup, lambda: HERE, lambda: None, lambda: None)
         self.seconds: dict[str, list[float]] = {"ours": [], "plain": []}
         """Of each block."""
 
@@ -161,14 +162,13 @@ class LoopPair:
         if sender:
             sender.start()
         InnerLoop(self._trainer, self._wiring, settings, Activity(time.monotonic)).run(self._trainer.begin)
-        self.boxes.push_queue.close()
+        self._gradients.put(None)
         if sender:
             sender.join()
 
     def _send(self) -> None:
-        while (gradient := self.boxes.push_queue.next()) is not None:
+        while (gradient := self._gradients.get()) is not None:
             _ = gradient.capture.delta
-            self.boxes.push_queue.done(gradient)
 
     def change_over(self, pull: Callable[[], None], *, over: bool) -> None:
         """Our block is done; the plain loop makes its own, unless it is over. ``pull`` makes what the next receives."""
@@ -176,7 +176,7 @@ class LoopPair:
             self.seconds["ours"].append(self._clock() - self._since)
         pull()
         if over:
-            self.boxes.orders.stop("measured")
+            self.shared.orders.stop("measured")
         else:
             began = self._clock()
             for _ in range(self.block_steps):

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from diloco.learner.checkpoint import LearnerCheckpoint
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 from diloco.model.fragments import read_fragment, write_fragment
 from support.trainer import Trained, note_step, steps_file
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Self
 
 from diloco.core.fragments import Layout
+from diloco.learner.exchange.orders import Ending, Orders, Wakeup
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.learner.learner import Learner
-from diloco.learner.link.transfers import TransferCounts
-from diloco.learner.mailboxes.orders import Ending, Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.spec import DiLoCoJob
 from diloco.wire.part_messages import payload_digest
@@ -45,11 +44,11 @@ class LearnerThread:
     @property
     def epoch(self) -> int:
         """The number of the syncer's start that its versions belong to."""
-        return int(self._learner._boxes.holdings.to_join_with()[0].partition(".")[0])
+        return int(self._learner._shared.holdings.to_join_with()[0].partition(".")[0])
 
     def held(self, layout: Layout) -> dict[tuple[int, int], str]:
         """(fragment, version) -> digest of what it holds, f32, hexadecimal."""
-        holdings = self._learner._boxes.holdings
+        holdings = self._learner._shared.holdings
         epoch = holdings.to_join_with()[0]
         every = ((fragment.index, holdings.held(epoch, fragment.index)) for fragment in layout.fragments)
         return {

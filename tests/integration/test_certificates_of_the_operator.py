@@ -10,7 +10,7 @@ import pytest
 
 from diloco.runtime.files import write_atomically
 from diloco.spec.names.syncer_name import syncer_name
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.errors import IdentityError, RevokedError, UnavailableError
 from diloco.wire.messages import Join, Welcome
 from diloco.wire.server.server import ServerOptions
@@ -19,6 +19,7 @@ from diloco_operator import names
 from diloco_operator.decide.certificates import JobIdentity, certificates
 from diloco_operator.names import PoolKey
 from diloco_operator.signing import RandomCertificateMaker
+from testbed.blocking_client import BlockingClient
 from tests.support.wire_syncer import Keeper, RunningServer
 
 WEST, EAST = PoolKey("us-west", "old"), PoolKey("us-east", "fast")
@@ -43,7 +44,7 @@ class Mount:
         return self._folder / "ca.crt", self._folder / "tls.crt", self._folder / "tls.key"
 
 
-def joined(client: SyncClient, pool: PoolKey) -> bool:
+def joined(client: BlockingClient, pool: PoolKey) -> bool:
     with client.open_session(Join("job", f"{pool}/0", "instance", "layout")) as session:
         return isinstance(next(iter(session)), Welcome)
 
@@ -61,8 +62,8 @@ def test_old_certificates_are_refused_and_new_ones_are_let_in(tmp_path: Path) ->
         mount.update(held)
     stolen.update(kept)
 
-    def client(mount: Mount) -> SyncClient:
-        return SyncClient(ClientOptions(server.address, tls=ClientTls(*mount.files, server_name=NAME)))
+    def client(mount: Mount) -> BlockingClient:
+        return BlockingClient(ClientOptions(server.address, tls=ClientTls(*mount.files, server_name=NAME)))
 
     server = RunningServer(Keeper(), ServerOptions("127.0.0.1:0", tls=ServerTls(*syncer.files), job="job"))
     with server, client(west) as ours, client(stolen) as theirs, client(east) as others:
@@ -99,7 +100,10 @@ def test_a_certificate_opens_only_what_it_is_for(tmp_path: Path) -> None:
     def meets(server: Mapping[str, str], client: Mapping[str, str] | None, name: str = NAME) -> bool:
         tls = None if client is None else ClientTls(*files(client), server_name=name)
         options = ServerOptions("127.0.0.1:0", tls=ServerTls(*files(server)), job="job")
-        with RunningServer(Keeper(), options) as running, SyncClient(ClientOptions(running.address, tls=tls)) as one:
+        with (
+            RunningServer(Keeper(), options) as running,
+            BlockingClient(ClientOptions(running.address, tls=tls)) as one,
+        ):
             return joined(one, WEST)
 
     assert meets(ours[syncer], ours[learner])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diloco.core.engine.events import Merged
-from diloco.learner.mailboxes.orders import EndKind
+from diloco.learner.exchange.orders import EndKind
 from diloco.runtime.process.exits import EXIT_OK
 from diloco.tape.reader import TapeReader, Torn
 from diloco.tape.segments import find_tapes

@@ -7,7 +7,7 @@ from typing import Any
 
 from diloco.core.dealing.agreement import Known
 from diloco.core.dealing.dealer import Dealer, Revoked
-from diloco.learner.mailboxes.hand import Hand
+from diloco.learner.data.sampler import Hand
 
 SEQUENCES, AHEAD, KEEP, FRAGMENTS = 60, 20, 30, 2
 

@@ -3,24 +3,19 @@
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torch import Tensor
 
 from diloco.learner.activity import Activity
+from diloco.learner.exchange.holdings import Holdings, MergedFragment
+from diloco.learner.exchange.link import Position, Shared
+from diloco.learner.exchange.orders import Ending, Membership, Orders, Wakeup
+from diloco.learner.exchange.requests import GradientRequest, OuterGradient, Requests
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
-from diloco.learner.link.syncer_link import Mailboxes, Position
-from diloco.learner.mailboxes.holdings import Holdings, Membership
-from diloco.learner.mailboxes.orders import Ending, Orders
-from diloco.learner.mailboxes.pull_queue import MergedFragment, PullQueue
-from diloco.learner.mailboxes.requests import GradientRequest, Requests
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.training.fragment_trainer import LateResult, StepResult
 from diloco.simulate.training.counted import CountedTrainer
 from tests.support.hand_clock import HandClock
-
-if TYPE_CHECKING:
-    from diloco.learner.mailboxes.push_queue import OuterGradient
 
 NOW = Membership("1", 7)
 FRAGMENTS = 3
@@ -49,8 +44,12 @@ class Said:
 
     def __init__(self, clock: HandClock) -> None:
         self.calls: list[tuple[object, ...]] = []
+        self.offered: list[OuterGradient] = []
         self.post_seconds = 0.0
         self._clock = clock
+
+    def answer(self, gradient: OuterGradient) -> None:
+        self.offered.append(gradient)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def put(*arguments: object, **named: object) -> None:
@@ -81,7 +80,6 @@ class LoopBench(CountedTrainer):
         self.said = Said(clock)
         self.membership: Membership | None = NOW
         self.known: Position | None = None
-        self.offered: list[OuterGradient] = []
         self.forgotten = 0
         self.checkpoints: list[int] = []
         """Steps after which one was taken."""
@@ -94,18 +92,16 @@ class LoopBench(CountedTrainer):
         """The next batch has been."""
         self.jumps = 0
         """How often what it has is replaced."""
-        self.boxes = Mailboxes(
+        self.shared = Shared(
             Orders(self.wakeup),
             Requests(self.wakeup, FRAGMENTS, 1),
-            PullQueue(self.wakeup),
-            cast("Any", SimpleNamespace(offer=self.offered.append)),
+            Holdings(self.wakeup, FRAGMENTS),
             cast("Any", self.said),
-            Holdings(FRAGMENTS),
             cast("Any", SimpleNamespace(forget=self._forget)),
         )
-        self.boxes.holdings.admitted(NOW, range(FRAGMENTS))
+        self.shared.holdings.admitted(NOW, range(FRAGMENTS))
         wiring = LoopWiring(
-            self.boxes, self.wakeup, lambda: self.membership, self._known_position, self._checkpoint, self._take_up
+            self.shared, self.wakeup, lambda: self.membership, self._known_position, self._checkpoint, self._take_up
         )
         self.activity = Activity(clock)
         plain = {"staleness_bound_steps": 100, "checkpoint_every_steps": 100}
@@ -117,16 +113,16 @@ class LoopBench(CountedTrainer):
     def _take_up(self) -> None:
         self.took_up.append(self.versions)
 
-    def receive(self, fragment: int, version: int, membership: Membership = NOW) -> None:
+    def receive(self, fragment: int, version: int) -> None:
         """A fragment lands."""
-        self.boxes.pull_queue.arrived(MergedFragment(membership, fragment, version, cast("Any", None)))
+        self.shared.holdings.arrived(MergedFragment(NOW.epoch, fragment, version, cast("Any", None)))
 
-    def later(self, *pull_queue: tuple[int, int], seconds: float = 0.0) -> Callable[[], None]:
+    def later(self, *arrivals: tuple[int, int], seconds: float = 0.0) -> Callable[[], None]:
         """An event: time passes, and these versions of fragments land."""
 
         def happens() -> None:
             self.clock.now += seconds
-            for fragment, version in pull_queue:
+            for fragment, version in arrivals:
                 self.receive(fragment, version)
 
         return happens
@@ -134,7 +130,7 @@ class LoopBench(CountedTrainer):
     def request(self, fragment: int, version: int, membership: Membership = NOW) -> tuple[GradientRequest, int | None]:
         """Request an outer gradient. Returns the request, and how many steps its staged answer covers."""
         request = GradientRequest(membership, fragment, version, 1)
-        capture = self.boxes.requests.put(request)
+        capture = self.shared.requests.put(request)
         return request, None if capture is None else capture.steps
 
     def passes(self, seconds: float) -> None:
@@ -163,7 +159,7 @@ class LoopBench(CountedTrainer):
         seconds, skipped = self.steps_to_make.pop(0)
         self.clock.now += seconds
         if not self.steps_to_make:
-            self.boxes.orders.stop("the steps are made")
+            self.shared.orders.stop("the steps are made")
         if skipped:
             return StepResult(math.nan, 0, seconds, 1.0, 0.1, skipped=True)
         super().step(progress)
@@ -195,8 +191,8 @@ class LoopBench(CountedTrainer):
         return 2.5
 
     def _known_position(self) -> Position | None:
-        if not self.steps_to_make and self.boxes.holdings.complete:  # the model is loaded
-            self.boxes.orders.stop("the steps are made")
+        if not self.steps_to_make and self.shared.holdings.complete:  # the model is loaded
+            self.shared.orders.stop("the steps are made")
         return self.known
 
     def _forget(self) -> None:

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 import diloco
+from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.job_training import Training
-from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.training.cross_entropy import cross_entropy
 from tests.support.small_learner import learner_options

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_parts import Others, Places
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.learner.unit.checkpoints import OtherRanks, RankCheckpoints
 from diloco.learner.unit.collectives.world import World

@@ -13,7 +13,7 @@ import torch
 
 from diloco.core.merge.codecs import codec_named
 from diloco.core.merge.downlink import apply_update
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.errors import RefusedError, UnavailableError, WireError
 from diloco.wire.messages import (
     Applied,
@@ -36,6 +36,7 @@ from diloco.wire.messages import (
 )
 from diloco.wire.part_messages import payload_digest
 from diloco.wire.tls.tls import ClientTls
+from testbed.blocking_client import BlockingClient
 from tests.support.syncer_process import SmallJob
 
 WAIT_SECONDS = 60.0
@@ -52,7 +53,7 @@ class ScriptedLearner:
     def __init__(
         self, address: str, job: SmallJob, learner: str, instance: str = "", tls: ClientTls | None = None
     ) -> None:
-        self.client = SyncClient(ClientOptions(address, tls=tls))
+        self.client = BlockingClient(ClientOptions(address, tls=tls))
         self.job, self.layout, self.learner = job.name, job.layout, learner
         self.bound_steps = job.job.spec.sync.staleness_bound_steps
         self.instance = instance or f"instance of {learner}"

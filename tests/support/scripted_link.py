@@ -1,17 +1,17 @@
 """A learner's link to a syncer whose sessions are scripted."""
 
+import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any, cast
 
-from diloco.learner.link.syncer_link import Link, Mailboxes, Position
-from diloco.learner.mailboxes.control_outbox import ControlOutbox
-from diloco.learner.mailboxes.holdings import Holdings
-from diloco.learner.mailboxes.orders import EndKind, Orders
-from diloco.learner.mailboxes.pull_queue import PullQueue
-from diloco.learner.mailboxes.push_queue import PushQueue
-from diloco.learner.mailboxes.requests import Requests
-from diloco.learner.mailboxes.residuals import Residuals
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.holdings import Holdings
+from diloco.learner.exchange.link import Link, LinkOptions, Position, Shared
+from diloco.learner.exchange.orders import EndKind, Orders, Wakeup
+from diloco.learner.exchange.outbox import Outbox
+from diloco.learner.exchange.requests import Requests
+from diloco.learner.exchange.residuals import Residuals
+from diloco.learner.exchange.transfers import Tasks
 from diloco.wire.errors import WireError
 from diloco.wire.messages import (
     Finished,
@@ -21,6 +21,7 @@ from diloco.wire.messages import (
     SyncerMessage,
     Welcome,
 )
+from tests.support.hand_loop import HandLoop
 
 NO_PROGRESS = Progress(0, 100, 0)
 OVER = Finished(complete=True, reason="enough")
@@ -30,72 +31,92 @@ class Script:
     """A session that yields the given messages, then ends or breaks."""
 
     def __init__(self, *says: SyncerMessage | WireError) -> None:
-        self.says = says
-        self.backlog = 0
+        self._rest = iter(says)
         self.closed = 0
         self.sent: list[LearnerMessage] = []
 
-    def send(self, message: LearnerMessage) -> None:
+    async def send(self, message: LearnerMessage) -> None:
         self.sent.append(message)
 
-    def __iter__(self) -> Iterator[SyncerMessage]:
-        for said in self.says:
-            if isinstance(said, WireError):
-                raise said
-            yield said
+    async def receive(self) -> SyncerMessage | None:
+        await asyncio.sleep(0)  # others act on what came before
+        said = next(self._rest, None)
+        if isinstance(said, WireError):
+            raise said
+        return said
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.closed += 1
 
 
+class Transfers:
+    """Stands for pushes, or for pulls: what is called is heard."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
 class Bench:
-    """A link with its mailboxes; its sessions are opened one after the other from a script."""
+    """A link; its sessions are opened one after the other from a script."""
 
     def __init__(self, *sessions: Script | WireError, uniform: float = -1.0) -> None:
         """Without ``uniform`` it joins again without any delay."""
         wakeup = Wakeup()
-        self.boxes = Mailboxes(
+        self.loop = HandLoop()
+        self.shared = Shared(
             Orders(wakeup),
             Requests(wakeup, fragments=2, ahead=1),
-            PullQueue(wakeup),
-            PushQueue(),
-            ControlOutbox(3600.0),
-            Holdings(2),
+            Holdings(wakeup, 2),
+            Outbox(3600.0),
             Residuals(),
         )
+        self.pushes, self.pulls = Transfers(), Transfers()
         self.joins: list[Join] = []
+        self.terms: list[Welcome] = []
+        """The Welcomes that the client was told of."""
+        self.found: Callable[[], str | None] = lambda: None
+        """What stands in the way of a connection."""
         self._sessions = deque(sessions)
         who = Join("job", "r/p/0", "abc", "digest")
-        self.link = Link(who, self._open, self.boxes, lambda: Position(5, 40), lambda: uniform)
+        options = LinkOptions(who, lambda: Position(5, 40), lambda: uniform, self._why_unreachable)
+        transfers = cast("Any", (self.pushes, self.pulls))
+        self.link = Link(options, self, self.shared, transfers, Tasks(self.shared.orders.fail))
 
-    def _open(self, join: Join) -> Script:
+    async def _why_unreachable(self) -> str | None:
+        return self.found()
+
+    async def open_session(self, join: Join) -> Script:
         self.joins.append(join)
         session = self._sessions.popleft()
         if isinstance(session, WireError):
             raise session
         return session
 
+    def note_terms(self, welcome: Welcome) -> None:
+        self.terms.append(welcome)
+
     def listen(self, *names: str) -> list[tuple[object, ...]]:
-        """Record the arguments of these methods of the mailboxes from now on."""
+        """Record the arguments of these methods of what the link uses from now on."""
         heard: list[tuple[object, ...]] = []
 
         def tap(name: str) -> None:
-            box, method = name.split(".")
-            plain = getattr(getattr(self.boxes, box), method)
+            part, method = name.split(".")
+            owner = getattr(self, part, None) or getattr(self.shared, part)
+            plain = getattr(owner, method)
 
             def put(*arguments: object, **named: object) -> object:
                 heard.append((name, *arguments, *named.values()))
                 return plain(*arguments, **named)
 
-            setattr(getattr(self.boxes, box), method, put)
+            setattr(owner, method, put)
 
         for name in names:
             tap(name)
         return heard
 
     def run(self) -> tuple[EndKind, str]:
-        self.link.run()
-        ending = self.boxes.orders.ending()
+        self.loop.run_until_complete(self.link.run())
+        ending = self.shared.orders.ending()
         assert ending is not None
         return ending.kind, ending.reason
 

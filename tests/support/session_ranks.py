@@ -21,9 +21,8 @@ import torch._dynamo  # loaded here, as each process would
 
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.ends import exit_code_of
+from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.job_training import Training
-from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.session import process
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import Peers

@@ -19,9 +19,8 @@ import torch._dynamo  # loaded here, as each learner would
 from diloco.core.dealing.pieces import Piece
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.ends import exit_code_of
+from diloco.learner.exchange.orders import Orders, Wakeup
 from diloco.learner.job_training import training_of
-from diloco.learner.mailboxes.orders import Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.steps import InnerSteps
 from diloco.learner.unit import process, starting

@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from diloco.spec.names.syncer_name import syncer_name
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.server.server import ServerOptions
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.tls import ClientTls, ServerTls
+from testbed.blocking_client import BlockingClient
 from tests.support.wire_syncer import Keeper, RunningServer
 
 NAME = syncer_name("job", "team")
@@ -39,7 +40,7 @@ class Place:
 
     def client(
         self, address: str | Path = "", tls: ClientTls | None = None, keepalive_seconds: float = 10.0
-    ) -> SyncClient:
+    ) -> BlockingClient:
         """A learner's client, to its server unless there is another address."""
         options = ClientOptions(address or self.server.address, tls=tls or self.learner)
-        return SyncClient(replace(options, keepalive_seconds=keepalive_seconds))
+        return BlockingClient(replace(options, keepalive_seconds=keepalive_seconds))

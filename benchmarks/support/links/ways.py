@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from diloco.runtime.process.memory import keep_freed_memory
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Alive, Join, PullRequest, PushHeader
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.tls import ClientTls, ServerTls
 from support.links.peers import DONE, ORDER, PULL, PUSH, Far, fill, receive, send, serve
 from support.processes import SPAWN, process
+from testbed.blocking_client import BlockingClient
 from testbed.repeating import repeating
 
 JOB, LEARNER = "benchmark", "region/pool/0"
@@ -55,7 +56,7 @@ class Wire:
 
     def __init__(self, address: str, tls: ClientTls | None) -> None:
         keep_freed_memory()
-        self._client = SyncClient(ClientOptions(address, tls=tls))
+        self._client = BlockingClient(ClientOptions(address, tls=tls))
         self.control = connected(lambda: Control(self._client))
 
     def push(self, payload: memoryview) -> None:
@@ -74,7 +75,7 @@ class Wire:
 class Control:
     """A session, which syncer and learner say hello on before anything else."""
 
-    def __init__(self, client: SyncClient) -> None:
+    def __init__(self, client: BlockingClient) -> None:
         self._session = client.open_session(Join(JOB, LEARNER, "x", "y"))
         self._answers = iter(self._session)
         next(self._answers)  # the Welcome, which says how transfers are made

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from diloco.wire.client.client import SyncClient
 from diloco.wire.convert import pack
 from diloco.wire.errors import UnavailableError
 from diloco.wire.messages import Join, PullHeader, PullRequest
 from diloco.wire.part_messages import Holds, pack_holds
 from diloco.wire.parts import BLOCK_BYTES
+from testbed.blocking_client import BlockingClient
 from tests.support.raw_wire import part_at, push_header
 
 STALL_SECONDS = 2.0
@@ -41,13 +41,13 @@ def part(number: int, data: bytes = DATA) -> bytes:
 PARTS = [part(number) for number in range(4)]
 
 
-def push(client: SyncClient, payload: bytes = PAYLOAD, **header: Any) -> None:
+def push(client: BlockingClient, payload: bytes = PAYLOAD, **header: Any) -> None:
     """Push it with these changes to the header; it is accepted."""
     changed = dataclasses.replace(push_header(len(payload)), **header)
     assert client.push(changed, memoryview(payload), deadline_seconds=30).accepted
 
 
-def pull(client: SyncClient, **request: Any) -> bytes:
+def pull(client: BlockingClient, **request: Any) -> bytes:
     """Pull what `REQUEST` with these changes asks for."""
     buffer = bytearray()
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.server.server import ServerOptions
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import CONNECTIONS, JOIN, PAYLOAD, STALL_SECONDS, push
 from tests.support.raw_wire import RawClient
 from tests.support.tcp_proxy import TcpProxy
@@ -26,7 +27,7 @@ def server(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> Iterator[Running
     caplog.set_level(logging.INFO)
     with RunningServer(keeper, ServerOptions("127.0.0.1:0", stall_seconds=STALL_SECONDS)) as running:
         yield running
-        with SyncClient(ClientOptions(running.address)) as client, client.open_session(JOIN) as session:
+        with BlockingClient(ClientOptions(running.address)) as client, client.open_session(JOIN) as session:
             next(iter(session))
             push(client, b"1234", fragment=9)
     assert running.loop_complaints == []
@@ -44,8 +45,8 @@ def raw(server: RunningServer) -> Iterator[RawClient]:
 
 
 @pytest.fixture
-def client(server: RunningServer) -> Iterator[SyncClient]:
-    with SyncClient(ClientOptions(server.address)) as made:
+def client(server: RunningServer) -> Iterator[BlockingClient]:
+    with BlockingClient(ClientOptions(server.address)) as made:
         yield made
 
 
@@ -59,9 +60,9 @@ def proxy(keeper: Keeper, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def joined(proxy: TcpProxy) -> Iterator[SyncClient]:
+def joined(proxy: TcpProxy) -> Iterator[BlockingClient]:
     """A client by way of the relay. It has been welcomed, which holds for transfers with or without a session."""
-    with SyncClient(ClientOptions(proxy.address)) as made:
+    with BlockingClient(ClientOptions(proxy.address)) as made:
         with made.open_session(JOIN) as session:
             next(iter(session))
         yield made

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from diloco.spec.names.syncer_name import syncer_name
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.errors import IdentityError, UnavailableError, WireError
 from diloco.wire.messages import Alive, Join, Welcome
 from diloco.wire.server.server import ServerOptions
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.tls import ClientTls, ServerTls
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import JOIN, PAYLOAD, gets_through, pull, push
 from tests.support.learner_process import LearnerProcess, make_job, tls_flags
 from tests.support.tcp_proxy import TcpProxy
@@ -66,8 +67,8 @@ class World:
             self.keeper, ServerOptions("127.0.0.1:0", tls=ServerTls(*self.syncer.paths), job="job")
         )
 
-    def client(self, address: str = "") -> SyncClient:
-        return SyncClient(ClientOptions(address or self.server.address, tls=ClientTls(*self.learner.paths)))
+    def client(self, address: str = "") -> BlockingClient:
+        return BlockingClient(ClientOptions(address or self.server.address, tls=ClientTls(*self.learner.paths)))
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_a_certificate_of_another_authority_and_none_do_not_connect(world: World
     stranger = world.new.learner("job", "a/b")
     trusting = ClientTls(world.old.certificate_path, stranger.certificate, stranger.key)
     for tls in (stranger, trusting, None):
-        with SyncClient(ClientOptions(world.server.address, tls=tls)) as client, pytest.raises(UnavailableError):
+        with BlockingClient(ClientOptions(world.server.address, tls=tls)) as client, pytest.raises(UnavailableError):
             push(client)
 
 
@@ -144,7 +145,7 @@ def test_the_syncer_uses_a_new_leaf_and_a_new_authority_without_a_restart(world:
             push(after)
         stranger = world.old.learner("job", "a/b")
         mixed = ClientTls(world.new.certificate_path, stranger.certificate, stranger.key)
-        with SyncClient(ClientOptions(world.server.address, tls=mixed)) as client, pytest.raises(UnavailableError):
+        with BlockingClient(ClientOptions(world.server.address, tls=mixed)) as client, pytest.raises(UnavailableError):
             push(client)
         # Connected learners stay connected.
         session.send(Alive(1))

@@ -8,9 +8,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.errors import (
-    ClosedError,
     DeadlineError,
     InvalidMessageError,
     ProtocolVersionError,
@@ -19,13 +18,14 @@ from diloco.wire.errors import (
 )
 from diloco.wire.messages import Alive, FragmentWanted, Join, Leave, Welcome
 from diloco.wire.server.server import ListenError, ServerOptions
+from testbed.blocking_client import BlockingClient, ClosedError
 from tests.integration.wire.calls import JOIN, PAYLOAD, REQUEST, gets_through, pull, push
 from tests.support.raw_wire import push_header
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
 
 
-def test_a_session_carries_messages_both_ways_until_the_learner_leaves(keeper: Keeper, client: SyncClient) -> None:
+def test_a_session_carries_messages_both_ways_until_the_learner_leaves(keeper: Keeper, client: BlockingClient) -> None:
     with client.open_session(JOIN) as session:
         said = iter(session)
         assert isinstance(next(said), Welcome)
@@ -43,13 +43,13 @@ def test_a_proxy_of_the_environment_is_not_used(
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     keeper.fragments[7] = payload
-    with SyncClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
+    with BlockingClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
         assert isinstance(next(iter(session)), Welcome)
         push(client, payload)
         assert pull(client) == payload
 
 
-def test_closing_a_session_still_delivers_what_was_sent(keeper: Keeper, client: SyncClient) -> None:
+def test_closing_a_session_still_delivers_what_was_sent(keeper: Keeper, client: BlockingClient) -> None:
     session = client.open_session(JOIN)
     session.send(Leave(1, "stopping"))
     session.close(grace_seconds=30)
@@ -59,7 +59,7 @@ def test_closing_a_session_still_delivers_what_was_sent(keeper: Keeper, client: 
         session.send(Alive(1))
 
 
-def test_a_refusal_arrives_as_itself_and_takes_no_memory(keeper: Keeper, client: SyncClient) -> None:
+def test_a_refusal_arrives_as_itself_and_takes_no_memory(keeper: Keeper, client: BlockingClient) -> None:
     request = dataclasses.replace(REQUEST, fragment=8)
     with pytest.raises(RefusedError, match="no fragment 8"):
         client.pull(request, lambda _: pytest.fail("nothing to allocate"), deadline_seconds=30)
@@ -70,7 +70,7 @@ def test_a_refusal_arrives_as_itself_and_takes_no_memory(keeper: Keeper, client:
     keeper.refuse_pushes = ""
 
 
-def test_a_push_whose_round_is_over_is_ended_before_it_is_whole(keeper: Keeper, client: SyncClient) -> None:
+def test_a_push_whose_round_is_over_is_ended_before_it_is_whole(keeper: Keeper, client: BlockingClient) -> None:
     keeper.unwanted = "it is no longer requested"
     with pytest.raises(RefusedError, match="no longer requested"):
         push(client)
@@ -80,17 +80,17 @@ def test_a_push_whose_round_is_over_is_ended_before_it_is_whole(keeper: Keeper, 
     keeper.unwanted = None
 
 
-def test_a_header_that_does_not_fit_the_payload_is_not_sent(client: SyncClient) -> None:
+def test_a_header_that_does_not_fit_the_payload_is_not_sent(client: BlockingClient) -> None:
     with pytest.raises(InvalidMessageError, match="4 bytes with a header for 5"):
         push(client, b"1234", payload_bytes=5)
 
 
-def test_a_buffer_that_does_not_fit_the_answer_ends_the_pull(client: SyncClient) -> None:
+def test_a_buffer_that_does_not_fit_the_answer_ends_the_pull(client: BlockingClient) -> None:
     with pytest.raises(InvalidMessageError, match="a buffer of 4 bytes"):
         client.pull(REQUEST, lambda _: memoryview(bytearray(4)), deadline_seconds=30)
 
 
-def test_a_deadline_ends_a_push_that_nobody_answers(keeper: Keeper, client: SyncClient) -> None:
+def test_a_deadline_ends_a_push_that_nobody_answers(keeper: Keeper, client: BlockingClient) -> None:
     keeper.answer_pushes.clear()
     with pytest.raises(DeadlineError):
         client.push(push_header(4), memoryview(b"1234"), deadline_seconds=0.5)
@@ -100,13 +100,13 @@ def test_a_deadline_ends_a_push_that_nobody_answers(keeper: Keeper, client: Sync
     assert keeper.failed == []
 
 
-def test_another_protocol_is_refused_with_both_numbers(client: SyncClient) -> None:
+def test_another_protocol_is_refused_with_both_numbers(client: BlockingClient) -> None:
     session = client.open_session(Join("job", "a/b/0", "instance", "layout", protocol=2))
     with pytest.raises(ProtocolVersionError, match="the learner speaks protocol 2, the syncer 1"):
         list(session)
 
 
-def test_closing_the_client_ends_its_session(client: SyncClient) -> None:
+def test_closing_the_client_ends_its_session(client: BlockingClient) -> None:
     session = client.open_session(JOIN)
     said = iter(session)
     next(said)
@@ -118,7 +118,7 @@ def test_closing_the_client_ends_its_session(client: SyncClient) -> None:
 
 
 def test_stopping_the_server_ends_sessions_and_tells_the_handler(keeper: Keeper) -> None:
-    with RunningServer(keeper) as running, SyncClient(ClientOptions(running.address)) as client:
+    with RunningServer(keeper) as running, BlockingClient(ClientOptions(running.address)) as client:
         said = iter(client.open_session(JOIN))
         next(said)
         running.stop()
@@ -128,7 +128,7 @@ def test_stopping_the_server_ends_sessions_and_tells_the_handler(keeper: Keeper)
 
 
 def test_a_session_cut_off_ends_for_both_sides(keeper: Keeper, server: RunningServer) -> None:
-    with TcpProxy(server.address) as proxy, SyncClient(ClientOptions(proxy.address)) as client:
+    with TcpProxy(server.address) as proxy, BlockingClient(ClientOptions(proxy.address)) as client:
         session = client.open_session(JOIN)
         said = iter(session)
         next(said)

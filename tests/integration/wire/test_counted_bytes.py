@@ -1,8 +1,8 @@
 """What the server counts by region, direction and kind: of whole transfers, of sessions."""
 
-from diloco.wire.client.client import SyncClient
 from diloco.wire.convert import pack, pack_learner
 from diloco.wire.messages import Alive, LearnerMessage, Leave
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import CONNECTIONS, JOIN, PAYLOAD, PAYLOAD_IN_PARTS, PAYLOAD_PART, pull, push
 from tests.support.raw_wire import RawClient, ending, part_at, push_header
 from tests.support.wire_syncer import Keeper, RunningServer
@@ -10,7 +10,7 @@ from tests.support.wire_syncer import Keeper, RunningServer
 CUT = push_header(len(PAYLOAD), part_bytes=PAYLOAD_PART)
 
 
-def test_messages_of_a_session_are_control(keeper: Keeper, server: RunningServer, client: SyncClient) -> None:
+def test_messages_of_a_session_are_control(keeper: Keeper, server: RunningServer, client: BlockingClient) -> None:
     said: list[LearnerMessage] = [Alive(1), Leave(1, "done")]
     with client.open_session(JOIN) as session:
         for message in said:
@@ -33,7 +33,7 @@ def test_a_push_that_is_not_wanted_counts_as_control_alone(keeper: Keeper, serve
     assert (region.up.bulk, region.up.again) == (0, 0)
 
 
-def test_parts_are_bulk_and_what_is_said_about_them_control(server: RunningServer, joined: SyncClient) -> None:
+def test_parts_are_bulk_and_what_is_said_about_them_control(server: RunningServer, joined: BlockingClient) -> None:
     push(joined)
     pull(joined)
     (region,) = server.traffic.read()
@@ -43,7 +43,7 @@ def test_parts_are_bulk_and_what_is_said_about_them_control(server: RunningServe
     assert 0 < region.down.control < PAYLOAD_IN_PARTS // 100
 
 
-def test_a_pull_of_what_was_pulled_before_is_sent_again(server: RunningServer, joined: SyncClient) -> None:
+def test_a_pull_of_what_was_pulled_before_is_sent_again(server: RunningServer, joined: BlockingClient) -> None:
     for _ in range(2):
         pull(joined)
     (region,) = server.traffic.read()

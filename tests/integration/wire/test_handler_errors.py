@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.convert import pack_learner
 from diloco.wire.errors import InvalidMessageError, RefusedError
 from diloco.wire.messages import Join, LearnerMessage, PullHeader
 from diloco.wire.server.handler import Send
 from diloco.wire.tls.tls import Peer
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import JOIN, PULL
 from tests.support.raw_wire import RawClient, ending
 from tests.support.wire_syncer import Keeper, RunningServer
@@ -70,7 +71,7 @@ def test_a_refused_learner_is_logged_but_a_fragment_that_is_late_is_not(
         with RawClient(running.address) as raw:
             assert ending(raw.parts(PULL, "PullParts")) == (grpc.StatusCode.FAILED_PRECONDITION, "too late")
         with (
-            SyncClient(ClientOptions(running.address)) as client,
+            BlockingClient(ClientOptions(running.address)) as client,
             client.open_session(JOIN) as session,
             pytest.raises(RefusedError),
         ):

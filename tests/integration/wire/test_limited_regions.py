@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.convert import pack
 from diloco.wire.messages import Progress, Welcome
 from diloco.wire.part_messages import Holds, unpack_from_receiver
 from diloco.wire.server.bandwidth import Limit
 from diloco.wire.server.server import ServerOptions
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import PAYLOAD, pull, push
 from tests.support.raw_wire import RawClient, ending, part_at, push_header
 from tests.support.wire_syncer import Keeper, RunningServer
@@ -58,8 +59,8 @@ def limited(keeper: Keeper, limit: CountingLimit) -> Iterator[RunningServer]:
 def test_every_byte_is_asked_for_in_both_directions(
     keeper: Keeper, limited: RunningServer, limit: CountingLimit
 ) -> None:
-    with SyncClient(ClientOptions(limited.address)) as client:
-        client._welcomed(WELCOME)
+    with BlockingClient(ClientOptions(limited.address)) as client:
+        client.client.note_terms(WELCOME)
         push(client)
         assert pull(client) == PAYLOAD
     ((_, received),) = keeper.pushes
@@ -72,8 +73,8 @@ def test_what_is_one_part_is_asked_for_although_the_learner_does_not_wait(
     limited: RunningServer, keeper: Keeper, limit: CountingLimit
 ) -> None:
     keeper.fragments[7] = bytes(PART)
-    with SyncClient(ClientOptions(limited.address)) as client:  # has not been told that there is a limit
-        client._earlier.pulled_bytes[7] = PART
+    with BlockingClient(ClientOptions(limited.address)) as client:  # has not been told that there is a limit
+        client.client._earlier.pulled_bytes[7] = PART
         push(client, bytes(PART))
         assert pull(client) == bytes(PART)
     assert limit.came >= PART

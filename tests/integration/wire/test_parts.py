@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.client.lanes import Lanes
 from diloco.wire.convert import pack
 from diloco.wire.errors import UnavailableError
@@ -17,6 +17,7 @@ from diloco.wire.messages import Alive, Progress, PullHeader, PushHeader, Welcom
 from diloco.wire.part_messages import HEADER_BYTES, PartsReceiver, part_checksum, part_message, payload_digest
 from diloco.wire.parts import LARGEST_PART_BYTES, Grid
 from diloco.wire.server.pushes import PushParts
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import (
     CONNECTIONS,
     JOIN,
@@ -33,7 +34,7 @@ from tests.support.wire_syncer import Keeper, RunningServer
 
 
 @pytest.mark.parametrize("size", [1, 64 << 10, (64 << 10) + 1, 20 << 20])
-def test_payloads_of_any_size_arrive(keeper: Keeper, joined: SyncClient, size: int) -> None:
+def test_payloads_of_any_size_arrive(keeper: Keeper, joined: BlockingClient, size: int) -> None:
     payload = os.urandom(size)
     keeper.fragments[7] = payload
     push(joined, payload)
@@ -46,7 +47,7 @@ def test_payloads_of_any_size_arrive(keeper: Keeper, joined: SyncClient, size: i
 
 
 def test_learners_that_pull_one_version_get_it_from_one_hash(
-    keeper: Keeper, joined: SyncClient, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, joined: BlockingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[int] = []
 
@@ -61,7 +62,7 @@ def test_learners_that_pull_one_version_get_it_from_one_hash(
 
 
 def test_a_pull_over_a_short_link_takes_one_connection_and_few_parts(
-    client: SyncClient, monkeypatch: pytest.MonkeyPatch
+    client: BlockingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diloco.wire.parts._ROUND_TRIP_SECONDS", 30.0)
     came: list[tuple[int, int]] = []
@@ -80,7 +81,7 @@ def test_a_pull_over_a_short_link_takes_one_connection_and_few_parts(
 
 
 def test_the_first_answer_to_a_push_is_not_behind_its_parts(
-    joined: SyncClient, monkeypatch: pytest.MonkeyPatch
+    joined: BlockingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diloco.wire.client.pushes._ROUND_TRIP_SECONDS", 30.0)
     events: list[str] = []
@@ -97,7 +98,7 @@ def test_the_first_answer_to_a_push_is_not_behind_its_parts(
 
 
 def test_the_parts_of_a_push_do_not_wait_long_for_the_first_answer(
-    joined: SyncClient, monkeypatch: pytest.MonkeyPatch
+    joined: BlockingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent, say = threading.Event(), PushParts._say
 
@@ -118,7 +119,7 @@ def test_the_parts_of_a_push_do_not_wait_long_for_the_first_answer(
 
 
 def test_a_push_that_is_cut_goes_on_where_it_was(
-    keeper: Keeper, server: RunningServer, proxy: TcpProxy, joined: SyncClient, client: SyncClient
+    keeper: Keeper, server: RunningServer, proxy: TcpProxy, joined: BlockingClient, client: BlockingClient
 ) -> None:
     with client.open_session(JOIN) as session:
         said = iter(session)
@@ -138,7 +139,9 @@ def test_a_push_that_is_cut_goes_on_where_it_was(
     assert region.up.bulk + region.up.again <= len(PAYLOAD) + CONNECTIONS * (PAYLOAD_PART + 64)
 
 
-def test_a_pull_that_is_cut_goes_on_where_it_was(server: RunningServer, proxy: TcpProxy, joined: SyncClient) -> None:
+def test_a_pull_that_is_cut_goes_on_where_it_was(
+    server: RunningServer, proxy: TcpProxy, joined: BlockingClient
+) -> None:
     proxy.cut_after_bytes(len(PAYLOAD) // 2)
     assert pull(joined) == PAYLOAD, "its buffer is allocated once"
     assert proxy.was_cut.is_set()
@@ -149,7 +152,7 @@ def test_a_pull_that_is_cut_goes_on_where_it_was(server: RunningServer, proxy: T
 
 @pytest.mark.parametrize("what", ["push", "pull"])
 def test_one_stalled_connection_of_eight_holds_nothing_up(
-    keeper: Keeper, proxy: TcpProxy, joined: SyncClient, what: str
+    keeper: Keeper, proxy: TcpProxy, joined: BlockingClient, what: str
 ) -> None:
     push(joined, attempt=9)  # opens every connection
     proxy.stall_one_after_bytes(2 * PAYLOAD_PART)
@@ -161,7 +164,7 @@ def test_one_stalled_connection_of_eight_holds_nothing_up(
     assert proxy.stalled.is_set()
 
 
-def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, joined: SyncClient) -> None:
+def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, joined: BlockingClient) -> None:
     push(joined)
     push(joined)
     assert len(keeper.pushes) == 1
@@ -201,7 +204,7 @@ def test_a_push_that_was_refused_may_be_sent_again_later(keeper: Keeper, server:
 
 
 def test_no_syncer_is_told_after_a_while() -> None:
-    with SyncClient(ClientOptions("127.0.0.1:1")) as client:
-        client._welcomed(Welcome(1, "epoch", (), (), 0, 0, Progress(0, 1, 0), connections=CONNECTIONS))
+    with BlockingClient(ClientOptions("127.0.0.1:1")) as client:
+        client.client.note_terms(Welcome(1, "epoch", (), (), 0, 0, Progress(0, 1, 0), connections=CONNECTIONS))
         with pytest.raises(UnavailableError):
             push(client)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from diloco.wire.client.client import SyncClient
 from diloco.wire.errors import InvalidMessageError, UnavailableError
 from diloco.wire.messages import PullHeader, PushHeader
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import CONNECTIONS, PAYLOAD, PAYLOAD_PART, REQUEST, pull, push
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
@@ -53,7 +53,7 @@ def count_parts(keeper: Keeper, count: int) -> threading.Event:
 
 
 def test_a_push_that_failed_goes_on_in_the_next_one(
-    keeper: Keeper, server: RunningServer, link: Link, joined: SyncClient
+    keeper: Keeper, server: RunningServer, link: Link, joined: BlockingClient
 ) -> None:
     arrived = count_parts(keeper, 3 * CONNECTIONS)
     link.cut_after_bytes(len(PAYLOAD) * 7 // 8, not_before=arrived)
@@ -70,7 +70,7 @@ def test_a_push_that_failed_goes_on_in_the_next_one(
 
 
 def test_a_push_of_another_version_starts_over(
-    keeper: Keeper, server: RunningServer, link: Link, joined: SyncClient
+    keeper: Keeper, server: RunningServer, link: Link, joined: BlockingClient
 ) -> None:
     link.cut_after_bytes(len(PAYLOAD) // 2)
     with pytest.raises(UnavailableError):
@@ -84,7 +84,9 @@ def test_a_push_of_another_version_starts_over(
     assert received == other
 
 
-def test_a_push_goes_on_from_nothing_if_the_syncer_gave_it_up(keeper: Keeper, link: Link, joined: SyncClient) -> None:
+def test_a_push_goes_on_from_nothing_if_the_syncer_gave_it_up(
+    keeper: Keeper, link: Link, joined: BlockingClient
+) -> None:
     link.cut_after_bytes(len(PAYLOAD) // 2)
     with pytest.raises(UnavailableError):
         push(joined)
@@ -97,12 +99,12 @@ def test_a_push_goes_on_from_nothing_if_the_syncer_gave_it_up(keeper: Keeper, li
 
 @pytest.mark.parametrize("incarnation", [1, 2])
 def test_a_pull_that_failed_goes_on_in_the_next_one(
-    server: RunningServer, link: Link, joined: SyncClient, incarnation: int, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, link: Link, joined: BlockingClient, incarnation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link.cut_after_bytes(len(PAYLOAD) * 7 // 8)
     with pytest.raises(UnavailableError):
         pull(joined)
-    held = joined._earlier.pulled[REQUEST.fragment].receiver.held
+    held = joined.client._earlier.pulled[REQUEST.fragment].receiver.held
     left = held.left
     assert 0 < left < len(PAYLOAD) // PAYLOAD_PART
     (before,) = server.traffic.read()
@@ -117,7 +119,7 @@ def test_a_pull_that_failed_goes_on_in_the_next_one(
 
 @pytest.mark.parametrize("changes", [{"minimum_version": 4}, {"epoch": "2"}], ids=["newer version", "another epoch"])
 def test_a_pull_begins_anew_for_another_version(
-    keeper: Keeper, link: Link, joined: SyncClient, changes: dict[str, Any]
+    keeper: Keeper, link: Link, joined: BlockingClient, changes: dict[str, Any]
 ) -> None:
     link.cut_after_bytes(len(PAYLOAD) // 2)
     with pytest.raises(UnavailableError):
@@ -128,7 +130,7 @@ def test_a_pull_begins_anew_for_another_version(
         assert pull(joined, **changes) == newer
 
 
-def test_a_pull_begins_anew_for_what_has_fewer_parts(keeper: Keeper, link: Link, joined: SyncClient) -> None:
+def test_a_pull_begins_anew_for_what_has_fewer_parts(keeper: Keeper, link: Link, joined: BlockingClient) -> None:
     link.cut_after_bytes(len(PAYLOAD) * 7 // 8)
     with pytest.raises(UnavailableError):
         pull(joined)
@@ -139,7 +141,7 @@ def test_a_pull_begins_anew_for_what_has_fewer_parts(keeper: Keeper, link: Link,
     assert pull(joined, minimum_version=4) == update
 
 
-def test_what_an_allocation_refuses_ends_the_pull_that_goes_on(link: Link, joined: SyncClient) -> None:
+def test_what_an_allocation_refuses_ends_the_pull_that_goes_on(link: Link, joined: BlockingClient) -> None:
     link.cut_after_bytes(len(PAYLOAD) // 2)
     with pytest.raises(UnavailableError):
         pull(joined)

@@ -8,12 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from diloco.wire.client.client import ClientOptions, SyncClient
-from diloco.wire.client.transfer_handle import TransferHandle
-from diloco.wire.errors import ClosedError, DeadlineError, UnavailableError
+from diloco.wire.client.client import ClientOptions
+from diloco.wire.errors import DeadlineError, UnavailableError
 from diloco.wire.messages import PullHeader, PullRequest
 from diloco.wire.server.server import ServerOptions
 from diloco.wire.tls.tls import Peer
+from testbed.blocking_client import BlockingClient, ClosedError
 from tests.support.raw_wire import RawClient, ending, push_header
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wire_syncer import Keeper, RunningServer
@@ -57,13 +57,14 @@ class Patient(Keeper):
 class Waiter:
     """A learner's pull that waits in a thread of its own."""
 
-    def __init__(self, pool: ThreadPoolExecutor, client: SyncClient, *, deadline_seconds: float = WAIT_SECONDS) -> None:
-        self.handle = TransferHandle()
+    def __init__(
+        self, pool: ThreadPoolExecutor, client: BlockingClient, *, deadline_seconds: float = WAIT_SECONDS
+    ) -> None:
         self._buffer: bytearray | None = None
         request = PullRequest("a/b/0", 1, 7, 3, "epoch", posted=True)
-        self.header: Future[PullHeader] = pool.submit(
-            client.pull, request, self._allocate, deadline_seconds=deadline_seconds, handle=self.handle
-        )
+        self._pull = client.start_pull(request, self._allocate, deadline_seconds=deadline_seconds)
+        self.withdraw = self._pull.cancel
+        self.header: Future[PullHeader] = pool.submit(client.wait_for, self._pull)
 
     @property
     def received(self) -> bytes | None:
@@ -80,15 +81,15 @@ def keeper(request: pytest.FixtureRequest) -> Patient:
     return Patient(request.param)
 
 
-def client_of(address: str, keeper: Patient) -> SyncClient:
+def client_of(address: str, keeper: Patient) -> BlockingClient:
     """A client that knows how long the fragment is."""
-    made = SyncClient(ClientOptions(address))
-    made._earlier.pulled_bytes[7] = len(keeper.payload)
+    made = BlockingClient(ClientOptions(address))
+    made.client._earlier.pulled_bytes[7] = len(keeper.payload)
     return made
 
 
 @pytest.fixture
-def client(server: RunningServer, keeper: Patient) -> Iterator[SyncClient]:
+def client(server: RunningServer, keeper: Patient) -> Iterator[BlockingClient]:
     with client_of(server.address, keeper) as made:
         yield made
 
@@ -117,7 +118,7 @@ def ended(keeper: Patient, pulls: int = 1) -> None:
 
 
 def test_a_posted_pull_holds_no_buffer_until_its_version_is_made(
-    keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor
+    keeper: Patient, client: BlockingClient, pool: ThreadPoolExecutor
 ) -> None:
     waiter = Waiter(pool, client)
     waits(keeper)
@@ -128,7 +129,7 @@ def test_a_posted_pull_holds_no_buffer_until_its_version_is_made(
 
 
 def test_neither_sides_patience_with_a_transfer_counts_the_wait(
-    keeper: Patient, server: RunningServer, client: SyncClient, pool: ThreadPoolExecutor
+    keeper: Patient, server: RunningServer, client: BlockingClient, pool: ThreadPoolExecutor
 ) -> None:
     waiter = Waiter(pool, client, deadline_seconds=WAIT_SECONDS)
     hasty = Waiter(pool, client, deadline_seconds=0.1)
@@ -144,15 +145,15 @@ def test_neither_sides_patience_with_a_transfer_counts_the_wait(
         assert one.received == keeper.payload
 
 
-def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: SyncClient, pool: ThreadPoolExecutor) -> None:
+def test_a_withdrawn_pull_ends_on_both_sides(keeper: Patient, client: BlockingClient, pool: ThreadPoolExecutor) -> None:
     waiter = Waiter(pool, client)
     waits(keeper)
-    waiter.handle.withdraw()
+    waiter.withdraw()
     with pytest.raises(ClosedError):
         waiter.header.result(WAIT_SECONDS)
     ended(keeper)
     again = Waiter(pool, client)
-    again.handle.withdraw()
+    again.withdraw()
     with pytest.raises(ClosedError):
         again.header.result(WAIT_SECONDS)
     assert waiter.received is again.received is None
@@ -178,7 +179,10 @@ def test_a_pull_whose_connection_is_cut_waits_again(
     ids=["server", "client"],
 )
 def test_the_end_of_either_process_ends_what_waits(
-    keeper: Patient, pool: ThreadPoolExecutor, end: Callable[[RunningServer, SyncClient], None], how: type[Exception]
+    keeper: Patient,
+    pool: ThreadPoolExecutor,
+    end: Callable[[RunningServer, BlockingClient], None],
+    how: type[Exception],
 ) -> None:
     with RunningServer(keeper) as server, client_of(server.address, keeper) as client:
         waiter = Waiter(pool, client)

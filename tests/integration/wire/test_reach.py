@@ -12,12 +12,13 @@ import pytest
 from cryptography import x509
 
 from diloco.runtime.files import write_atomically
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.errors import UnavailableError, WireError
 from diloco.wire.messages import Alive, Welcome
 from diloco.wire.server.server import ServerOptions
 from diloco.wire.tls.certificates import Authority
 from diloco.wire.tls.tls import ServerTls
+from testbed.blocking_client import BlockingClient
 from testbed.kind.waiting import wait_until
 from tests.integration.wire.calls import JOIN, pull
 from tests.support.relays import IdleProxy, SniProxy
@@ -55,7 +56,7 @@ def test_a_syncer_at_every_address_serves_learners_of_both_families() -> None:
     with RunningServer(Keeper({7: PAYLOAD}), ServerOptions("[::]:0")) as server:
         port = server.address.rpartition(":")[2]
         for host in ("127.0.0.1", "[::1]"):
-            with SyncClient(ClientOptions(f"{host}:{port}")) as client:
+            with BlockingClient(ClientOptions(f"{host}:{port}")) as client:
                 assert pull(client) == PAYLOAD
 
 
@@ -104,7 +105,7 @@ def test_a_new_address_in_the_file_is_followed_without_a_restart(place: Place, t
     first, second = TcpProxy(place.server.address), TcpProxy(place.server.address)
     with first, second, place.client(file) as client:
         with pytest.raises(UnavailableError, match="is missing; waiting for the address"):
-            client.open_session(JOIN)
+            list(client.open_session(JOIN))
         write_atomically(file, f"{first.address}\n")
         with client.open_session(JOIN) as session:
             said = iter(session)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from diloco.runtime.files import write_atomically
-from diloco.wire.client.client import SyncClient
 from diloco.wire.errors import RevokedError, UnavailableError
 from diloco.wire.messages import Alive, Join, Welcome
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import JOIN, pull, push
 from tests.support.wire_place import Place
 
@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def client(place: Place) -> Iterator[SyncClient]:
+def client(place: Place) -> Iterator[BlockingClient]:
     """Of pool a/b."""
     with place.client() as made:
         yield made
@@ -51,7 +51,9 @@ def again(call: Callable[[], object]) -> None:
             return
 
 
-def test_open_sessions_end_and_new_calls_are_refused_but_not_another_pools(place: Place, client: SyncClient) -> None:
+def test_open_sessions_end_and_new_calls_are_refused_but_not_another_pools(
+    place: Place, client: BlockingClient
+) -> None:
     with place.client(tls=place.tls(place.authority.learner("job", "a/c", "other"))) as other:
         with client.open_session(JOIN) as session, other.open_session(OTHER) as others:
             said, heard = iter(session), iter(others)
@@ -71,7 +73,7 @@ def test_open_sessions_end_and_new_calls_are_refused_but_not_another_pools(place
         assert pull(other, learner="a/c/0")
 
 
-def test_a_push_that_waits_for_its_receipt_ends_and_what_arrived_counts(place: Place, client: SyncClient) -> None:
+def test_a_push_that_waits_for_its_receipt_ends_and_what_arrived_counts(place: Place, client: BlockingClient) -> None:
     place.keeper.answer_pushes.clear()
     with ThreadPoolExecutor(1) as thread:
         pushing = thread.submit(push, client, b"1234")
@@ -83,7 +85,7 @@ def test_a_push_that_waits_for_its_receipt_ends_and_what_arrived_counts(place: P
     assert place.keeper.push_ended.wait(30)
 
 
-def test_a_certificate_that_is_newer_than_the_revocation_is_accepted(place: Place, client: SyncClient) -> None:
+def test_a_certificate_that_is_newer_than_the_revocation_is_accepted(place: Place, client: BlockingClient) -> None:
     revoke(place, "2000-01-01T00:00:00Z")
     with client.open_session(JOIN) as session:
         assert isinstance(next(iter(session)), Welcome)

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from diloco.wire.client.client import SyncClient
 from diloco.wire.convert import pack
 from diloco.wire.messages import PullHeader, PushReceipt
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import DATA, HEADER, PART, PAYLOAD, REQUEST, STALL_SECONDS, part, pull, push
 from tests.support.raw_wire import RawClient, ending, part_at, push_header
 from tests.support.tcp_proxy import TcpProxy
@@ -22,9 +22,9 @@ ONE = push_header(PART, part_bytes=PART)
 PUSH = pack(ONE), [part(0)]
 
 
-def test_a_header_and_a_part_go_each_way(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
+def test_a_header_and_a_part_go_each_way(keeper: Keeper, server: RunningServer, joined: BlockingClient) -> None:
     keeper.fragments[7] = SHORT
-    joined._earlier.pulled_bytes[7] = len(SHORT)
+    joined.client._earlier.pulled_bytes[7] = len(SHORT)
     pull(joined)
     (before,) = server.traffic.read()
     assert pull(joined) == SHORT
@@ -38,15 +38,7 @@ def test_a_header_and_a_part_go_each_way(keeper: Keeper, server: RunningServer, 
     assert after.down.control - before.down.control == told
 
 
-def test_a_part_alone_needs_no_event_loop(keeper: Keeper, joined: SyncClient) -> None:
-    keeper.fragments[7] = SHORT
-    joined._earlier.pulled_bytes[7] = len(SHORT)
-    push(joined, SHORT)
-    assert pull(joined) == SHORT
-    assert "transfers" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, server: RunningServer, joined: SyncClient) -> None:
+def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, server: RunningServer, joined: BlockingClient) -> None:
     for _ in range(2):
         push(joined, SHORT)
     assert len(keeper.pushes) == 1
@@ -54,7 +46,7 @@ def test_a_receipt_that_was_lost_is_given_again(keeper: Keeper, server: RunningS
     assert region.up.bulk == region.up.again == len(SHORT) + 16
 
 
-def test_what_is_cut_comes_whole_afterwards(keeper: Keeper, proxy: TcpProxy, joined: SyncClient) -> None:
+def test_what_is_cut_comes_whole_afterwards(keeper: Keeper, proxy: TcpProxy, joined: BlockingClient) -> None:
     keeper.fragments[7] = SHORT
     pull(joined)
     for transfer in (lambda: push(joined, SHORT), lambda: pull(joined)):
@@ -68,7 +60,7 @@ def test_what_is_cut_comes_whole_afterwards(keeper: Keeper, proxy: TcpProxy, joi
 
 @pytest.mark.parametrize("what", ["push", "pull"])
 def test_its_receiver_knows_of_it_before_all_has_come(
-    keeper: Keeper, proxy: TcpProxy, joined: SyncClient, what: str
+    keeper: Keeper, proxy: TcpProxy, joined: BlockingClient, what: str
 ) -> None:
     keeper.fragments[7] = SHORT
     pull(joined)
@@ -90,7 +82,7 @@ def test_its_receiver_knows_of_it_before_all_has_come(
         done.result(30)
 
 
-def test_a_fragment_may_become_longer_than_a_part_and_shorter_again(keeper: Keeper, joined: SyncClient) -> None:
+def test_a_fragment_may_become_longer_than_a_part_and_shorter_again(keeper: Keeper, joined: BlockingClient) -> None:
     for content in (SHORT, SHORT, PAYLOAD, PAYLOAD, SHORT):
         keeper.fragments[7] = content
         assert pull(joined) == content

@@ -9,11 +9,12 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.convert import pack, pack_learner
 from diloco.wire.errors import DeadlineError
 from diloco.wire.messages import Alive
 from diloco.wire.server.server import ServerOptions
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import HEADER, JOIN, PARTS, PULL, REQUEST, STALL_SECONDS, push
 from tests.support.raw_wire import RawClient, ending, push_header
 from tests.support.tcp_proxy import TcpProxy
@@ -74,7 +75,7 @@ def test_a_reader_that_does_not_read_is_ended_and_holds_up_nobody(
     ended = LineLogged("pull_parts of")
     slow = raw.parts(PULL, "PullParts")
     next(slow)
-    with SyncClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
+    with BlockingClient(ClientOptions(server.address)) as client, client.open_session(JOIN) as session:
         said = iter(session)
         next(said)
         session.send(Alive(1))
@@ -111,7 +112,7 @@ def test_a_learner_that_does_not_take_its_messages_is_ended(keeper: Keeper) -> N
 
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_a_transfer_that_nobody_answers_leaves_its_connection(
-    joined: SyncClient, proxy: TcpProxy, transfer: str
+    joined: BlockingClient, proxy: TcpProxy, transfer: str
 ) -> None:
     def send(seconds: float) -> object:
         if transfer == "push":
@@ -132,7 +133,7 @@ def test_a_deadline_does_not_break_the_transfer_of_another(large: int, small: in
     with (
         RunningServer(keeper, ServerOptions("127.0.0.1:0")) as server,
         TcpProxy(server.address) as proxy,
-        SyncClient(ClientOptions(proxy.address)) as client,
+        BlockingClient(ClientOptions(proxy.address)) as client,
         ThreadPoolExecutor(1) as pool,
         client.open_session(JOIN) as session,
     ):

@@ -11,11 +11,12 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.convert import LARGEST_MESSAGE_BYTES, pack, pack_learner
 from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError
 from diloco.wire.messages import Progress, PullHeader, PushHeader, Ready, Welcome
 from diloco.wire.v1 import sync_pb2
+from testbed.blocking_client import BlockingClient
 from tests.integration.wire.calls import DATA, HEADER, JOIN, PART, PARTS, REQUEST
 from tests.support.raw_wire import RawClient, ending, part_at, push_header
 from tests.support.wire_syncer import PAYLOAD_LIMIT_BYTES, Keeper, RunningServer
@@ -181,8 +182,8 @@ def test_an_answer_to_a_pull_that_is_wrong_is_not_believed(
     messages: list[bytes], error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diloco.wire.client.calls._BROKEN_SECONDS", 0.0)
-    with LyingServer(messages) as server, SyncClient(ClientOptions(server.address)) as client:
-        client._welcomed(Welcome(1, "epoch", (), (), 0, 0, Progress(0, 1, 0)))
+    with LyingServer(messages) as server, BlockingClient(ClientOptions(server.address)) as client:
+        client.client.note_terms(Welcome(1, "epoch", (), (), 0, 0, Progress(0, 1, 0)))
         buffer = memoryview(bytearray(len(DATA)))
         with pytest.raises(error, match=text):
             client.pull(REQUEST, lambda _: buffer, deadline_seconds=30)
@@ -209,8 +210,8 @@ def test_an_answer_of_one_part_that_is_wrong_is_not_believed(
     header: bytes, one: bytes, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diloco.wire.client.calls._BROKEN_SECONDS", 0.0)
-    with LyingServer([header, one], "Pull") as server, SyncClient(ClientOptions(server.address)) as client:
-        client._earlier.pulled_bytes[7] = PART
+    with LyingServer([header, one], "Pull") as server, BlockingClient(ClientOptions(server.address)) as client:
+        client.client._earlier.pulled_bytes[7] = PART
         buffer = memoryview(bytearray(2 * PART))
         with pytest.raises(error, match=text):
             client.pull(REQUEST, lambda header: buffer[: header.payload_bytes], deadline_seconds=30)

@@ -14,7 +14,7 @@ import torch
 
 from diloco.learner.checkpoint import CheckpointStore, CheckpointWriteError, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 from diloco.learner.training.devices.host_copies import HostTensors
 from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.scripted_condition import NothingToDoError, ScriptedCondition

@@ -10,7 +10,7 @@ from diloco.learner.training.capture import Capture, Reader
 from diloco.model.fragments import layout_of, write_fragment
 from diloco.syncer.peers.inbox import Inbox
 from diloco.wire.messages import PushHeader
-from tests.unit.learner.link.pulls import Bench
+from tests.unit.learner.exchange.pulls import Bench
 
 _CODEC = codec_named("None")
 

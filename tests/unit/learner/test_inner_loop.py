@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.learner.mailboxes.orders import Ending, EndKind
+from diloco.learner.exchange.orders import Ending, EndKind
 from diloco.learner.training.fragment_trainer import StepResult
 from diloco.wire.messages import Progress, StepReport
 from tests.support.hand_clock import HandClock
@@ -47,7 +47,7 @@ def test_work_on_data_that_others_took_answers_no_request(clock: HandClock) -> N
     staged = []
 
     def look() -> None:
-        staged.append(bool(bench.boxes.requests._staged))
+        staged.append(bool(bench.shared.requests._staged))
         bench.jumps = int(bench.steps == 2)
 
     bench.before_step = look
@@ -195,7 +195,7 @@ class TestStalenessBound:
         bench = LoopBench(clock, staleness_bound_steps=1)
         bench.wakeup.events = [
             lambda: bench.passes(2.0),
-            lambda: bench.boxes.orders.end(Ending(EndKind.FINISHED, "enough")),
+            lambda: bench.shared.orders.end(Ending(EndKind.FINISHED, "enough")),
         ]
         assert bench.run((1.0, False), (1.0, False)) == Ending(EndKind.FINISHED, "enough")
         assert (bench.steps, bench.loop.paused) == (1, False)
@@ -207,7 +207,7 @@ class TestStalenessBound:
 class TestProgress:
     def test_a_line_comes_every_thirty_seconds(self, clock: HandClock, lines: Lines) -> None:
         bench = LoopBench(clock, checkpoint_every_steps=1)
-        bench.boxes.orders.progressed(Progress(25, 100, 0))
+        bench.shared.orders.progressed(Progress(25, 100, 0))
         # Three swap-ins of 0.5 s before the first step; a checkpoint of 0.25 s after each.
         bench.run((9.5, False), (18.25, False), (0.0, False), (29.5, False), (1.0, False))
         # Over 30 s: of 48 tokens 1.6 a second; of 32 tokens in 31 s 1.03.

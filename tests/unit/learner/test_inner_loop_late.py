@@ -2,7 +2,7 @@
 
 import pytest
 
-from diloco.learner.mailboxes.orders import EndKind
+from diloco.learner.exchange.orders import EndKind
 from diloco.wire.messages import StepReport
 from tests.support.hand_clock import HandClock
 from tests.support.inner_loop import NOW, STEP_TOKENS, LoopBench
@@ -57,4 +57,4 @@ def test_what_is_copied_out_and_then_received_answers_no_request(clock: HandCloc
     assert list(bench.loop._early) == [1, 2]
     bench.receive(1, 1)
     bench.loop.after_step(made)
-    assert list(bench.boxes.requests._staged) == [2]
+    assert list(bench.shared.requests._staged) == [2]

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,11 +14,10 @@ import torch
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data.source import DataStoppedError
+from diloco.learner.exchange.link import Position
+from diloco.learner.exchange.orders import Ending, EndKind, Membership, Orders
+from diloco.learner.exchange.residuals import Residual
 from diloco.learner.learner import Learner
-from diloco.learner.link.syncer_link import Position
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.residuals import Residual
 from diloco.learner.options import LearnerOptions
 from tests.support.hand_clock import clock_of
 from tests.support.inner_loop import ScriptedBell
@@ -94,12 +92,8 @@ class Scene:
         learner._link.sessions = 2
         learner._writer = Part("writer", self, close=closed, finish=begun, longest_seconds=90.0)
         learner._writer.written_steps, learner._writer.problem = written_steps, "no room"
-        learner._client = Part("client", self)
-        learner._boxes = SimpleNamespace(
-            pull_queue=Part("pull_queue", self),
-            push_queue=Part("push_queue", self, wait_until_idle=idle, pending=due),
-            control=Part("control", self, flush=told),
-        )
+        learner._exchange = Part("exchange", self, hand_in=idle, leave=told, pending=due)
+        learner._exchange.push_bytes_per_second = None
         learner._trainer.steps = steps
         return cast("Learner", learner)
 
@@ -109,41 +103,16 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path, monkeypatch)
 
 
-_THREADS = (("pull", 2), ("push", 2), ("posted", 1))
-
-
-def test_the_parts_run_on_threads_and_the_link_begins_last(scene: Scene) -> None:
-    scene.scripted(Ending(EndKind.REFUSED, "no"), overlap=1).run()
-    workers = [f"{name}-{index}" for name, count in _THREADS for index in range(count)]
-    names = ["control", "checkpoint", *workers, "link"]
-    assert scene.calls == [*(("start", name) for name in names), ("loop.run",), ("writer.close",)]
-
-
-@pytest.mark.parametrize(
-    ("fragments", "overlap", "threads"),
-    [
-        (1, 0, [1, 1, 1]),
-        (6, 0, [2, 2, 1]),
-        (6, 1, [2, 2, 1]),
-        (6, 3, [3, 3, 3]),
-        (6, 5, [4, 5, 5]),
-        (18, 17, [4, 8, 16]),
-    ],
-)
-def test_as_many_transfers_go_on_at_once_as_fragments_are_in_flight(
-    scene: Scene, fragments: int, overlap: int, threads: list[int]
-) -> None:
-    interval = max(6, fragments)
-    scene.scripted(fragments=fragments, interval=interval, overlap=overlap).run()
-    started = [str(call[1]).partition("-")[0] for call in scene.calls if call[0] == "start"]
-    assert [started.count(name) for name in ("pull", "push", "posted")] == threads
+def test_it_joins_after_what_it_needs_for_training_has_begun(scene: Scene) -> None:
+    scene.scripted(Ending(EndKind.REFUSED, "no")).run()
+    assert scene.calls == [("start", "checkpoint"), ("exchange.start",), ("loop.run",), ("writer.close",)]
 
 
 @pytest.mark.parametrize(("lease_seconds", "alive_seconds"), [(8.0, 2.0), (20.0, 5.0), (60.0, 5.0)])
 def test_it_sends_four_heartbeats_a_lease_and_one_at_least_every_5_seconds(
     scene: Scene, lease_seconds: float, alive_seconds: float
 ) -> None:
-    assert scene.learner(lease_seconds=lease_seconds)._boxes.control._alive_seconds == alive_seconds
+    assert scene.learner(lease_seconds=lease_seconds)._shared.outbox._alive_seconds == alive_seconds
 
 
 @pytest.mark.parametrize(
@@ -157,7 +126,7 @@ def test_it_goes_on_from_its_checkpoint_and_keeps_what_that_had(
     before = scene.learner(**changes)
     state = replace(before._snapshot().state, steps=7, tokens=448, data_position=28)
     identity = CheckpointIdentity(
-        "small", "here/cpu/0", before._link._who.layout_digest, before._trainer.optimizer_identity
+        "small", "here/cpu/0", before._trainer.layout.digest, before._trainer.optimizer_identity
     )
     store = CheckpointStore(scene.folder / "learner" / "checkpoints", identity)
     store.save(LearnerCheckpoint(state, {2: Residual(1, torch.ones(3))}))
@@ -219,7 +188,7 @@ class TestEnds:
     ) -> None:
         ending, file = Ending(kind, "why"), scene.folder / "learner" / "activity.json"
         assert scene.scripted(ending).run() == ending
-        assert (("control.leave", NOW, "why") in scene.calls) is parts
+        assert (("exchange.leave", NOW, "why", 20.0) in scene.calls) is parts
         assert file.exists() is written
         if written:
             told = json.loads(file.read_text())
@@ -241,36 +210,34 @@ class TestEnds:
         self, scene: Scene, hand_in_seconds: float, finish: float, idle: float, flush: float
     ) -> None:
         learner = scene.scripted(hand_in_seconds=hand_in_seconds)
-        scene.takes = {"writer.finish": 4.0, "push_queue.wait_until_idle": 10.0}
+        scene.takes = {"writer.finish": 4.0, "exchange.hand_in": 10.0}
         learner._shut_down(STOPPED)
         assert scene.calls == [
             ("loop.answer_waiting",),
             ("writer.finish", finish),
             ("writer.longest_seconds",),
-            ("push_queue.pending",),
+            ("exchange.pending",),
             ("link.current",),
-            ("push_queue.wait_until_idle", idle),
-            ("link.stop_rejoining",),
-            ("control.leave", NOW, "SIGTERM"),
-            ("control.flush", flush),
+            ("exchange.hand_in", idle),
+            ("exchange.leave", NOW, "SIGTERM", flush),
             ("writer.close",),
         ]
 
     def test_a_disk_that_is_busy_for_long_is_waited_for_after_leaving(self, scene: Scene) -> None:
         scene.scripted(begun=False)._shut_down(STOPPED)
-        left = scene.calls.index(("control.leave", NOW, "SIGTERM"))
-        assert scene.calls[left + 2 :] == [("writer.finish", 90.0), ("writer.close",)]
+        left = scene.calls.index(("exchange.leave", NOW, "SIGTERM", 20.0))
+        assert scene.calls[left + 1 :] == [("writer.finish", 90.0), ("writer.close",)]
 
     @pytest.mark.parametrize(("seconds_each", "waits"), [(None, 20.0), (1.0, 20.0), (8.0, 48.0), (16.0, 90.0)], ids=str)
     def test_what_is_due_is_handed_in_at_the_links_rate(
         self, scene: Scene, seconds_each: float | None, waits: float
     ) -> None:
-        learner = scene.scripted(due=(2, 2))
+        learner: Any = scene.scripted(due=(2, 2))
         if seconds_each is not None:
             payload_bytes = learner._codec.payload_bytes(learner._trainer.layout.numels[2])
-            learner._pusher._deadlines.took(1024 * payload_bytes, 1024 * seconds_each)
+            learner._exchange.push_bytes_per_second = payload_bytes / seconds_each
         learner._shut_down(STOPPED)
-        assert ("push_queue.wait_until_idle", waits) in scene.calls
+        assert ("exchange.hand_in", waits) in scene.calls
 
     def test_who_has_made_no_step_keeps_none(self, scene: Scene) -> None:
         learner = scene.scripted(steps=0)
@@ -320,25 +287,9 @@ class TestEnds:
         scene.scripted(Ending(EndKind.FINISHED, "enough")).run()
         assert caplog.records[-1].getMessage() == f"cannot write {file}: Is a directory"
 
-    def test_closing_ends_every_part_and_waits_five_seconds_for_all_threads(self, scene: Scene) -> None:
-        learner = scene.scripted()
-        for name in ("one", "two", "three"):
-            learner._start(name, lambda: None)
-        scene.calls.clear()
-        scene.takes = {"thread.join": 3.0}
-        learner.close()
-        assert learner._stopped.is_set()
-        assert scene.calls == [
-            ("pull_queue.close",),
-            ("push_queue.close",),
-            ("control.close",),
-            ("link.close",),
-            ("writer.close",),
-            ("client.close",),
-            ("thread.join", 5.0),
-            ("thread.join", 2.0),
-            ("thread.join", 0.0),
-        ]
+    def test_closing_ends_the_exchange_and_then_the_writer(self, scene: Scene) -> None:
+        scene.scripted().close()
+        assert scene.calls == [("exchange.close",), ("writer.close",)]
 
     def test_one_that_stays_asks_ever_more_rarely_until_it_is_stopped(self, scene: Scene) -> None:
         learner = scene.scripted()
@@ -347,13 +298,13 @@ class TestEnds:
         scene.wakeup.events = [*[lambda: None] * 7, lambda: scene.orders.stop("SIGTERM")]
         learner.stay()
         assert scene.wakeup.waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-        assert scene.calls.count(("link.goes_on",)) == 7
+        assert scene.calls.count(("exchange.goes_on",)) == 7
         assert learner._figures().over()
-        assert ("client.close",) in scene.calls
+        assert ("exchange.close",) in scene.calls
 
     def test_one_that_stays_ends_once_the_job_goes_on(self, scene: Scene) -> None:
         learner: Any = scene.scripted()
-        learner._link = Part("link", scene, goes_on=True)
+        learner._exchange = Part("exchange", scene, goes_on=True)
         scene.wakeup.events = [lambda: None]
         learner.stay()
         assert len(scene.wakeup.waits) == 1

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, CheckpointWriteError, LearnerCheckpoint
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.damage import DAMAGES
 from tests.support.machine_limits import files_of_at_most

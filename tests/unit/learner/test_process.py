@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from diloco.core.account.time_spent import TimeSpent
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.learner.learner import Learner
-from diloco.learner.link.transfers import TransferCounts
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptionError, only_visible
 from diloco.learner.process import run_learner

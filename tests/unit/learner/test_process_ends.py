@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.process import run_learner
 from diloco.learner.training.devices.torch_threads import set_torch_threads, start_worker

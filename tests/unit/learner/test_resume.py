@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from diloco.learner.checkpoint import LearnerCheckpoint
-from diloco.learner.link.syncer_link import Position
-from diloco.learner.mailboxes.residuals import Residual, Residuals
+from diloco.learner.exchange.link import Position
+from diloco.learner.exchange.residuals import Residual, Residuals
 from diloco.learner.resume import Resume
 from diloco.learner.training.fragment_trainer import TrainerState
 from tests.support.small_job import small_job, write_text

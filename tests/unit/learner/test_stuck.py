@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.stuck import ended_if_stuck
 from diloco.runtime.process.exits import EXIT_STUCK
 

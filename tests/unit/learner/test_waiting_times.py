@@ -5,8 +5,7 @@ import math
 import pytest
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.link.transfer_deadlines import TransferDeadlines
-from diloco.learner.link.transfers import reconnecting
+from diloco.learner.exchange.transfers import TransferDeadlines, reconnecting
 from diloco.learner.options import LEAST_SPEED
 from diloco.learner.step_times import StepTimes
 from diloco.runtime.backoff import Backoff, Retries

@@ -4,10 +4,9 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import grpc
-import grpc.experimental
 import pytest
 
-from diloco.wire.channel import CONTROL, ONE_THREAD, ChannelArguments, client_arguments, server_arguments
+from diloco.wire.channel import CONTROL, ChannelArguments, client_arguments, server_arguments
 from diloco.wire.part_messages import HEADER_BYTES
 from diloco.wire.parts import LARGEST_PART_BYTES
 
@@ -25,10 +24,6 @@ def test_grpc_knows_every_argument(arguments: ChannelArguments) -> None:
     known = CYTHON.read_bytes()
     unknown = [name for name, _ in arguments if name not in OURS and name.encode() + b"\0" not in known]
     assert unknown == []
-
-
-def test_grpc_knows_calls_without_a_thread_of_its_own() -> None:
-    assert grpc.experimental.ChannelOptions.SingleThreadedUnaryStream == ONE_THREAD[0]
 
 
 def test_a_name_that_grpc_does_not_know_would_be_found() -> None:

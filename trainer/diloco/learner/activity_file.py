@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.learner.link.transfers import TransferCounts
-from diloco.learner.mailboxes.orders import Ending
+from diloco.learner.exchange.orders import Ending
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.runtime.files import write_json_atomically
 
 ACTIVITY_FILE: Final = "activity.json"

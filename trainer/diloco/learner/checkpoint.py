@@ -27,7 +27,7 @@ from torch import Tensor
 
 from diloco.core.fragments import Match, match_digests
 from diloco.learner.checkpoint_parts import TENSORS_FILE, Others, PartError, remove_parts, write_part
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (

@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.link.syncer_link import Mailboxes, Position
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.orders import Ending
-from diloco.learner.mailboxes.push_queue import OuterGradient
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.link import Position, Shared
+from diloco.learner.exchange.orders import Ending, Membership, Wakeup
+from diloco.learner.exchange.requests import OuterGradient
 from diloco.learner.step_times import StepTimes
 from diloco.learner.training.fragment_trainer import FragmentTrainer, LateResult, StepResult
 from diloco.wire.messages import StepReport
 
 if TYPE_CHECKING:
-    from diloco.learner.mailboxes.pull_queue import MergedFragment
+    from diloco.learner.exchange.holdings import MergedFragment
     from diloco.learner.training.capture import Capture
 
 _log = logging.getLogger(__name__)
@@ -47,9 +45,9 @@ class LoopSettings:
 
 @dataclass(frozen=True)
 class LoopWiring:
-    """The mailboxes and callbacks that the inner loop uses."""
+    """What it shares with the exchange, and the callbacks that the inner loop uses."""
 
-    mailboxes: Mailboxes
+    shared: Shared
     wakeup: Wakeup
     membership: Callable[[], Membership | None]
     """The current admission; None: there is no session."""
@@ -69,7 +67,7 @@ class InnerLoop:
     ) -> None:
         self._trainer = trainer
         self._wiring = wiring
-        self._boxes = wiring.mailboxes
+        self._shared = wiring.shared
         self._settings = settings
         self._activity = activity
         self._logged_at = time.monotonic()
@@ -99,7 +97,7 @@ class InnerLoop:
         """
         ending = self.begin()
         while ending is None:
-            made = step(self._boxes.orders.progress)
+            made = step(self._shared.orders.progress)
             ending = self.after_step(made if isinstance(made, StepResult) else self._settled(made))
         return ending
 
@@ -149,24 +147,24 @@ class InnerLoop:
 
     def ending(self) -> Ending | None:
         """How the training is to end now; None: it goes on. Raises what a worker thread failed with."""
-        return self._boxes.orders.ending()
+        return self._shared.orders.ending()
 
     def _until_next_step(self) -> Ending | None:
         self.between_steps()
-        ending = self._boxes.orders.ending() or self._pause_while_stale() or self._wait_for_data()
+        ending = self._shared.orders.ending() or self._pause_while_stale() or self._wait_for_data()
         if ending is None:
             self._activity.switch_to(Kind.TRAINING)
         return ending
 
     def between_steps(self) -> None:
         """Do the work between two steps, if there is any."""
-        if why := self._boxes.orders.take_start_over():
+        if why := self._shared.orders.take_start_over():
             self._start_over(why)
         self._swap_in()
         self.answer_waiting()
         self._stage()
         self._report()
-        self._boxes.control.post()
+        self._shared.outbox.post()
         self._evaluate()
 
     def _load(self) -> Ending | None:
@@ -187,16 +185,16 @@ class InnerLoop:
 
     def _receive_model(self) -> Ending | None:
         """Wait until every fragment is held."""
-        while not self._boxes.holdings.complete:
-            ending = self._boxes.orders.ending()
+        while not self._shared.holdings.complete:
+            ending = self._shared.orders.ending()
             if ending is not None:
                 return ending
             notices = self._wiring.wakeup.notices
             if self._wiring.membership() is not None:
                 self._take_up()  # from the disk, while fragments arrive
             self._swap_in()
-            self._boxes.control.post()
-            if not self._boxes.holdings.complete:
+            self._shared.outbox.post()
+            if not self._shared.holdings.complete:
                 self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
         return None
 
@@ -207,8 +205,8 @@ class InnerLoop:
         # Before a fragment is swapped in: it says after which step.
         known = self._wiring.known_position()
         if known is not None:
-            if known.steps > self._trainer.steps and self._boxes.feedback is not None:
-                self._boxes.feedback.forget()
+            if known.steps > self._trainer.steps and self._shared.feedback is not None:
+                self._shared.feedback.forget()
             self._trainer.catch_up(known.steps, known.data_position)
 
     def _start_over(self, why: str) -> None:
@@ -216,8 +214,8 @@ class InnerLoop:
         _log.warning("starting over from the global model: %s", why)
         self._early.clear()
         self._trainer.start_over()
-        if self._boxes.feedback is not None:
-            self._boxes.feedback.forget()
+        if self._shared.feedback is not None:
+            self._shared.feedback.forget()
         with self._activity.at(Kind.LOADING):
             ending = self._receive_model()
         if ending is None:  # the checkpoint before may hold what diverged
@@ -226,18 +224,15 @@ class InnerLoop:
 
     def _swap_in(self, *, during_step: bool = False) -> None:
         """Swap in what has arrived. During a step nothing is told, as it is not known after which step that was."""
-        boxes = self._boxes
+        shared = self._shared
         if not during_step:
             self._tell_of_swaps()
-        for arrival in boxes.pull_queue.take():
-            epoch, fragment, version = arrival.membership.epoch, arrival.fragment, arrival.version
-            if not boxes.holdings.is_news(epoch, fragment, version):
-                continue
+        for arrival in shared.holdings.take():
             with self._activity.at(Kind.TRAINING if during_step else Kind.COPYING):
-                self._trainer.apply(fragment, version, arrival.values)
-            boxes.requests.received(fragment)
-            self._early.pop(fragment, None)
-            self._swapped.append((arrival, boxes.holdings.received(epoch, fragment, version, arrival.values)))
+                self._trainer.apply(arrival.fragment, arrival.version, arrival.values)
+            shared.requests.received(arrival.fragment)
+            self._early.pop(arrival.fragment, None)
+            self._swapped.append((arrival, shared.holdings.received(arrival)))
             if not during_step:
                 self._tell_of_swaps()
 
@@ -245,24 +240,24 @@ class InnerLoop:
         swapped, self._swapped = self._swapped, []
         for arrival, ready in swapped:
             now = self._wiring.membership()
-            if now is not None and now.epoch == arrival.membership.epoch:
-                self._boxes.control.applied(now, arrival.fragment, arrival.version, self._trainer.steps)
+            if now is not None and now.epoch == arrival.epoch:
+                self._shared.outbox.applied(now, arrival.fragment, arrival.version, self._trainer.steps)
             if ready is not None:
-                self._boxes.control.ready(ready)
+                self._shared.outbox.ready(ready)
 
     def answer_waiting(self) -> None:
         """Copy out requested fragments. Most requests never wait: `Link` answers them from a staged copy."""
-        boxes = self._boxes
-        for request in boxes.requests.take():
+        shared = self._shared
+        for request in shared.requests.take():
             if request.membership != self._wiring.membership():
                 continue
             if self._trainer.fragment_steps(request.fragment) == 0:
-                boxes.control.declined(request.membership, request.fragment, request.version, request.attempt)
+                shared.outbox.declined(request.membership, request.fragment, request.version, request.attempt)
                 continue
             with self._activity.at(Kind.COPYING):
                 capture = self._trainer.capture(request.fragment)
-            boxes.requests.sent(request)
-            boxes.push_queue.offer(OuterGradient(request, capture))
+            shared.requests.sent(request)
+            shared.outbox.answer(OuterGradient(request, capture))
 
     def _stage(self) -> None:
         """Copy out the fragments that will be requested next. This precedes the step report, which makes rounds due."""
@@ -270,27 +265,27 @@ class InnerLoop:
         if self._finished is not None and (expected := self._to_stage()):
             with self._activity.at(Kind.COPYING):
                 captures = [early.get(fragment) or self._trainer.capture(fragment) for fragment in expected]
-                self._boxes.requests.stage(captures)
+                self._shared.requests.stage(captures)
 
     def _to_stage(self) -> list[int]:
-        return [p for p in self._boxes.requests.expected() if self._trainer.fragment_steps(p) > 0]
+        return [p for p in self._shared.requests.expected() if self._trainer.fragment_steps(p) > 0]
 
     def _evaluate(self) -> None:
-        boxes = self._boxes
-        order = boxes.orders.take_evaluation()
+        shared = self._shared
+        order = shared.orders.take_evaluation()
         if order is None or order.membership != self._wiring.membership():
             return
-        held, wanted = boxes.holdings.versions(), order.wanted.versions
+        held, wanted = shared.holdings.versions(), order.wanted.versions
         if order.wanted.final and any(have is None or have < one for have, one in zip(held, wanted, strict=False)):
-            boxes.orders.put_back(order)  # a version has not arrived yet
+            shared.orders.put_back(order)  # a version has not arrived yet
             return
         with self._activity.at(Kind.EVALUATING):
             began = time.monotonic()
             loss = self._trainer.evaluate()
         metrics = "".join(f", {name} {value:.4g}" for name, value in self._trainer.metrics.items())
         _log.info("evaluated the global model in %.1f s: loss %.4f%s", time.monotonic() - began, loss, metrics)
-        boxes.control.evaluated(order.membership, order.wanted.evaluation, loss, exact=held == wanted)
-        boxes.control.post()
+        shared.outbox.evaluated(order.membership, order.wanted.evaluation, loss, exact=held == wanted)
+        shared.outbox.post()
 
     def _pause_while_stale(self) -> Ending | None:
         """At the staleness bound, wait until the most stale fragment has arrived."""
@@ -306,7 +301,7 @@ class InnerLoop:
                 self.between_steps()
                 if self._trainer.staleness >= self._settings.staleness_bound_steps:
                     self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
-                ending = self._boxes.orders.ending()
+                ending = self._shared.orders.ending()
                 if not logged and time.monotonic() - began >= _LOGGED_PAUSE_SECONDS:
                     logged = True
                     _log.warning(
@@ -331,19 +326,19 @@ class InnerLoop:
                 self.between_steps()
                 if not self._trainer.has_data():
                     self._wiring.wakeup.wait(notices, _LOOK_SECONDS)
-            ending = self._boxes.orders.ending()
+            ending = self._shared.orders.ending()
         return ending
 
     def _has_data(self) -> bool:
         if self._trainer.jump():
             for fragment in range(len(self._trainer.versions)):
-                self._boxes.requests.received(fragment)
+                self._shared.requests.received(fragment)
         return self._trainer.has_data()
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, unless the process is asked to stop."""
         until = time.monotonic() + seconds
-        while not self._boxes.orders.stopping and (rest := until - time.monotonic()) > 0:
+        while not self._shared.orders.stopping and (rest := until - time.monotonic()) > 0:
             self._wiring.wakeup.wait(self._wiring.wakeup.notices, rest)
 
     def _report(self) -> None:
@@ -362,7 +357,7 @@ class InnerLoop:
             gradient_norm=result.grad_norm,
             learning_rate=result.learning_rate,
         )
-        self._boxes.control.step(self.news)
+        self._shared.outbox.step(self.news)
 
     def _log_progress(self) -> None:
         """Log a line on progress from time to time."""
@@ -377,7 +372,7 @@ class InnerLoop:
             self.news.step,
             self.news.loss if math.isfinite(self.news.loss) else math.nan,
             rate,
-            100 * self._boxes.orders.progress,
+            100 * self._shared.orders.progress,
             100 * spent.fraction(spent.blocked_seconds),
             100 * spent.fraction(spent.other_work_seconds),
         )

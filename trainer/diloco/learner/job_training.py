@@ -8,9 +8,8 @@ from torch import nn
 
 from diloco.core.fragments import Layout
 from diloco.learner.data.opening import open_data, open_task
-from diloco.learner.mailboxes.hand import Hand
-from diloco.learner.mailboxes.orders import Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.data.sampler import Hand
+from diloco.learner.exchange.orders import Orders, Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.training.devices.device import choose_device, peak_flops, set_up
 from diloco.learner.training.fragment_trainer import FragmentTrainer, LateResult, StepResult

@@ -1,12 +1,9 @@
-"""Builds a learner from its parts (trainer, mailboxes, link, workers, checkpoints), starts it and shuts it down."""
+"""Builds a learner from its parts (trainer, exchange, checkpoints), starts it and shuts it down."""
 
 import logging
 import random
 import secrets
-import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
 
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.core.merge.codecs import uplink_codec
@@ -16,20 +13,18 @@ from diloco.learner.activity import Activity, Kind
 from diloco.learner.activity_file import ACTIVITY_FILE, Told, write_activity
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.checkpoint_writer import CheckpointWriter
+from diloco.learner.exchange.exchange import Exchange, ExchangeOptions
+from diloco.learner.exchange.holdings import Holdings
+from diloco.learner.exchange.link import Shared
+from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
+from diloco.learner.exchange.outbox import Outbox
+from diloco.learner.exchange.pulls import ReceiveOptions
+from diloco.learner.exchange.pushes import PushEncoding
+from diloco.learner.exchange.requests import Requests
+from diloco.learner.exchange.residuals import Residuals
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.learner.inner_loop import InnerLoop, LoopSettings, LoopWiring
 from diloco.learner.job_training import Training, training_of
-from diloco.learner.link.puller import Puller, ReceiveOptions
-from diloco.learner.link.pusher import PushEncoding, Pusher
-from diloco.learner.link.syncer_link import Link, Mailboxes
-from diloco.learner.link.transfers import TransferContext, TransferCounts
-from diloco.learner.mailboxes.control_outbox import ControlOutbox
-from diloco.learner.mailboxes.holdings import Holdings
-from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.pull_queue import PullQueue
-from diloco.learner.mailboxes.push_queue import PushQueue
-from diloco.learner.mailboxes.requests import Requests
-from diloco.learner.mailboxes.residuals import Residuals
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptions
 from diloco.learner.resume import Resume
@@ -40,7 +35,7 @@ from diloco.learner.unit.starting import Unit
 from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.files import make_writable_directory
 from diloco.runtime.http import Route
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.messages import Join
 
 _log = logging.getLogger(__name__)
@@ -48,17 +43,9 @@ _log = logging.getLogger(__name__)
 
 _ROOM = 3.0
 """At the end, pushes get so many times the time that they take at the link's rate (ours)."""
-_JOIN_SECONDS = 5.0
 _ASK_FIRST_SECONDS, _ASK_MOST_SECONDS = 1.0, 60.0
 """Pauses, growing, between questions of a process that stays (ours): its pod is often removed within seconds. A raised
 budget waits no longer than the last, and many learners of a cluster that is out of reach burden nobody."""
-_WORKERS = 4
-"""Most transfers at once in one direction, apart from posted pulls and pushes over far links."""
-_PUSHERS = 8
-"""Most pushes at once with automatic overlap: each waits a round trip for its receipt before the next."""
-_POST_THREADS = 16
-"""Most posted pulls that wait at the syncer at once. If more fragments than that are in flight, the link stays busy
-while a notice travels."""
 
 
 class Learner:
@@ -109,28 +96,20 @@ class Learner:
         in_flight = schedule.in_flight(schedule.overlap)
         lease_seconds = spec.sync.lease_seconds
         self._counts = TransferCounts()
-        self._boxes = Mailboxes(
+        self._shared = Shared(
             orders=orders,
             requests=Requests(wakeup, fragments, in_flight),
-            pull_queue=PullQueue(wakeup),
-            push_queue=PushQueue(),
-            control=ControlOutbox(min(5.0, lease_seconds / 4), self._counts.received.read),
-            holdings=Holdings(fragments),
+            holdings=Holdings(wakeup, fragments),
+            outbox=Outbox(min(5.0, lease_seconds / 4), self._counts.received.read),
             feedback=self._feedback,
             hand=self._trainer.hand,
         )
-        most = schedule.in_flight(spec.sync.greatest_overlap)
-        self._workers = min(_WORKERS, max(2, most), fragments)
-        self._pushers = min(_PUSHERS, max(2, most), fragments)
-        self._post_threads = min(_POST_THREADS, most)
-        self._client_options = ClientOptions(options.syncer_address, options.tls)
-        self._client = SyncClient(self._client_options)
         # Jitter need not be secret.
         uniform = self._uniform = random.Random().random  # noqa: S311
         self.loop = InnerLoop(
             self._trainer,
             LoopWiring(
-                self._boxes,
+                self._shared,
                 wakeup,
                 lambda: self._link.current(),  # noqa: PLW0108  # the link is made after the loop
                 lambda: self._link.welcome_position,
@@ -154,25 +133,19 @@ class Learner:
             data_digest=self._trainer.data_digest,
             computes=f"{computed_in} on {device_name(device)}" if computed_in else "",
         )
-        self._link = Link(who, self._client.open_session, self._boxes, self._resume.position, uniform)
-        self._link.why_unreachable = self._client.why_unreachable
-        self._stopped = threading.Event()
-        context = TransferContext(
-            learner=options.learner,
-            bulk=self._client,
-            current=self._link.current,
-            step_seconds=self.loop.step_seconds,
-            stopped=self._stopped,
-            uniform=uniform,
-            counts=self._counts,
-        )
         self._codec = uplink_codec(spec.sync)
-        boxes, encoding = self._boxes, PushEncoding(self._codec, self._feedback)
-        self._pusher = Pusher(context, boxes.push_queue, boxes.pull_queue, boxes.control, encoding)
         numels = tuple(fragment.numel for fragment in layout.fragments)
-        receive_options = ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync))
-        self._puller = Puller(context, boxes.pull_queue, boxes.holdings, receive_options)
-        self._threads: list[threading.Thread] = []
+        exchange = ExchangeOptions(
+            who,
+            ClientOptions(options.syncer_address, options.tls),
+            PushEncoding(self._codec, self._feedback),
+            ReceiveOptions(numels, self._trainer.buffer, downlink_codec(spec.sync)),
+            self._resume.position,
+            self.loop.step_seconds,
+            uniform,
+        )
+        self._exchange = Exchange(exchange, self._shared, self._counts)
+        self._link = self._exchange.link
         self._staying = False
         self.checkpoint_written = True
         """Whether the last checkpoint, if one was due, is on disk."""
@@ -199,15 +172,8 @@ class Learner:
 
     def start(self) -> None:
         """Start every thread, and join; then the loop can begin."""
-        self._start("control", self._boxes.control.run)
-        self._start("checkpoint", self._writer.run)
-        for index in range(self._workers):
-            self._start(f"pull-{index}", self._puller.run)
-        for index in range(self._pushers):
-            self._start(f"push-{index}", self._pusher.run)
-        for index in range(self._post_threads):
-            self._start(f"posted-{index}", self._puller.run_posted)
-        self._start("link", self._link.run)
+        self._writing = start_worker("checkpoint", self._writer.run, self._orders.fail)
+        self._exchange.start()
 
     def finish(self, ending: Ending) -> None:
         """Shut down as the loop's end requires."""
@@ -234,10 +200,9 @@ class Learner:
                 self._wakeup.wait(notices, pauses.next_seconds())
             if self._orders.stopping:
                 return
-            with closing(SyncClient(self._client_options)) as client:
-                if self._link.goes_on(client.open_session):
-                    _log.info("the job goes on; the next process trains")
-                    return
+            if self._exchange.goes_on():
+                _log.info("the job goes on; the next process trains")
+                return
 
     def close(self) -> None:
         """Stop every thread and close every connection."""
@@ -245,19 +210,8 @@ class Learner:
 
     def _end_work(self) -> None:
         """May be called more than once."""
-        self._stopped.set()
-        self._boxes.pull_queue.close()
-        self._boxes.push_queue.close()
-        self._boxes.control.close()
-        self._link.close()
+        self._exchange.close()
         self._writer.close()
-        self._client.close()
-        until = time.monotonic() + _JOIN_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-
-    def _start(self, name: str, body: Callable[[], None]) -> None:
-        self._threads.append(start_worker(name, body, self._orders.fail))
 
     def _forget_diverged(self) -> None:
         """Save a checkpoint without an optimizer state: the next process loads the model, and starts over with it."""
@@ -298,9 +252,9 @@ class Learner:
 
     def _due_seconds(self) -> float:
         """Longest time for the pushes that are due, at the link's rate; 0 before one was measured."""
-        rate = self._pusher.bytes_per_second
+        rate = self._exchange.push_bytes_per_second
         numels = self._trainer.layout.numels
-        due = sum(self._codec.payload_bytes(numels[fragment]) for fragment in self._boxes.push_queue.pending())
+        due = sum(self._codec.payload_bytes(numels[fragment]) for fragment in self._exchange.pending())
         return 0.0 if rate is None else _ROOM * due / rate
 
     def _push_due(self, ending: Ending, until: float) -> None:
@@ -308,11 +262,8 @@ class Learner:
         if membership is None:
             _log.info("leaving without a session: cannot hand in any work")
             return
-        whole = self._boxes.push_queue.wait_until_idle(max(0.0, until - time.monotonic()))
-        # The syncer ends the session on it. Joining again while the last checkpoint is written would undo the leaving.
-        self._link.stop_rejoining()
-        self._boxes.control.leave(membership, ending.reason)
-        told = self._boxes.control.flush(max(1.0, until - time.monotonic()))
+        whole = self._exchange.hand_in(max(0.0, until - time.monotonic()))
+        told = self._exchange.leave(membership, ending.reason, max(1.0, until - time.monotonic()))
         left = "leaving" if told else "leaving, but could not tell the syncer"
         _log.info(
             "%s, %s", left, "handed in everything that was requested" if whole else "could not hand in everything"

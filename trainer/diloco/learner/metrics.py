@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from diloco.core.account.time_spent import TimeSpent
-from diloco.learner.link.transfers import TransferCounts
+from diloco.learner.exchange.transfers import TransferCounts
 from diloco.runtime.build import show_build
 from diloco.runtime.http import Response, Route
 from diloco.wire.messages import StepReport

@@ -10,10 +10,9 @@ from types import FrameType
 
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
 from diloco.learner.ends import exit_code_of
+from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
-from diloco.learner.mailboxes.orders import Ending, EndKind, Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
 from diloco.learner.options import LearnerOptions
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import first_of

@@ -8,8 +8,8 @@ import logging
 
 from diloco.learner.checkpoint import LearnerCheckpoint, is_other_training
 from diloco.learner.data import DataError
-from diloco.learner.link.syncer_link import Position
-from diloco.learner.mailboxes.residuals import Residuals
+from diloco.learner.exchange.link import Position
+from diloco.learner.exchange.residuals import Residuals
 from diloco.learner.training.fragment_trainer import FragmentTrainer
 from diloco.model.entrypoint import one_line
 from diloco.runtime.output import escaped

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from diloco.learner.mailboxes.orders import Ending, Orders
+from diloco.learner.exchange.orders import Ending, Orders
 from diloco.runtime.process.abrupt_end import end_abruptly
 from diloco.runtime.process.exits import EXIT_STUCK
 

@@ -23,10 +23,9 @@ from diloco.core.engine.events import (
 )
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
-from diloco.learner.mailboxes.holdings import Membership
-from diloco.learner.mailboxes.requests import GradientRequest, Requests
-from diloco.learner.mailboxes.residuals import Residual
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Membership, Wakeup
+from diloco.learner.exchange.requests import GradientRequest, Requests
+from diloco.learner.exchange.residuals import Residual
 from diloco.simulate.network.session import Environment, Identity, SessionCallbacks, SimulatedSession
 from diloco.simulate.syncer import FragmentNews, Order
 from diloco.simulate.training.work import Encoder, Trainer

@@ -32,8 +32,8 @@ CONTROL: Final = 0
 """Number of a learner's channel for its session, which carries no fragments."""
 SHORT: Final = 1
 """Number of its channel for transfers of one part."""
-ONE_THREAD: Final = ("SingleThreadedUnaryStream", 1)
-"""Its calls wait in their callers' threads, and gRPC has no thread for them."""
+FIRST_LANE: Final = 2
+"""Number of its first channel for transfers in parts."""
 POSTED_SECONDS: Final = 45.0
 """How long a posted pull waits at the syncer; then the learner waits for the notice instead. Less than the minute after
 which common proxies end a silent stream. Connections stay open meanwhile: they are pinged."""

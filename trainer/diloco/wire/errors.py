@@ -13,7 +13,6 @@ says that one's own side ended the call.
     ├── RevokedError          UNAUTHENTICATED       the certificate was revoked: a new one may be accepted
     ├── UnavailableError      UNAVAILABLE           no answer, or the connection broke: try again
     ├── DeadlineError         DEADLINE_EXCEEDED     took too long
-    ├── ClosedError           CANCELLED             this side ended it
     └── PeerFailedError       INTERNAL              a fault in the other process
 """
 
@@ -102,12 +101,6 @@ class DeadlineError(WireError):
     retryable = True
 
 
-class ClosedError(WireError):
-    """This side ended the call or the client."""
-
-    status = grpc.StatusCode.CANCELLED
-
-
 class PeerFailedError(WireError):
     """The other process has failed; its own log says more."""
 
@@ -125,7 +118,6 @@ _ALL: tuple[type[WireError], ...] = (
     RevokedError,
     UnavailableError,
     DeadlineError,
-    ClosedError,
     PeerFailedError,
 )
 _CLASSES = {cls.status: cls for cls in _ALL} | {

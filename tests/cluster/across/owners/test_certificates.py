@@ -15,7 +15,7 @@ import pytest
 
 from diloco.spec.names.syncer_name import syncer_name
 from diloco.wire.channel import SERVICE, SESSION
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions
 from diloco.wire.convert import pack
 from diloco.wire.errors import IdentityError, RefusedError, RevokedError, UnavailableError, WireError
 from diloco.wire.messages import Join
@@ -30,6 +30,7 @@ from diloco_operator.signing import (
     new_leaf,
     read_authority,
 )
+from testbed.blocking_client import BlockingClient
 from testbed.kind.clusters import Cluster
 from testbed.kind.peers import diloco
 from testbed.kind.waiting import wait_until
@@ -72,7 +73,7 @@ def refusal(job: ClusterJob, files: Files, folder: Path) -> WireError:
     for name in (CA, CERTIFICATE, KEY):
         (folder / name).write_bytes(files[name])
     tls = ClientTls(folder / CA, folder / CERTIFICATE, folder / KEY, server_name=syncer_name(job.name, job.namespace))
-    with SyncClient(ClientOptions(endpoint(job), tls=tls)) as client, client.open_session(JOIN) as session:
+    with BlockingClient(ClientOptions(endpoint(job), tls=tls)) as client, client.open_session(JOIN) as session:
         with pytest.raises(WireError) as caught:
             next(iter(session))
         return caught.value

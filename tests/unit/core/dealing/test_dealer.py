@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from diloco.core.dealing.dealer import Dealer
 from diloco.core.dealing.pieces import Piece
-from diloco.learner.mailboxes.hand import Hand
+from diloco.learner.data.sampler import Hand
 from diloco.spec.status.syncer import EpochStatus
 from tests.support.dealing_world import AHEAD, KEEP, SEQUENCES, World
 from tests.support.examples import examples

@@ -10,10 +10,9 @@ from torch import Tensor
 from diloco.core.dealing.pieces import Piece
 from diloco.learner.data import DataError
 from diloco.learner.data.holdout import Holdout, check_size
-from diloco.learner.data.sampler import DealtSampler, Sampling
+from diloco.learner.data.sampler import DealtSampler, Hand, Sampling
 from diloco.learner.data.source import read_into
 from diloco.learner.data.task import LanguageModel
-from diloco.learner.mailboxes.hand import Hand
 from tests.support.entrypoints import CountingSource
 
 HUGE = 10**9

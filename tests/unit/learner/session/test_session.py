@@ -16,7 +16,7 @@ from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.opening import open_task
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
-from diloco.learner.mailboxes.orders import Ending, EndKind
+from diloco.learner.exchange.orders import Ending, EndKind
 from diloco.learner.process import run_learner
 from diloco.learner.session import SessionError
 from diloco.learner.session.job_session import Session

@@ -37,7 +37,7 @@ class SlowApi(MemoryApi):
         return await super().apply(kind, body, force=force)
 
 
-def test_a_job_of_many_pools_is_applied_eight_objects_at_once_and_pods_last() -> None:
+def test_a_job_of_many_pools_is_applied_eight_at_once_and_pods_last() -> None:
     w = ClusterWorld(job_names=())
     w.api = api = SlowApi(w.home)
     w.new_operator()

@@ -11,7 +11,7 @@ import torch
 from diloco.learner import checkpoint_writer
 from diloco.learner.checkpoint import CheckpointIdentity, CheckpointStore, LearnerCheckpoint
 from diloco.learner.data.opening import open_data
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of

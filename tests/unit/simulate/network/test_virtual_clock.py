@@ -57,7 +57,7 @@ def test_what_is_under_way_on_a_broken_connection_never_arrives() -> None:
     assert seen == []
 
 
-def test_messages_of_one_moment_travel_together_and_end_with_their_connection() -> None:
+def test_messages_of_one_moment_travel_together_and_end_together() -> None:
     clock, seen = VirtualClock(), []
     connection = Connection(clock, Link(latency_seconds=0.5))
     connection.send(lambda: seen.append("first"))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diloco.core.fragments import Layout
 from diloco.learner.data.own_code import OwnCode
-from diloco.learner.mailboxes.orders import Ending, EndKind
+from diloco.learner.exchange.orders import Ending, EndKind
 from diloco.learner.session.loop_state import LearnerOfJob, LoopState, Parts
 from diloco.learner.session.stop_handlers import StopHandlers
 from diloco.learner.session.together import Together

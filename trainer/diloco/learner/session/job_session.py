@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from diloco.learner.data.own_code import OwnCode
-from diloco.learner.mailboxes.orders import Ending
+from diloco.learner.exchange.orders import Ending
 from diloco.learner.session.loop_state import LearnerOfJob, LoopState, Stateful
 from diloco.learner.training.fragment_trainer import StepResult
 

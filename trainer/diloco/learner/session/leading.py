@@ -9,8 +9,8 @@ from torch import Tensor
 
 from diloco.core.fragments import Layout
 from diloco.learner.data.own_code import OwnCode
+from diloco.learner.exchange.orders import Ending
 from diloco.learner.learner import Learner
-from diloco.learner.mailboxes.orders import Ending
 from diloco.learner.session.loop_state import LearnerOfJob, Parts
 from diloco.learner.session.stop_handlers import StopHandlers
 from diloco.learner.session.together import Together, parting_of

@@ -13,9 +13,9 @@ from diloco.core.fragments import LayoutError
 from diloco.learner.data import DataError, DataUnavailableError
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
+from diloco.learner.exchange.orders import Ending, Orders
 from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
-from diloco.learner.mailboxes.orders import Ending, Orders
 from diloco.learner.session.following import Following, FollowingTrainer
 from diloco.learner.session.job_session import Begin, Session, SessionError, SessionOverError
 from diloco.learner.session.leading import Leading, LeadingTrainer

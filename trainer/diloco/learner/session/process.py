@@ -4,8 +4,7 @@ import time
 
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
 from diloco.learner.ends import exit_code_of
-from diloco.learner.mailboxes.orders import Orders
-from diloco.learner.mailboxes.wakeup import Wakeup
+from diloco.learner.exchange.orders import Orders, Wakeup
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import Peers
 from diloco.learner.training.devices.device import choose_device

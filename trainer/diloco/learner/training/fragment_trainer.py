@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from diloco.core.fragments import Layout
 from diloco.learner.checkpoint_parts import Others
-from diloco.learner.mailboxes.hand import Hand
+from diloco.learner.data.sampler import Hand
 from diloco.learner.training.capture import Capture, Reader
 from diloco.model.fragments import trained_parameters, whole_tensors
 

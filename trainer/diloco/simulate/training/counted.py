@@ -11,7 +11,7 @@ from diloco.core.engine.actions import Merge
 from diloco.core.fragments import Fragment, Layout
 from diloco.core.sizes import F32, downlink_encoding, encoding_of
 from diloco.core.value import value
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 from diloco.simulate.training.work import MergeOutcome, Payload, Work
 from diloco.spec import JobSpec
 

@@ -19,7 +19,7 @@ from diloco.core.merge.running_mean import running_mean
 from diloco.core.sizes import F32
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.data.task import JobTask
-from diloco.learner.mailboxes.residuals import Residual, Residuals
+from diloco.learner.exchange.residuals import Residual, Residuals
 from diloco.learner.training.capture import Capture
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model.build import build_model

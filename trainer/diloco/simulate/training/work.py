@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from diloco.core.engine.actions import Merge
 from diloco.core.engine.events import Cosine, LeftOut
 from diloco.core.value import value
-from diloco.learner.mailboxes.residuals import Residual
+from diloco.learner.exchange.residuals import Residual
 
 if TYPE_CHECKING:
     from torch import Tensor

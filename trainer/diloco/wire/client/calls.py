@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from diloco.wire.channel import SERVICE
+from diloco.wire.channel import FIRST_LANE, SERVICE
 from diloco.wire.client.lanes import Lanes
 from diloco.wire.errors import DeadlineError, UnavailableError, WireError, error_of
 
@@ -45,7 +45,8 @@ class Calls:
         Raises:
             WireError: the transfer failed.
         """
-        tasks = [asyncio.create_task(self._keep_calling(number)) for number in range(connections)]
+        lanes = range(FIRST_LANE, FIRST_LANE + connections)
+        tasks = [asyncio.create_task(self._keep_calling(lane)) for lane in lanes]
         try:
             async with asyncio.timeout(seconds):
                 return await self._result
@@ -119,7 +120,7 @@ class Calls:
         except asyncio.InvalidStateError:  # written to a call that has ended
             raise error_of(await call.code(), await call.details()) from None
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             raise UnavailableError("the connection was silent") from None  # another transfer has left it
         finally:
@@ -127,7 +128,7 @@ class Calls:
                 call.cancel()
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """Whether the current task is. A local variable for it would keep the task's calls, and so their connections."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

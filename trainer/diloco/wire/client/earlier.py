@@ -20,8 +20,7 @@ class HalfPulled:
 class Earlier:
     """What a client's session said about transfers, and what earlier ones left, by fragment.
 
-    Used on the event loop and by threads, for one fragment and direction by one at a time; the thread of the session
-    notes what its Welcome says.
+    Used for one fragment and direction by one transfer at a time.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,0 @@
-"""The link to the syncer: session, pushes, pulls."""

@@ -1,1 +1,0 @@
-"""The queues and slots through which the learner's threads exchange work, one kind per module."""
