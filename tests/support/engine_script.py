@@ -194,7 +194,7 @@ class Script:
         cosines: tuple[Cosine, ...] = (),
     ) -> list[Action]:
         """A merge ends; its members train on the result at once, or not yet."""
-        failed = len(left_out) == len(merge.members)
+        failed = bool(merge.members) and len(left_out) == len(merge.members)
         told = Merged(merge.fragment, merge.version, "0" * 32, 0.01, failed, left_out, cosines)
         actions = self.do(told)
         for member in merge.members if applied and actions else ():

@@ -16,7 +16,7 @@ from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event, Merged
 from diloco.simulate.training.work import GlobalModel
 
-SHARES: Final = (0.06, 0.12)
+SHARES: Final = (0.03, 0.06, 0.12, 0.25)
 """Of the run's steps: the last ones, over which models are averaged."""
 EVERY_STEPS: Final = 8
 """Data-parallel training has a model to average so often."""

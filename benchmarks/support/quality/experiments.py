@@ -61,7 +61,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "Outer optimizer, 266 merges",
         "outer_optimizer.md",
         _in_b("decoupled", 6400, _DEFAULT)[0],
-        _in_b("decoupled", 6400, _JOINT),
+        _in_b("decoupled", 6400, _JOINT, _adamw(2e-3, 0.7, 0.8)),
         "0.3 % below the base",
         "missed: (0.7, 0.9) stays",
     ),
@@ -118,7 +118,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         _in_b("muon_h6", 1600, _MUON)[0],
         _in_b("muon_h6", 1600, _muon(11.3e-3, 1.0, 0.0)),
         "0.35 % below the base",
-        "passed on one seed: not reported yet",
+        "passed, as on three other seeds: reported and recommended at 1600 steps",
     ),
     "joint_parallel_muon": Experiment(
         "The same, data-parallel Muon",
@@ -134,7 +134,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         _in_b("decoupled", 1600, _JOINT)[0],
         (*_changes("decoupled", _JOINT, "mean"), *_in_b("decoupled", 1600, _adamw(4e-3, 0.7, 0.0))),
         "0.7 % below the base",
-        "RDA with (0.7, 0.6) stays unless one passes",
+        "missed by far: RDA with (0.7, 0.6) stays",
     ),
     "schedule_adamw": Experiment(
         "Warm-up, end of the cosine; AdamW, H = 24",
@@ -151,6 +151,22 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         _changes("data_parallel", _PARALLEL, "to_zero", "to_third"),
         "none",
         "stays",
+    ),
+    "momentum_muon_h6": Experiment(
+        "Muon's momentum, H = 6",
+        "schedules.md",
+        _in_b("muon_h6", 1600, _muon(11.3e-3, 1.0, 0.0))[0],
+        _in_b("muon_h6_momentum_9", 1600, _muon(11.3e-3, 1.0, 0.0)),
+        "0.7 % below the base, no loss in data-parallel training",
+        "missed",
+    ),
+    "muon_h6_400": Experiment(
+        "A lower rate in short runs, Muon, H = 6",
+        "joint_rates.md",
+        _in_b("muon_h6", 400, _muon(22.6e-3, 1.0, 0.0))[0],
+        _in_b("muon_h6", 400, _MUON, _muon(11.3e-3, 1.0, 0.0)),
+        "0.7 % below the base",
+        "missed",
     ),
     "schedule_muon_h6": Experiment(
         "The same, Muon, H = 6",
@@ -182,7 +198,7 @@ EXPERIMENTS: Final = _EXPERIMENTS | {
         ("adamw", "", _in_b("decoupled", 1600, _JOINT)[0], "missed"),
         ("muon_h6", "", _in_b("muon_h6", 1600, _MUON)[0], "as much in data-parallel training: missed"),
         ("parallel_muon", "", _in_b("data_parallel_muon", 1600, _PARALLEL_MUON)[0], "held against it"),
-        ("default", ", 6400 steps", Setting("by_default", "B", 6400, 0, _DEFAULT), "passed; not made yet"),
+        ("default", ", 6400 steps", Setting("by_default", "B", 6400, 0, _DEFAULT), "passed: `sync.averageLast`"),
         ("parallel", ", 6400 steps", Setting("data_parallel", "B", 6400, 0, _PARALLEL), "held against it"),
     )
 }

@@ -18,6 +18,7 @@ from support.quality.variants import (
     AGAINST,
     CHOICE_SEED,
     FRAGMENTS,
+    MEAN_SHARE,
     OFFERED,
     VARIANTS,
     WORKLOADS,
@@ -71,13 +72,16 @@ def _earlier(runs: Iterable[Mapping[str, Any]]) -> int:
 def _runs(results: Results, workload: str, steps: int, variant: str, choices: Choices) -> Runs:
     """The runs of one cell of a table, by seed, at the rates that were finally chosen."""
     rates, _ = choices.rates(workload, steps, variant)
-    found = [
-        setting
-        for setting in results
-        if (setting.workload, setting.steps, setting.variant, setting.rates) == (workload, steps, variant, rates)
+    of_mean = VARIANTS[variant].mean_of
+    wanted = (workload, steps, of_mean or variant, rates)
+    found = {
+        setting: result if of_mean is None else {**result, "loss": result["loss_of_means"][f"{MEAN_SHARE:g}"]}
+        for setting, result in results.items()
+        if (setting.workload, setting.steps, setting.variant, setting.rates) == wanted
         and setting.seed != CHOICE_SEED
-    ]
-    return {setting: results[setting] for setting in sorted(found, key=lambda setting: setting.seed)}
+        and (of_mean is None or f"{MEAN_SHARE:g}" in result.get("loss_of_means", {}))
+    }
+    return dict(sorted(found.items(), key=lambda one: one[0].seed))
 
 
 def _plain(rates: Rates) -> dict[str, float]:
@@ -139,6 +143,8 @@ def _recommendations(runs: Mapping[Cell, Runs]) -> Iterator[dict[str, Any]]:
     for (workload, steps, variant), found in runs.items():
         what, beside = VARIANTS[variant], runs.get((workload, steps, BEST))
         if workload not in ("A", "B") or variant not in OFFERED or not beside:
+            continue
+        if variant == "by_default" and (workload, steps, "decoupled") in runs:
             continue
         rates = next(iter(found)).rates
         difference = _difference((workload, steps, variant), BEST, found, beside)

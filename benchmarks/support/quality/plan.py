@@ -67,7 +67,7 @@ class Choices:
     def rates(self, workload: str, steps: int, variant: str) -> tuple[Rates | None, list[Setting]]:
         """The rates, an experiment's choice before all others; or None, and the runs needed to find them."""
         name = VARIANTS[variant].rates_of or variant
-        if fixed := CHOSEN.get((workload, steps, name)):
+        if fixed := CHOSEN.get((workload, steps, variant), CHOSEN.get((workload, steps, name))):
             return fixed, []
         what = VARIANTS[name]
         start, due = self._start(workload, steps, name)
@@ -106,5 +106,5 @@ def _wanted(stages: Sequence[Stage], planned: Sequence[Stage], results: Results)
             yield from missing
         for seed in range(stage.seeds):
             for variant, (rates, _) in chosen.items():
-                if rates is not None:
+                if rates is not None and VARIANTS[variant].mean_of is None:
                     yield Setting(variant, stage.workload, stage.steps, seed, rates)

@@ -118,6 +118,13 @@ class Setting:
         return hashlib.sha256(json.dumps(self.configuration(), sort_keys=True).encode()).hexdigest()
 
 
+def job_of(setting: Setting, tokens: int) -> DiLoCoJob:
+    """Its job. The last version is the model, unless the variant says otherwise: an observer makes the means."""
+    plain = setting.manifest(tokens)
+    plain["spec"]["sync"].setdefault("averageLast", 0.0)
+    return DiLoCoJob.model_validate(plain)
+
+
 def setting_of(plain: Mapping[str, Any]) -> Setting:
     """What ``dataclasses.asdict`` of a setting came from."""
     return Setting(**{**plain, "rates": Rates(**plain["rates"])})
@@ -161,7 +168,7 @@ def run(setting: Setting) -> dict[str, Any]:
     """Carry out one run; the result is plain JSON."""
     torch.set_num_threads(1)
     began = time.process_time()
-    job = DiLoCoJob.model_validate(setting.manifest(setting.tokens))
+    job = job_of(setting, setting.tokens)
     task = _task(job)
     if setting.what.kind == "decoupled":
         result = _decoupled(setting, task)
@@ -184,19 +191,19 @@ def job_of_equal_work(setting: Setting) -> DiLoCoJob:
 
     The learning rates end with the budget.
     """
-    return DiLoCoJob.model_validate(setting.manifest(_budget(dataclasses.replace(setting, rates=setting.what.start))))
+    return job_of(setting, _budget(dataclasses.replace(setting, rates=setting.what.start)))
 
 
 @cache
 def _budget(setting: Setting) -> int:
     """Found by counted runs, which take the course of the real one, whatever its rates are."""
-    job = DiLoCoJob.model_validate(setting.manifest(setting.tokens))
+    job = job_of(setting, setting.tokens)
     layout = layout_of(build_model(job.spec), job.spec.sync.fragments)
     scenario = scenario_of(setting, job.spec.learner_ids)
     best, nearest = setting.tokens, float("inf")
     budget = setting.tokens
     for _ in range(BUDGETS_TRIED):
-        job = DiLoCoJob.model_validate(setting.manifest(budget))
+        job = job_of(setting, budget)
         trained = simulate_course(job, scenario, layout).view.trained_tokens
         away = abs(trained / setting.tokens - 1)
         if away < nearest:

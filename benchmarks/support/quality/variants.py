@@ -18,6 +18,8 @@ CUT_SECONDS: Final = 18.0
 FRAGMENTS: Final = 24
 """P, at every H: pico has 24 tensors, and with smaller fragments less is in flight."""
 HELDOUT_SEQUENCES: Final = 1024
+MEAN_SHARE: Final = 0.06
+"""As ``sync.averageLast`` is by default; data-parallel training is given the same."""
 CHOICE_SEED: Final = 100
 """Rates are chosen on a seed that no table uses."""
 
@@ -97,6 +99,8 @@ class Variant:
     """Warm-up as a share of the steps; None: the manifest's 20 steps."""
     world: str = "calm"
     learners: int = LEARNERS
+    mean_of: str | None = None
+    """The variant whose runs these are, with the mean of the last ``MEAN_SHARE`` as their model. None: it has runs."""
     rates_of: str | None = None
     """The variant whose rates it takes; None: it has a search of its own. Beside Muon, AdamW's rate is
     data-parallel's."""
@@ -173,6 +177,16 @@ VARIANTS: Final[Mapping[str, Variant]] = {
         for change, (label, what) in CHANGES.items()
     },
     **_METHODS,
+    **{
+        f"{name}_averaged": replace(_METHODS[name], label=label, rates_of=name, mean_of=name)
+        for name, label in (
+            ("data_parallel", "data-parallel, AdamW, last 6 % averaged"),
+            ("data_parallel_muon", "data-parallel, Muon, last 6 % averaged"),
+            ("decoupled", "decoupled, AdamW, H = 24, last 6 % averaged"),
+            ("by_default", "decoupled, AdamW, H = 24, as by default"),
+            ("muon_h6", "decoupled, Muon, H = 6, last 6 % averaged"),
+        )
+    },
 }
 
 
@@ -180,6 +194,9 @@ AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
     "data_parallel_muon": ("data_parallel",),
     "decoupled": ("data_parallel", "data_parallel_muon", "lock_step"),
     "by_default": ("data_parallel", "decoupled"),
+    "decoupled_averaged": ("data_parallel_averaged",),
+    "by_default_averaged": ("data_parallel_averaged",),
+    "muon_h6_averaged": ("data_parallel_muon_averaged",),
     "muon": ("data_parallel_muon", "data_parallel"),
     "muon_h12": ("data_parallel_muon", "muon"),
     "muon_h6": ("data_parallel_muon", "muon"),
@@ -198,8 +215,8 @@ AGAINST: Final[Mapping[str, tuple[str, ...]]] = {
 """What each is held against, seed by seed."""
 
 
-OFFERED: Final = ("decoupled", "muon", "muon_h12", "muon_h6", "muon_h3", "muon_h6_thin")
-"""What a recommendation may be."""
+OFFERED: Final = ("decoupled", "by_default", "muon", "muon_h12", "muon_h6", "muon_h3", "muon_h6_thin")
+"""What a recommendation may be; of the first two, the first that there is."""
 
 
 CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
@@ -207,7 +224,8 @@ CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
     ("B", 1600, "by_default"): Rates(2e-3, effective=1.75, momentum=0.6),
     ("B", 6400, "by_default"): Rates(2e-3, effective=7.0, momentum=0.9),
     ("B", 1600, "decoupled"): Rates(4e-3, effective=1.75, momentum=0.6),
-    ("B", 6400, "decoupled"): Rates(4e-3, effective=1.0, momentum=0.5),
+    ("B", 1600, "muon_h6"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
+    ("B", 1600, "muon_h6_thin"): Rates(11.3e-3, 22.6e-3, 1.0, 0.0),
 }
 """Workload, steps, variant: rates that an experiment has chosen, and those that a manifest without rates gets."""
 
@@ -240,12 +258,15 @@ STAGES: Final = (
     Stage("B", 1600, ("data_parallel",), 0),
     Stage("batch 2", 3200, ("data_parallel",), 0),
     Stage("A", 400, ("lock_step", "cuts", "mean", "int4", "int8_down", "muon_h3", "faults_no_token_weights"), 3),
-    Stage("B", 6400, ("by_default",), 3, searched=()),
-    Stage("B", 1600, ("by_default",), 3, searched=()),
+    Stage("B", 6400, ("by_default", "by_default_averaged"), 3, searched=()),
+    Stage("B", 1600, ("by_default", "by_default_averaged", "decoupled_averaged", "muon_h6_averaged"), 3, searched=()),
     Stage("B", 400, ("by_default",), 3, searched=()),
     Stage("B", 1600, (*MAIN, "muon_h6_thin"), 3, searched=("data_parallel",)),
     Stage("A", 1600, (*MAIN, "muon_h6_thin"), 3, searched=()),
-    Stage("B", 6400, MAIN, 2, searched=()),
+    Stage("B", 1600, ("data_parallel_averaged", "data_parallel_muon_averaged"), 3, searched=()),
+    Stage("B", 6400, ("data_parallel", "data_parallel_averaged"), 3, searched=()),
+    Stage("B", 6400, ("data_parallel_muon", "data_parallel_muon_averaged"), 2, searched=()),
+    Stage("B", 6400, ("muon_h6", "muon_h6_averaged", "muon"), 2, searched=()),
     Stage("A", 6400, MAIN, 2, searched=()),
     Stage("nano", 400, MAIN, 1),
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.quality.figures import half_width
+from support.quality.figures import figures, half_width
 from support.quality.plan import due, neighbours, walk
 from support.quality.runs import Setting
 from support.quality.variants import CHOICE_SEED, LADDERS, VARIANTS, Rates, Stage
@@ -46,6 +46,17 @@ def test_a_budget_without_a_search_takes_the_rates_of_the_next_smaller() -> None
     assert due((large,), (small, large), {}) == [
         Setting("data_parallel", "A", 1600, 0, VARIANTS["data_parallel"].start)
     ]
+
+
+def test_a_mean_of_the_last_models_has_no_run_of_its_own() -> None:
+    stages = (Stage("B", 6400, ("by_default", "by_default_averaged"), 1, searched=()),)
+    (setting,) = due(stages, stages, {})
+    assert setting.variant == "by_default"
+    run = {"loss": 1.5, "loss_of_means": {"0.06": 1.25, "0.12": 1.0}, "cpu_seconds": 1.0, "commit": "abc"}
+    counts = {"trained_tokens": 100, "merged_tokens": 90, "learner_steps": [6400], "pushed_bytes": 1}
+    last, mean = figures(stages, {setting: run | counts})["rows"]
+    assert (last["loss"], mean["loss"]) == (1.5, 1.25)
+    assert mean["inner_steps"] == last["inner_steps"] == 6400
 
 
 def test_the_interval_of_pairs_is_students() -> None:

@@ -62,7 +62,7 @@ def test_the_mean_is_of_the_last_versions_of_each_fragment() -> None:
     for version in range(1, 51):
         model.value = float(version)
         last.passed(Merged(0, version, "", 0.0), (), 0.0)
-    assert last.losses(lambda values: values[0].item()) == {"0.06": 49.0, "0.12": 47.5}
+    assert last.losses(lambda values: values[0].item()) == {"0.03": 49.5, "0.06": 49.0, "0.12": 47.5, "0.25": 44.5}
 
 
 def test_the_mean_of_data_parallel_training_is_of_every_eighth_model() -> None:
@@ -70,4 +70,4 @@ def test_the_mean_of_data_parallel_training_is_of_every_eighth_model() -> None:
     for step in range(1, 401):
         last.watch(lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]  # the default binds it
     assert EVERY_STEPS == 8
-    assert last.losses(torch.Tensor.item) == {"0.06": 392.0, "0.12": 380.0}
+    assert last.losses(torch.Tensor.item) == {"0.03": 396.0, "0.06": 392.0, "0.12": 380.0, "0.25": 356.0}

@@ -53,8 +53,8 @@ class Memory:
     """Of a learner's first host, if it trains on other devices: fragments are in pinned memory, which torch gives out
     in powers of two. The model is made there."""
     syncer_bytes: int
-    """Parameters and momentum, twice while a checkpoint is written, and one fragment from every learner; or the model,
-    frozen parameters too, while it is made."""
+    """Parameters, momentum and mean, twice while a checkpoint is written, and one fragment from every learner; or the
+    model, frozen parameters too, while it is made."""
     checkpoint_bytes: int
     """Of the syncer's disk, for each checkpoint."""
     disk_bytes: int
@@ -73,7 +73,8 @@ def memory(spec: JobSpec, exchange: Exchange, learners: int, frozen_bytes: int, 
     """
     copy = F32.payload_bytes(sum(exchange.numels))
     moments = 1 if spec.training.optimizer.type == "Muon" else _MOMENTS
-    checkpoint = copy * (2 if exchange.downlink == "F32" else 3)  # what its encoding leaves over is kept
+    kept = 2 + (exchange.downlink != "F32") + (spec.sync.average_last > 0)  # what encodings leave over; means
+    checkpoint = copy * kept
     pools = {name: pool for name, pool in spec.pools.items() if pool.size}
     device = copy * (2 + LATER_ON_A_DEVICE - _MOMENTS + moments) + frozen_bytes
     devices = [(-(-device // pool.parts), passes.get(name)) for name, pool in pools.items()]

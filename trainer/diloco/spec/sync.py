@@ -67,6 +67,9 @@ class SyncSpec(SpecModel):
     """The outer optimizer. Default, chosen once, when the job begins: learning rate 1 and momentum 0 if the interval is
     below 24 or the compression is TopK. Else by the expected merges of each fragment, budget / (learners x batch x
     sequence x interval): the same up to 33 merges, 0.7 and 0.6 up to 133, DiLoCo's 0.7 and 0.9 from 134 on (ours)."""
+    average_last: float = Field(default=0.06, ge=0, le=0.5)
+    """The final model is the mean of each fragment's versions from this last share of the budget (ours). 0: it is the
+    last version."""
     compression: Literal["None", "BF16", "Int8", "Int4", "TopK"] = "BF16"
     """How learners encode outer gradients for the syncer. TopK sends the largest values only, in 2 bits each, and needs
     error feedback. For the way back see sync.downlink."""

@@ -186,7 +186,7 @@ class ActionExecutor:
             _log.warning(
                 "fragment %d is not merged and stays at version %d: %s", merged.fragment, merged.version, result.problem
             )
-        else:
+        elif self._order is not None and self._order.members:
             curve = FragmentCurve(
                 version=merged.version, gradient_norm=result.gradient_norm, agreement=result.agreement
             )

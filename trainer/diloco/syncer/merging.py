@@ -25,6 +25,7 @@ from diloco.core.merge.fragment_merge import (
 )
 from diloco.core.merge.member_sizes import UsualSize
 from diloco.core.merge.rules import rule_named
+from diloco.core.merge.running_mean import running_mean
 from diloco.spec.sync import OuterOptimizer, SyncSpec
 from diloco.syncer.store import EncodedUpdate, FragmentStore, NextVersion, digest_of
 from diloco.wire.messages import PushKey
@@ -47,6 +48,10 @@ class PreparedMerge:
     """What earlier updates have left over; None: updates are not encoded."""
     usual: UsualSize
     """Of the fragment's outer gradients."""
+    mean: torch.Tensor | None
+    """Of the fragment's last versions; None: there is none."""
+    averaged: int
+    """See `Merge.averaged`."""
     target: NextVersion
 
 
@@ -117,11 +122,15 @@ class Merging:
             store.momentum(order.fragment),
             store.residual(order.fragment),
             store.usual(order.fragment),
+            store.mean(order.fragment),
+            order.averaged,
             store.target(order.fragment),
         )
 
     def run(self, prepared: PreparedMerge) -> MergeResult:
         """Merge. If the contributions cannot be merged, the fragment is unchanged under its new version."""
+        if not prepared.members:
+            return _mean_as_version(prepared)
         began = time.perf_counter()
         made, problem, not_encoded = prepared.target, "", ""
         update: EncodedUpdate | None = None
@@ -147,9 +156,11 @@ class Merging:
             verdict, norm, agreement, cosines = found.verdict, found.gradient_norm, found.agreement, found.cosines
         except MergeError as error:
             problem, verdict = str(error), error.verdict
-            made = NextVersion(MergeTarget(prepared.parameters, prepared.momentum), prepared.residual)
+            kept = MergeTarget(prepared.parameters, prepared.momentum)
+            made = NextVersion(kept, prepared.residual, mean=prepared.mean)
         else:
             update, not_encoded = self._encoded(prepared)
+            made = replace(made, mean=running_mean(prepared.mean, made.merge.parameters, prepared.averaged))
         made = replace(made, usual=verdict.usual)
         digest, left_out = digest_of(made.merge.parameters), sorted(verdict.left_out.items())
         event = Merged(
@@ -173,3 +184,14 @@ class Merging:
         if payload is None:
             return None, problem
         return EncodedUpdate(prepared.current_version, self._downlink.name, payload, digest_of(payload)), ""
+
+
+def _mean_as_version(prepared: PreparedMerge) -> MergeResult:
+    """The mean of the fragment's last versions, which is sent whole: an encoding would lose part of it."""
+    began = time.perf_counter()
+    mean = prepared.mean
+    assert mean is not None, "the fragment has no mean"
+    digest = digest_of(mean)
+    event = Merged(prepared.fragment.index, prepared.version, digest.hex(), time.perf_counter() - began)
+    made = NextVersion(MergeTarget(mean, prepared.momentum), prepared.residual, prepared.usual)
+    return MergeResult(event, made, digest, "")

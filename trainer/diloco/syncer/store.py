@@ -1,9 +1,9 @@
 """The global model and the outer optimizer's momentum, in f32, fragment by fragment.
 
-A fragment's current buffer is never written to again: pulls and checkpoints under way keep reading it while the next
-version is made in a new one. Momentum is updated in place, except while a checkpoint reads it. If updates to learners
-are encoded, the one that made the current version is kept with it, and so is the residual of each fragment, which is
-treated like momentum.
+A fragment's current buffer is never written to again, and so is the mean of its last versions: pulls and checkpoints
+under way keep reading it while the next version is made in a new one. Momentum is updated in place, except while a
+checkpoint reads it. If updates to learners are encoded, the one that made the current version is kept with it, and so
+is the residual of each fragment, which is treated like momentum.
 """
 
 from collections.abc import Collection
@@ -64,6 +64,8 @@ class StoreImage:
     """What the encoding of updates has left over, f32, shape (numel,) each; empty if updates are not encoded."""
     usual: tuple[UsualSize, ...] = ()
     """Of each fragment's outer gradients."""
+    means: tuple[torch.Tensor | None, ...] = ()
+    """Of each fragment's last versions, f32, shape (numel,) each. Never written to. None, or empty: there is none."""
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -74,7 +76,8 @@ class StoreImage:
     def size_bytes(self) -> int:
         """Bytes of all its tensors."""
         parameters = (fragment.parameters for fragment in self.fragments)
-        return sum(tensor.nbytes for tensor in (*parameters, *self.momentum, *self.residuals))
+        means = (mean for mean in self.means if mean is not None)
+        return sum(tensor.nbytes for tensor in (*parameters, *self.momentum, *self.residuals, *means))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class NextVersion:
     """The new residual, f32, shape (numel,); may be the current one. None: updates are not encoded."""
     usual: UsualSize = NO_PAST
     """Of the fragment's outer gradients, this merge included."""
+    mean: torch.Tensor | None = None
+    """Of the fragment's last versions, f32, shape (numel,); None: there is none."""
 
 
 class FragmentStore:
@@ -107,6 +112,7 @@ class FragmentStore:
         self._momentum: dict[int, torch.Tensor] = {}
         self._residuals: dict[int, torch.Tensor] = {}
         self._usual: dict[int, UsualSize] = {}
+        self._means: dict[int, torch.Tensor | None] = {}
         self._older: dict[int, dict[int, torch.Tensor]] = {fragment.index: {} for fragment in layout.fragments}
         self._held: set[int] = set()
 
@@ -115,15 +121,18 @@ class FragmentStore:
         """Current version of every fragment."""
         return tuple(self._current[fragment.index].version for fragment in self._layout.fragments)
 
-    def put(
+    def put(  # noqa: PLR0913, PLR0917 - as a checkpoint's file has them
         self,
         fragment: int,
         version: int,
         parameters: torch.Tensor,
         momentum: torch.Tensor | None = None,
         residual: torch.Tensor | None = None,
+        mean: torch.Tensor | None = None,
     ) -> None:
         """Set a fragment at the start. All f32, shape (numel,), and owned by the store from then on; None: zeros.
+
+        ``mean``: of its last versions; None: there is none.
 
         If updates are no longer encoded, a residual is added to the parameters: it is part of the model.
         """
@@ -131,6 +140,7 @@ class FragmentStore:
             parameters.add_(residual)
         self._current[fragment] = StoredFragment(version, parameters, digest_of(parameters))
         self._momentum[fragment] = torch.zeros_like(parameters) if momentum is None else momentum
+        self._means[fragment] = mean
         if self.keeps_residuals:
             self._residuals[fragment] = torch.zeros_like(parameters) if residual is None else residual
 
@@ -145,6 +155,10 @@ class FragmentStore:
     def residual(self, fragment: int) -> torch.Tensor | None:
         """What updates of a fragment have left over, f32, shape (numel,); None if updates are not encoded."""
         return self._residuals.get(fragment)
+
+    def mean(self, fragment: int) -> torch.Tensor | None:
+        """The mean of a fragment's last versions, f32, shape (numel,); None if there is none."""
+        return self._means.get(fragment)
 
     def usual(self, fragment: int) -> UsualSize:
         """The usual size of a fragment's outer gradients."""
@@ -184,6 +198,7 @@ class FragmentStore:
         self._current[fragment] = StoredFragment(version, made.merge.parameters, digest, update)
         self._momentum[fragment] = made.merge.momentum
         self._usual[fragment] = made.usual
+        self._means[fragment] = made.mean
         if made.rest is not None:
             self._residuals[fragment] = made.rest
 
@@ -199,6 +214,7 @@ class FragmentStore:
             tuple(self._momentum[p] for p in order),
             tuple(self._residuals[p] for p in order) if self.keeps_residuals else (),
             tuple(self.usual(p) for p in order),
+            tuple(self.mean(p) for p in order),
         )
 
     def release(self) -> None:

@@ -20,6 +20,8 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912  # a table 
             return f"Fence {action.learner}, incarnation {action.incarnation} ({action.refusal}): {action.reason}"
         case actions.AskFragment(learner, _, fragment, version, attempt, reason):
             return f"AskFragment {fragment} of {learner} for version {version}, attempt {attempt}: {reason}"
+        case actions.Merge(members=()):
+            return f"Merge fragment {action.fragment} to version {action.version}: {action.reason}"
         case actions.Merge():
             members = ", ".join(
                 f"{m.learner} ({m.weight:.3f}, {m.steps} steps, {m.tokens} tokens, from version {m.base_version})"

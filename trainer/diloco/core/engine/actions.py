@@ -93,13 +93,18 @@ class Member(OfSession):
 
 @value
 class Merge:
-    """Merge these members, step the outer optimizer, and make the result the fragment's current version."""
+    """Merge these members, step the outer optimizer, and make the result the fragment's current version.
+
+    Without members: make the mean of the fragment's last versions its current version.
+    """
 
     fragment: int
     version: int
     members: tuple[Member, ...]
     """Sorted by learner id. Never changed once ordered."""
     reason: str
+    averaged: int = 0
+    """Number of versions in the fragment's mean, this one included; 0: there is no mean."""
 
 
 @value

@@ -40,6 +40,8 @@ class EngineOptions:
     minimum_learners: int
     stuck_seconds: float | None = None
     """A learner that makes no step for this long is restarted; None: never."""
+    average_last: float = 0.0
+    """Share of the budget at whose end a fragment's versions are averaged."""
     quarantine_seconds: float = 600.0
     """The first quarantine of a learner; each further one is twice as long."""
     pool_minimums: tuple[PoolMinimum, ...] = ()
@@ -75,6 +77,7 @@ class EngineOptions:
             evaluate_every_tokens=evaluate_every_tokens(training),
             max_restarts=spec.failure_policy.max_restarts_per_learner,
             minimum_learners=spec.failure_policy.minimum_learners,
+            average_last=sync.average_last,
             stuck_seconds=spec.failure_policy.stuck_seconds or None,
             quarantine_seconds=spec.failure_policy.quarantine_seconds,
             pool_minimums=pool_minimums(spec),

@@ -204,6 +204,8 @@ class Round:
     """When its timer fires, once there is a quorum."""
     closed_at: float | None = None
     """When the members were frozen."""
+    averaged: int = 0
+    """Versions in the fragment's mean once this one is made."""
     missing: list[str] | None = field(init=False, repr=False, compare=False)
     """Once there is a quorum: learners that had not answered when the deadlines were set, the longest deadline last;
     None: not looked for since. It follows from the rest, and is no part of what is stored."""

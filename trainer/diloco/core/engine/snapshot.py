@@ -25,7 +25,7 @@ from diloco.spec.status.engine import LearnerState, Phase
 FORMAT: Final = 1
 _NOT_IN_IT: Final = frozenset(("options", "epoch"))
 _NUMBERS: Final = (
-    *("launched", "versions", "fragment_tokens", "withheld"),
+    *("launched", "versions", "fragment_tokens", "averaged", "withheld"),
     *("evaluations_ordered", "next_evaluation_tokens", "elapsed_seconds"),
 )
 _OF_LEARNERS: Final = (
@@ -56,6 +56,7 @@ def fresh(options: EngineOptions, epoch: int) -> EngineState:
         withheld=[0] * options.schedule.fragments,
         versions=[0] * options.schedule.fragments,
         fragment_tokens=[0] * options.schedule.fragments,
+        averaged=[0] * options.schedule.fragments,
         turns_at=[None] * options.schedule.fragments,
         learners={name: LearnerRecord(name) for name in options.learners},
         planned=frozenset(options.learners),
@@ -89,7 +90,7 @@ def restore_whole(options: EngineOptions, epoch: int, plain: Any) -> EngineState
     state.options = options
     state.roster.gather()
     fragments = options.schedule.fragments
-    for name in ("versions", "fragment_tokens", "withheld"):
+    for name in ("versions", "fragment_tokens", "averaged", "withheld"):
         if (count := len(getattr(state, name))) != fragments:
             raise SnapshotError(f"EngineState.{name}: {count} fragments, the job has {fragments}")
     return state
@@ -107,6 +108,7 @@ def take(state: EngineState, now: float) -> dict[str, Any]:
         withheld=state.withheld,
         versions=state.versions,
         fragment_tokens=state.fragment_tokens,
+        averaged=state.averaged,
         evaluations=state.evaluations,
         evaluations_ordered=state.evaluations_ordered,
         next_evaluation_tokens=state.next_evaluation_tokens,

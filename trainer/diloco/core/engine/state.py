@@ -32,6 +32,8 @@ class EngineState:
     versions: list[int] = field(default_factory=list)
     fragment_tokens: list[int] = field(default_factory=list)
     """Tokens merged into each fragment."""
+    averaged: list[int] = field(default_factory=list)
+    """Number of each fragment's last versions in its mean (`last_versions`)."""
     turns_at: list[float | None] = field(default_factory=list)
     """When each fragment last had its turn; None: not since the syncer started."""
     learners: dict[str, LearnerRecord] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from diloco.core.merge.feedback import encode_with_feedback
 from diloco.core.merge.fragment_merge import Contribution, MergeError, MergeTarget, merge_fragment
 from diloco.core.merge.member_sizes import NO_PAST
 from diloco.core.merge.rules import rule_named
+from diloco.core.merge.running_mean import running_mean
 from diloco.core.sizes import F32
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.data.task import JobTask
@@ -106,6 +107,7 @@ class TensorModel:
         self._downlink = downlink_codec(sync)
         self._residuals = [torch.zeros_like(values) for values in initial] if self._downlink else []
         self._usual = [NO_PAST for _ in initial]
+        self._means: list[Tensor | None] = [None for _ in initial]
         self._updates: dict[int, tuple[int, int]] = {}
         """Fragment -> version that its update begins with, and the update's bytes."""
         self._history: list[dict[int, Tensor]] = [{0: values} for values in self.parameters]
@@ -113,6 +115,8 @@ class TensorModel:
     def merge(self, order: Merge, payloads: Mapping[str, Payload]) -> MergeOutcome:
         index = order.fragment
         current = self.parameters[index]
+        if not order.members:
+            return self._mean_as_version(index)
         contributions = []
         for member in order.members:
             values = payloads[member.learner].values
@@ -139,6 +143,7 @@ class TensorModel:
             cosines = tuple(Cosine(learner, cosine) for learner, cosine in found.cosines.items())
             self._encode(index, order.version - 1, target.parameters)
             self.parameters[index] = target.parameters
+            self._means[index] = running_mean(self._means[index], target.parameters, order.averaged)
         except MergeError as error:
             verdict, failed, cosines = error.verdict, True, ()
             self._updates.pop(index, None)
@@ -147,10 +152,17 @@ class TensorModel:
         history[order.version] = self.parameters[index]
         for old in [held for held in history if held < order.version - self._sync.max_version_lag]:
             del history[old]
-        digest = xxhash.xxh3_128_hexdigest(self.parameters[index].numpy().tobytes())
+        digest = _digest(self.parameters[index])
         left_out = sorted(verdict.left_out.items())
         reasons = tuple(LeftOut(learner, reason, learner in verdict.broken) for learner, reason in left_out)
         return MergeOutcome(digest, failed, reasons, cosines)
+
+    def _mean_as_version(self, fragment: int) -> MergeOutcome:
+        mean, self._means[fragment] = self._means[fragment], None
+        assert mean is not None
+        self.parameters[fragment] = mean
+        self._updates.pop(fragment, None)
+        return MergeOutcome(_digest(mean))
 
     def values(self, fragment: int) -> Tensor:
         return self.parameters[fragment]
@@ -170,3 +182,7 @@ class TensorModel:
         payload, _ = encode_update(self._downlink, Update(self.parameters[fragment], merged, residual, residual))
         if payload is not None:
             self._updates[fragment] = (base_version, payload.numel())
+
+
+def _digest(values: Tensor) -> str:
+    return xxhash.xxh3_128_hexdigest(values.numpy().tobytes())

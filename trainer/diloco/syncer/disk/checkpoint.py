@@ -74,6 +74,12 @@ class CheckpointManifest(BaseModel):
     reason: str
     files: dict[str, _File]
 
+    @property
+    def averaged(self) -> frozenset[int]:
+        """Fragments with a mean of their last versions, by the engine's snapshot."""
+        counts = self.engine.get("averaged")
+        return frozenset(fragment for fragment, count in enumerate(counts if isinstance(counts, list) else ()) if count)
+
 
 class OtherModelError(SyncerError):
     """The checkpoint's model is cut into fragments differently from the job's."""
@@ -162,7 +168,8 @@ def _write_fragments(directory: Path, aside: Path, content: CheckpointContent) -
                 raise UnusableFileError(f"{directory / base.name / file}: its digest does not match")
         else:
             residual = image.residuals[index] if image.residuals else None
-            tensors = FragmentTensors(image.fragments[index].parameters, image.momentum[index], residual)
+            mean = image.means[index] if image.means else None
+            tensors = FragmentTensors(image.fragments[index].parameters, image.momentum[index], residual, mean)
             digest = write_fragment_file(aside / file, tensors)
             files[file] = _File(size_bytes=(aside / file).stat().st_size, sha256=digest)
     return files
@@ -194,11 +201,13 @@ def load_checkpoint(directory: Path, name: str, layout: Layout, job: str) -> Loa
     names = [file_of(fragment.index) for fragment in layout.fragments]
     if sorted(manifest.files) != names:
         raise UnusableFileError(f"{folder}/manifest.json: it does not name the files of {len(names)} fragments")
-    found = []
+    found, averaged = [], manifest.averaged
     for fragment, file in zip(layout.fragments, names, strict=True):
         tensors = read_fragment_file(folder / file, manifest.files[file].sha256, fragment.numel)
         if (tensors.residual is not None) != manifest.residuals:
             raise UnusableFileError(f"{folder / file}: it does not hold what the manifest says of residuals")
+        if tensors.mean is None and fragment.index in averaged:
+            raise UnusableFileError(f"{folder / file}: it lacks the mean of its last versions")
         found.append(tensors)
     return LoadedCheckpoint(name, manifest, tuple(found))
 

@@ -1,6 +1,7 @@
 """One fragment in a checkpoint: a safetensors file that the checkpoints after it share until its next version.
 
-It has the parameters, the outer momentum and, if updates to learners are encoded, the residual; f32, flat.
+It has the parameters, the outer momentum, the residual if updates to learners are encoded, and the mean of the last
+versions once there is one; f32, flat.
 """
 
 from pathlib import Path
@@ -22,6 +23,8 @@ class FragmentTensors(NamedTuple):
     momentum: torch.Tensor
     residual: torch.Tensor | None = None
     """What the encoding of updates has left over; None: they are not encoded."""
+    mean: torch.Tensor | None = None
+    """Of the fragment's last versions; None: there is none."""
 
 
 def file_of(fragment: int) -> str:
@@ -46,9 +49,10 @@ def read_fragment_file(path: Path, digest: str, numel: int) -> FragmentTensors:
         UnusableFileError: it is not such a file with this SHA-256, or has values that nothing can be trained with.
     """
     one = TensorType(torch.float32, (numel,))
-    needed = dict.fromkeys(("parameters", "momentum"), one)
+    needed, optional = {"parameters", "momentum"}, {"residual", "mean"}
     with opened(path) as file:
-        if file.tensors not in (needed, needed | {"residual": one}):
+        names = file.tensors.keys()
+        if not needed <= names <= needed | optional or any(found != one for found in file.tensors.values()):
             raise UnusableFileError(f"{path}: it does not hold the tensors of a fragment of {numel} parameters")
         found = file.read(dict.fromkeys(file.tensors, ()), digest)
     for name, values in found.items():

@@ -143,6 +143,7 @@ class ReplayedFiles:
             if now.store is not None:
                 same &= torch.equal(there.momentum, now.store.momentum(fragment))
                 same &= _equal(there.residual, now.store.residual(fragment))
+                same &= _equal(there.mean, now.store.mean(fragment))
             if not same:
                 text = f"fragment {fragment} at version {now.versions[fragment]} is not what the replay computes"
                 self.problems.append((path, text))

@@ -68,7 +68,7 @@ class Curves:
             if found is None or found.version != action.version:
                 found = self._rounds[action.fragment] = _Round(action.version, now)
             found.asked.add(action.learner)
-        elif isinstance(action, Merge) and action.fragment in self._rounds:
+        elif isinstance(action, Merge) and action.members and action.fragment in self._rounds:
             self._rounds[action.fragment].order = action
         elif isinstance(action, Broadcast):
             over = self._rounds.pop(action.fragment, None)

@@ -108,7 +108,7 @@ class SyncerMetrics:
         self._decisions.labels(type(action).__name__, detail).inc()
         if isinstance(action, Note) and action.fragment >= 0:
             self._observe_note(action.kind, action.fragment, now)
-        elif isinstance(action, Merge):
+        elif isinstance(action, Merge) and action.members:
             opened = self._opened.pop(action.fragment, now)
             quorum_at = self._quorum_at.pop(action.fragment, None)
             if quorum_at is None:

@@ -1,8 +1,9 @@
 """Evaluations of the global model, and the end of the job.
 
 The fastest learner that trains evaluates, as learners have the accelerators and the data. The job is complete when its
-budget of tokens is merged, the rounds under way have ended and the exported model has been evaluated: by two learners
-if there are two, because one may be wrong. If they disagree a third is asked; if no two agree, the higher loss counts.
+budget of tokens is merged, the rounds under way have ended, their means are made (`last_versions`) and the exported
+model has been evaluated: by two learners if there are two, because one may be wrong. If they disagree a third is asked;
+if no two agree, the higher loss counts.
 """
 
 from collections.abc import Collection
@@ -14,7 +15,7 @@ from diloco.core.engine.events import BudgetChanged, Evaluated
 from diloco.core.engine.members import accounting
 from diloco.core.engine.members.leases import heard
 from diloco.core.engine.records import LearnerRecord, PendingEvaluation
-from diloco.core.engine.rounds import rounds
+from diloco.core.engine.rounds import last_versions, rounds
 from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import EvaluationStatus, LearnerState, Phase
 from diloco.spec.words import listed
@@ -59,6 +60,7 @@ def advance(state: EngineState, now: float) -> list[Action]:
         else:
             return actions
     final = state.phase == Phase.EVALUATING
+    actions += last_versions.order_means(state, now)
     if final and state.rounds:
         return actions
     if final or (state.phase == Phase.TRAINING and merged_tokens >= state.next_evaluation_tokens):

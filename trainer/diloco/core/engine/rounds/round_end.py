@@ -11,6 +11,7 @@ from diloco.core.engine.members import accounting
 from diloco.core.engine.records import Round
 from diloco.core.engine.rounds import requests, unanswered
 from diloco.core.engine.rounds.grace import grace_window
+from diloco.core.engine.rounds.last_versions import averaged_with_next
 from diloco.core.engine.rounds.waiting import Candidate, Wait, wait_for
 from diloco.core.engine.state import EngineState
 from diloco.core.merge import merge_weights
@@ -121,7 +122,7 @@ def _may_any_come_in_grace(state: EngineState, current: Round) -> bool:
 
 def _close(state: EngineState, current: Round, now: float, why: str) -> list[Action]:
     """Freeze the members and order the merge."""
-    current.closed_at = now
+    current.closed_at, current.averaged = now, averaged_with_next(state, current.fragment)
     for name, event in current.arrived.items():
         state.learners[name].frozen[event.fragment] = event.key
     accounting.frozen(state, current)
@@ -144,4 +145,4 @@ def _close(state: EngineState, current: Round, now: float, why: str) -> list[Act
             if record.id in current.asked and not declined:
                 requests.shut_out(state, record, current, now)
     reason = f"syncer step {current.step}: {len(members)} learner(s), {why}"
-    return [*actions, Merge(current.fragment, current.version, members, reason)]
+    return [*actions, Merge(current.fragment, current.version, members, reason, current.averaged)]

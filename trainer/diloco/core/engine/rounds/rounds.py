@@ -289,6 +289,8 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     state.end(current)
     state.asked_before.pop(event.fragment, None)
     state.versions[event.fragment] = event.version
+    if not event.failed:
+        state.averaged[event.fragment] = current.averaged
     state.merge_seconds.add(event.seconds)
     in_flight.merged(state, current)
     share = state.options.shares[event.fragment]
@@ -316,7 +318,8 @@ def merged(state: EngineState, event: Merged, now: float) -> list[Action]:
     receivers = tuple(
         (record.id, record.incarnation, record.id in counted) for record in state.ordered_learners if record.present
     )
-    reason = f"version {event.version} was merged from {len(counted)} learner(s)"
+    what = f"was merged from {len(counted)} learner(s)" if current.arrived else "is the mean of the last ones"
+    reason = f"version {event.version} {what}"
     actions.append(Broadcast(event.fragment, event.version, receivers, reason))
     for one in left_out:
         if current.arrived[one.learner].incarnation == state.learners[one.learner].incarnation:
