@@ -131,7 +131,7 @@ class World:
         self.checkpoints.append((copy.deepcopy(self.dealer.state()), copy.deepcopy(self.merged)))
 
     def restart(self, _: str, how: int) -> None:
-        """From an older checkpoint. Odd: learners bring back what was merged since. 5: it stopped on purpose."""
+        """From an older checkpoint, whose model all learners load. 5: it stopped on purpose."""
         if how == 5:
             self.checkpoint("", 0)
             self.disk = copy.deepcopy(self.dealer.undealt())
@@ -139,11 +139,10 @@ class World:
         state, merged = self.checkpoints[at]
         self.dealer = Dealer.restored(copy.deepcopy(state), *self.disk)
         self.pushes = []
-        if how % 2 == 0:
-            self.merged = copy.deepcopy(merged)
+        self.merged = copy.deepcopy(merged)
         for process in self.processes.values():
             process.joined = False
-            for fragment in range(FRAGMENTS) if how % 2 == 0 else ():
+            for fragment in range(FRAGMENTS):
                 process.receive(fragment)
 
     def check(self) -> None:

@@ -29,18 +29,19 @@ def test_a_thread_that_hangs_is_ended_with_its_process(caplog: pytest.LogCapture
 @pytest.mark.parametrize("kind", [kind for kind in EndKind if kind is not EndKind.STUCK])
 def test_other_ends_are_left_to_the_training_thread(kind: EndKind) -> None:
     orders, codes = Orders(Wakeup()), list[int]()
+    before = threading.enumerate()
     with ended_if_stuck(orders, codes.append, end_seconds=0.0):
         orders.end(Ending(kind, "why"))
-        assert orders.wait_until_stuck(0.05) is None
+        assert threading.enumerate() == before
     assert codes == []
 
 
 def test_one_that_returns_in_time_ends_by_itself() -> None:
     orders, codes = Orders(Wakeup()), list[int]()
-    before = {thread.ident for thread in threading.enumerate()}
+    before = threading.enumerate()
     with ended_if_stuck(orders, codes.append, end_seconds=WAIT_SECONDS):
-        (watch,) = [thread for thread in threading.enumerate() if thread.ident not in before]
         orders.end(Ending(EndKind.STUCK, "why"))
-    watch.join(WAIT_SECONDS)
-    assert not watch.is_alive()
+        (timer,) = [thread for thread in threading.enumerate() if thread not in before]
+    timer.join(WAIT_SECONDS)
+    assert not timer.is_alive()
     assert codes == []

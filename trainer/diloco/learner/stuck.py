@@ -20,7 +20,6 @@ from diloco.runtime.process.exits import EXIT_STUCK
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
 _END_SECONDS = 5.0
 """Time for the training thread to return by itself, which a slow one does."""
 
@@ -30,21 +29,20 @@ def ended_if_stuck(
     orders: Orders, exit_process: Callable[[int], object] = os._exit, end_seconds: float = _END_SECONDS
 ) -> Iterator[None]:
     """Inside, call ``exit_process(EXIT_STUCK)`` once ``orders`` has said for ``end_seconds`` that it is stuck."""
-    over = threading.Event()
+    timers: list[threading.Timer] = []
 
-    def watch() -> None:
-        while not over.is_set():
-            ending = orders.wait_until_stuck(_LOOK_SECONDS)
-            if ending is not None and not over.wait(end_seconds):
-                end_abruptly(EXIT_STUCK, partial(_tell, ending), exit_process)
-                return
+    def begin(ending: Ending) -> None:
+        arguments = EXIT_STUCK, partial(_tell, ending), exit_process
+        timers.append(threading.Timer(end_seconds, end_abruptly, arguments))
+        timers[-1].daemon = True
+        timers[-1].start()
 
-    thread = threading.Thread(target=watch, name="stuck", daemon=True)
-    thread.start()
+    orders.when_stuck = begin
     try:
         yield
     finally:
-        over.set()
+        for timer in timers:
+            timer.cancel()
 
 
 def _tell(ending: Ending) -> None:

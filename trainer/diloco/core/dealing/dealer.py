@@ -46,8 +46,6 @@ class _Holder:
     """Outer gradients of it were accepted that cover counts up to here."""
     merged: Ranges = field(default_factory=Ranges)
     """Counts that merged outer gradients of it cover."""
-    kept: int = 0
-    """Counts below are not dealt again: they may be merged without this syncer's knowing."""
     present: bool = True
     """It has a session."""
 
@@ -155,7 +153,6 @@ class Dealer:
                 self._unknown.remove(part.start, part.stop)
                 holder.end = part.first
                 holder.add(part.start, part.stop)
-                holder.kept = holder.end
         rest = holder.parts(told, holder.end)
         if not rest and not any(piece.first <= told <= piece.end for piece in holder.pieces):
             holder.end = max(holder.end, told + 1)  # it drops what it has
@@ -313,8 +310,6 @@ class Dealer:
             if process == holder.instance:
                 holder.pieces = holder.parts(0, holder.accepted) + holder.parts(max(end, holder.accepted), holder.end)
                 holder.end = max(holder.end, end)
-            # What it pushed since may be in the model that learners have.
-            holder.kept = holder.end
             for part in holder.parts(holder.accepted, holder.end):
                 dealer._left.remove(part.start, part.stop)
             dealer._holders[learner] = holder
@@ -325,7 +320,7 @@ class Dealer:
         return dealer
 
     def _take_back(self, holder: _Holder) -> None:
-        for part in holder.parts(max(holder.accepted, holder.kept), holder.end):
+        for part in holder.parts(holder.accepted, holder.end):
             self._pool.add(part.start, part.stop)
         holder.pieces = holder.parts(0, holder.accepted)
 

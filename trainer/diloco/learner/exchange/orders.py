@@ -8,8 +8,12 @@ import threading
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from diloco.wire.messages import EvaluationWanted, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,8 @@ class Orders:
         self._lock = threading.Lock()
         self._evaluation: EvaluationOrder | None = None
         self._ending: Ending | None = None
-        self._stuck = threading.Event()
+        self.when_stuck: Callable[[Ending], object] = lambda _: None
+        """Called when the syncer has found this process stuck."""
         self._failure: BaseException | None = None
         self._stop_reason: str | None = None
         self.progress = 0.0
@@ -131,12 +136,8 @@ class Orders:
         with self._lock:
             self._ending = self._ending or ending
         if ending.kind is EndKind.STUCK:
-            self._stuck.set()
+            self.when_stuck(ending)
         self._wakeup.notify()
-
-    def wait_until_stuck(self, seconds: float) -> Ending | None:
-        """Wait at most this long until the syncer has found this process stuck; returns what it says, None: nothing."""
-        return self._ending if self._stuck.wait(seconds) else None
 
     def stop(self, reason: str) -> None:
         """Ask this process to stop. Called by signal handlers, so it takes no lock of its own."""
