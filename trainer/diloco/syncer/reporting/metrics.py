@@ -108,8 +108,8 @@ class SyncerMetrics:
         self._decisions.labels(type(action).__name__, detail).inc()
         if isinstance(action, Note) and action.fragment >= 0:
             self._observe_note(action.kind, action.fragment, now)
-        elif isinstance(action, Merge) and action.members:
-            opened = self._opened.pop(action.fragment, now)
+        elif isinstance(action, Merge) and action.fragment in self._opened:  # others make means
+            opened = self._opened.pop(action.fragment)
             quorum_at = self._quorum_at.pop(action.fragment, None)
             if quorum_at is None:
                 self._quorum.observe(now - opened)
