@@ -20,10 +20,11 @@ from diloco.core.engine.engine import Engine
 from diloco.core.engine.events import Event
 from diloco.core.engine.options import EngineOptions
 from diloco.simulate import Cut, Kill, Link, Profile, Scenario, syncer
-from diloco.simulate.scenario import Fault, faults_every
+from diloco.simulate.scenario import Fault
 from diloco.simulate.training.counted import layout_of_sizes
 from diloco.simulate.world import simulate_course
 from diloco.spec import DiLoCoJob
+from support.faults import faults_every
 from support.job import alone, manifest
 from support.report import Ratio, Ratios, command, write_report
 

@@ -60,7 +60,7 @@ class LastSteps:
         self._kept: deque[Tensor] = deque(maxlen=max(self._counts.values()))
 
     def watch(self, read: Callable[[], Tensor]) -> None:
-        """Keep the model, if its turn has come; see `diloco.simulate.baselines.Watch`."""
+        """Keep the model, if its turn has come; see `support.quality.baselines.Watch`."""
         self._done += 1
         if (self._steps - self._done) % EVERY_STEPS == 0:
             self._kept.append(read())

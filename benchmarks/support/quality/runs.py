@@ -24,13 +24,13 @@ from diloco.local.time_classes import goodput_of, shares_of
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 from diloco.simulate import Cut, Kill, Profile, Scenario
-from diloco.simulate.baselines import alone, data_parallel
-from diloco.simulate.scenario import faults_every
 from diloco.simulate.training.tensors import tensor_work
 from diloco.simulate.world import Simulation, simulate_course
 from diloco.spec import DiLoCoJob
+from support.faults import faults_every
 from support.job import manifest
 from support.quality.averages import LastSteps, LastVersions
+from support.quality.baselines import alone, data_parallel
 from support.quality.variants import (
     CUT_SECONDS,
     FRAGMENTS,

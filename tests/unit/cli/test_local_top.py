@@ -18,9 +18,9 @@ from diloco.local.report.summary import summarize
 from diloco.runtime.journal import Entry
 from diloco.runtime.process.exits import EXIT_BAD_INPUT, EXIT_JOB_FAILED, EXIT_OK
 from diloco.spec import parse_job
-from diloco.spec.status.curves import CurveRow
 from tests.support.one_learner_run import JOB, LEARNER, START, OneLearner, history_of
 from tests.support.seen_jobs import syncer_account
+from tests.support.status_of_a_job import STATUS, changed
 from tests.support.status_page import status_page
 
 
@@ -72,11 +72,8 @@ def test_a_run_that_was_stopped_says_how_far_it_came_and_how_it_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = begin(tmp_path / "run", JOB, overwrite=False)
-    row = CurveRow(
-        epoch=1, unix_seconds=0, merged_tokens=0.25 * parse_job(JOB).spec.training.tokens, inner_steps=4,
-        tokens_per_second=1.0, eval_loss=2.5,
-    )  # fmt: skip
-    (run.syncer / "curves.jsonl").write_text(f"{row.model_dump_json()}\n")
+    left = changed(STATUS, merged_tokens=0.25 * parse_job(JOB).spec.training.tokens, eval_loss=2.5)
+    (run.syncer / "status.json").write_text(left.model_dump_json())
     assert execute(["status", str(run.root)]) == EXIT_OK
     told = capsys.readouterr().out
     assert "job small was stopped at 25% of its tokens, evaluated loss 2.500; to continue, run: diloco run " in told

@@ -25,8 +25,9 @@ from tests.support.situations import NEEDED, between, situation
 from tests.unit.plan.test_verdict import WELL, outcome
 
 
-def told(world: Situation, measured: Outcome | None = None) -> list[str]:
-    return [listed(changes, "and") for changes in measured_remedies(world, judge(world, measured))]
+def told(world: Situation, measured: Outcome | None = None, steps: int = 10**9) -> list[str]:
+    tokens = round(steps * world.tokens_in_a_step)
+    return [listed(changes, "and") for changes in measured_remedies(world, judge(world, measured), tokens)]
 
 
 def test_a_thin_link_is_helped_by_encoding_interval_rate_or_longer_steps() -> None:
@@ -91,6 +92,15 @@ def test_what_is_measured_tells_the_overlap_the_bound_and_the_interval() -> None
     assert told(bounded, outcome(replace(WELL, waiting=0.2), steps=4.6)) == ["sync.maxStalenessSteps: 29"]
     assert told(situation(), outcome(replace(WELL, overwritten=0.75))) == ["sync.interval: 36"]
     assert told(situation(), outcome(replace(WELL, late=0.9))) == []
+
+
+def test_a_short_job_is_not_told_to_have_fewer_than_four_intervals() -> None:
+    thin = situation(rates=[0.9 * NEEDED, math.inf, math.inf, math.inf])
+    assert told(thin, steps=4 * 29)[1] == "sync.interval: 29"
+    assert [one for one in told(thin, steps=4 * 28) if "interval" in one or "steps" in one] == []
+    lossy = outcome(replace(WELL, overwritten=0.75))
+    assert told(situation(), lossy, steps=4 * 36) == ["sync.interval: 36"]
+    assert told(situation(), lossy, steps=4 * 36 - 1) == []
 
 
 def test_no_interval_is_told_that_a_manifest_may_not_have() -> None:

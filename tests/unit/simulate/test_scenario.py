@@ -3,7 +3,6 @@ from collections.abc import Callable
 import pytest
 
 from diloco.simulate import Kill, Link, Profile, Scenario, ScenarioError
-from diloco.simulate.scenario import Fault, faults_every
 
 LEARNERS = ("a/a/0", "a/a/1")
 
@@ -18,7 +17,6 @@ LEARNERS = ("a/a/0", "a/a/1")
         (lambda: Profile(start_seconds=-2), "start_seconds is -2"),
         (lambda: Scenario(merge_seconds=-1), "merge_seconds is -1"),
         (lambda: Scenario(reconnect_seconds=0), "reconnect_seconds is 0"),
-        (lambda: kills(seconds=0.0), "seconds between faults is 0"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(make: Callable[[], object], named: str) -> None:
@@ -33,17 +31,3 @@ def test_a_learner_that_the_job_lacks_is_named() -> None:
         Scenario(faults=(Kill("c/c/0", 1.0),)).check_learners(LEARNERS)
     with pytest.raises(ScenarioError, match="the job has 0, 1, 2, 3, 4 and 95 more"):
         Scenario({"x": Profile()}).check_learners(str(index) for index in range(100))
-
-
-def kills(seconds: float = 60.0, seed: int = 0) -> tuple[Fault, ...]:
-    return faults_every(seconds, Kill, learners=LEARNERS, until_seconds=600.0, seed=seed)
-
-
-def test_kills_come_once_in_every_stretch() -> None:
-    assert [int(kill.at_seconds // 60) for kill in kills()] == list(range(10))
-    assert {kill.learner for kill in kills()} == set(LEARNERS)
-
-
-def test_kills_are_drawn_from_the_seed_alone() -> None:
-    assert kills() == kills()
-    assert kills() != kills(seed=1)

@@ -11,6 +11,8 @@ from diloco.plan.situation import DOWNLINKS, UPLINKS, Situation, rate_text
 from diloco.plan.verdict import LOST, Fit, FitKind
 
 LONGEST_INTERVAL: Final = 1_000_000
+FEWEST_INTERVALS: Final = 4
+"""A job with fewer of them has no forecast, and no remedy leaves it fewer (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +110,29 @@ def _times(use: LinkUse) -> float:
     return use.share / FULL if use.too_thin else 1.0
 
 
-def measured_remedies(situation: Situation, found: Fit) -> Iterator[tuple[Change, ...]]:
-    """Changes that arithmetic on measured values finds, for a running job; each on its own."""
+def measured_remedies(situation: Situation, found: Fit, budget_tokens: int) -> Iterator[tuple[Change, ...]]:
+    """Changes that arithmetic on measured values finds, for a running job; each on its own.
+
+    No longer interval or step is among them that leaves a job of this budget too few intervals.
+    """
     exchange, outcome = situation.exchange, found.outcome
+    longest_interval = budget_tokens / situation.tokens_in_a_step / FEWEST_INTERVALS
     if found.kind is FitKind.OVERLAP_TOO_SHORT:
         yield (Setting("sync.overlap", "Auto"),)
     elif found.kind in (FitKind.LINK_TOO_THIN, FitKind.MERGES_TOO_SLOW):
         yield from islice(encodings(situation), 1)
-        yield interval_settings(situation, interval_for(situation))
+        if (interval := interval_for(situation)) <= longest_interval:
+            yield interval_settings(situation, interval)
         if rates := rates_for(situation):
             yield rates
-        yield (StepTime(times_too_much(situation)),)
+        if exchange.interval * (times := times_too_much(situation)) <= longest_interval:
+            yield (StepTime(times),)
     elif found.kind is FitKind.STALENESS_BOUND_TOO_LOW and found.round_steps:
         yield (Setting("sync.maxStalenessSteps", exchange.interval + ceil(found.round_steps)),)
-    elif outcome is not None and (share := max((pool.overwritten for pool in outcome.pools), default=0.0)) > LOST:
-        yield interval_settings(situation, ceil(exchange.interval * share / LOST))
+    elif outcome is not None:
+        lost = max((pool.overwritten for pool in outcome.pools), default=0.0)
+        if lost > LOST and (interval := ceil(exchange.interval * lost / LOST)) <= longest_interval:
+            yield interval_settings(situation, interval)
 
 
 def _from(names: Any, current: str) -> list[str]:

@@ -81,13 +81,6 @@ def job_bytes(exchange: Exchange, merges: int) -> tuple[int, int]:
 
 
 def least_merges(situation: Situation, budget_tokens: int) -> int:
-    """Merges until ``budget_tokens`` are merged if nothing is lost. Learners whose steps are not known are alike."""
-    quorum_seconds = situation.quorum_step_seconds
-    tokens_in_a_step = sum(
-        group.learners
-        * group.tokens_per_step
-        * (quorum_seconds / group.step_seconds if group.step_seconds and quorum_seconds else 1.0)
-        for group in situation.groups
-    )
+    """Merges until ``budget_tokens`` are merged if nothing is lost."""
     exchange = situation.exchange
-    return max(1, ceil(budget_tokens / tokens_in_a_step / exchange.interval * len(exchange.numels)))
+    return max(1, ceil(budget_tokens / situation.tokens_in_a_step / exchange.interval * len(exchange.numels)))

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from math import isinf
 
 from diloco.plan.data_parallel import DataParallel, data_parallel
-from diloco.plan.flops import device_flops_per_second
 from diloco.plan.memory import Memory, Passes, memory
 from diloco.plan.model_size import ModelSize, model_size
 from diloco.plan.situation import Situation, situation_of
@@ -43,7 +42,7 @@ class Plan:
     flops_of_token: int
     """Of a forward and a backward pass; 0: not known."""
     device_flops_per_second: Mapping[str, float]
-    """By pool, where both that and the duration of a step are known."""
+    """Of matrix products, by pool, where both that and the duration of a step are known."""
     unknown: str
     """Why activations are not known, as text; empty: they are, or nobody has asked."""
     syncer: SyncerLoad
@@ -92,7 +91,7 @@ def make_plan(
         LayoutError: the model cannot be cut into as many fragments.
     """
     model, counted = model_size(job.spec, size), counted or Counted()
-    situation = situation_of(job.spec, world, model.numels)
+    situation, flops = situation_of(job.spec, world, model.numels), counted.flops_of_token
     return Plan(
         job=job,
         model=model,
@@ -102,10 +101,12 @@ def make_plan(
             region.name for region in job.spec.regions if not world.gives_link(region.name) and region.bandwidth is None
         ),
         memory=memory(job.spec, situation.exchange, situation.learners, counted.frozen_bytes, counted.passes),
-        flops_of_token=counted.flops_of_token,
-        device_flops_per_second=device_flops_per_second(situation, job.spec.pools, counted.flops_of_token)
-        if counted.flops_of_token
-        else {},
+        flops_of_token=flops,
+        device_flops_per_second={
+            group.name: flops * group.tokens_per_step / (group.step_seconds * job.spec.pools[group.name].ranks)
+            for group in situation.groups
+            if flops and group.step_seconds
+        },
         unknown=counted.unknown,
         syncer=syncer_load(situation),
         data_parallel=data_parallel(situation),

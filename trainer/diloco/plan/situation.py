@@ -154,6 +154,17 @@ class Situation:
         return max(known)[0]
 
     @property
+    def tokens_in_a_step(self) -> float:
+        """What all learners train in an inner step of that one. Learners whose steps are not known are as fast."""
+        seconds = self.quorum_step_seconds
+        return math.fsum(
+            group.learners
+            * group.tokens_per_step
+            * (seconds / group.step_seconds if group.step_seconds and seconds else 1.0)
+            for group in self.groups
+        )
+
+    @property
     def links(self) -> tuple[tuple[Link, int], ...]:
         """Every link with the learners behind it, the syncer's last."""
         behind: dict[str, int] = {}

@@ -1,11 +1,7 @@
-"""The conditions of a simulated run: speeds of learners and links, and which faults happen when.
-
-Plain values and checks; random faults are drawn from a seed that is passed in.
-"""
+"""The conditions of a simulated run: speeds of learners and links, and which faults happen when."""
 
 import math
-import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from diloco.simulate.checks import ScenarioError, above_zero, at_least
@@ -117,19 +113,3 @@ class Scenario:
     def profile(self, learner: str) -> Profile:
         """The profile of ``learner``."""
         return self.profiles.get(learner, self.default)
-
-
-def faults_every(
-    seconds: float, make: Callable[[str, float], Fault], *, learners: tuple[str, ...], until_seconds: float, seed: int
-) -> tuple[Fault, ...]:
-    """One fault in every ``seconds`` of time, at a moment and of a learner drawn evenly from ``seed``.
-
-    ``make`` is called with the learner and the moment, in seconds.
-    """
-    above_zero("seconds between faults", seconds)
-    draw = random.Random(f"faults/{seed}")  # noqa: S311 - a scenario, no secret
-    faults = []
-    for stretch in range(int(until_seconds // seconds)):
-        at_seconds = (stretch + draw.random()) * seconds
-        faults.append(make(draw.choice(learners), at_seconds))
-    return tuple(faults)

@@ -107,8 +107,6 @@ class Counts:
     merges: int = 0
     members: int = 0
     """Outer gradients merged."""
-    lagging: int = 0
-    """Number of these measured from an older version than the one they were merged into."""
     discarded: int = 0
     """Outer gradients that arrived and were dropped."""
 
@@ -274,7 +272,6 @@ class SimulatedSyncer:
         made = self._model.merge(order, payloads)
         self.counts.merges += 1
         self.counts.members += len(order.members)
-        self.counts.lagging += sum(member.base_version != order.version - 1 for member in order.members)
         self.feed(
             Merged(
                 order.fragment,

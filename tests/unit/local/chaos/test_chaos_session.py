@@ -80,6 +80,17 @@ def test_a_cut_that_ended_no_session_is_not_waited_for() -> None:
     assert (found.recovered, found.lost) == (0, 1)
 
 
+def test_a_cut_that_ended_no_session_has_no_part_in_a_later_loss() -> None:
+    def then(asked: int) -> SyncerStatus:
+        return told("Training", 1 + (asked > 6), 10.0 + asked, recovered=asked > 6)
+
+    session = session_on(ScriptedPlace(then))
+    session.run([CUT, replace(KILL, at_seconds=5.0)], seconds=6.0, settle_seconds=1e6)
+    cut, kill = session.effects
+    assert (cut.recovered, cut.lost) == (0, 1)
+    assert (kill.recovered, kill.lost) == (1, 1)
+
+
 def test_a_cut_whose_learner_is_killed_after_it_is_waited_for_as_that_is() -> None:
     def then(asked: int) -> SyncerStatus:
         return told("Training", 1 + (asked > 2), 10.0 + asked, recovered=asked > 4)

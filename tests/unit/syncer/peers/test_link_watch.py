@@ -26,7 +26,7 @@ from tests.unit.plan.test_verdict import WELL, outcome
 def windows(*outcomes: tuple[Situation, Outcome]) -> Watched:
     watched = Watched()
     for number, (given, found) in enumerate(outcomes, 1):
-        watched = watched.after(given, found, 45.0 * number)
+        watched = watched.after(given, found, 45.0 * number, 10**12)
     return watched
 
 

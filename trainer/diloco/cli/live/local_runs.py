@@ -1,7 +1,7 @@
 """Finds the syncer of a run on this machine, or the summary that the run has left."""
 
 import shlex
-from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,13 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from diloco.local.directory import RunDirectory
-from diloco.local.status_poll import StatusError, fetch_status
+from diloco.local.status_poll import StatusError, fetch_status, read_status
 from diloco.local.view.snapshot import Bandwidth, RunSnapshot
 from diloco.local.view.units import loss_text
 from diloco.runtime.addresses import parse_address
 from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec import DiLoCoJob, load_job
-from diloco.spec.status import curves
-from diloco.spec.status.curves import CurveRow
 from diloco.spec.status.syncer import SyncerStatus
-from diloco.syncer.tracking.curve_reader import CurveReader
 
 
 class WhereError(ValueError):
@@ -33,8 +30,8 @@ class NotServingYetError(StatusError):
 class StoppedRunError(WhereError):
     """The run was stopped before its end; the text says how to continue it."""
 
-    def __init__(self, where: str, job: DiLoCoJob, latest: CurveRow | None) -> None:
-        """``latest``: its last curves, if it has any."""
+    def __init__(self, where: str, job: DiLoCoJob, latest: SyncerStatus | None) -> None:
+        """``latest``: its last status, if its syncer has left one."""
         self.job = job.metadata.name
         self.merged_tokens = latest.merged_tokens if latest is not None else 0.0
         self.budget_tokens = job.spec.training.tokens
@@ -123,8 +120,10 @@ def _ask_syncer(where: str, run: RunDirectory) -> SyncerStatus:
         raise NotServingYetError(f"{where}: its syncer does not serve yet")
     if not run.job.is_file():
         raise WhereError(f"{where}: is not the directory of a run: it has neither job.yaml nor syncer/endpoint.json")
-    latest = deque(CurveReader(run.syncer / curves.FILE).rows(), maxlen=1)
-    raise StoppedRunError(where, load_job(run.job), latest[0] if latest else None)
+    latest = None
+    with suppress(StatusError):
+        latest = read_status(run.syncer)
+    raise StoppedRunError(where, load_job(run.job), latest)
 
 
 def _snapshot(summary: Any) -> RunSnapshot:

@@ -165,7 +165,8 @@ class Session:
         self._latest, self._learners = status, {one.id: one for one in status.learners}
         for fault, struck in self._injected:
             for one in struck:
-                if one.back_at is None and (one.who == SYNCER or one.who in self._learners):
+                watched = one.back_at is None and not one.unharmed
+                if watched and (one.who == SYNCER or one.who in self._learners):
                     one.look(fault, status, self._learners.get(one.who), self._now)
 
     def _settled(self) -> bool:

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Self
 
+from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.actions import NoteKind
 from diloco.local.directory import RunDirectory
 from diloco.local.report.history import (
@@ -169,6 +170,7 @@ def history_of(
     """The history until ``now``, Unix time; None: until the last entry of the journal, which is in order of time."""
     clock = RunClock(journal)
     end = clock.end_seconds if now is None else clock.seconds(now)
+    shares = shares_of(status.time_seconds)
     processes, changes = processes_noted(journal), turns(journal, clock)
     timed = [(clock.seconds(one.unix_seconds), one) for one in points]
     valid = _not_made_again(timed)
@@ -197,8 +199,8 @@ def history_of(
         merged_tokens=status.merged_tokens,
         syncer_steps=status.syncer_step,
         parameters=status.parameters,
-        merged=status.merged,
-        time=shares_of(status.time_seconds),
+        merged=shares.get(TimeClass.MERGED),
+        time=shares,
         learners=tuple(map(learner, status.learners)),
         evaluations=tuple(map(evaluated, status.evaluations)),
         merges=tuple((at, one.merge) for at, one in timed if one.merge is not None),

@@ -131,6 +131,9 @@ class Direction:
 
     def transfer(self, fragment: int, begin: Transfer) -> None:
         """Send a fragment when its turn comes; it replaces one of that number that still waits."""
+        if not self._waiting and not self._busy() and self._connection.open:
+            self._begin(fragment, begin)
+            return
         self._waiting.pop(fragment, None)
         self._waiting[fragment] = begin
         self._next()
@@ -164,19 +167,21 @@ class Direction:
         return one is not None and (one.parts > 0 or one.sent_at > self._connection.clock.now)
 
     def _next(self) -> None:
-        waiting, connection = self._waiting, self._connection
+        """Begin one that waits; or do so once the one under way is sent, if that time is known."""
+        waiting, connection, one = self._waiting, self._connection, self._under_way
         if not waiting or not connection.open:
             return
-        clock = connection.clock
-        if self._busy():
-            assert self._under_way is not None
-            if not self._under_way.parts and self._looks_at <= clock.now:
-                self._looks_at = self._under_way.sent_at
-                clock.at(self._looks_at, self._next, connection)
-            return
-        fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
-        size_bytes, deliver = waiting.pop(fragment)()
-        sent_at = clock.now + size_bytes / connection.link.bytes_per_second
+        if not self._busy():
+            fragment = next(reversed(waiting)) if self._newest_first else next(iter(waiting))
+            self._begin(fragment, waiting.pop(fragment))
+        elif one is not None and not one.parts and self._looks_at <= connection.clock.now:
+            self._looks_at = one.sent_at
+            connection.clock.at(one.sent_at, self._next, connection)
+
+    def _begin(self, fragment: int, begin: Transfer) -> None:
+        size_bytes, deliver = begin()
+        connection = self._connection
+        sent_at = connection.clock.now + size_bytes / connection.link.bytes_per_second
         one = self._under_way = _UnderWay(fragment, deliver, sent_at, connection, len(self._lines))
         if self._lines:
             # It flows through all lines at once: it is sent when the slowest has carried it.
@@ -195,4 +200,5 @@ class Direction:
         """Deliver a transfer that no shared line delays any longer, and then begin the next."""
         connection = self._connection
         connection.clock.at(one.sent_at + connection.latency_seconds(), one.deliver, one)
-        self._next()
+        if self._waiting:
+            self._next()

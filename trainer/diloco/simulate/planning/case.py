@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
-from diloco.plan.changes import Change, LinkRate, Setting, StepTime
+from diloco.plan.changes import FEWEST_INTERVALS, Change, LinkRate, Setting, StepTime
 from diloco.plan.situation import SYNCER_LINK, Situation, line_rate, situation_of
 from diloco.spec import DiLoCoJob, JobSpec
 from diloco.spec.automatic import AUTO
@@ -14,8 +14,6 @@ from diloco.spec.placement import Region
 from diloco.spec.quantities import UNLIMITED
 from diloco.world.model import PoolWorld, RegionWorld, World
 
-FEWEST_INTERVALS: Final = 4
-"""A job with fewer of them has no forecast, and no remedy leaves it fewer (ours)."""
 _LEAST_STEPS: Final = 96
 """Steps of an interval, and four for each fragment, that are simulated at least if there are as many."""
 _FIELDS: Final = {
@@ -66,14 +64,7 @@ class Case:
     @cached_property
     def steps(self) -> int:
         """Inner steps of the learner that the schedule counts by, until the budget is trained. Needs step times."""
-        step_seconds = self.situation.quorum_step_seconds
-        assert step_seconds is not None
-        tokens_in_a_step = sum(
-            group.learners * group.tokens_per_step * step_seconds / group.step_seconds
-            for group in self.situation.groups
-            if group.step_seconds is not None
-        )
-        return max(1, round(self.spec.training.tokens / tokens_in_a_step))
+        return max(1, round(self.spec.training.tokens / self.situation.tokens_in_a_step))
 
     @property
     def longest_interval(self) -> int:

@@ -87,10 +87,8 @@ def remedies(case: Case, found: Fit) -> tuple[Remedy, ...]:
         found = fit_of(case)
         if found.fits:
             return (Remedy(RemedyKind.CONNECTIONS, more, found),)
-    searches = (_encoding, _interval, _rate, _step_time)
-    return tuple(
-        Remedy(one.kind, (*more, *one.changes), one.fit) for search in searches if (one := search(case, found))
-    )
+    tries = (_encoding(case, found), _interval(case), _rate(case), _step_time(case))
+    return tuple(Remedy(one.kind, (*more, *one.changes), one.fit) for one in tries if one)
 
 
 def smallest_step_seconds(case: Case) -> float | None:
@@ -154,12 +152,11 @@ def _encoding(case: Case, found: Fit) -> Remedy | None:
     narrowed = case.changed(changes)
     if times_too_much(narrowed.situation) <= 1:
         return None
-    longer = _interval(narrowed, found)
+    longer = _interval(narrowed)
     return None if longer is None else Remedy(RemedyKind.ENCODING, (*changes, *longer.changes), longer.fit)
 
 
-def _interval(case: Case, found: Fit) -> Remedy | None:
-    del found
+def _interval(case: Case) -> Remedy | None:
     situation = case.situation
 
     def longer(steps: float) -> tuple[Sequence[Change], Case]:
@@ -170,8 +167,7 @@ def _interval(case: Case, found: Fit) -> Remedy | None:
     return _remedy(RemedyKind.INTERVAL, longer, begin, min(LONGEST_INTERVAL, case.longest_interval))
 
 
-def _rate(case: Case, found: Fit) -> Remedy | None:
-    del found
+def _rate(case: Case) -> Remedy | None:
     situation = case.situation
     if not rates_for(situation):
         return None
@@ -184,9 +180,7 @@ def _rate(case: Case, found: Fit) -> Remedy | None:
     return _remedy(RemedyKind.RATE, faster, _JUST_ENOUGH if times_too_much(situation) > 1 else _MORE, _MOST_TIMES)
 
 
-def _step_time(case: Case, found: Fit) -> Remedy | None:
-    del found
-
+def _step_time(case: Case) -> Remedy | None:
     def slower(factor: float) -> tuple[Sequence[Change], Case]:
         changes = (StepTime(factor),)
         return changes, case.changed(changes)

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import floor, log10
 
+from diloco.plan.changes import FEWEST_INTERVALS
 from diloco.plan.needs import Needs, needs
 from diloco.plan.plan import Plan
 from diloco.plan.verdict import Fit, judge
 from diloco.simulate.planning.advice import Advice, advice, not_measured
-from diloco.simulate.planning.case import FEWEST_INTERVALS, Case
+from diloco.simulate.planning.case import Case
 from diloco.simulate.planning.forecast import Forecast, forecast_of
 from diloco.simulate.planning.remedies import SHORTEST_STEP_SECONDS, Remedy, remedies, smallest_step_seconds
 from diloco.simulate.planning.trial import FEWEST_LEARNERS, fit_after, fit_of, trial

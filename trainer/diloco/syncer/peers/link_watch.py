@@ -43,8 +43,8 @@ class Watched:
     """When it was first reported."""
     remedies: tuple[str, ...] = ()
 
-    def after(self, situation: Situation, outcome: Outcome, now: float) -> "Watched":
-        """Add a window that ends at ``now`` (seconds).
+    def after(self, situation: Situation, outcome: Outcome, now: float, budget_tokens: int) -> "Watched":
+        """Add a window that ends at ``now`` (seconds), of a job with this budget.
 
         One in which no work was settled tells only what arithmetic does: where links are much too thin, none ever is.
         """
@@ -61,7 +61,7 @@ class Watched:
         misfits = (told is None or told.fits) and not before.fits and not found.fits
         if before.kind is not found.kind and not misfits:
             return then
-        remedies = tuple(listed(changes, "and") for changes in measured_remedies(situation, found))
+        remedies = tuple(listed(changes, "and") for changes in measured_remedies(situation, found, budget_tokens))
         return Watched(found, found, now, remedies)
 
 
@@ -96,7 +96,7 @@ class LinkWatch:
                 self._begin, self._due = (now, view), now + WINDOW_SECONDS
                 loop = asyncio.get_running_loop()
                 outcome = await loop.run_in_executor(threads, Outcome.between, before, view)
-                self._take(self._watched.after(situation, outcome, now))
+                self._take(self._watched.after(situation, outcome, now, view.budget_tokens))
 
     def _take(self, watched: Watched) -> None:
         told = watched.reported

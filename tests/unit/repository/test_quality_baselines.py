@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from diloco.simulate.baselines import alone, data_parallel
 from diloco.spec import DiLoCoJob
+from support.quality.baselines import alone, data_parallel
 from tests.support.small_job import named_job, small_job, write_text
 
 STEP_TOKENS = 4 * 16
