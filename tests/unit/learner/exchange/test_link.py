@@ -1,5 +1,6 @@
 """The link: how it handles the syncer's messages and broken connections. Sessions are scripted."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,17 @@ def test_what_is_to_be_loaded_is_wanted_first_and_in_order() -> None:
     wanted = bench.listen("pulls.want")
     bench.run()
     assert wanted[:2] == [("pulls.want", 1, 4, True), ("pulls.want", 0, 3, True)]
+
+
+def test_a_job_ends_also_on_a_connection_that_takes_nothing() -> None:
+    class Full(Script):
+        async def send(self, message: LearnerMessage) -> None:
+            if isinstance(message, Leave):
+                await asyncio.get_running_loop().create_future()
+            await super().send(message)
+
+    bench = Bench(Full(welcome(), OVER))
+    assert bench.run() == (EndKind.FINISHED, "enough")
 
 
 def test_it_rejoins_with_what_it_holds_when_the_connection_breaks() -> None:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from diloco.core.dealing.pieces import Piece
 from diloco.core.engine.actions import Refusal
@@ -42,6 +42,8 @@ from diloco.wire.messages import (
 
 _log = logging.getLogger(__name__)
 
+_ACKNOWLEDGING_SECONDS: Final = 5.0
+"""The longest wait, at the end of a job, for a connection that takes nothing (ours)."""
 _END_KINDS = {Refusal.FINISHED.value: EndKind.FINISHED, Refusal.STUCK.value: EndKind.STUCK}
 """How the process ends on a refusal, other than as refused."""
 
@@ -273,8 +275,10 @@ class Link:
         """Acknowledge that the job is over, so that the syncer does not take the closed connection for a failure."""
         membership = self._membership
         if membership is not None:
-            with contextlib.suppress(WireError):  # the syncer may have closed it already
-                await session.send(Leave(membership.incarnation, "the job is over"))
+            # The syncer may have closed it already, or the connection may take nothing.
+            with contextlib.suppress(WireError, TimeoutError):
+                async with asyncio.timeout(_ACKNOWLEDGING_SECONDS):
+                    await session.send(Leave(membership.incarnation, "the job is over"))
 
     def _check_fragment(self, fragment: int) -> None:
         fragments = len(self._shared.holdings.versions())
