@@ -29,7 +29,7 @@ def test_the_page_grows_with_a_run_and_outlives_a_killed_syncer(tmp_path: Path) 
 
         run.all_train()
         train = [f"{learner} training" for learner in LEARNERS]
-        run.wait_until(lambda: shows("Loss by tokens", "Members of each merge", *train))
+        run.wait_until(lambda: shows("Loss by tokens", "Members of merges", *train))
         run.wait_until(run.merging)
         run.syncer().send_signal(signal.SIGKILL)
         run.wait_until(lambda: shows("restarted (restart 1)"))

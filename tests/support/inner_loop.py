@@ -87,6 +87,7 @@ class LoopBench(CountedTrainer):
         """The versions that were held when it went on with the checkpoint."""
         self.before_step: Callable[[], None] = lambda: None
         """What happens meanwhile."""
+        self.metrics: dict[str, float] = {}
         self.steps_to_make: list[tuple[float, bool]] = []
         self.dealt = True
         """The next batch has been."""

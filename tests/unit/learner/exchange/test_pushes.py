@@ -194,7 +194,7 @@ def test_one_of_a_fragment_goes_at_a_time_and_the_newest_is_next() -> None:
     assert turns.pushes.pending() == ()
 
 
-def test_eight_are_sent_at_once_and_the_others_in_the_order_in_which_they_came() -> None:
+def test_eight_are_sent_at_once_and_the_others_in_the_order_they_came() -> None:
     turns = Turns()
     turns.offers(*((fragment, 5) for fragment in range(9)), (0, 6), (8, 6))
     assert turns.waiting.begun == [(fragment, 5) for fragment in range(8)]

@@ -107,9 +107,7 @@ def test_the_latest_status_is_kept_for_the_report(tmp_path: Path, status: Syncer
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_process_that_begins_after_the_end_leaves_the_status_of_the_one_that_saw_it(
-    tmp_path: Path, status: SyncerStatus
-) -> None:
+def test_who_begins_after_the_end_leaves_the_status_of_who_saw_it(tmp_path: Path, status: SyncerStatus) -> None:
     files = CurveFiles(tmp_path / "curves.jsonl", tmp_path / "status.json")
     end = changed(status, phase=Phase.COMPLETE, computing="F32 on cpu")
     files.keep(changed(end, phase=Phase.TRAINING))

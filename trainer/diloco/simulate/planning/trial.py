@@ -21,8 +21,8 @@ from diloco.spec.names.learner_ids import pool_of, region_of
 MOST_LEARNERS: Final = 16
 FEWEST_LEARNERS: Final = 4
 """For one of many trials."""
-MOST_EVENTS: Final = 20_000
-"""Things that happen in a trial, at most: about a second of computing."""
+MOST_EVENTS: Final = 40_000
+"""Things that happen in a trial, at most: one or two seconds of computing."""
 _CYCLES, _MORE_CYCLES = 2, 6
 """Intervals that are measured, after the first one of all learners: in one of many trials, and for a forecast."""
 _STEPS: Final = 4
