@@ -182,7 +182,7 @@ def test_it_says_what_the_syncer_carries_and_needs() -> None:
     assert "syncer.storage.size: 10Gi is too small; use at least 1.35 TB" in told
     assert "The syncer receives 156 MB/s and sends 311 MB/s, which keeps 0.36 core(s) busy." in told
     assert "if steps take at least 7 s (BF16 up, F32 down) or 1.8 s (Int4 up, Int8 down)." in told
-    enough = unit(8, syncer={"storage": {"size": "900G"}})
+    enough = unit(8, syncer={"storage": {"size": "1400G"}})
     assert "storage.size" not in text_of(enough)
     assert document_of(made)["syncer"]["limits"][1]["downlink"] == "Int8"
     assert document_of(made)["memory"]["disk_bytes"] == made.memory.disk_bytes
