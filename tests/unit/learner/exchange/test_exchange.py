@@ -1,5 +1,6 @@
 """The loop beside the training thread: it is there when it is needed, ends with all its work, and says if it fails."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures.thread import _threads_queues  # those that the interpreter waits for, daemons or not
@@ -83,6 +84,23 @@ def test_without_a_session_nothing_is_handed_in_and_nobody_is_told(bench: Bench)
     assert bench.exchange.hand_in(0.0)
     assert bench.exchange.pending() == ()
     assert not bench.exchange.leave(NOW, "SIGTERM", 1.0)
+
+
+def test_who_leaves_waits_until_the_syncer_has_ended_the_session(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    async def session() -> None:
+        await asyncio.sleep(0.5)
+        ended.set()
+
+    async def sent() -> bool:
+        return True
+
+    monkeypatch.setattr(bench.exchange.link, "run", session)
+    monkeypatch.setattr(bench.outbox, "flush", sent)
+    bench.exchange.start()
+    assert bench.exchange.leave(NOW, "SIGTERM", 60.0)
+    assert ended.is_set(), "what is broken off may overtake the message"
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -70,6 +70,7 @@ class Exchange:
         self.link = Link(link, client, shared, (pushes, pulls), tasks)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
+        self._linked: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -128,7 +129,7 @@ class Exchange:
             self._shared.orders.fail(error)
 
     async def _until_closed(self) -> None:
-        self._tasks.start(self.link.run())
+        self._linked = self._tasks.start(self.link.run())
         self._shared.outbox.deliver()
         await self._closing.wait()
         await self._tasks.cancel()
@@ -162,10 +163,14 @@ class Exchange:
         # The syncer ends the session on a Leave. Joining again while the last checkpoint is written would undo it.
         self.link.stop_rejoining()
         self._shared.outbox.deliver()
+        told = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                return await self._shared.outbox.flush()
-        return False
+                told = await self._shared.outbox.flush()
+        if told and self._linked is not None:
+            # To break the session off now could overtake what was sent: gRPC then drops it at the other end.
+            await asyncio.wait([self._linked], timeout=_CLOSING_SECONDS)
+        return told
 
     def _result(self, work: Coroutine[Any, Any, T], seconds: float) -> T | None:
         """What the loop returns, which takes ``seconds``; None: it does not, as it hangs or has failed."""
