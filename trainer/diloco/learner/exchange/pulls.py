@@ -26,7 +26,7 @@ from diloco.core.merge.codec import Codec, CodecError
 from diloco.core.merge.downlink import apply_update
 from diloco.learner.exchange.holdings import Held, Holdings, MergedFragment
 from diloco.learner.exchange.orders import Membership
-from diloco.learner.exchange.transfers import TransferContext, TransferDeadlines
+from diloco.learner.exchange.transfers import TransferContext, TransferDeadlines, UnderWay
 from diloco.runtime.process.busy import BusyMeter
 from diloco.wire.errors import DeadlineError, InvalidMessageError, WireError
 from diloco.wire.messages import PullHeader, PullRequest
@@ -80,7 +80,7 @@ class Pulls:
         self._membership: Membership | None = None
         self._orders: dict[int, PullOrder] = {}
         self._posts: dict[int, PullOrder] = {}
-        self._under_way: dict[tuple[int, bool], tuple[PullOrder, asyncio.Task[None]]] = {}
+        self._under_way = UnderWay[tuple[int, bool], PullOrder](context.tasks, self._begin)
         """By fragment, and whether it is posted."""
         self._wrong_in_a_row = 0
         self._refused_fragments: set[int] = set()
@@ -95,9 +95,7 @@ class Pulls:
         self._membership = None
         self._orders.clear()
         self._posts.clear()
-        for _, task in self._under_way.values():
-            task.cancel()
-        self._under_way.clear()
+        self._under_way.cancel()
 
     def want(self, fragment: int, version: int, *, load: bool = False, whole: bool = False) -> None:
         """Have a version pulled that exists, unless it is here."""
@@ -124,23 +122,22 @@ class Pulls:
             self._begin()
 
     def _out(self, fragment: int, *, posted: bool) -> PullOrder | None:
-        order, _ = self._under_way.get((fragment, posted), (None, None))
-        return order
+        return self._under_way.get((fragment, posted))
 
     def _begin(self) -> None:
         """Begin what can begin now."""
         for fragment, post in list(self._posts.items()):
             if self._out(fragment, posted=True) is None:
                 del self._posts[fragment]
-                self._start(post, posted=True)
+                self._under_way.start((fragment, True), post, self._pull_posted)
         for fragment, order in self._in_turn():
-            if sum(not posted for _, posted in self._under_way) >= _MOST:
+            if sum(not posted for _, posted in self._under_way.places) >= _MOST:
                 return
             out = self._out(fragment, posted=True)
             comes_by_post = out is not None and order.covers(out) and not order.whole
-            if not comes_by_post and (fragment, False) not in self._under_way:
+            if not comes_by_post and self._out(fragment, posted=False) is None:
                 del self._orders[fragment]
-                self._start(order, posted=False)
+                self._under_way.start((fragment, False), order, self._pull)
 
     def _in_turn(self) -> list[tuple[int, PullOrder]]:
         # First what is to be loaded, in the order in which it was ordered: on a thin link, others merge fragments while
@@ -149,18 +146,6 @@ class Pulls:
         # Then the newest: on a link that is too thin, the orders left over are the oldest, of which a newer version is
         # about to be made.
         return loads + [(fragment, order) for fragment, order in reversed(self._orders.items()) if not order.load]
-
-    def _start(self, order: PullOrder, *, posted: bool) -> None:
-        place = (order.fragment, posted)
-
-        async def pull() -> None:
-            await (self._pull_posted(order) if posted else self._pull(order))
-            if order.membership != self._membership:
-                return
-            del self._under_way[place]
-            self._begin()
-
-        self._under_way[place] = order, self._context.tasks.start(pull())
 
     async def _pull(self, order: PullOrder) -> None:
         retries = self._context.retries()

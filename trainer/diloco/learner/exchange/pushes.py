@@ -20,7 +20,7 @@ from diloco.learner.exchange.orders import Membership
 from diloco.learner.exchange.outbox import Outbox
 from diloco.learner.exchange.requests import OuterGradient
 from diloco.learner.exchange.residuals import Residuals
-from diloco.learner.exchange.transfers import TransferContext, TransferDeadlines
+from diloco.learner.exchange.transfers import TransferContext, TransferDeadlines, UnderWay
 from diloco.wire.errors import DeadlineError, WireError
 from diloco.wire.messages import PushHeader
 
@@ -54,7 +54,7 @@ class Pushes:
         self._deadlines = TransferDeadlines()
         self._membership: Membership | None = None
         self._waiting: dict[int, OuterGradient] = {}
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._under_way = UnderWay[int, OuterGradient](context.tasks, self._over)
         self._ended = asyncio.Event()
 
     @property
@@ -70,9 +70,7 @@ class Pushes:
         """Drop everything: who asked for it is gone."""
         self._membership = None
         self._waiting.clear()
-        for task in self._under_way.values():
-            task.cancel()
-        self._under_way.clear()
+        self._under_way.cancel()
         self._ended.set()
 
     def offer(self, gradient: OuterGradient) -> None:
@@ -84,35 +82,27 @@ class Pushes:
 
     def pending(self) -> tuple[int, ...]:
         """Fragments that wait or are under way."""
-        return (*self._waiting, *self._under_way)
+        return (*self._waiting, *self._under_way.places)
 
     async def until_idle(self) -> None:
         """Wait until everything is sent or given up."""
-        while self._under_way:
+        while self._under_way.places:
             self._ended.clear()
             await self._ended.wait()
 
     def _begin(self) -> None:
         """Begin what can begin now, the one that has waited longest first."""
         for fragment, gradient in list(self._waiting.items()):
-            if len(self._under_way) >= _MOST:
+            if len(self._under_way.places) >= _MOST:
                 return
-            if fragment not in self._under_way:
+            if self._under_way.get(fragment) is None:
                 del self._waiting[fragment]
-                self._start(gradient)
+                self._under_way.start(fragment, gradient, self._push)
 
-    def _start(self, gradient: OuterGradient) -> None:
-        fragment = gradient.request.fragment
-
-        async def push() -> None:
-            await self._push(gradient)
-            if gradient.request.membership != self._membership:
-                return
-            del self._under_way[fragment]
-            self._begin()
-            self._ended.set()
-
-        self._under_way[fragment] = self._context.tasks.start(push())
+    def _over(self) -> None:
+        """One has ended."""
+        self._begin()
+        self._ended.set()
 
     async def _push(self, gradient: OuterGradient) -> None:
         context, request = self._context, gradient.request

@@ -5,13 +5,15 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from diloco.runtime.backoff import Backoff, Retries
 from diloco.runtime.process.busy import BusyMeter
 from diloco.wire.messages import PullHeader, PullRequest, PushHeader, PushReceipt
 
 T = TypeVar("T")
+Place = TypeVar("Place")
+What = TypeVar("What")
 
 FLOOR_SECONDS: Final = 20.0
 """Least deadline (ours): a small fragment's time is mostly latency and the other side's work."""
@@ -129,6 +131,43 @@ class Tasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
+
+
+class UnderWay(Generic[Place, What]):
+    """Transfers of one session, at most one in each place."""
+
+    def __init__(self, tasks: Tasks, ended: Callable[[], object]) -> None:
+        """``ended`` is called when one has ended by itself."""
+        self._tasks, self._ended = tasks, ended
+        self._transfers: dict[Place, tuple[What, asyncio.Task[None]]] = {}
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Those that are taken."""
+        return tuple(self._transfers)
+
+    def get(self, place: Place) -> What | None:
+        """What is transferred there; None: nothing."""
+        what, _ = self._transfers.get(place, (None, None))
+        return what
+
+    def start(self, place: Place, what: What, transfer: Callable[[What], Coroutine[Any, Any, object]]) -> None:
+        """Begin a transfer in a place that is not taken."""
+
+        async def run() -> None:
+            await transfer(what)
+            _, task = self._transfers.get(place, (None, None))
+            if task is asyncio.current_task():  # the session is not over
+                del self._transfers[place]
+                self._ended()
+
+        self._transfers[place] = what, self._tasks.start(run())
+
+    def cancel(self) -> None:
+        """End all: their session is over."""
+        for _, task in self._transfers.values():
+            task.cancel()
+        self._transfers.clear()
 
 
 def reconnecting(random: Callable[[], float]) -> Backoff:
