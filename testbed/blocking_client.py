@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Self, TypeVar
 
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions, SyncClient, await_ends_of_calls
 from diloco.wire.client.session import Session
 from diloco.wire.errors import UnavailableError, WireError
 from diloco.wire.messages import (
@@ -124,9 +124,7 @@ class BlockingClient:
         if others:
             await asyncio.wait(others, timeout=_CLOSING_SECONDS)
         await self.client.close()
-        # gRPC's own tasks wait for the ends of calls, which it would otherwise deliver to a closed loop.
-        if rest := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(rest, timeout=_CLOSING_SECONDS)
+        await await_ends_of_calls(_CLOSING_SECONDS)
 
 
 class BlockingSession:

@@ -20,7 +20,7 @@ from diloco.learner.exchange.pulls import Pulls, ReceiveOptions
 from diloco.learner.exchange.pushes import PushEncoding, Pushes
 from diloco.learner.exchange.transfers import Tasks, TransferContext, TransferCounts
 from diloco.learner.training.devices.torch_threads import start_worker
-from diloco.wire.client.client import ClientOptions, SyncClient
+from diloco.wire.client.client import ClientOptions, SyncClient, await_ends_of_calls
 from diloco.wire.messages import Join
 
 T = TypeVar("T")
@@ -134,9 +134,7 @@ class Exchange:
         await self._closing.wait()
         await self._tasks.cancel()
         await self._client.close()
-        # gRPC's own tasks wait for the ends of calls, which it would otherwise deliver to a closed loop.
-        if rest := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(rest, timeout=_CLOSING_SECONDS)
+        await await_ends_of_calls(_CLOSING_SECONDS)
 
     def _compute(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)

@@ -5,6 +5,7 @@ part, which one call carries; if that breaks, the payload goes on in parts, as l
 only the caller knows whether a message is still wanted. What is not wanted any more is cancelled.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable
@@ -69,6 +70,15 @@ class _Once:
         if self._made[0] != header:
             raise UnavailableError(f"fragment {header.fragment} has a new version meanwhile")
         return self._made[1]
+
+
+async def await_ends_of_calls(seconds: float) -> None:
+    """Wait for all other tasks of the loop: gRPC's own, which wait for the ends of calls.
+
+    Otherwise it would deliver these to a closed loop. Call it last.
+    """
+    if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(rest, timeout=seconds)
 
 
 class SyncClient:
