@@ -32,7 +32,6 @@ from diloco.tape.segments import DAMAGED, TapeFiles, open_segment, plain_path, s
 
 FORMAT = 1
 _CHAIN_KEY = b',"chain":"'
-_MERGED = b'"event":{"type":"Merged"'
 _LINE_LIMIT_BYTES = 256 << 20
 """Longest line. A header has some numbers per fragment and learner; no real one comes near this."""
 
@@ -152,23 +151,6 @@ def last_line(path: Path) -> tuple[int, str]:
     if type(seq) is not int:
         raise TapeError(path, 0, "no line of this segment is whole")
     return seq, found[cut + len(_CHAIN_KEY) :].removesuffix(b'"}\n').decode(errors="replace")
-
-
-def merged_in(path: Path) -> Iterator[tuple[int, int]]:
-    """Fragment and version of every merge in a segment, without checking the chain: to see whether to read it at all.
-
-    Raises:
-        TapeError: the file cannot be read.
-    """
-    for line in _lines(path, 0):
-        if _MERGED in line:
-            try:
-                event = parse_json(line)["event"]
-                fragment, version = event["fragment"], event["version"]
-            except (JsonError, KeyError, TypeError):
-                continue  # cut off or damaged
-            if type(fragment) is type(version) is int:
-                yield fragment, version
 
 
 def engine_of(header: TapeHeader, options: EngineOptions) -> Engine:
