@@ -25,7 +25,7 @@ from diloco.core.engine.events import (
     StepReported,
 )
 from diloco.core.engine.options import EngineOptions, pool_terms
-from diloco.core.engine.state import INCARNATIONS_PER_EPOCH, EngineState
+from diloco.core.engine.state import EngineState
 from diloco.simulate.learner import Disk, SimulatedLearner
 from diloco.simulate.network.clock import VirtualClock
 from diloco.simulate.network.session import Environment, Identity
@@ -81,6 +81,8 @@ class CheckedSyncer(SimulatedSyncer):
         self.work = counted_work(spec, layout)
         super().__init__(self.options, self.work.model, clock, merge_seconds=lambda _: 0.01)
         self._guard()
+        self._ordered: dict[int, Merge] = {}
+        """Merges of this process that were not made yet, by identity: an earlier one may have ordered an equal merge."""
         self.weights: dict[str, float] = {}
         """By learner: its weights, added up over all merges."""
 
@@ -100,6 +102,7 @@ class CheckedSyncer(SimulatedSyncer):
         self._engine = Engine(self.options, epoch=self.state.epoch + 1, saved=saved)
         self._timers.clear()
         self._told.clear()
+        self._ordered.clear()
         self._guard()
 
     def join(self, event: LearnerJoined, tell: Tell) -> None:
@@ -116,7 +119,7 @@ class CheckedSyncer(SimulatedSyncer):
         super().feed(event)
 
     def _merge(self, order: Merge, seconds: float) -> None:
-        if order.members[0].incarnation > self.state.epoch * INCARNATIONS_PER_EPOCH:  # not of an earlier process
+        if self._ordered.pop(id(order), None) is not None:  # not of an earlier process
             super()._merge(order, seconds)
 
     def push(self, event: FragmentArrived, payload: Payload) -> None:
@@ -129,6 +132,7 @@ class CheckedSyncer(SimulatedSyncer):
             self.claims.admitted(action)
             self.admission.admitted(action.learner)
         if isinstance(action, Merge):
+            self._ordered[id(action)] = action
             for member in action.members:
                 self.weights[member.learner] = self.weights.get(member.learner, 0.0) + member.weight
         super()._act(action)  # type: ignore[arg-type]
