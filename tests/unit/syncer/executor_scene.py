@@ -71,7 +71,7 @@ class Scene(SyncerPeers):
             metrics=self.metrics,
         )
         merging, payloads = Merging(LAYOUT, sync, AVERAGE, run_blocks), self.payloads if record else None
-        work = MergeWork(merging, 1, self.checkpointer, payloads, self.ended.append)
+        work = MergeWork(merging, 1, self.checkpointer, payloads, self.ended.append, lambda call: call())
         self.executor = ActionExecutor(self.collaborators, self.sessions, self.engine_loop, work)
 
     def order(self, *orders: Action) -> None:

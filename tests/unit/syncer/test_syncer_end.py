@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from diloco.core.engine.actions import Refusal
 from diloco.runtime.process.exits import EXIT_JOB_FAILED, EXIT_OK
 from diloco.spec import parse_job
 from diloco.syncer.peers.dealing import read_record
 from diloco.syncer.syncer import Syncer
+from diloco.wire.messages import Refused
 from tests.support.machine_limits import block, unblock
 from tests.support.syncer_in_process import NearLearner, life_of, running
 from tests.support.syncer_process import SmallJob
@@ -149,6 +151,25 @@ async def test_learners_learn_of_the_end_once_it_is_on_disk(game: Game) -> None:
         assert not run.done()
         unblock(game.folder / "checkpoints")
         assert await run == EXIT_OK
+    async with game.life() as (syncer, _):
+        assert syncer.status().phase == "Complete"
+
+
+async def test_who_joins_at_the_end_learns_of_it_once_it_is_on_disk(game: Game) -> None:
+    async with game.life() as (syncer, _):
+        learner = await game.trained(syncer, steps=2)
+        block(game.folder / "checkpoints")
+        await learner.train(lambda: syncer.status().phase == "Complete")
+        await learner.hang_up()
+        joining = asyncio.create_task(learner.join())
+        again = asyncio.create_task(NearLearner(syncer, game.job, process="another").join())
+        await asyncio.sleep(20.0)
+        assert not joining.done()
+        assert not again.done()
+        unblock(game.folder / "checkpoints")
+        for answer in (await joining, await again):
+            assert isinstance(answer, Refused)
+            assert answer.refusal == Refusal.FINISHED
     async with game.life() as (syncer, _):
         assert syncer.status().phase == "Complete"
 

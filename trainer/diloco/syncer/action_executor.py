@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -54,6 +55,8 @@ class MergeWork:
     payloads: Path | None
     """Where merged payloads are kept; None: nowhere."""
     finish: Callable[[actions.Finish], None]
+    once_on_disk: Callable[[Callable[[], None]], None]
+    """Calls a function once the end of the job is on disk: who is told of it leaves for good."""
 
 
 class ActionExecutor:
@@ -69,7 +72,7 @@ class ActionExecutor:
         self._decisions = collaborators.decisions
         self._dealing = collaborators.dealing
         self._merging, self._checkpointer = work.merging, work.checkpointer
-        self._payloads, self._finish = work.payloads, work.finish
+        self._payloads, self._finish, self._once_on_disk = work.payloads, work.finish, work.once_on_disk
         # torch keeps its number of threads per thread.
         self._thread = ThreadPoolExecutor(1, "merge", torch.set_num_threads, (work.threads,))
         self._orders: deque[actions.Merge] = deque()
@@ -120,6 +123,8 @@ class ActionExecutor:
             case actions.Admit():
                 self._posted.admitted(action.learner, action.incarnation)
                 self._sessions.admit(action, self._progress())
+            case actions.Refuse(refusal=actions.Refusal.FINISHED):
+                self._once_on_disk(partial(self._sessions.refuse, action))
             case actions.Refuse():
                 self._sessions.refuse(action)
             case actions.Fence():

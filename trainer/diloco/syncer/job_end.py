@@ -39,6 +39,7 @@ class JobEnd:
         self._tell, self._now = tell, now
         self._told_at, self._quiet_seconds = 0.0, _QUIET_SECONDS
         self._concluding: asyncio.Task[None] | None = None
+        self._waiting: list[Callable[[], None]] = []
 
     def was_before(self, export: Callable[[], str], merged_tokens: int) -> None:
         """Note that the job was over before this process began. ``export`` writes the model."""
@@ -51,6 +52,13 @@ class JobEnd:
         self.at = self._now()
         self._concluding = asyncio.create_task(self._conclude(action))
         self._exporter.begin(export)
+
+    def once_on_disk(self, call: Callable[[], None]) -> None:
+        """Call it: at once, or when learners are notified if the end is still being written."""
+        if self._is_concluding():
+            self._waiting.append(call)
+        else:
+            call()
 
     def work_left(self) -> bool:
         """Whether something is still being written or uploaded."""
@@ -101,3 +109,6 @@ class JobEnd:
             await asyncio.sleep(RETRY_SECONDS)
         self._told_at = self._now()
         self._tell(Finished(action.complete, action.reason))
+        for call in self._waiting:
+            call()
+        self._waiting.clear()

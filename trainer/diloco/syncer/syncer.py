@@ -156,7 +156,12 @@ class Syncer:
         self._end = JobEnd(self._checkpointer, self._exporter, self._backups, sessions.send_all, self._now)
         merging = Merging(self._layout, spec.sync, self._outer.optimizer, self._block_threads)
         work = MergeWork(
-            merging, threads, self._checkpointer, directory.payloads if options.record else None, self._finish
+            merging,
+            threads,
+            self._checkpointer,
+            directory.payloads if options.record else None,
+            self._finish,
+            self._end.once_on_disk,
         )
         self._executor = ActionExecutor(collaborators, sessions, self._engine_loop, work)
         self.service = SyncService(collaborators, sessions)
