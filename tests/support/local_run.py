@@ -152,7 +152,10 @@ class LocalRun:
         return seen[0]
 
     def all_train(self) -> SyncerStatus:
-        return self.wait_for(lambda status: {one.state for one in status.learners} == {"Training"})
+        """Wait until each learner's process has made a step: before, its silence counts only after a minute or more."""
+        return self.wait_for(
+            lambda status: all(one.state == "Training" and one.step_seconds is not None for one in status.learners)
+        )
 
     def trains_on(self, learner: str, since: int, steps: int = 5) -> SyncerStatus:
         """Wait until a learner has made some more steps."""

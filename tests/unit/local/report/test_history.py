@@ -7,7 +7,7 @@ from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.events import BudgetChanged
 from diloco.core.fragments import Layout
 from diloco.local.report import record
-from diloco.local.report.history import Life, RunHistory
+from diloco.local.report.history import Life, RunHistory, Span
 from diloco.local.report.html import render_report
 from diloco.local.report.record import Point
 from diloco.local.report.summary import closing_table, summarize
@@ -94,6 +94,24 @@ def test_steps_of_learners_that_a_smaller_pool_no_longer_has_count(layout: Layou
     history = record.history_of(status, [], journal, None)
     assert [one.steps for one in history.learners] == [0, 0]
     assert history.data_parallel_bytes == 7 * 2 * (2 - 1) / 2 * 4 * 10
+
+
+def test_learners_that_a_resumed_run_no_longer_has_keep_their_lives(layout: Layout, journal: list[Entry]) -> None:
+    resumed = [
+        Entry("start", "west/b/0", START + 2, {"restarts": 0}),
+        Entry("note", "west/b/0", START + 4, {"kind": "LearnerTrains"}),
+        *journal[3:-1],
+        Entry("end", "", START + 20, {"ending": "interrupted"}),
+        Entry("run", "", START + 100, {"resumed": True}),
+        Entry("start", "syncer", START + 100, {"restarts": 0}),
+        Entry("end", "", START + 110, {"ending": "finished"}),
+    ]
+    history = history_of(parse_job(JOB), layout, None, [*journal[:3], *resumed])
+    assert history.former == {"west/b/0": (Span(2.0, 4.0, Life.STARTING), Span(4.0, 20.0, Life.TRAINING))}
+    assert summarize(history)["former_learners"] == ["west/b/0"]
+    page = render_report(history, "")
+    assert "<title>west/b/0 training, 4s to 20s</title>" in page
+    assert "No longer in the job: west/b/0." in page
 
 
 def test_a_learners_life_runs_from_its_start_to_its_end(history: RunHistory) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diloco.local.report.history import Life, RunHistory
+from diloco.local.report.history import Life, RunHistory, Span
 from diloco.local.report.live import LivePage
 from diloco.runtime.journal import Entry, Journal
 from diloco.spec.status.curves import CurveRow, LearnerCurve, MergeCurve
@@ -104,6 +104,21 @@ def test_without_a_supervisor_the_syncers_journal_tells_the_lives(directory: Pat
         (30.0, LEARNER, "lost: its connection broke"),
         (80.0, "syncer", "restarted (restart 1)"),
     ]
+
+
+def test_the_life_of_one_that_was_taken_out_ends_when_it_left(directory: Path) -> None:
+    gone = "a/b/2"
+    write(
+        directory,
+        [],
+        Entry("serves", "syncer", START, {"epoch": "1"}),
+        Entry("admit", gone, START + 10, {}),
+        note(gone, 20, "LearnerTrains"),
+        note(gone, 30, "LearnerLeft", "left"),
+        Entry("fence", "a/b/3", START + 40, {"kind": "Removed", "reason": "its pool was removed"}),
+    )
+    seen = history(directory)
+    assert seen.former == {gone: (Span(10.0, 20.0, Life.STARTING), Span(20.0, 30.0, Life.TRAINING))}
 
 
 def test_beside_a_supervisors_journal_the_syncers_adds_sessions(directory: Path) -> None:

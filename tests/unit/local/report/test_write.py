@@ -10,7 +10,7 @@ from diloco.local.report.write import close_run
 from diloco.runtime.journal import Entry, Journal
 from diloco.spec import parse_job
 from diloco.spec.status.engine import Phase
-from tests.support.one_learner_run import JOB, START
+from tests.support.one_learner_run import JOB, LEARNER, START
 from tests.support.status_of_a_job import STATUS, changed
 
 
@@ -35,8 +35,10 @@ def test_the_report_has_the_last_status(run: RunDirectory) -> None:
 
 
 def test_without_a_status_there_is_a_report_that_says_so(run: RunDirectory) -> None:
+    Journal(run.journal).append(Entry("start", LEARNER, START + 31), Entry("end", "", START + 40))
     history = close_run(parse_job(JOB), run)
     assert not history.complete
+    assert history.former == {}, "it may be in the job"
     page = run.report.read_text()
-    assert "Waiting after 30s: the syncer has left no status." in page
+    assert "Waiting after 40s: the syncer has left no status." in page
     assert "the figures are not known" in page

@@ -5,7 +5,7 @@ whole job.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import fsum
 from typing import Final, Self
@@ -232,6 +232,8 @@ class RunHistory:
     """What the learners computed in and on; empty: not known."""
     recoveries: tuple[RecoveryPoint, ...] = ()
     faults: tuple[Fault, ...] = ()
+    former: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+    """Lives of learners that are no longer in the job, by id, up to when each was last there, from the journals."""
 
     @property
     def goodput(self) -> float | None:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from diloco.local.report.chaos_report import effects, rows, survived_text
 from diloco.local.report.history import (
+    MOST_NAMES,
     EvaluationPoint,
     Incident,
     LearnerHistory,
@@ -31,6 +32,7 @@ from diloco.local.report.svg import Axis, Bar, Flag, Series, line_chart, thinned
 from diloco.local.report.time_report import time_bars, time_rows
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.spec.names.learner_ids import region_of
+from diloco.spec.words import shortlist
 
 _STYLES = {
     Life.STARTING: "starting",
@@ -123,6 +125,7 @@ def render_report(history: RunHistory, sample: str, live: str = "") -> str:
         faults=rows(effects(history)),
         sample=sample,
         quorum=quorum_text(history),
+        former=shortlist(list(history.former), MOST_NAMES),
     )
 
 
@@ -170,6 +173,8 @@ def _losses(history: RunHistory, top: float | None) -> Markup:
 def _life(history: RunHistory, flagged: Sequence[Incident]) -> Markup:
     lanes = {"syncer": _span_bars("syncer", history.syncer_life)}
     lanes |= {one.id: _learner_bars(history, one) for one in history.learners[:_MOST_LANES]}
+    former = list(history.former.items())[: _MOST_LANES - len(lanes) + 1]
+    lanes |= {name: _span_bars(name, life) for name, life in former}
     of_region = {region_of(one.id): one.id for one in reversed(history.learners)}
     flags = [
         Flag(one.seconds, of_region.get(one.process, one.process or "syncer"), f"{one.process} {one.text}".strip())

@@ -6,7 +6,7 @@ are made of the same. Both are whole again after a restart of the syncer.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -18,13 +18,16 @@ from diloco.local.directory import RunDirectory
 from diloco.local.report.history import (
     EvaluationPoint,
     LearnerHistory,
+    Life,
     LossPoint,
     RegionSample,
     RunHistory,
     Sample,
+    Span,
 )
 from diloco.local.report.timeline import (
     RunClock,
+    Turn,
     faults,
     incidents,
     processes_noted,
@@ -225,7 +228,24 @@ def history_of(
         computing=status.computing,
         recoveries=recoveries(journal, clock),
         faults=faults(journal, clock),
+        former=_former(status, changes, end),
     )
+
+
+def _former(
+    status: SyncerStatus, changes: Mapping[str, Sequence[tuple[float, Turn]]], end: float
+) -> dict[str, tuple[Span, ...]]:
+    """See `RunHistory.former`. Who has left for good is not out of reach or down at the end."""
+    lives: dict[str, tuple[Span, ...]] = {}
+    if not status.learners:  # no syncer has said who is in the job
+        return lives
+    for name in sorted(changes.keys() - {SYNCER, *(one.id for one in status.learners)}):
+        life = spans(changes[name], end)
+        while life and life[-1].life in (Life.AWAY, Life.DOWN):
+            life = life[:-1]
+        if life:
+            lives[name] = life
+    return lives
 
 
 def _not_made_again(timed: Sequence[tuple[float, Point]]) -> list[tuple[float, Point]]:

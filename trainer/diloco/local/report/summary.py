@@ -79,6 +79,7 @@ def summarize(history: RunHistory) -> dict[str, Any]:
             }
             for one in history.learners
         ],
+        "former_learners": list(history.former),
         "incidents": [
             {"seconds": round(i.seconds, 3), "process": i.process, "what": i.text} for i in history.incidents
         ],
