@@ -168,6 +168,10 @@ CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "less_decay": ("weight decay 0.025", {"inner": {"weightDecay": 0.025, "muon": {"weightDecay": 0.025}}}),
     "momentum_9": ("Muon's momentum 0.9", {"inner": {"muon": {"momentum": 0.9}}}),
     "mean": ("Mean", {"sync": {"merge": "Mean"}}),
+    "whole": ("P = 1", {"sync": {"fragments": 1}}),
+    "p4": ("P = 4", {"sync": {"fragments": 4}}),
+    "p8": ("P = 8", {"sync": {"fragments": 8}}),
+    "beta_95": ("beta2 0.95", {"inner": {"beta2": 0.95}}),
 }
 """What experiments change in a method: a label, and fields of its `Variant`."""
 VARIANTS: Final[Mapping[str, Variant]] = {
