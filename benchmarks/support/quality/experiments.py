@@ -188,6 +188,24 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "0.7 % below the base",
         "",
     ),
+    "primal_averaging": Experiment(
+        "Averages inside",
+        "primal_averaging.md",
+        _in_b("decoupled", 1600, _JOINT)[0],
+        tuple(
+            Setting(f"decoupled_{change}", "B", 1600, CHOICE_SEED, rates)
+            for change, rates in (
+                ("free", _adamw(4e-3, 1.0, 0.0)),
+                ("free", _adamw(8e-3, 1.0, 0.0)),
+                ("primal_24", _adamw(4e-3, 1.0, 0.0)),
+                ("primal_24", _adamw(8e-3, 1.0, 0.0)),
+                ("primal_96", _adamw(8e-3, 1.0, 0.0)),
+                ("primal_24", _adamw(4e-3, 0.7, 0.6)),
+            )
+        ),
+        "0.7 % below the base",
+        "",
+    ),
     "beta2": Experiment(
         "AdamW's second moment",
         "what_the_gap_is.md",

@@ -97,6 +97,8 @@ class Variant:
     """What it changes in ``spec.training.optimizer``."""
     warmup: float | None = None
     """Warm-up as a share of the steps; None: the manifest's 20 steps."""
+    primal_average: float | None = None
+    """Share of a step in the mean that AdamW makes inside (`primal_averaging`)."""
     world: str = "calm"
     learners: int = LEARNERS
     mean_of: str | None = None
@@ -171,6 +173,9 @@ CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "whole": ("P = 1", {"sync": {"fragments": 1}}),
     "p4": ("P = 4", {"sync": {"fragments": 4}}),
     "p8": ("P = 8", {"sync": {"fragments": 8}}),
+    "free": ("schedule-free", {"primal_average": 0.0, "inner": {"decay": "Constant"}}),
+    "primal_24": ("mean of 24 steps inside", {"primal_average": 1 / 24}),
+    "primal_96": ("mean of 96 steps inside", {"primal_average": 1 / 96}),
     "beta_95": ("beta2 0.95", {"inner": {"beta2": 0.95}}),
 }
 """What experiments change in a method: a label, and fields of its `Variant`."""
