@@ -31,7 +31,7 @@ class AveragedAdamW:
         self.state: State = {}
 
     @torch.no_grad()
-    def step(self, rate: float, skip: Tensor | None = None) -> None:
+    def step(self, rate: float, _skip: Tensor | None = None) -> None:
         """Update every parameter that has a gradient. A step whose gradient is not finite is not skipped."""
         self._steps += 1
         self._weights += rate**2
