@@ -206,6 +206,17 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "0.7 % below the base",
         "",
     ),
+    "changing_interval": Experiment(
+        "H that grows or shrinks; Muon",
+        "changing_interval.md",
+        _in_b("muon_h12", 1600, _muon(11.3e-3, 1.0, 0.0))[0],
+        (
+            *_in_b("muon_grows", 1600, _muon(11.3e-3, 1.0, 0.0)),
+            *_in_b("muon_shrinks", 1600, _muon(11.3e-3, 1.0, 0.0)),
+        ),
+        "0.7 % below the base",
+        "",
+    ),
     "beta2": Experiment(
         "AdamW's second moment",
         "what_the_gap_is.md",

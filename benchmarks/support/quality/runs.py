@@ -31,6 +31,7 @@ from support.faults import faults_every
 from support.job import manifest
 from support.quality.averages import LastSteps, LastVersions
 from support.quality.baselines import alone, data_parallel
+from support.quality.changing_interval import interval_of
 from support.quality.primal_averaging import averaging
 from support.quality.variants import (
     CUT_SECONDS,
@@ -89,6 +90,7 @@ class Setting:
             "world": world,
             "python": platform.python_version(),
             **({} if self.what.primal_average is None else {"primal_average": self.what.primal_average}),
+            **({} if self.what.change is None else {"change": list(self.what.change)}),
         }
 
     def manifest(self, tokens: int) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def run(setting: Setting) -> dict[str, Any]:
     began = time.process_time()
     job = job_of(setting, setting.tokens)
     task = _task(job)
-    with averaging(setting.what.primal_average):
+    with averaging(setting.what.primal_average), interval_of(setting.what.change, setting.steps):
         result = _result(setting, job, task)
     return {**result, "cpu_seconds": time.process_time() - began}
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from support.quality.changing_interval import Change
+
 LEARNERS: Final = 4
 SEQUENCE_TOKENS: Final = 64
 STEP_SECONDS: Final = 0.5
@@ -99,6 +101,8 @@ class Variant:
     """Warm-up as a share of the steps; None: the manifest's 20 steps."""
     primal_average: float | None = None
     """Share of a step in the mean that AdamW makes inside (`primal_averaging`)."""
+    change: Change | None = None
+    """Of H during the job."""
     world: str = "calm"
     learners: int = LEARNERS
     mean_of: str | None = None
@@ -176,13 +180,15 @@ CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "free": ("schedule-free", {"primal_average": 0.0, "inner": {"decay": "Constant"}}),
     "primal_24": ("mean of 24 steps inside", {"primal_average": 1 / 24}),
     "primal_96": ("mean of 96 steps inside", {"primal_average": 1 / 96}),
+    "grows": ("H = 6, then 24", {"change": Change(1 / 3, 6, 24), "sync": {"interval": 24}}),
+    "shrinks": ("H = 24, then 6", {"change": Change(2 / 3, 24, 6), "sync": {"interval": 24}}),
     "beta_95": ("beta2 0.95", {"inner": {"beta2": 0.95}}),
 }
 """What experiments change in a method: a label, and fields of its `Variant`."""
 VARIANTS: Final[Mapping[str, Variant]] = {
     **{
         f"{name}_{change}": replace(_METHODS[name], label=f"{_METHODS[name].label}, {label}", rates_of=name, **what)
-        for name in ("data_parallel", "data_parallel_muon", "decoupled", "muon_h6")
+        for name in ("data_parallel", "data_parallel_muon", "decoupled", "muon", "muon_h6")
         for change, (label, what) in CHANGES.items()
     },
     **_METHODS,
