@@ -280,8 +280,9 @@ STAGES: Final = (
     Stage("A", 1600, (*MAIN, "muon_h6_thin"), 3, searched=()),
     Stage("B", 1600, ("data_parallel_averaged", "data_parallel_muon_averaged"), 3, searched=()),
     Stage("B", 6400, ("data_parallel", "data_parallel_averaged"), 3, searched=()),
-    Stage("B", 6400, ("data_parallel_muon", "data_parallel_muon_averaged"), 2, searched=()),
-    Stage("B", 6400, ("muon_h6", "muon_h6_averaged", "muon"), 2, searched=()),
+    Stage("B", 6400, ("data_parallel_muon", "data_parallel_muon_averaged"), 3, searched=()),
+    Stage("B", 6400, ("muon_h6", "muon_h6_averaged"), 3, searched=()),
+    Stage("B", 6400, ("muon",), 2, searched=()),
     Stage("A", 6400, MAIN, 2, searched=()),
     Stage("nano", 400, MAIN, 1),
 )
