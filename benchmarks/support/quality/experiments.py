@@ -222,6 +222,20 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "the best is reported",
         "",
     ),
+    "learners": Experiment(
+        "One and two learners with the same tokens in each step",
+        "what_the_gap_is.md",
+        _in_b("decoupled", 1600, _JOINT)[0],
+        (
+            *(
+                Setting("decoupled_one", "A", 400, CHOICE_SEED, _adamw(8e-3, *outer))
+                for outer in ((1.0, 0.0), (0.7, 0.6))
+            ),
+            *(Setting("decoupled_two", "batch 8", 800, CHOICE_SEED, _adamw(rate, 0.7, 0.6)) for rate in (4e-3, 5.7e-3)),
+        ),
+        "none",
+        "",
+    ),
     "changing_interval": Experiment(
         "H that grows or shrinks; Muon",
         "changing_interval.md",

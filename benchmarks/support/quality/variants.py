@@ -182,6 +182,8 @@ CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "primal_96": ("mean of 96 steps inside", {"primal_average": 1 / 96}),
     "grows": ("H = 6, then 24", {"change": Change(1 / 3, 6, 24), "sync": {"interval": 24}}),
     "shrinks": ("H = 24, then 6", {"change": Change(2 / 3, 24, 6), "sync": {"interval": 24}}),
+    "one": ("one learner", {"learners": 1}),
+    "two": ("two learners", {"learners": 2}),
     "beta_95": ("beta2 0.95", {"inner": {"beta2": 0.95}}),
 }
 """What experiments change in a method: a label, and fields of its `Variant`."""
