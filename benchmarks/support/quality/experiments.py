@@ -260,7 +260,17 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "what_the_gap_is.md",
         _in_b("decoupled", 1600, _JOINT)[0],
         (
-            *(Setting("decoupled", "batch 2", 3200, CHOICE_SEED, _adamw(rate, 0.7, 0.6)) for rate in (2.8e-3, 4e-3)),
+            *(
+                Setting("decoupled", "batch 2", 3200, CHOICE_SEED, rates)
+                for rates in (
+                    _adamw(2e-3, 0.7, 0.6),
+                    _adamw(2.8e-3, 0.7, 0.6),
+                    _adamw(4e-3, 0.7, 0.6),
+                    _adamw(2e-3, 0.7, 0.8),
+                    _adamw(2.8e-3, 1.0, 0.0),
+                )
+            ),
+            *(Setting("decoupled", "batch 1", 6400, CHOICE_SEED, _adamw(rate, 0.7, 0.8)) for rate in (1.4e-3, 2e-3)),
             *(Setting("decoupled", "batch 8", 800, CHOICE_SEED, _adamw(rate, 0.7, 0.6)) for rate in (4e-3, 5.7e-3)),
         ),
         "0.7 % below the base",
