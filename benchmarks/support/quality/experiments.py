@@ -218,6 +218,22 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "0.35 % below the base",
         "",
     ),
+    "muon": Experiment(
+        "Rates jointly, Muon, H = 24",
+        "joint_rates.md",
+        _in_b("muon", 1600, _muon(22.6e-3, 0.7, 0.3))[0],
+        _in_b("muon", 1600, _muon(11.3e-3, 1.0, 0.0), _muon(11.3e-3, 0.7, 0.6), _muon(16e-3, 0.7, 0.6)),
+        "0.35 % below the base",
+        "",
+    ),
+    "muon_6400": Experiment(
+        "The same after 6400 steps",
+        "joint_rates.md",
+        _in_b("muon", 6400, _muon(11.3e-3, 0.7, 0.6))[0],
+        (*_in_b("muon", 6400, _muon(8e-3, 0.7, 0.6)), *_in_b("muon_h12", 6400, _muon(11.3e-3, 1.0, 0.0))),
+        "0.35 % below the base",
+        "",
+    ),
     "parallel_muon_6400": Experiment(
         "The same, data-parallel Muon",
         "joint_rates.md",
