@@ -241,6 +241,7 @@ CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
     ("B", 1600, "by_default"): Rates(2e-3, effective=1.75, momentum=0.6),
     ("B", 6400, "by_default"): Rates(2e-3, effective=7.0, momentum=0.9),
     ("B", 1600, "decoupled"): Rates(4e-3, effective=1.75, momentum=0.6),
+    ("batch 2", 3200, "decoupled"): Rates(2e-3, effective=1.75, momentum=0.6),
     ("B", 1600, "muon_h6"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
     ("B", 1600, "muon_h6_thin"): Rates(11.3e-3, 22.6e-3, 1.0, 0.0),
 }
@@ -282,6 +283,9 @@ STAGES: Final = (
     Stage("A", 1600, (*MAIN, "muon_h6_thin"), 3, searched=()),
     Stage("B", 1600, ("data_parallel_averaged", "data_parallel_muon_averaged"), 3, searched=()),
     Stage("B", 6400, ("data_parallel", "data_parallel_averaged"), 3, searched=()),
+    Stage(
+        "batch 2", 3200, ("data_parallel", "data_parallel_averaged", "decoupled", "decoupled_averaged"), 3, searched=()
+    ),
     Stage("B", 6400, ("data_parallel_muon", "data_parallel_muon_averaged"), 3, searched=()),
     Stage("B", 6400, ("muon_h6", "muon_h6_averaged"), 3, searched=()),
     Stage("B", 6400, ("muon",), 2, searched=()),
