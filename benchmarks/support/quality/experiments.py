@@ -212,6 +212,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
                 ("primal_96", _adamw(8e-3, 1.0, 0.0)),
                 ("primal_24", _adamw(4e-3, 0.7, 0.6)),
                 ("primal_24", _adamw(5.7e-3, 0.7, 0.6)),
+                ("primal_24", _adamw(8e-3, 0.7, 0.6)),
                 ("primal_24", _adamw(11.3e-3, 1.0, 0.0)),
             )
         ),
