@@ -244,7 +244,6 @@ CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
     ("B", 1600, "decoupled"): Rates(4e-3, effective=1.75, momentum=0.6),
     ("batch 2", 3200, "decoupled"): Rates(2e-3, effective=1.75, momentum=0.6),
     ("B", 1600, "muon"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
-    ("B", 6400, "muon"): Rates(11.3e-3, 8e-3, 1.75, 0.6),
     ("B", 1600, "muon_h6"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
     ("B", 1600, "muon_h6_thin"): Rates(11.3e-3, 22.6e-3, 1.0, 0.0),
 }
@@ -291,7 +290,7 @@ STAGES: Final = (
     ),
     Stage("B", 6400, ("data_parallel_muon", "data_parallel_muon_averaged"), 3, searched=()),
     Stage("B", 6400, ("muon_h6", "muon_h6_averaged"), 3, searched=()),
-    Stage("B", 6400, ("muon",), 3, searched=()),
+    Stage("B", 6400, ("muon",), 2, searched=()),
     Stage("A", 6400, MAIN, 2, searched=()),
     Stage("nano", 400, MAIN, 1),
 )
