@@ -67,7 +67,7 @@ def world_of_run(
 ) -> dict[str, Any]:
     """The world as a world file has it: what was measured, and nothing else.
 
-    ``status``: the last one. ``recoveries``: all that the syncer's journal has.
+    ``status``: the last one. ``recoveries``: all that the syncer's journal has; the mean of those counts.
 
     Raises:
         RecordError: no learner of the job has made a step.
@@ -277,7 +277,11 @@ def _preemptions(learners: Sequence[LearnerStatus], recoveries: Sequence[Recover
     """How often a learner of the pool was lost in an hour in which it was there, and how long it was away."""
     lost = sum(one.restarts for one in learners)
     away = [one.down for one in recoveries]
-    hours = (fsum(one.allotted_seconds for one in learners) - fsum(away)) / 3600
+    # Not by the known recoveries: a long journal has the latest only, and those of elastic pools may not be allotted.
+    loading = lost * fmean(one.loading for one in recoveries) if recoveries else 0.0
+    hours = (
+        fsum(one.allotted_seconds - one.time_seconds.get(TimeClass.AWAY, 0.0) for one in learners) + loading
+    ) / 3600
     if not lost or hours <= 0:
         return {}
     found: dict[str, Any] = {"preemptionsPerHour": _rounded(lost / hours), "preemptionNoticeSeconds": 0}
