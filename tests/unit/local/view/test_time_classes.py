@@ -22,8 +22,8 @@ def test_no_time_has_no_shares() -> None:
     assert losses_text({}) == ""
 
 
-def test_a_class_of_a_newer_syncer_is_unexplained_here() -> None:
-    assert shares_of({"merged": 3.0, "dreaming": 1.0})[TimeClass.UNEXPLAINED] == 0.25
+def test_a_class_of_a_newer_syncer_is_away_here() -> None:
+    assert shares_of({"merged": 3.0, "dreaming": 1.0})[TimeClass.AWAY] == 0.25
 
 
 def test_the_largest_losses_come_first_and_what_is_tiny_is_left_out() -> None:

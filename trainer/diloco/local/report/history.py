@@ -133,7 +133,6 @@ class LearnerHistory:
     tokens: int
     merged_tokens: float
     restarts: int
-    blocked_seconds: float
     allotted_seconds: float
     """Time from its first join to the end."""
     merged: float | None
@@ -158,7 +157,6 @@ class LearnerHistory:
             tokens=known.tokens,
             merged_tokens=known.merged_tokens,
             restarts=known.restarts,
-            blocked_seconds=known.blocked_fraction * known.allotted_seconds,
             allotted_seconds=known.allotted_seconds,
             merged=shares.get(TimeClass.MERGED),
             time=shares,
@@ -173,17 +171,6 @@ class LearnerHistory:
     def goodput(self) -> float | None:
         """Share of its allotted time in which it computed inner steps, merged or not."""
         return goodput_of(self.time)
-
-    @property
-    def blocked_fraction(self) -> float:
-        """Share of the time it trained in which its inner loop waited for synchronization."""
-        trained = _trained_seconds(self.life)
-        return min(1.0, self.blocked_seconds / trained) if trained > 0 else 0.0
-
-    @property
-    def other_work_fraction(self) -> float:
-        """Share of its allotted time in which it evaluated the model or took snapshots for its own checkpoints."""
-        return self.time.get(TimeClass.OVERHEAD, 0.0)
 
 
 def _trained_seconds(life: Sequence[Span]) -> float:

@@ -54,4 +54,4 @@ def _parts(shares: TimeShares, present: list[TimeClass]) -> list[Part]:
 
 
 def _style(one: TimeClass) -> str:
-    return f"t-{one.value.replace('_', '-')}"
+    return f"t-{one.value}"

@@ -277,7 +277,7 @@ def _learners(snapshot: RunSnapshot) -> Table:
     table.add_column("learner", overflow="fold")
     table.add_column("state", no_wrap=True)
     units = any(learner.processes > 1 for learner in snapshot.learners)
-    for name in (*["processes"] * units, "step", "loss", "tokens/s", "blocked", "merged", "restarts"):
+    for name in (*["processes"] * units, "step", "loss", "tokens/s", "waiting", "merged", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     for learner in snapshot.learners:
         state = Text(learner.state, style=_STYLES.get(learner.state, ""))
@@ -289,12 +289,13 @@ def _learners(snapshot: RunSnapshot) -> Table:
 def _work(status: LearnerStatus | None) -> tuple[str, ...]:
     if status is None:
         return ("-",) * 5
+    shares = shares_of(status.time_seconds)
     return (
         str(status.steps),
         loss_text(status.loss),
         count_text(status.tokens_per_second),
-        f"{status.blocked_fraction:.1%}",
-        _whole_percent(shares_of(status.time_seconds).get(TimeClass.MERGED)),
+        percent_text(shares.get(TimeClass.WAITING)),
+        _whole_percent(shares.get(TimeClass.MERGED)),
     )
 
 
