@@ -22,7 +22,7 @@ from diloco.cli.live.cluster_access import ApiServer, ClusterError, connect
 from diloco.cli.live.cluster_jobs import Jobs
 from diloco.cli.live.frames import Frame, JobSource, now
 from diloco.core.account.time_class import TimeClass
-from diloco.local.time_classes import shares_of
+from diloco.local.view.time_classes import shares_of
 from diloco.local.view.units import count_text, loss_text, percent_text
 from diloco.runtime.process.exits import EXIT_OK
 from diloco.spec.status.job import JobStatus

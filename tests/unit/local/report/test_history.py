@@ -12,7 +12,7 @@ from diloco.local.report.html import render_report
 from diloco.local.report.record import Point
 from diloco.local.report.summary import closing_table, summarize
 from diloco.local.report.timeline import RunClock, Turn, faults, spans
-from diloco.local.time_classes import WORDS
+from diloco.local.view.time_classes import WORDS
 from diloco.runtime.journal import Entry
 from diloco.spec import parse_job
 from diloco.spec.status.syncer import BytesByKind, RegionBytes

@@ -8,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import fsum
-from typing import Final, Self
+from typing import Self
 
 from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.sizes import all_reduce_bytes
 from diloco.local.chaos.spec import Fault
-from diloco.local.time_classes import TimeShares, goodput_of, shares_of
+from diloco.local.view.time_classes import TimeShares, goodput_of, shares_of
 from diloco.spec.status.curves import MergeCurve
 from diloco.spec.status.engine import OVER, LearnerStatus, RecoveryStatus
 from diloco.spec.status.syncer import MeasuredLinkStatus, RegionBytes
-
-MOST_NAMES: Final = 4
 
 
 class Life(StrEnum):

@@ -10,7 +10,7 @@ from diloco.core.account.recovery import PARTS
 from diloco.core.account.time_class import TimeClass
 from diloco.local.report.chaos_report import survived_text
 from diloco.local.report.history import RunHistory
-from diloco.local.time_classes import TimeShares, losses_text
+from diloco.local.view.time_classes import TimeShares, losses_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco.core.account.time_class import TimeClass
-from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
+from diloco.local.view.time_classes import losses_text, shares_of
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.spec.status.engine import PRESENT, LearnerStatus, too_fast
 from diloco.spec.status.syncer import SyncerStatus

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_class import TimeClass
-from diloco.local.time_classes import WORDS, goodput_of, losses_text, shares_of
+from diloco.local.view.time_classes import WORDS, goodput_of, losses_text, shares_of
 
-MEASUREMENTS = Path(__file__).parents[3] / "docs/reference/measurements.md"
+MEASUREMENTS = Path(__file__).parents[4] / "docs/reference/measurements.md"
 
 
 def test_shares_have_every_class_and_are_one_together() -> None:
