@@ -1,5 +1,6 @@
 """Unknown peers, against a syncer that requires no certificate."""
 
+import http.client
 import json
 import re
 
@@ -33,6 +34,33 @@ def test_readers_that_never_take_their_page_take_few_threads(target: Target) -> 
 def test_connections_that_say_nothing_keep_nobody_out(target: Target) -> None:
     with idle_connections(target.aim.sync, 300), idle_connections(target.aim.http, 300):
         target.serves_as_before()
+
+
+def test_a_page_of_another_site_reads_nothing_through_the_owners_browser(target: Target) -> None:
+    """The site's name leads to loopback: the browser asks for that name, and cannot ask for another."""
+
+    def asked(path: str, host: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(target.syncer.http_address, timeout=30)
+        connection.request("GET", path, headers={"Host": host})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer.status, body
+
+    port = target.syncer.http_address.rpartition(":")[2]
+    for path in ("/status", "/metrics", "/page", "/healthz", "/readyz"):
+        for host in (
+            "evil.example",
+            f"evil.example:{port}",
+            "localhost.evil.example",
+            f"127.0.0.1.evil.example:{port}",
+        ):
+            assert asked(path, host) == (
+                421,
+                f"Host: '{host}' is not a name of this server; use localhost or 127.0.0.1\n".encode(),
+            )
+    assert [asked("/status", host)[0] for host in (f"localhost:{port}", f"127.0.0.1:{port}")] == [200, 200]
+    target.serves_as_before()
 
 
 def test_no_name_and_no_reason_makes_a_line_in_the_log(target: Target) -> None:

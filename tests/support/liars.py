@@ -82,7 +82,7 @@ class CheckedSyncer(SimulatedSyncer):
         super().__init__(self.options, self.work.model, clock, merge_seconds=lambda _: 0.01)
         self._guard()
         self._ordered: dict[int, Merge] = {}
-        """Merges of this process that were not made yet, by identity: an earlier one may have ordered an equal merge."""
+        """Merges of this process that were not made yet, by identity: an earlier one may have ordered an equal one."""
         self.weights: dict[str, float] = {}
         """By learner: its weights, added up over all merges."""
 

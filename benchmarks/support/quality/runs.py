@@ -20,7 +20,7 @@ import torch
 from diloco.learner.data.opening import open_task
 from diloco.learner.data.task import JobTask
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.local.time_classes import goodput_of, shares_of
+from diloco.local.view.time_classes import goodput_of, shares_of
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 from diloco.simulate import Cut, Kill, Profile, Scenario

@@ -47,6 +47,52 @@ def test_an_unknown_path_is_told_which_there_are(server: HttpServer) -> None:
     assert ask(server, "/text", "POST")[0] == 501
 
 
+def asked_for(server: HttpServer, host: str) -> tuple[int, bytes]:
+    port = parse_address(server.address)[1]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/text", headers={"Host": host})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:80", "[::1]:8000", "localhost", "LocalHost:1", "10.1.2.3:9", ""]
+)
+def test_on_loopback_addresses_and_localhost_are_answered(server: HttpServer, host: str) -> None:
+    assert asked_for(server, host) == (200, b"hello\n")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "[evil]", "a b"]
+)
+def test_on_loopback_other_names_are_not_answered(server: HttpServer, host: str) -> None:
+    told = f"Host: {host!r} is not a name of this server; use localhost or 127.0.0.1\n"
+    assert asked_for(server, host) == (421, told.encode())
+
+
+def test_on_loopback_each_of_several_names_counts(server: HttpServer) -> None:
+    with connected(server) as connection:
+        connection.sendall(b"GET /text HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 421 ")
+
+
+def test_where_other_machines_can_ask_every_name_is_answered() -> None:
+    with HttpServer("0.0.0.0:0", {"/text": lambda: Response.text("hello\n")}) as server:
+        assert asked_for(server, "syncer.team.svc.cluster.local:8080") == (200, b"hello\n")
+
+
+def test_on_loopback_the_name_it_was_started_with_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = socket.getaddrinfo("127.0.0.1", 0, type=socket.SOCK_STREAM)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lambda *_, **__: known)
+        mine = HttpServer("Mine.local:0", {"/text": lambda: Response.text("hello\n")})
+    with mine as server:
+        assert asked_for(server, "mine.local:80")[0] == 200
+        assert asked_for(server, "other.local:80")[0] == 421
+
+
 def test_a_page_that_fails_is_logged_and_costs_no_more_than_its_answer(
     server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diloco.runtime.journal import Journal, read_journal
+from diloco.runtime.journal import Entry, Journal, read_journal
 
 
 def events(path: Path) -> list[str]:
@@ -41,9 +41,10 @@ def test_a_journal_whose_folder_was_removed_is_made_again(tmp_path: Path) -> Non
     assert events(path) == ["alive"]
 
 
-def test_what_waits_is_bounded(tmp_path: Path) -> None:
+def test_what_waits_is_bounded_and_what_is_dropped_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "supervisor.jsonl"
-    journal = Journal(path)
+    told: list[str] = []
+    journal = Journal(path, told.append)
     journal.check()
     path.unlink()
     path.symlink_to("/dev/full")
@@ -52,6 +53,18 @@ def test_what_waits_is_bounded(tmp_path: Path) -> None:
     path.unlink()
     journal.close()
     assert 1 << 20 <= path.stat().st_size < 2 << 20
+    assert told[1:] == [f"supervisor.jsonl can be written again; it lacks {40 - len(events(path))} entries"]
+    journal.close()
+    assert len(told) == 2
+
+
+def test_entries_beyond_what_may_wait_are_written_in_one_call(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    told: list[str] = []
+    many = [Entry("admit", f"a/b/{number}", 1.0, {"reason": "x" * 1000}) for number in range(3000)]
+    Journal(path, told.append).append(*many)
+    assert [entry.process for entry in read_journal(path)] == [entry.process for entry in many]
+    assert told == []
 
 
 def test_a_journal_that_cannot_be_begun_is_an_error(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from diloco.runtime.addresses import parse_address
-from diloco.runtime.files import UnusableFileError, read_json
-from diloco.spec.status.syncer import FILE, SyncerStatus
+from diloco.runtime.files import UnusableFileError
+from diloco.spec.status import syncer
+from diloco.spec.status.syncer import SyncerStatus
 
 _LIMIT_BYTES = 64 << 20
 _POLL_SECONDS = 0.5
@@ -60,13 +61,10 @@ def read_status(directory: Path) -> SyncerStatus:
     Raises:
         StatusError: there is none, or it cannot be read.
     """
-    path = directory / FILE
     try:
-        return SyncerStatus.model_validate(read_json(path))
+        return syncer.read_status(directory / syncer.FILE)
     except UnusableFileError as error:
         raise StatusError(str(error)) from error
-    except ValidationError as error:
-        raise StatusError(f"{path}: is not a status of a syncer of this version") from error
 
 
 class StatusWatch:

@@ -1,6 +1,8 @@
 """Parses and formats ``host:port``."""
 
 import socket
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 
 class AddressError(ValueError):
@@ -29,3 +31,25 @@ def listening_host(host: str) -> str:
 def format_address(host: str, port: int) -> str:
     """``host:port``, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is an IP address that only this machine can reach."""
+    return _is_ip(host) and ip_address(host).is_loopback
+
+
+def named_in(header: str) -> str:
+    """The name in a ``Host`` header, in lower case; empty: it names an IP address, or nothing."""
+    try:
+        name = urlsplit(f"//{header}").hostname or ""
+    except ValueError:  # brackets around something else than an address
+        return header
+    return "" if _is_ip(name) else name
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -2,6 +2,10 @@
 
 It uses threads of the standard library, so that a health check is answered while the event loop, a merge or an inner
 step is busy. A route is a function without arguments.
+
+A server on loopback answers only requests for an IP address, ``localhost`` or the name it was started with. A page of
+another site, whose name was made to lead here (DNS rebinding), makes the browser ask for that name. A server that other
+machines can reach cannot check this: which names of Services, proxies and ingresses lead to it is not known here.
 """
 
 import contextlib
@@ -19,7 +23,7 @@ from socketserver import TCPServer
 from typing import Any, Self
 
 from diloco import __version__
-from diloco.runtime.addresses import format_address, listening_host, parse_address
+from diloco.runtime.addresses import format_address, is_loopback, listening_host, named_in, parse_address
 
 _log = logging.getLogger(__name__)
 
@@ -145,6 +149,9 @@ class _Server(ThreadingHTTPServer):
         self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.routes = routes
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]  # the family's own tuple, host and port of it
+        bound = str(self.server_address[0])
+        self.names = {"", "localhost", host.lower()} if is_loopback(bound) else None
+        """In ``Host`` headers, those that are answered; empty: an IP address. None: all."""
 
     def server_bind(self) -> None:
         # HTTPServer's own method would look up the host's name and may wait for a name server that does not answer.
@@ -204,7 +211,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         route = self.server.routes.get(self.path.partition("?")[0])
-        if route is None:
+        names = self.server.names
+        others = (
+            [] if names is None else [one for one in self.headers.get_all("Host", []) if named_in(one) not in names]
+        )
+        if others:
+            told = f"Host: {others[0]!r} is not a name of this server; use localhost or 127.0.0.1\n"
+            response = Response.text(told, HTTPStatus.MISDIRECTED_REQUEST)
+        elif route is None:
             known = " ".join(sorted(self.server.routes))
             response = Response.text(f"not found; there are {known}\n", HTTPStatus.NOT_FOUND)
         else:

@@ -27,7 +27,7 @@ PART_BYTES = 64 << 20
 _ALIVE = b'{"event": "alive"'
 """How a line of that event begins, as ``Journal`` writes it."""
 _WAITING_BYTES = 1 << 20
-"""Most bytes of entries kept in memory while they cannot be written; later ones are dropped."""
+"""About the most bytes of entries in memory. While they cannot be written, later ones are dropped, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class Journal:
         self._waiting = bytearray()
         self._begun = False
         self._problem = ""
+        self._dropped = 0
 
     def check(self) -> None:
         """Create the file if need be.
@@ -76,25 +77,35 @@ class Journal:
 
     def append(self, *entries: Entry) -> None:
         """Append entries. Never raises."""
+        written = True
         for one in entries:
-            if len(self._waiting) < _WAITING_BYTES:
-                line = {"event": one.event, "process": one.process, "time": round(one.time, 3), **one.details}
-                self._waiting += json.dumps(line).encode() + b"\n"
+            if len(self._waiting) >= _WAITING_BYTES:
+                written = written and self._attempt()
+                if not written:
+                    self._dropped += 1
+                    continue
+            line = {"event": one.event, "process": one.process, "time": round(one.time, 3), **one.details}
+            self._waiting += json.dumps(line).encode() + b"\n"
+        self._attempt()
+
+    def close(self) -> None:
+        """Try once more to write the waiting entries. Never raises."""
+        self._attempt()
+
+    def _attempt(self) -> bool:
+        """Write what waits, and tell of it when that begins or ceases to fail. Returns whether all is written."""
         try:
             self._write()
         except OSError as error:
             if not self._problem:
                 self._problem = error.strerror or str(error)
                 self._tell(f"{self._path.name} cannot be written ({self._problem}); the run continues")
-        else:
-            if self._problem:
-                self._problem = ""
-                self._tell(f"{self._path.name} can be written again")
-
-    def close(self) -> None:
-        """Try once more to write the waiting entries."""
-        with contextlib.suppress(OSError):
-            self._write()
+            return False
+        if self._problem:
+            lost = f"; it lacks {self._dropped} entries" if self._dropped else ""
+            self._tell(f"{self._path.name} can be written again{lost}")
+            self._problem, self._dropped = "", 0
+        return True
 
     def _write(self) -> None:
         # A pipe without a reader is an error, and does not block.

@@ -232,6 +232,7 @@ class Syncer:
         if not self._engine_loop.broken:
             self._write_journal(self._view())
             self._disk.submit(self._curve_files.keep, self.status())
+        self._disk.submit(self._journal.close)
         self._disk.shutdown()
         self._tape.close()
         self._tracking.close(over=self._view().finished)

@@ -119,12 +119,17 @@ async def test_what_learners_with_a_session_compute_in_is_known(peers: SyncerPee
 
 
 async def test_what_they_computed_in_is_known_after_their_sessions(peers: SyncerPeers) -> None:
-    session = await peers.join(computes="BF16 on NVIDIA L4")
+    first = await peers.join(computes="BF16 on NVIDIA L4")
     peers.admit()
-    assert peers.sessions.computing == "BF16 on NVIDIA L4"
-    session.hang_up()
+    second = await peers.join(learner=BESIDE, computes="F32 on cpu")
+    peers.admit(learner=BESIDE)
+    first.hang_up()
     await settle()
-    assert (peers.sessions.admitted, peers.sessions.computing) == (0, "BF16 on NVIDIA L4")
+    assert (peers.sessions.admitted, peers.sessions.computing) == (1, "F32 on cpu")
+    second.hang_up()
+    await settle()
+    both = "BF16 on NVIDIA L4 (1 learners), F32 on cpu (1 learners)"
+    assert (peers.sessions.admitted, peers.sessions.computing) == (0, both)
 
 
 async def test_a_process_that_joins_again_has_one_session(peers: SyncerPeers) -> None:

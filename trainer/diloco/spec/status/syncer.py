@@ -6,10 +6,12 @@ command line and users read it with the same model. The operator reads it with a
 trainers of other versions answer it. A test compares the two.
 """
 
+from pathlib import Path
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from diloco.runtime.files import UnusableFileError, read_json
 from diloco.spec.status.engine import EngineStatus, StatusPart
 
 FILE: Final = "status.json"
@@ -186,3 +188,15 @@ class SyncerStatus(EngineStatus, StoredStatus):
     """Merged tokens, over the last half minute."""
     seconds_left: float | None = None
     """Time to the end at that rate; None in the first half minute of merging, and while the rate is 0."""
+
+
+def read_status(path: Path) -> SyncerStatus:
+    """The status that a syncer has left in a file.
+
+    Raises:
+        UnusableFileError: there is none, it cannot be read, or it is not a status.
+    """
+    try:
+        return SyncerStatus.model_validate(read_json(path))
+    except ValidationError as error:
+        raise UnusableFileError(f"{path}: is not a status of a syncer of this version") from error

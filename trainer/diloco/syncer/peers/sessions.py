@@ -74,7 +74,8 @@ class Sessions:
         self._clock, self._post = collaborators.clock, collaborators.post
         self._joining: dict[tuple[str, str], _Session] = {}
         self._admitted: dict[str, _Session] = {}
-        self._computing = ""
+        self._ways: dict[str, str] = {}
+        """By learner: what its latest session computes in."""
 
     @property
     def admitted(self) -> int:
@@ -85,15 +86,14 @@ class Sessions:
     def computing(self) -> str:
         """What learners with a session compute in, in words; with how many of them if they differ.
 
-        Without a session, what it was when it was last read. Empty: not known.
+        Without a session, what all learners computed in. Empty: not known.
         """
-        counts = Counter(one.join.computes for one in self._admitted.values() if one.join.computes)
+        ways = [self._ways[learner] for learner in self._admitted or self._ways]
+        counts = Counter(how for how in ways if how)
         most = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-        if len(counts) > 1:
-            self._computing = shortlist([f"{how} ({count} learners)" for how, count in most], _WAYS_SHOWN)
-        elif counts:
-            self._computing = most[0][0]
-        return self._computing
+        if len(most) > 1:
+            return shortlist([f"{how} ({count} learners)" for how, count in most], _WAYS_SHOWN)
+        return most[0][0] if most else ""
 
     def current(self, learner: str, incarnation: int) -> bool:
         """Whether this incarnation of the learner has a session."""
@@ -146,6 +146,7 @@ class Sessions:
             previous.over.set()
         session.incarnation = action.incarnation
         self._admitted[action.learner] = session
+        self._ways[action.learner] = session.join.computes
         self._admission.admitted(action.learner)
         if action.load:
             self._loads.begins(action.learner)

@@ -15,13 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from diloco.core.engine.actions import Action, AskFragment, Broadcast, Merge
-from diloco.runtime.files import UnusableFileError, read_json, write_atomically
+from diloco.runtime.files import UnusableFileError, write_atomically
 from diloco.spec.status.curves import CurveRow, FragmentCurve, LearnerCurve, MergeCurve
 from diloco.spec.status.engine import EngineStatus
-from diloco.spec.status.syncer import SyncerStatus
+from diloco.spec.status.syncer import SyncerStatus, read_status
 from diloco.wire.messages import StepReport
 
 _log = logging.getLogger(__name__)
@@ -143,8 +141,8 @@ class CurveFiles:
     def _has_end_of(self, status: SyncerStatus) -> bool:
         """Whether an earlier process has left its status of the same end."""
         try:
-            before = SyncerStatus.model_validate(read_json(self._status))
-        except (UnusableFileError, ValidationError):
+            before = read_status(self._status)
+        except UnusableFileError:
             return False
         same = (before.phase, before.merged_tokens) == (status.phase, status.merged_tokens)
         return same and before.epoch < status.epoch
