@@ -239,11 +239,13 @@ OFFERED: Final = ("decoupled", "by_default", "muon", "muon_h12", "muon_h6", "muo
 CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
     ("B", 400, "by_default"): Rates(2e-3, effective=1.0, momentum=0.0),
     ("A", 1600, "decoupled"): Rates(5.7e-3, effective=1.75, momentum=0.6),
+    ("A", 6400, "decoupled"): Rates(5.7e-3, effective=1.0, momentum=0.0),
     ("B", 1600, "by_default"): Rates(2e-3, effective=1.75, momentum=0.6),
     ("B", 6400, "by_default"): Rates(2e-3, effective=7.0, momentum=0.9),
     ("B", 1600, "decoupled"): Rates(4e-3, effective=1.75, momentum=0.6),
     ("batch 2", 3200, "decoupled"): Rates(2e-3, effective=1.75, momentum=0.6),
     ("B", 1600, "muon"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
+    ("B", 6400, "muon"): Rates(11.3e-3, 22.6e-3, 1.0, 0.3),
     ("B", 1600, "muon_h6"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
     ("B", 1600, "muon_h6_thin"): Rates(11.3e-3, 22.6e-3, 1.0, 0.0),
 }
