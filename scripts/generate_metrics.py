@@ -24,7 +24,7 @@ from diloco.learner.metrics import LearnerFigures, registry_of
 from diloco.spec.status.syncer import SyncerStatus
 from diloco.syncer.reporting.metrics import SyncerMetrics
 from diloco.wire.messages import StepReport
-from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
+from diloco_operator.cluster_state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.decide.observed import SyncerStatusView
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen
 from diloco_operator.process.metrics import Gauges, Metrics

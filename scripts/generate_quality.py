@@ -136,19 +136,22 @@ def experiments(figures: Figures) -> Iterator[str]:
         if base is None or best is None:
             continue
         yield (
-            f"| {one['title']} (`{one['plan']}`) | {_point(base)} | {_point(best)}"
+            f"| {one['title']} (`{one['plan']}`) | {_point(base)} | {_point(best, base)}"
             f" | {one['percent']:+.1f} % | {one['runs']} | {one['gate']} | {one['verdict']} |"
         )
 
 
-def _point(point: Figures) -> str:
-    return f"{point['label']}, {point['steps']} steps, {_rates(point['rates'])}: {point['loss']:.3f}"
+def _point(point: Figures, base: Figures | None = None) -> str:
+    """``base``: its setting is not repeated."""
+    setting = "" if base is None or base["workload"] == point["workload"] else f"{point['workload']}, "
+    return f"{point['label']}, {setting}{point['steps']} steps, {_rates(point['rates'])}: {point['loss']:.3f}"
 
 
 TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "batches": batches,
     "a": against_data_parallel("A"),
     "b": against_data_parallel("B"),
+    "batch_2": against_data_parallel("batch 2"),
     "nano": against_data_parallel("nano"),
     "a_aside": against_decoupled("A"),
     "account": account,

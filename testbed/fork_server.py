@@ -31,8 +31,8 @@ _LOADED = (
     *(
         "diloco.cli.main",
         "diloco.cli.processes",
-        "diloco.learner.process",
-        "diloco.learner.unit.process",
+        "diloco.learner.process.learner_process",
+        "diloco.learner.process.rank_process",
         "diloco.local.report.write",
     ),
     *("diloco.syncer.process", "diloco_operator.main", "cryptography.x509"),

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from diloco.spec import JobSpec
 from diloco.spec.placement import Pool
-from diloco_operator.clusters.state import cluster_name
+from diloco_operator.cluster_state import cluster_name
 
 NAME_LIMIT: Final = 63
 """Characters of a DNS label."""

@@ -21,6 +21,8 @@ from diloco.cli.jobs.top import NewLines, follow
 from diloco.cli.live.cluster_access import ApiServer, ClusterError, connect
 from diloco.cli.live.cluster_jobs import Jobs
 from diloco.cli.live.frames import Frame, JobSource, now
+from diloco.core.account.time_class import TimeClass
+from diloco.local.view.time_classes import shares_of
 from diloco.local.view.units import count_text, loss_text, percent_text
 from diloco.runtime.process.exits import EXIT_OK
 from diloco.spec.status.job import JobStatus
@@ -144,12 +146,15 @@ def show_result(console: Console, status: JobStatus, account: SyncerStatus | Non
     if account is not None:
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("learner")
-        for name in ("steps", "tokens", "merged", "blocked", "restarts"):
+        for name in ("steps", "tokens", "merged", "waiting", "restarts"):
             table.add_column(name, justify="right")
         for one in account.learners:
             merged = percent_text(one.merged_tokens / one.tokens if one.tokens else None)
-            blocked, again = percent_text(one.blocked_fraction), restarts.get(one.id, one.restarts)
-            table.add_row(one.id, str(one.steps), count_text(one.tokens), merged, blocked, str(again))
+            waiting, again = (
+                percent_text(shares_of(one.time_seconds).get(TimeClass.WAITING)),
+                restarts.get(one.id, one.restarts),
+            )
+            table.add_row(one.id, str(one.steps), count_text(one.tokens), merged, waiting, str(again))
         console.print()
         console.print(table)
     if progress is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diloco_operator import labels
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.plan import Plan
 from diloco_operator.decide.sweep import orphans

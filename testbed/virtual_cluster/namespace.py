@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from diloco_operator import labels
-from diloco_operator.clusters.state import ClusterSeen, ClusterState, Expiring
+from diloco_operator.cluster_state import ClusterSeen, ClusterState, Expiring
 from testbed.virtual_cluster.world_pods import Object, Pods, copied, is_ready, learner_of, pool_of, works
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

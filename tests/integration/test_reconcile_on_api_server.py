@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diloco.spec.reading.document import read_document
-from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.cluster_state import ClusterSeen, ClusterState
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.objects.drift import applied_as
 from diloco_operator.decide.observed import ChildKey, Observed

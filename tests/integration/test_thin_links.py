@@ -13,7 +13,7 @@ from tests.support.local_run import OUTER, PROGRAM, LocalRun, write_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
-TRAINED = ("merged", "overwritten", "late", "unusable", "lost")
+TRAINED = ("merged", "overwritten", "late", "lost")
 
 
 def run(folder: Path, tokens: int, *flags: str) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ import diloco
 from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.job_training import Training
 from diloco.learner.session.own_loop import OwnLoop
-from diloco.learner.training.cross_entropy import cross_entropy
+from diloco.model.logits import cross_entropy
 from tests.support.small_learner import learner_options
 
 if TYPE_CHECKING:

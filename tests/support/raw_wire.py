@@ -3,7 +3,7 @@
 import dataclasses
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,24 +43,21 @@ class RawClient:
         """Begin a push, send nothing after its header and never end it; returns the call."""
         return self.parts([pack(dataclasses.replace(header, part_bytes=BLOCK_BYTES))])
 
-    def push(self, messages: Iterable[bytes], **extra: Any) -> Any:
-        """Begin a call of a push, send these and end it; returns the call."""
+    def push(self, messages: Sequence[bytes], **extra: Any) -> Any:
+        """Begin a call of a push, send its header and these parts and end it; returns the call."""
         call: Any = self.channel.stream_stream(f"/{self._service}/PushParts")
-        return call(iter(messages), timeout=30, **extra)
+        return call(iter(messages[1:]), timeout=30, metadata=_header(messages), **extra)
 
-    def short_push(self, header: bytes, messages: Iterable[bytes]) -> Any:
-        """Begin a push of one part, send these and never end it; returns the call."""
-        return self.parts(messages, "Push", metadata=(("header-bin", header),))
-
-    def parts(self, messages: Iterable[bytes], method: str = "PushParts", **extra: Any) -> Any:
-        """Begin a call of a transfer, send these and never end it; returns the call."""
+    def parts(self, messages: Sequence[bytes], method: str = "PushParts") -> Any:
+        """Begin a call of a transfer, send these and never end it; returns the call. The first is a push's header."""
         call: Any = self.channel.stream_stream(f"/{self._service}/{method}")
+        metadata = _header(messages) if method == "PushParts" else ()
 
         def all_of_them() -> Iterator[bytes]:
-            yield from messages
+            yield from messages[len(metadata) :]
             self._closed.wait()
 
-        return call(all_of_them(), timeout=30, **extra)
+        return call(all_of_them(), timeout=30, metadata=metadata)
 
     def session(self, messages: Iterable[bytes]) -> Any:
         call: Any = self.channel.stream_stream(f"/{self._service}/Session")
@@ -72,6 +69,10 @@ class RawClient:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self._closed.set()
         self.channel.close()
+
+
+def _header(messages: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
+    return tuple(("header-bin", header) for header in messages[:1])
 
 
 def ending(call: Any) -> tuple[grpc.StatusCode, str]:

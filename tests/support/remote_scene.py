@@ -30,11 +30,11 @@ from diloco_operator.api_server.kinds import (
     Object,
 )
 from diloco_operator.api_server.requests import RequestHooks
+from diloco_operator.cluster_state import CLUSTER_LABEL, ClusterSeen, ClusterState
 from diloco_operator.clusters.home import ClusterKey
 from diloco_operator.clusters.registry import HomeSide, RemoteClusters
 from diloco_operator.clusters.remote import RemoteCluster
 from diloco_operator.clusters.slots import Claim
-from diloco_operator.clusters.state import CLUSTER_LABEL, ClusterSeen, ClusterState
 from testbed.api_server.server import ApiServer
 from tests.support.kubeconfigs import kubeconfig
 from tests.support.operator_scene import api_at

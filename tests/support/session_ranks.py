@@ -20,15 +20,15 @@ import torch
 import torch._dynamo  # loaded here, as each process would
 
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.ends import exit_code_of
 from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.job_training import Training
-from diloco.learner.session import process
+from diloco.learner.process import loop_process
+from diloco.learner.process.ends import exit_code_of
+from diloco.learner.process.rank_process import RankOptions
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import Peers
 from diloco.learner.unit.joining import store_at
 from diloco.learner.unit.nodes.node_link import Meeting, meeting_here
-from diloco.learner.unit.process import RankOptions
 from diloco.runtime.last_error import VARIABLE
 from diloco.runtime.log import set_up_logging
 from tests.support.small_learner import learner_options
@@ -175,7 +175,7 @@ def rank_of(first: First, rank: int, ranks: int, met: Meeting) -> dict[str, Any]
         told |= first.told
     else:
         where = options.job, options.learner, rank, ranks, ranks, met.url, options.directory
-        told["code"] = process.run_loop(RankOptions(*where, "cpu", 1))
+        told["code"] = loop_process.run_loop(RankOptions(*where, "cpu", 1))
     error = Path(os.environ[VARIABLE])
     return told | {"error": error.read_text() if error.exists() else ""}
 

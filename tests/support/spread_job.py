@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from diloco_operator.clusters.state import CLUSTER_LABEL
+from diloco_operator.cluster_state import CLUSTER_LABEL
 from tests.support.operator_scene import Cluster, manifest
 from tests.support.remote_scene import Far
 

@@ -28,7 +28,6 @@ def learner_status(index: int) -> LearnerStatus:
         tokens=64,
         merged_tokens=0.0,
         tokens_per_second=1.0,
-        blocked_fraction=0.0,
         restarts=0,
         time_seconds={"merged": 2.5, "late": 0.5},
     )

@@ -18,15 +18,16 @@ import torch._dynamo  # loaded here, as each learner would
 
 from diloco.core.dealing.pieces import Piece
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER, CheckpointIdentity, CheckpointStore, LearnerCheckpoint
-from diloco.learner.ends import exit_code_of
 from diloco.learner.exchange.orders import Orders, Wakeup
 from diloco.learner.job_training import training_of
 from diloco.learner.options import LearnerOptions
+from diloco.learner.process import rank_process
+from diloco.learner.process.ends import exit_code_of
+from diloco.learner.process.rank_process import RankOptions, run_rank
 from diloco.learner.training.steps import InnerSteps
-from diloco.learner.unit import process, starting
+from diloco.learner.unit import starting
 from diloco.learner.unit.checkpoints import RankCheckpoints
 from diloco.learner.unit.collectives.world import World
-from diloco.learner.unit.process import RankOptions, run_rank
 from diloco.learner.unit.rank import Rank
 from diloco.runtime.last_error import VARIABLE
 from diloco.runtime.log import set_up_logging
@@ -69,11 +70,13 @@ def replaced(owner: Any, name: str, value: object) -> Callable[[], None]:
 
 CASES: Final[dict[str, Callable[[], None]]] = {
     **{order: replaced(*place, die) for order, place in ORDERS.items()},
-    "joining": replaced(process, "joined", die),
+    "joining": replaced(rank_process, "joined", die),
     "writing": replaced(RankCheckpoints, "_write_part", die),
     "no memory": replaced(Rank, "give", run_out_of_memory),
     "MemoryError": replaced(InnerSteps, "begin", fail),
-    "another version": replaced(process, "facts_of", lambda *_: {"diloco": "0.0.9", "torch": "1", "layout": "other"}),
+    "another version": replaced(
+        rank_process, "facts_of", lambda *_: {"diloco": "0.0.9", "torch": "1", "layout": "other"}
+    ),
     "another number": lambda: None,
     "nothing": lambda: None,
 }

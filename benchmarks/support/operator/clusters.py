@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api_server.kinds import SECRET, STATEFUL_SET
-from diloco_operator.clusters.state import CLUSTER_LABEL
+from diloco_operator.cluster_state import CLUSTER_LABEL
 from support.operator.case import Case, case, counters
 from support.operator.world import Shape, World, wait
 from support.report import Ratio, Ratios, paired

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 from diloco.core.fragments import Fragment, Layout, TensorSpec, partition
-from diloco.learner.data.corpus import standard_library
+from diloco.learner.data.text import standard_library
 
 CONTEXT, EMBEDDING, WIDTH, DEPTH, CHARACTERS = 10, 16, 64, 3, 96
 """Characters read, size of their embedding, width and number of residual blocks, characters told apart."""

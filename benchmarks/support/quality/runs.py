@@ -20,7 +20,7 @@ import torch
 from diloco.learner.data.opening import open_task
 from diloco.learner.data.task import JobTask
 from diloco.learner.training.trainer import InnerTrainer
-from diloco.local.time_classes import goodput_of, shares_of
+from diloco.local.view.time_classes import goodput_of, shares_of
 from diloco.model.build import build_model
 from diloco.model.fragments import layout_of
 from diloco.simulate import Cut, Kill, Profile, Scenario
@@ -31,6 +31,8 @@ from support.faults import faults_every
 from support.job import manifest
 from support.quality.averages import LastSteps, LastVersions
 from support.quality.baselines import alone, data_parallel
+from support.quality.changing_interval import interval_of
+from support.quality.primal_averaging import averaging
 from support.quality.variants import (
     CUT_SECONDS,
     FRAGMENTS,
@@ -87,6 +89,8 @@ class Setting:
             "manifest": self.manifest(self.tokens),
             "world": world,
             "python": platform.python_version(),
+            **({} if self.what.primal_average is None else {"primal_average": self.what.primal_average}),
+            **({} if self.what.change is None else {"change": list(self.what.change)}),
         }
 
     def manifest(self, tokens: int) -> dict[str, Any]:
@@ -170,20 +174,24 @@ def run(setting: Setting) -> dict[str, Any]:
     began = time.process_time()
     job = job_of(setting, setting.tokens)
     task = _task(job)
-    if setting.what.kind == "decoupled":
-        result = _decoupled(setting, task)
-    else:
-        last = LastSteps(setting.steps)
-        done = (alone if setting.what.kind == "alone" else data_parallel)(job, task, last.watch)
-        result = {
-            "loss_start": done.loss_start,
-            "loss": done.loss,
-            "loss_of_means": last.losses(done.loss_of),
-            "trained_tokens": done.trained_tokens,
-            "merged_tokens": done.trained_tokens,
-            "learner_steps": [done.steps],
-        }
+    with averaging(setting.what.primal_average), interval_of(setting.what.change, setting.steps):
+        result = _result(setting, job, task)
     return {**result, "cpu_seconds": time.process_time() - began}
+
+
+def _result(setting: Setting, job: DiLoCoJob, task: JobTask) -> dict[str, Any]:
+    if setting.what.kind == "decoupled":
+        return _decoupled(setting, task)
+    last = LastSteps(setting.steps)
+    done = (alone if setting.what.kind == "alone" else data_parallel)(job, task, last.watch)
+    return {
+        "loss_start": done.loss_start,
+        "loss": done.loss,
+        "loss_of_means": last.losses(done.loss_of),
+        "trained_tokens": done.trained_tokens,
+        "merged_tokens": done.trained_tokens,
+        "learner_steps": [done.steps],
+    }
 
 
 def job_of_equal_work(setting: Setting) -> DiLoCoJob:

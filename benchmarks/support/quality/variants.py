@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from support.quality.changing_interval import Change
+
 LEARNERS: Final = 4
 SEQUENCE_TOKENS: Final = 64
 STEP_SECONDS: Final = 0.5
@@ -97,6 +99,10 @@ class Variant:
     """What it changes in ``spec.training.optimizer``."""
     warmup: float | None = None
     """Warm-up as a share of the steps; None: the manifest's 20 steps."""
+    primal_average: float | None = None
+    """Share of a step in the mean that AdamW makes inside (`primal_averaging`)."""
+    change: Change | None = None
+    """Of H during the job."""
     world: str = "calm"
     learners: int = LEARNERS
     mean_of: str | None = None
@@ -168,12 +174,23 @@ CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "less_decay": ("weight decay 0.025", {"inner": {"weightDecay": 0.025, "muon": {"weightDecay": 0.025}}}),
     "momentum_9": ("Muon's momentum 0.9", {"inner": {"muon": {"momentum": 0.9}}}),
     "mean": ("Mean", {"sync": {"merge": "Mean"}}),
+    "whole": ("P = 1", {"sync": {"fragments": 1}}),
+    "p4": ("P = 4", {"sync": {"fragments": 4}}),
+    "p8": ("P = 8", {"sync": {"fragments": 8}}),
+    "free": ("schedule-free", {"primal_average": 0.0, "inner": {"decay": "Constant"}}),
+    "primal_24": ("mean of 24 steps inside", {"primal_average": 1 / 24}),
+    "primal_96": ("mean of 96 steps inside", {"primal_average": 1 / 96}),
+    "grows": ("H = 6, then 24", {"change": Change(1 / 3, 6, 24), "sync": {"interval": 24}}),
+    "shrinks": ("H = 24, then 6", {"change": Change(2 / 3, 24, 6), "sync": {"interval": 24}}),
+    "one": ("one learner", {"learners": 1}),
+    "two": ("two learners", {"learners": 2}),
+    "beta_95": ("beta2 0.95", {"inner": {"beta2": 0.95}}),
 }
 """What experiments change in a method: a label, and fields of its `Variant`."""
 VARIANTS: Final[Mapping[str, Variant]] = {
     **{
         f"{name}_{change}": replace(_METHODS[name], label=f"{_METHODS[name].label}, {label}", rates_of=name, **what)
-        for name in ("data_parallel", "data_parallel_muon", "decoupled", "muon_h6")
+        for name in ("data_parallel", "data_parallel_muon", "decoupled", "muon", "muon_h6")
         for change, (label, what) in CHANGES.items()
     },
     **_METHODS,
@@ -221,9 +238,14 @@ OFFERED: Final = ("decoupled", "by_default", "muon", "muon_h12", "muon_h6", "muo
 
 CHOSEN: Final[Mapping[tuple[str, int, str], Rates]] = {
     ("B", 400, "by_default"): Rates(2e-3, effective=1.0, momentum=0.0),
+    ("A", 1600, "decoupled"): Rates(5.7e-3, effective=1.75, momentum=0.6),
+    ("A", 6400, "decoupled"): Rates(5.7e-3, effective=1.0, momentum=0.0),
     ("B", 1600, "by_default"): Rates(2e-3, effective=1.75, momentum=0.6),
     ("B", 6400, "by_default"): Rates(2e-3, effective=7.0, momentum=0.9),
     ("B", 1600, "decoupled"): Rates(4e-3, effective=1.75, momentum=0.6),
+    ("batch 2", 3200, "decoupled"): Rates(2e-3, effective=1.75, momentum=0.6),
+    ("B", 1600, "muon"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
+    ("B", 6400, "muon"): Rates(11.3e-3, 22.6e-3, 1.0, 0.3),
     ("B", 1600, "muon_h6"): Rates(11.3e-3, 11.3e-3, 1.0, 0.0),
     ("B", 1600, "muon_h6_thin"): Rates(11.3e-3, 22.6e-3, 1.0, 0.0),
 }
@@ -265,8 +287,12 @@ STAGES: Final = (
     Stage("A", 1600, (*MAIN, "muon_h6_thin"), 3, searched=()),
     Stage("B", 1600, ("data_parallel_averaged", "data_parallel_muon_averaged"), 3, searched=()),
     Stage("B", 6400, ("data_parallel", "data_parallel_averaged"), 3, searched=()),
-    Stage("B", 6400, ("data_parallel_muon", "data_parallel_muon_averaged"), 2, searched=()),
-    Stage("B", 6400, ("muon_h6", "muon_h6_averaged", "muon"), 2, searched=()),
+    Stage(
+        "batch 2", 3200, ("data_parallel", "data_parallel_averaged", "decoupled", "decoupled_averaged"), 3, searched=()
+    ),
+    Stage("B", 6400, ("data_parallel_muon", "data_parallel_muon_averaged"), 3, searched=()),
+    Stage("B", 6400, ("muon_h6", "muon_h6_averaged"), 3, searched=()),
+    Stage("B", 6400, ("muon",), 2, searched=()),
     Stage("A", 6400, MAIN, 2, searched=()),
     Stage("nano", 400, MAIN, 1),
 )

@@ -21,7 +21,7 @@ from diloco_operator.api_server.errors import (
     UnavailableError,
     UntrustedError,
 )
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 
 OLDEST: Final = (1, 28)
 """The oldest version of Kubernetes that regions run on: the pods of its StatefulSets have an index as a label."""

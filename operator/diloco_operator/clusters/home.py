@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.errors import NotFoundError
 from diloco_operator.api_server.kinds import NAMESPACE, SECRET, Object
+from diloco_operator.cluster_state import CLUSTER_LABEL, DEFAULT_KEY, IN_USE, cluster_name
 from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, Kubeconfig, KubeconfigError, parse
-from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, IN_USE, cluster_name
 from diloco_operator.clusters.tokens import TokenClaims
 from diloco_operator.objects import labels_of, uid_of
 

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from diloco.spec.base import DNS_LABEL, HOST_NAME
 from diloco.spec.errors import SpecError
 from diloco.spec.reading.document import read_document
+from diloco_operator.cluster_state import Credential, Expiring
 from diloco_operator.clusters.pem import BadPemError, certificates_from, key_from, validity
-from diloco_operator.clusters.state import Credential, Expiring
 
 MAXIMUM_BYTES: Final = 128 * 1024
 """The largest kubeconfig that is read; the one context that is used takes a few KiB."""

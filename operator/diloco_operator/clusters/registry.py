@@ -21,11 +21,11 @@ from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.kinds import JOB, SECRET, Object
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.watches import Watch
+from diloco_operator.cluster_state import CLUSTER_LABEL, DEFAULT_KEY, IN_USE, ClusterSeen, ClusterState, cluster_name
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets
 from diloco_operator.clusters.remote import LEAST_SECONDS, MOST_BYTES, UNKNOWN, RemoteCluster
 from diloco_operator.clusters.session import PROBE_SECONDS, Holder, Surroundings
 from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
-from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY, IN_USE, ClusterSeen, ClusterState, cluster_name
 from diloco_operator.objects import items_of, mapping, metadata_of
 from diloco_operator.shares import Room, Share
 

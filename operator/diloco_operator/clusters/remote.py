@@ -20,10 +20,10 @@ from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.limits import REMOTE
 from diloco_operator.api_server.requests import RequestHooks
 from diloco_operator.api_server.transport import Server, Transport, tls_of
+from diloco_operator.cluster_state import ClusterSeen, ClusterState
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets, StoredKubeconfig
 from diloco_operator.clusters.kubeconfig import Kubeconfig, KubeconfigError
 from diloco_operator.clusters.session import Session, Surroundings
-from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from diloco_operator.shares import Share
 
 _log = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from diloco_operator.api_server.errors import (
 )
 from diloco_operator.api_server.kinds import REMOTE_CHILDREN, Kind
 from diloco_operator.api_server.watches import Watch
+from diloco_operator.cluster_state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.clusters.diagnose import Diagnosis, diagnose, forbidden, rights_asked, unsuitable_version
 from diloco_operator.clusters.kubeconfig import Kubeconfig
-from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.clusters.tokens import TokenClaims
 from diloco_operator.leases.lease import Clocks, Lease, LeaseLostError, LeaseTimes
 

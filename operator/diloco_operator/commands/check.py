@@ -13,8 +13,8 @@ import typer
 from diloco.runtime.console import new_console
 from diloco.runtime.process.exits import EXIT_OK, EXIT_UNEXPECTED
 from diloco.spec.names.object_names import checked_name
+from diloco_operator.cluster_state import DEFAULT_KEY, ClusterState
 from diloco_operator.clusters.rules import RULES, OnlyObject, Permission, RoleScope, permissions
-from diloco_operator.clusters.state import DEFAULT_KEY, ClusterState
 from diloco_operator.commands.findings import (
     Finding,
     NoKubeconfigError,

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from diloco.runtime.output import escaped
 from diloco.spec.words import listed, shortlist
+from diloco_operator.cluster_state import CLUSTER_LABEL
 from diloco_operator.clusters.rules import Permission, RoleScope, Rule
-from diloco_operator.clusters.state import CLUSTER_LABEL
 from diloco_operator.commands.shared import NEW_SECRET
 from diloco_operator.objects import labels_of, mapping, metadata_of
 

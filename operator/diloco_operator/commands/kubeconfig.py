@@ -11,7 +11,7 @@ import typer
 from diloco.runtime.yaml_text import yaml_text
 from diloco.spec.names.object_names import checked_name
 from diloco.spec.quantities import parse_duration
-from diloco_operator.clusters.state import CLUSTER_LABEL, DEFAULT_KEY
+from diloco_operator.cluster_state import CLUSTER_LABEL, DEFAULT_KEY
 from diloco_operator.commands.shared import (
     DEFAULT_ACCOUNT,
     Access,

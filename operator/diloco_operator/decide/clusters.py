@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from diloco.spec.status.job import FormerCluster, RegionStatus
-from diloco_operator.clusters.state import DEFAULT_KEY, IN_USE, ClusterSeen, ClusterState, Credential, cluster_name
+from diloco_operator.cluster_state import DEFAULT_KEY, IN_USE, ClusterSeen, ClusterState, Credential, cluster_name
 from diloco_operator.decide.observed import ChildKey, Object
 from diloco_operator.decide.reasons import Reason
 from diloco_operator.decide.status.text import one_line

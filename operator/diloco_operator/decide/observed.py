@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from diloco.spec.status.engine import PRESENT, Phase
-from diloco_operator.clusters.state import ClusterSeen
+from diloco_operator.cluster_state import ClusterSeen
 from diloco_operator.manifests.inputs import Placed
 
 Object = dict[str, Any]

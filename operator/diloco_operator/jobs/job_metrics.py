@@ -22,7 +22,7 @@ from diloco.spec.placement import SyncerSpec
 from diloco.spec.status.engine import LearnerState
 from diloco.spec.status.job import JobStatus, Phase, Progress
 from diloco_operator.api_server.kinds import Object
-from diloco_operator.clusters.state import ClusterSeen
+from diloco_operator.cluster_state import ClusterSeen
 from diloco_operator.decide.causes.ends import End
 from diloco_operator.decide.observed import BytesReport, LearnerReport, SyncerStatusView
 from diloco_operator.decide.reasons import Reason

@@ -16,7 +16,7 @@ from diloco.local.launch import free_ports
 from diloco.runtime.http import HttpServer, Response
 from diloco.spec.status.engine import LearnerState, LearnerStatus
 from diloco_operator.api_server.kinds import DEPLOYMENT
-from diloco_operator.clusters.state import CLUSTER_LABEL
+from diloco_operator.cluster_state import CLUSTER_LABEL
 from testbed import prometheus
 from testbed.kind.cache import Cache
 from testbed.kind.waiting import wait_until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diloco_operator.api_server.kinds import LEASE
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.leases.lease import MARK
 from testbed.api_server.server import ApiServer
 from tests.support.remote_scene import Far, Scene, scene_at

@@ -9,7 +9,7 @@ from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.cache import Cache
 from diloco_operator.api_server.errors import ConflictError, NotFoundError
 from diloco_operator.api_server.kinds import CLAIM, DEPLOYMENT, POD, STATEFUL_SET
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import Plan, PodDeletion
 from diloco_operator.decide.reasons import Reason

@@ -17,11 +17,11 @@ from diloco_operator import labels
 from diloco_operator.api_server.kinds import CONFIG_MAP, LEASE, STATEFUL_SET
 from diloco_operator.api_server.limits import REMOTE
 from diloco_operator.api_server.requests import RequestHooks
+from diloco_operator.cluster_state import ClusterSeen, ClusterState
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets, StoredKubeconfig
 from diloco_operator.clusters.kubeconfig import parse
 from diloco_operator.clusters.remote import MOST_BYTES, RemoteCluster
 from diloco_operator.clusters.session import Holder, Surroundings
-from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from diloco_operator.shares import Room, Share
 from testbed.api_server.certificates import Authority
 from tests.support.closed_loop import until

@@ -13,8 +13,8 @@ import pytest
 from diloco_operator.api_server.cache import GroupKey
 from diloco_operator.api_server.errors import ForbiddenError, UnansweredError, UnauthorizedError, UnavailableError
 from diloco_operator.api_server.kinds import CONFIG_MAP, SECRET
+from diloco_operator.cluster_state import CLUSTER_LABEL, ClusterState, Credential
 from diloco_operator.clusters.slots import MOST_CLUSTERS
-from diloco_operator.clusters.state import CLUSTER_LABEL, ClusterState, Credential
 from testbed.api_server.certificates import Authority
 from testbed.api_server.server import ApiServer
 from tests.support.kubeconfigs import inline

@@ -4,7 +4,7 @@ from diloco_operator import labels
 from diloco_operator.api_server.api import Api
 from diloco_operator.api_server.cache import Cache
 from diloco_operator.api_server.kinds import CONFIG_MAP, Object
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import Plan
 from diloco_operator.jobs.child_writes import ChildWrites

@@ -7,7 +7,7 @@ import pytest
 
 from diloco.runtime.process.exits import EXIT_OK
 from diloco_operator.api_server.kinds import CONFIG_MAP, EVENT, REMOTE_CHILDREN, SECRET, STATEFUL_SET
-from diloco_operator.clusters.state import CLUSTER_LABEL, IN_USE
+from diloco_operator.cluster_state import CLUSTER_LABEL, IN_USE
 from diloco_operator.decide.clusters import FINALIZER
 from testbed.api_server.server import ApiServer
 from testbed.kind.waiting import wait_until

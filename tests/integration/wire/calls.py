@@ -25,7 +25,7 @@ PAYLOAD_PART = 128 << 10
 PAYLOAD_IN_PARTS = len(PAYLOAD) + 16 * (len(PAYLOAD) // PAYLOAD_PART)
 JOIN = Join("job", "a/b/0", "instance", "layout")
 REQUEST = PullRequest("a/b/0", 1, 7, 3, "epoch")
-NAMED = dataclasses.replace(REQUEST, transfer="mine")
+NAMED = dataclasses.replace(REQUEST, transfer="mine", connections=1)
 PULL = [pack(NAMED), pack_holds(Holds([]))]
 """What a learner says that asks for all of it."""
 

@@ -138,7 +138,7 @@ def test_neither_sides_patience_with_a_transfer_counts_the_wait(
     with pytest.raises(DeadlineError):
         client.pull(PullRequest("a/b/0", 1, 8, 3, "epoch"), lambda _: memoryview(b""), deadline_seconds=0.1)
     with RawClient(server.address) as raw:
-        assert ending(raw.parts([]))[1] == f"no header came within {STALL_SECONDS:g} s"
+        assert ending(raw.parts([], "PullParts"))[1] == f"no request came within {STALL_SECONDS:g} s"
     keeper.make()
     for one in (waiter, hasty):
         assert one.header.result(WAIT_SECONDS).version == 3

@@ -144,7 +144,8 @@ def test_a_learner_that_holds_what_does_not_exist_is_refused(keeper: Keeper, raw
 
 def test_a_pull_without_a_name_is_refused(keeper: Keeper, raw: RawClient) -> None:
     keeper.fragments[7] = DATA
-    status, text = ending(raw.parts([pack(REQUEST), pack_holds(Holds([]))], "PullParts"))
+    unnamed = dataclasses.replace(REQUEST, connections=1)
+    status, text = ending(raw.parts([pack(unnamed), pack_holds(Holds([]))], "PullParts"))
     assert (status, text) == (grpc.StatusCode.INVALID_ARGUMENT, "a pull without the name of its transfer")
 
 

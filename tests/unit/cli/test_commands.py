@@ -243,7 +243,7 @@ def test_a_learner_with_a_loop_has_its_cuda_devices_from_zero_on(
         began.extend((os.environ["CUDA_VISIBLE_DEVICES"], options.device))
         return 0
 
-    monkeypatch.setattr("diloco.learner.process.run_learner", run_learner)
+    monkeypatch.setattr("diloco.learner.process.learner_process.run_learner", run_learner)
     learner = ["learner", "--learner", "here/cpu/1", "--syncer", "127.0.0.1:1", "--directory", str(tmp_path)]
     assert execute([*learner, "--job", str(example), "--device", "cuda:2"]) == 0
     assert began == ["6", "cuda"]

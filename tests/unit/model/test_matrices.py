@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from diloco.model.build import build_model
-from diloco.model.matrices import hidden_matrices
+from diloco.model.fragments import hidden_matrices
 from tests.support.entrypoints import tiny_model
 from tests.support.small_job import small_job
 

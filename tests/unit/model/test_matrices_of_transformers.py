@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from diloco.model.fragments import trained_parameters
-from diloco.model.matrices import hidden_matrices
+from diloco.model.fragments import hidden_matrices, trained_parameters
 
 SMALL: dict[str, Any] = {
     "hidden_size": 16,

@@ -15,7 +15,6 @@ def learner(name: str, tokens: int = 0, state: str = "Training", **seconds: floa
         steps=0,
         tokens=tokens,
         merged_tokens=0.0,
-        blocked_fraction=0.0,
         restarts=0,
         time_seconds=seconds,
         lead_steps=1,

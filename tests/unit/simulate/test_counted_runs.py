@@ -49,9 +49,9 @@ def test_a_counted_run_takes_the_course_of_a_real_one(tmp_path: Path, scenario: 
     assert counted.virtual_seconds == trained.virtual_seconds
     for one, other in zip(counted.view.learners, trained.view.learners, strict=True):
         assert (one.steps, one.tokens, one.merged_tokens) == (other.steps, other.tokens, other.merged_tokens)
-        assert (one.restarts, one.blocked_fraction, one.pushed_bytes) == (
+        assert (one.restarts, one.time_seconds, one.pushed_bytes) == (
             other.restarts,
-            other.blocked_fraction,
+            other.time_seconds,
             other.pushed_bytes,
         )
 

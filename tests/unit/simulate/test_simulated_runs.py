@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from diloco.core.account.time_class import TimeClass
 from diloco.simulate import (
     Cut,
     Kill,
@@ -108,8 +109,9 @@ def test_lock_step_waits_for_the_slowest_and_decoupled_training_does_not(run: Ru
     slow = Scenario({THIRD: Profile(step_seconds=1.5)}, deadline_seconds=500.0)
     lock_step, decoupled = run(slow, quorum=LEARNERS, maxStalenessSteps=8), run(slow)
     assert lock_step.counts.members_per_merge == LEARNERS
-    assert learner(lock_step, FIRST).blocked_fraction > 0.4
-    assert learner(decoupled, FIRST).blocked_fraction == 0.0
+    waited = learner(lock_step, FIRST)
+    assert waited.time_seconds[TimeClass.WAITING] > 0.4 * waited.allotted_seconds
+    assert learner(decoupled, FIRST).time_seconds[TimeClass.WAITING] == 0.0
     assert decoupled.virtual_seconds < 0.7 * lock_step.virtual_seconds
 
 
@@ -125,7 +127,7 @@ def test_a_killed_learner_resumes_from_its_checkpoint_while_others_train(run: Ru
     assert killed.restarts == 1
     assert killed.merged_tokens > 0
     assert learner(outcome, SECOND).steps > killed.steps
-    assert learner(outcome, SECOND).blocked_fraction == 0.0
+    assert learner(outcome, SECOND).time_seconds[TimeClass.WAITING] == 0.0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 from diloco.cli import entry
 from diloco.runtime.process.forking import become, freeze, serve
 
-_LOADED = ("diloco.cli.processes", "diloco.learner.process", "diloco.syncer.process")
+_LOADED = ("diloco.cli.processes", "diloco.learner.process.learner_process", "diloco.syncer.process")
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from diloco.runtime.process.memory import keep_freed_memory
 from diloco.spec import DiLoCoJob, load_job
 
 if TYPE_CHECKING:
-    from diloco.learner.unit.process import RankOptions
+    from diloco.learner.process.rank_process import RankOptions
 
 _Tls = TypeVar("_Tls")
 
@@ -199,12 +199,12 @@ def learner(
     with unit_of(options) as processes_of_it:
         if processes_of_it is not None and node:
             with _loading():
-                from diloco.learner.unit.process import run_node
+                from diloco.learner.process.rank_process import run_node
 
                 run = _rank_runner(manifest)
             raise typer.Exit(run_node(options, processes_of_it, run))
         with _loading():
-            from diloco.learner.process import run_learner  # imports torch, as the others do by now
+            from diloco.learner.process.learner_process import run_learner  # imports torch, as the others do by now
 
         raise typer.Exit(run_learner(options, processes_of_it))
 
@@ -227,7 +227,7 @@ def rank(
     _begin(parent)
     manifest = load_job(job)
     with _loading():
-        from diloco.learner.unit.process import RankOptions
+        from diloco.learner.process.rank_process import RankOptions
 
         run = _rank_runner(manifest)
     set_up_logging(json=log_json, process=f"{learner} rank {rank}", of=_of(manifest, learner))
@@ -244,10 +244,10 @@ def _of(job: DiLoCoJob, learner: str = "") -> dict[str, str]:
 def _rank_runner(job: DiLoCoJob) -> "Callable[[RankOptions], int]":
     """What runs a process of a learner that is not its first."""
     if job.spec.loop is not None:
-        from diloco.learner.session.process import run_loop
+        from diloco.learner.process.loop_process import run_loop
 
         return run_loop
-    from diloco.learner.unit.process import run_rank
+    from diloco.learner.process.rank_process import run_rank
 
     return run_rank
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from diloco.core.fragments import Match, match_digests
 from diloco.learner.checkpoint_parts import TENSORS_FILE, Others, PartError, remove_parts, write_part
 from diloco.learner.exchange.residuals import Residual
+from diloco.learner.options import is_other_training
 from diloco.learner.training.fragment_trainer import TrainerState
 from diloco.model.entrypoint import one_line
 from diloco.runtime.files import (
@@ -255,11 +256,6 @@ class CheckpointStore:
         others.sort(key=lambda path: (path not in self._damaged, int(path.name)), reverse=True)
         for path in others[_KEPT - 1 :]:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def is_other_training(one: str, another: str) -> bool:
-    """Whether two ids are of two trainings. An empty id stands for an unknown one."""
-    return bool(one and another) and one != another
 
 
 def _identity(manifest: dict[str, Any]) -> CheckpointIdentity:

@@ -94,13 +94,12 @@ class Learner:
         fragments = len(layout.fragments)
         schedule = Schedule(fragments, spec.sync.interval, spec.sync.least_overlap)
         in_flight = schedule.in_flight(schedule.overlap)
-        lease_seconds = spec.sync.lease_seconds
         self._counts = TransferCounts()
         self._shared = Shared(
             orders=orders,
             requests=Requests(wakeup, fragments, in_flight),
             holdings=Holdings(wakeup, fragments),
-            outbox=Outbox(min(5.0, lease_seconds / 4), self._counts.received.read),
+            outbox=Outbox(spec.sync.alive_seconds, self._counts.received.read),
             feedback=self._feedback,
             hand=self._trainer.hand,
         )

@@ -166,3 +166,8 @@ def node_of_pod(job: DiLoCoJob, pod: str, unit: str) -> tuple[str, int, str]:
         raise LearnerOptionError(f"--learner: {pod!r} is no pod of job {job.metadata.name}; use REGION/POOL/PODINDEX")
     learner, node = divmod(int(number), found.nodes_per_learner)
     return f"{pool}/{learner}", node, unit.replace("{index}", str(learner * found.nodes_per_learner))
+
+
+def is_other_training(one: str, another: str) -> bool:
+    """Whether two ids are of two trainings. An empty id stands for an unknown one."""
+    return bool(one and another) and one != another

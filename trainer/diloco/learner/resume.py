@@ -6,10 +6,11 @@ may have lost its volume. The optimizer's state of another training, and the pla
 
 import logging
 
-from diloco.learner.checkpoint import LearnerCheckpoint, is_other_training
+from diloco.learner.checkpoint import LearnerCheckpoint
 from diloco.learner.data import DataError
 from diloco.learner.exchange.link import Position
 from diloco.learner.exchange.residuals import Residuals
+from diloco.learner.options import is_other_training
 from diloco.learner.training.fragment_trainer import FragmentTrainer
 from diloco.model.entrypoint import one_line
 from diloco.runtime.output import escaped

@@ -21,7 +21,7 @@ from diloco.model.constants import constants_digest, saved_buffers
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
 from diloco.model.fragments import trained_parameters
-from diloco.model.tensor_file import write_tensor_file
+from diloco.model.tensor_file import check_tensors, write_tensor_file
 from diloco.runtime.file_kind import head_of, problem_of_pointer
 from diloco.runtime.files import fsync, open_regular
 from diloco.runtime.json_text import parse_json
@@ -205,23 +205,6 @@ def _check_base(path: Path, module: nn.Module, info: ModelInfo) -> None:
         raise ModelError(
             f"{path}: its adapters are of another base model than {info.model.name}; use the one of the job"
         )
-
-
-def check_tensors(path: Path, wanted: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> None:
-    """Check that a file's tensors have the names and shapes of a model's.
-
-    Raises:
-        ModelError: they have not; the text names the file and one of them.
-    """
-    different = sorted(wanted.keys() ^ tensors.keys())
-    if different:
-        where = "the file" if different[0] in wanted else "the model"
-        raise ModelError(f"{path}: is of another model: {where} has no tensor {different[0]}")
-    for name, tensor in wanted.items():
-        if tensor.shape != tensors[name].shape:
-            raise ModelError(
-                f"{path}: is of another model: {name} has shape {tuple(tensors[name].shape)}, not {tuple(tensor.shape)}"
-            )
 
 
 def _in_file(module: nn.Module, info: ModelInfo) -> Mapping[str, Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from diloco.core.buffers import bytes_of
+from diloco.model.errors import ModelError
 from diloco.runtime.files import UnusableFileError, open_regular
 from diloco.runtime.json_text import parse_json
 
@@ -195,3 +196,20 @@ def _contents(header: bytes, tensors: Iterator[Tensor]) -> Iterator[memoryview]:
 def _blocks(data: memoryview) -> Iterator[memoryview]:
     for first in range(0, len(data), _BLOCK_BYTES):
         yield data[first : first + _BLOCK_BYTES]
+
+
+def check_tensors(path: Path, wanted: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    """Check that a file's tensors have the names and shapes of a model's.
+
+    Raises:
+        ModelError: they have not; the text names the file and one of them.
+    """
+    different = sorted(wanted.keys() ^ tensors.keys())
+    if different:
+        where = "the file" if different[0] in wanted else "the model"
+        raise ModelError(f"{path}: is of another model: {where} has no tensor {different[0]}")
+    for name, tensor in wanted.items():
+        if tensor.shape != tensors[name].shape:
+            raise ModelError(
+                f"{path}: is of another model: {name} has shape {tuple(tensors[name].shape)}, not {tuple(tensor.shape)}"
+            )

@@ -23,6 +23,7 @@ from diloco.core.engine.events import (
 )
 from diloco.core.engine.rounds.schedule import Schedule
 from diloco.learner.activity import Activity, Kind
+from diloco.learner.exchange.holdings import Holdings, MergedFragment
 from diloco.learner.exchange.orders import Membership, Wakeup
 from diloco.learner.exchange.requests import GradientRequest, Requests
 from diloco.learner.exchange.residuals import Residual
@@ -64,9 +65,9 @@ class SimulatedLearner:
         self._trainer = trainer
         self._disk = disk
         schedule = Schedule(len(trainer.versions), sync.interval, sync.least_overlap)
-        self._requests = Requests(Wakeup(), schedule.fragments, schedule.in_flight(schedule.overlap))
-        self._arrived: dict[int, Pulled] = {}
-        """By fragment: from its receipt until the end of the step."""
+        wakeup = Wakeup()  # nothing waits for it
+        self._requests = Requests(wakeup, schedule.fragments, schedule.in_flight(schedule.overlap))
+        self._holdings = Holdings(wakeup, schedule.fragments)
         self._evaluations: list[Evaluate] = []
         """To be made between two steps."""
         callbacks = SessionCallbacks(self._make_join, self._handle_order, self._over, self._received)
@@ -74,8 +75,6 @@ class SimulatedLearner:
         self._membership = Membership(EPOCH, 0)
         self._posted: dict[int, int] = {}
         """Fragment -> version whose pull waits at the syncer."""
-        self._loading: set[int] = set()
-        """Fragments that must arrive before it counts as ready."""
         self._loaded = False
         """It has received the whole model once, and trains."""
         self._progress = 0.0
@@ -114,7 +113,7 @@ class SimulatedLearner:
 
     def _make_join(self) -> LearnerJoined:
         trainer = self._trainer
-        versions = trainer.versions if self._loaded and not self._loading else ()
+        _, versions = self._holdings.to_join_with()
         return LearnerJoined(self._id, self._identity.instance, versions, trainer.steps, trainer.data_position)
 
     def _over(self) -> None:
@@ -144,12 +143,12 @@ class SimulatedLearner:
             self._trainer.start_over()
             self._encoder.start_over()
             self._loaded = False
-        self._loading = set(order.load)
+        ready = self._holdings.admitted(self._membership, order.load)
         for fragment, version in enumerate(order.versions):
             # Include fragments that are only a little behind: their notices went to the previous session.
-            if fragment in self._loading or version > self._trainer.versions[fragment]:
+            if self._holdings.lacks(EPOCH, fragment, version):
                 self.session.pull(fragment, self._held(fragment))
-        if not order.load:
+        if ready:
             self.session.send(LearnerReady(self._id, self.session.incarnation))
         if self._unsent is not None:
             self.session.send(replace(self._unsent, incarnation=self.session.incarnation))
@@ -175,7 +174,7 @@ class SimulatedLearner:
 
     def _held(self, fragment: int) -> int | None:
         """The version that it tells the syncer it holds, so that an update can be added to it."""
-        return None if fragment in self._loading else self._trainer.versions[fragment]
+        return self._holdings.versions()[fragment]
 
     def _merged(self, fragment: int, version: int) -> None:
         """Note what its posted pull for this version or an earlier one means: its outer gradient is in that version.
@@ -191,9 +190,7 @@ class SimulatedLearner:
     def _received(self, fragment: int, pulled: Pulled) -> None:
         self._progress = max(self._progress, pulled.progress)
         self._merged(fragment, pulled.version)
-        if pulled.version <= self._trainer.versions[fragment] and fragment not in self._loading:
-            return
-        self._arrived[fragment] = pulled
+        self._holdings.arrived(MergedFragment(EPOCH, fragment, pulled.version, pulled.values))
         self._wake()
 
     def _wake(self) -> None:
@@ -290,21 +287,17 @@ class SimulatedLearner:
         self.session.post_pull(request.fragment, request.version, self._held(request.fragment))
 
     def _swap_in(self) -> None:
-        for fragment, pulled in self._arrived.items():
-            version = pulled.version
-            if fragment not in self._loading and version <= self._trainer.versions[fragment]:
-                continue
-            self._trainer.apply(fragment, version, pulled.values)
+        for arrival in self._holdings.take():
+            fragment, version = arrival.fragment, arrival.version
+            self._trainer.apply(fragment, version, arrival.values)
             self._requests.received(fragment)
+            ready = self._holdings.received(arrival)
             self.session.send(
                 FragmentApplied(self._id, self.session.incarnation, fragment, version, self._trainer.steps)
             )
-            if fragment in self._loading:
-                self._loading.discard(fragment)
-                if not self._loading:
-                    self._loaded = True
-                    self.session.send(LearnerReady(self._id, self.session.incarnation))
-        self._arrived.clear()
+            if ready is not None:
+                self._loaded = True
+                self.session.send(LearnerReady(self._id, self.session.incarnation))
 
     def _evaluate(self) -> None:
         later = []

@@ -92,6 +92,11 @@ class SyncSpec(SpecModel):
     """Seconds of silence until a learner's first step, when it may compile (ours)."""
 
     @property
+    def alive_seconds(self) -> float:
+        """The longest that a learner says nothing: a quarter of the lease, and 5 s at most (ours)."""
+        return min(5.0, self.lease_seconds / 4)
+
+    @property
     def keeps_residuals(self) -> bool:
         """Whether learners keep what the encoding of their outer gradients has lost."""
         return self.error_feedback and self.compression in ("Int8", "Int4", "TopK")

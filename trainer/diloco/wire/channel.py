@@ -10,12 +10,10 @@ from diloco.wire.parts import LARGEST_PART_BYTES
 
 SERVICE: Final = "diloco.wire.v1.Sync"
 SESSION: Final = "Session"
-PUSH: Final = "Push"
-PULL: Final = "Pull"
 PUSH_PARTS: Final = "PushParts"
 PULL_PARTS: Final = "PullParts"
 HEADER: Final = "header-bin"
-"""Metadata of a ``Push`` that is its header: so its receiver knows of it before the part has come."""
+"""Metadata of a push that is its header: so its receiver knows of it before a part has come."""
 
 _LARGEST_GRPC_MESSAGE: Final = LARGEST_PART_BYTES + (64 << 10)
 """A little above the limit of the parts' own check, so that the peer gets that check's text."""
@@ -30,7 +28,7 @@ DEFAULT_CONNECTIONS: Final = 8
 
 CONTROL: Final = 0
 """Number of a learner's channel for its session, which carries no fragments."""
-SHORT: Final = 1
+ONE_PART: Final = 1
 """Number of its channel for transfers of one part."""
 FIRST_LANE: Final = 2
 """Number of its first channel for transfers in parts."""

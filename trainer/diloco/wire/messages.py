@@ -313,9 +313,9 @@ class PullRequest:
     posted: bool = False
     """Wait for ``minimum_version`` if it is the next one to be made."""
     transfer: str = ""
-    """Random, the same on all calls of a pull."""
-    connections: int = 1
-    """On so many the learner asks; the payload is cut for them."""
+    """Random, the same on all calls of a pull; empty if ``connections`` is 0."""
+    connections: int = 0
+    """On so many the learner asks; the payload is cut for them. 0: on one, for a payload of one part."""
 
 
 @dataclass(frozen=True, slots=True)

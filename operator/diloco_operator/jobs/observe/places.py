@@ -12,8 +12,8 @@ from diloco_operator.api_server.cache import Cache, GroupKey, ObjectKey
 from diloco_operator.api_server.errors import ApiError
 from diloco_operator.api_server.kinds import CLAIM, JOB, WORKLOAD, Object
 from diloco_operator.api_server.watches import Watch
+from diloco_operator.cluster_state import ClusterSeen
 from diloco_operator.clusters.registry import RemoteClusters, claims_of, clusters_named
-from diloco_operator.clusters.state import ClusterSeen
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.jobs.jobs import JobKey, key_of
 from diloco_operator.objects import items_of, mapping

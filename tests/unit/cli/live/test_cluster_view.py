@@ -105,9 +105,9 @@ def test_a_job_whose_syncer_answers_is_shown_learner_by_learner() -> None:
         "us-west/old      1      1       2  two-regions-old\n"
         "two-regions  syncer training\n"
         "                      5m12s elapsed\n"
-        "learner        state     step   loss  tokens/s  blocked  merged  restarts\n"
-        "us-east/new/0  training    40  1.500    2.00 k     0.0%     80%         0\n"
-        "us-east/new/1  absent      41  1.500    2.00 k     0.0%       -         0"
+        "learner        state     step   loss  tokens/s  waiting  merged  restarts\n"
+        "us-east/new/0  training    40  1.500    2.00 k    0.0 %     80%         0\n"
+        "us-east/new/1  absent      41  1.500    2.00 k        -       -         0"
     )
 
 

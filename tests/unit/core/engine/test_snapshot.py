@@ -89,7 +89,8 @@ def saved_state() -> EngineState:
 
 
 def learner(who: str, state: LearnerState, *, left_cleanly: bool) -> LearnerRecord:
-    seconds = dict.fromkeys(TimeClass, 0.0) | {TimeClass.MERGED: 15.0, TimeClass.AWAY: 10.0}
+    settled = {TimeClass.MERGED: 12.0, TimeClass.LOST: 8.0}
+    spent = TimeSpent(20.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, math.inf)
     return LearnerRecord(
         who,
         state,
@@ -108,7 +109,7 @@ def learner(who: str, state: LearnerState, *, left_cleanly: bool) -> LearnerReco
         pushed_bytes=4096,
         merged_tokens=1500.0,
         allotted_seconds=25.0,
-        account=Account(seconds, 25.0, step=20, spent=TimeSpent(20.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, math.inf)),
+        account=Account({TimeClass.AWAY: 5.0}, 20.0, 20, settled, 25.0, step=20, spent=spent),
         standing=Standing(
             reset_due=True, on_trial=True, merged_on_trial=4, resets=2, quarantines=1, quarantined_until=6.5, reason="x"
         ),

@@ -57,22 +57,10 @@ def test_a_learner_is_behind_by_the_merges_that_it_has_not_applied(held: list[in
 )
 def test_the_merged_share_is_of_the_allotted_time(seconds: dict[TimeClass, float], merged: float | None) -> None:
     given = sum(seconds.values())
-    record = LearnerRecord(name(0), allotted_seconds=given, account=Account(seconds, given))
+    record = LearnerRecord(name(0), allotted_seconds=given, account=Account(seconds))
     shown = view(state_with(record), 0.0)
     assert shown.merged == merged
     assert (shown.learners[0].allotted_seconds, sum(shown.time_seconds.values())) == (given, given)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "blocked"),
-    [({}, 0.0), ({TimeClass.WAITING: 1.0, TimeClass.BETWEEN_STEPS: 0.5, TimeClass.MERGED: 1.5}, 0.5)],
-)
-def test_the_inner_loop_is_blocked_while_it_waits_and_between_steps(
-    seconds: dict[TimeClass, float], blocked: float
-) -> None:
-    given = sum(seconds.values())
-    record = LearnerRecord(name(0), allotted_seconds=given, account=Account(seconds, given))
-    assert one(record).blocked_fraction == blocked
 
 
 def test_the_training_loss_is_the_mean_of_those_that_train() -> None:

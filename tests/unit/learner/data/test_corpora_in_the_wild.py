@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from diloco.learner.data import DataError, make_token_file, open_token_file
-from diloco.learner.data.corpus import open_text
+from diloco.learner.data.text import open_text
 from diloco.spec.training import DocumentsData, TextData
 from tests.support.corpora import compressed, write_documents
 

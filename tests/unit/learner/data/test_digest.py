@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from diloco.learner.data import digest
-from diloco.learner.data.corpus import open_text
 from diloco.learner.data.digest import digest_of
 from diloco.learner.data.mixture import Mixture
 from diloco.learner.data.opening import open_task
-from diloco.learner.data.text import ByteText
+from diloco.learner.data.text import ByteText, open_text
 from diloco.learner.data.tokenfile import open_token_file, write_token_file
 from diloco.spec.training import TextData
 from tests.support.small_job import small_job

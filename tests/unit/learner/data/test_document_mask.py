@@ -13,11 +13,11 @@ from diloco.learner.data import DataError, make_token_file
 from diloco.learner.data.opening import open_data, open_task
 from diloco.learner.data.task import JobTask, LanguageModel
 from diloco.learner.data.tokenfile import write_token_file
-from diloco.learner.training.cross_entropy import NOT_COUNTED
 from diloco.learner.training.gradients import backpropagate
 from diloco.model import ModelError
 from diloco.model.build import build_model
 from diloco.model.fragments import trained_parameters
+from diloco.model.logits import NOT_COUNTED
 from diloco.spec import JobSpec
 from diloco.spec.training import TextData
 from tests.support.small_job import small_job

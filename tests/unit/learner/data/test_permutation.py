@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diloco.learner.data.permutation import Permutation
+from diloco.learner.data.sampler import Permutation
 
 
 @given(count=st.integers(1, 3000), key=st.text(max_size=8))

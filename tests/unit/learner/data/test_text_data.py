@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from diloco.learner.data import DataError, DataUnavailableError
-from diloco.learner.data.corpus import open_text
 from diloco.learner.data.opening import open_source
-from diloco.learner.data.text import ByteText, Document
+from diloco.learner.data.text import ByteText, Document, open_text
 from diloco.spec.training import DataSpec, TextData
 from tests.support.machine_limits import no_file_left
 

@@ -17,7 +17,7 @@ from diloco.learner.data.opening import open_task
 from diloco.learner.data.own_code import OwnCode
 from diloco.learner.data.source import DataStoppedError
 from diloco.learner.exchange.orders import Ending, EndKind
-from diloco.learner.process import run_learner
+from diloco.learner.process.learner_process import run_learner
 from diloco.learner.session import SessionError
 from diloco.learner.session.job_session import Session
 from diloco.learner.session.own_loop import OwnLoop

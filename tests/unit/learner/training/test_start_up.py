@@ -26,7 +26,7 @@ from diloco.model.build import layout_of_job
 from tests.support.small_job import small_job
 assert layout_of_job(small_job()).fragments
 """
-STARTS = "import diloco.cli.processes, diloco.learner.process, diloco.syncer.process"
+STARTS = "import diloco.cli.processes, diloco.learner.process.learner_process, diloco.syncer.process"
 
 
 def loaded(*codes: str) -> list[set[str]]:

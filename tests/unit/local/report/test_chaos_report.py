@@ -1,8 +1,9 @@
 import json
 from dataclasses import replace
 
+from diloco.local.chaos.effect import Effect, what_text
 from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.report.chaos_report import Effect, document, effects, rows, table, what_text
+from diloco.local.report.chaos_report import document, effects, rows, table
 from diloco.local.report.history import LearnerHistory, RecoveryPoint, RunHistory, Sample
 from diloco.spec.status.engine import RecoveryStatus
 from tests.support.drawn import drawn

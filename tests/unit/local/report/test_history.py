@@ -12,7 +12,7 @@ from diloco.local.report.html import render_report
 from diloco.local.report.record import Point
 from diloco.local.report.summary import closing_table, summarize
 from diloco.local.report.timeline import RunClock, Turn, faults, spans
-from diloco.local.time_classes import WORDS
+from diloco.local.view.time_classes import WORDS
 from diloco.runtime.journal import Entry
 from diloco.spec import parse_job
 from diloco.spec.status.syncer import BytesByKind, RegionBytes
@@ -118,7 +118,6 @@ def test_a_learners_life_runs_from_its_start_to_its_end(history: RunHistory) -> 
     learner = history.learners[0]
     assert [(span.start, span.life) for span in learner.life] == [(1.0, Life.STARTING), (10.0, Life.TRAINING)]
     assert learner.life[-1].end == 30.0
-    assert learner.blocked_fraction == pytest.approx(learner.blocked_seconds / 20)
     assert history.learners[1].life == ()
 
 
@@ -152,12 +151,14 @@ def test_the_summary_has_what_scripts_rely_on(history: RunHistory) -> None:
     )
     assert all(summary[name] is not None for name in (*promised, "bytes_pulled"))
     learner = summary["learners"][0]
-    assert {"id", "steps", "tokens", "restarts", "blocked_fraction", "tokens_per_second"} <= learner.keys()
-    assert learner["other_work_fraction"] == 0.0
-    time = {**history.learners[0].time, TimeClass.OVERHEAD: 0.067}
+    assert {"id", "steps", "tokens", "restarts", "tokens_per_second"} <= learner.keys()
+
+
+def test_the_report_and_the_closing_table_tell_who_waited_and_overhead(history: RunHistory) -> None:
+    time = {**history.learners[0].time, TimeClass.OVERHEAD: 0.067, TimeClass.WAITING: 0.231}
     busy = replace(history, learners=(replace(history.learners[0], time=time), *history.learners[1:]))
-    assert summarize(busy)["learners"][0]["other_work_fraction"] == pytest.approx(0.067)
-    assert "<td>6.7 %</td>" in render_report(busy, "")
+    assert "<td>23.1 %</td><td>6.7 %</td>" in render_report(busy, "")
+    assert "23.1 %" in drawn(closing_table(busy), 160)
 
 
 def test_the_summary_says_where_the_time_went_in_shares_that_add_up(history: RunHistory) -> None:
@@ -180,7 +181,7 @@ def test_the_report_shows_each_class_on_a_bar_in_a_table_and_in_words(history: R
     for number, one in enumerate(present, 1):
         assert f"<td>{number} {WORDS[one].title}</td><td>{WORDS[one].meaning}</td>" in page
     assert page.count('<g class="t-merged">') == 2
-    assert all(f".t-{one.value.replace('_', '-')} {{ color:" in page for one in TimeClass), "each has a color"
+    assert all(f".t-{one.value} {{ color:" in page for one in TimeClass), "each has a color"
     absent = [one for one in TimeClass if one not in present]
     assert not any(f"{WORDS[one].title}</td>" in page for one in absent)
 

@@ -4,8 +4,8 @@ import pytest
 
 from diloco_operator.api_server import errors
 from diloco_operator.api_server.errors import ApiError, Call, of_exception, of_status, of_text
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.clusters.diagnose import OLDEST, diagnose, forbidden, rights_asked, unsuitable_version
-from diloco_operator.clusters.state import ClusterState
 
 SERVER = "https://far.example"
 LIST = Call("list", "statefulsets.apps", "there")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from diloco_operator.api_server.kinds import SECRET, Kind, Object
+from diloco_operator.cluster_state import IN_USE
 from diloco_operator.clusters.home import ClusterKey, HomeSecrets
 from diloco_operator.clusters.kubeconfig import KubeconfigError
-from diloco_operator.clusters.state import IN_USE
 from testbed.api_server.certificates import Authority
 from tests.support.kubeconfigs import account_token, kubeconfig, text
 

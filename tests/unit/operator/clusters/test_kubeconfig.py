@@ -10,8 +10,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from diloco_operator.cluster_state import Credential, Expiring
 from diloco_operator.clusters.kubeconfig import MAXIMUM_BYTES, KubeconfigError, parse
-from diloco_operator.clusters.state import Credential, Expiring
 from testbed.api_server.certificates import Authority, KeyPair
 from tests.support.kubeconfigs import TOKEN, inline, kubeconfig, text
 

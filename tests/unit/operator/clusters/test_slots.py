@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.clusters.home import ClusterKey
 from diloco_operator.clusters.registry import claims_of
 from diloco_operator.clusters.slots import MOST_CLUSTERS, Claim, with_slots
-from diloco_operator.clusters.state import ClusterState
 
 CREATED = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
 NAMED = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 80), st.booleans(), st.sampled_from(CREATED)))

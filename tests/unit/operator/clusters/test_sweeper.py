@@ -18,8 +18,8 @@ from diloco_operator.api_server.errors import (
     UnansweredError,
 )
 from diloco_operator.api_server.kinds import Kind, Object
+from diloco_operator.cluster_state import ClusterSeen, ClusterState
 from diloco_operator.clusters.home import ClusterKey
-from diloco_operator.clusters.state import ClusterSeen, ClusterState
 from diloco_operator.clusters.sweeper import EVERY_SECONDS, LOOK_SECONDS, Sweeper
 from tests.support.virtual_time import in_virtual_time
 

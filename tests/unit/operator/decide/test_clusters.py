@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
+from diloco_operator.cluster_state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.decide.clusters import FINALIZER, Clusters
 from diloco_operator.decide.observed import ChildKey
 from testbed.virtual_cluster.clusters_world import FAR, FARTHER, HOME_ID, OPTIONS, ClustersWorld, clusters_job

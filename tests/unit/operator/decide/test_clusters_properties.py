@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diloco_operator import labels
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from testbed.virtual_cluster.clusters_world import FAR, FARTHER, ClustersWorld, clusters_job
 from testbed.virtual_cluster.world_pods import Object
 from tests.support.examples import examples

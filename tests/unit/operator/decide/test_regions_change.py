@@ -2,7 +2,7 @@ from copy import deepcopy
 
 import pytest
 
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.decide.clusters import GIVE_UP_PLACE
 from testbed.virtual_cluster.clusters_world import FAR, FARTHER, ClustersWorld
 from testbed.virtual_cluster.namespace import Cluster

@@ -1,6 +1,6 @@
 """Two Secrets that lead to one place by different addresses: the second region waits, and nobody's pods are ended."""
 
-from diloco_operator.clusters.state import ClusterSeen, ClusterState
+from diloco_operator.cluster_state import ClusterSeen, ClusterState
 from diloco_operator.decide.clusters import with_same_places
 from diloco_operator.decide.observed import ChildKey
 from testbed.virtual_cluster.clusters_world import FAR, FARTHER, ClustersWorld

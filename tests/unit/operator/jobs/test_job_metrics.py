@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from diloco_operator.clusters.state import ClusterSeen, ClusterState, Credential, Expiring
+from diloco_operator.cluster_state import ClusterSeen, ClusterState, Credential, Expiring
 from diloco_operator.decide.observed import SyncerAway, SyncerStatusView
 from diloco_operator.jobs import job_metrics
 from diloco_operator.jobs.job_metrics import JobMetrics, JobSeen

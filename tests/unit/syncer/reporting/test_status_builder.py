@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diloco.core.account.time_class import TimeClass
 from diloco.core.account.time_spent import TimeSpent
 from diloco.core.engine.engine import Engine, EngineOptions
 from diloco.core.engine.events import StepReported
@@ -37,21 +38,21 @@ def test_the_status_is_plain_json_even_where_a_loss_is_none(engine: Engine) -> N
 
 
 def test_a_learner_shows_what_it_does_and_what_held_it_up(engine: Engine) -> None:
-    reporter, twice = Reporter("small", 4), TimeSpent(training=1.0, looking=0.5)
+    reporter, twice = Reporter("small", 4), TimeSpent(training=1.0, paused=0.5)
     reporter.sample(engine.view(0.0), 0.0)
     incarnation = engine.view(1.0).learners[0].incarnation
     engine.step(StepReported("here/cpu/0", incarnation, 2, 128, 0.5, 1.5, 8, twice), 2.0)
     reporter.sample(engine.view(2.0), 2.0)
     learner = status(engine, 2.5, reporter).learners[0]
     assert learner.tokens_per_second == 32.0
-    assert learner.blocked_fraction == pytest.approx(0.5 / 2.5)
+    assert learner.time_seconds[TimeClass.WAITING] == 0.5
     assert (learner.state, learner.steps, learner.last_heard_seconds) == ("Training", 2, 0.5)
 
 
 def test_one_that_never_came_was_never_heard(tmp_path: Path) -> None:
     job = SmallJob(tmp_path)
     learner = status(Engine(EngineOptions.from_job(job.job, job.layout), 4), 9.0).learners[0]
-    assert (learner.state, learner.last_heard_seconds, learner.blocked_fraction) == ("Absent", None, 0.0)
+    assert (learner.state, learner.last_heard_seconds, learner.allotted_seconds) == ("Absent", None, 0.0)
 
 
 def reporter_of(view: EngineStatus) -> Reporter:

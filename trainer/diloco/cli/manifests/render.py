@@ -139,7 +139,7 @@ def _only(built: Built, cluster: str) -> Built:
     Raises:
         RenderError: no region is there.
     """
-    from diloco_operator.clusters.state import cluster_name
+    from diloco_operator.cluster_state import cluster_name
 
     # SECRET/KEY can also name the default key, so that a Secret may be called home.
     wanted = "" if cluster == HOME else cluster_name(*cluster.split("/", 1))

@@ -11,7 +11,15 @@ from typing import Any, Final
 
 from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.engine.actions import AskFragment
-from diloco.core.engine.events import Attempt, FragmentArrived, FragmentDeclined, Merged, StepReported
+from diloco.core.engine.events import (
+    Attempt,
+    FragmentArrived,
+    FragmentDeclined,
+    LearnerJoined,
+    LearnerReady,
+    Merged,
+    StepReported,
+)
 from diloco.core.sizes import F32
 from diloco.local.directory import RunDirectory
 from diloco.local.report import timeline
@@ -73,9 +81,9 @@ def world_of_run(
         RecordError: no learner of the job has made a step.
         SpecError: what was measured cannot be of a world.
     """
-    steps, answers = dict[str, _Some](), _Answers()
+    steps, answers, starts = dict[str, _Some](), _Answers(), _Starts()
     for lines in tapes:
-        _hear(lines, steps, answers)
+        _hear(lines, steps, answers, starts)
     # A run that was resumed may have had others.
     by_pool = {place: some.seconds for place, some in steps.items() if place in job.spec.pools}
     if not by_pool:
@@ -91,7 +99,10 @@ def world_of_run(
             if place in by_pool:
                 own = [one for one in status.learners if pool_of(one.id) == place]
                 again = [one for one in recoveries if pool_of(one.learner) == place and one.restarted and one.down > 0]
-                found = _steps(own, again, by_pool[place], loaded_seconds) | _preemptions(own, again)
+                found = _steps(own, by_pool[place])
+                if (seconds := starts.mean_seconds(place, loaded_seconds)) > 0:
+                    found["startSeconds"] = _rounded(seconds)
+                found |= _preemptions(own, again)
                 made.setdefault("pools", {})[pool.name] = found
         if made:
             regions[region.name] = made
@@ -100,14 +111,16 @@ def world_of_run(
     return world
 
 
-def _hear(lines: Lines, steps: dict[str, "_Some"], answers: "_Answers") -> None:
-    """Keep what the tape of an epoch tells: step times by pool, and how soon learners have answered."""
+def _hear(lines: Lines, steps: dict[str, "_Some"], answers: "_Answers", starts: "_Starts") -> None:
+    """Keep what the tape of an epoch tells: step times by pool, and how soon learners have answered and begun."""
     answers.begin()
+    starts.begin()
     for line in lines:
         if isinstance(line, TapeEntry):
             if isinstance(line.event, StepReported):
                 steps.setdefault(pool_of(line.event.learner), _Some()).add(line.event.step_seconds)
             answers.hear(line)
+            starts.hear(line)
 
 
 class _Some:
@@ -125,6 +138,44 @@ class _Some:
         if len(self.seconds) > _MOST_TIMES:
             del self.seconds[1::2]
             self._stride *= 2
+
+
+class _Starts:
+    """How long new processes took from their join until they had the model and began to train, by pool."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, str] = {}
+        """By learner: the process that joined last."""
+        self._joined: dict[str, float] = {}
+        self._seconds: dict[str, dict[str, list[float]]] = {}
+        """By pool and learner."""
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        self._joined.clear()
+
+    def hear(self, line: TapeEntry) -> None:
+        """Take the next line of its tape."""
+        match line.event:
+            case LearnerJoined(learner=learner, instance=instance):
+                self._joined.pop(learner, None)
+                if self._processes.get(learner) != instance:
+                    self._joined[learner] = line.now
+                self._processes[learner] = instance
+            case LearnerReady(learner=learner) if learner in self._joined:
+                taken = line.now - self._joined.pop(learner)
+                self._seconds.setdefault(pool_of(learner), {}).setdefault(learner, []).append(taken)
+
+    def mean_seconds(self, place: str, loaded_seconds: float) -> float:
+        """Without the time that the model takes to arrive; 0: none is known.
+
+        ``loaded_seconds``: in which all learners of the region can receive the model. At their first start they do so
+        together; one that comes back takes its part of that.
+        """
+        learners = self._seconds.get(place, {})
+        later = [one - loaded_seconds / len(learners) for some in learners.values() for one in some[1:]]
+        found = [*later, *(some[0] - loaded_seconds for some in learners.values())]
+        return fmean(found) if found else 0.0
 
 
 @dataclass
@@ -225,22 +276,13 @@ class _Answers:
         return max(0.0, median(times) / _MEDIAN_OF_TWO) if len(times) >= _LEAST_ANSWERS else 0.0
 
 
-def _steps(
-    learners: Sequence[LearnerStatus],
-    recoveries: Sequence[RecoveryStatus],
-    seconds: Sequence[float],
-    loaded_seconds: float,
-) -> dict[str, float]:
-    """The mean of all the time that learners computed, with that between steps; the deviation of reported times.
-
-    ``loaded_seconds``: in which all learners of the region can receive the model, or one that comes back its part of
-    that. Only what they took longer, from the join to the first step, is a start.
-    """
+def _steps(learners: Sequence[LearnerStatus], seconds: Sequence[float]) -> dict[str, float]:
+    """The mean of all the time that learners computed, with that between steps; the deviation of reported times."""
 
     def spent(*kinds: TimeClass) -> float:
         return fsum(one.time_seconds.get(kind, 0.0) for one in learners for kind in kinds)
 
-    computed, between = spent(*COMPUTING), spent(TimeClass.BETWEEN_STEPS, TimeClass.OVERHEAD)
+    computed, between = spent(*COMPUTING), spent(TimeClass.OVERHEAD)
     steps = sum(one.steps for one in learners)
     middle = (computed + between) / steps if computed and steps else fmean(seconds)
     found = {"stepSeconds": _rounded(middle)}
@@ -250,10 +292,6 @@ def _steps(
         found["stepDeviation"] = _rounded(min(1.0, stdev(usual) / fmean(usual))) if len(usual) > 1 else 0.0
     if between:
         found["betweenSteps"] = _rounded(between / (computed + between))
-    again = [one.loading - loaded_seconds / max(1, len(learners)) for one in recoveries]
-    starts = fsum((spent(TimeClass.LOADING), -loaded_seconds * len(learners), *again))
-    if starts > 0:
-        found["startSeconds"] = _rounded(starts / (len(learners) + len(again)))
     return found
 
 

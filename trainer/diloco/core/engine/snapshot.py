@@ -9,10 +9,8 @@ is due again within H inner steps. Clocks differ between processes, so it holds 
 """
 
 from dataclasses import replace
-from math import fsum
 from typing import Any, Final
 
-from diloco.core.account.time_account import Account
 from diloco.core.engine.members import divergence
 from diloco.core.engine.options import EngineOptions
 from diloco.core.engine.records import ElasticPool, LearnerRecord
@@ -166,7 +164,6 @@ def _check_numbers(where: str, record: EngineState | LearnerRecord, fields: tupl
 
 
 def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRecord:
-    seconds = record.account.kept()
     return LearnerRecord(
         record.id,
         state=LearnerState.GIVEN_UP if record.state == LearnerState.GIVEN_UP else LearnerState.ABSENT,
@@ -189,7 +186,7 @@ def _at_rest(state: EngineState, record: LearnerRecord, now: float) -> LearnerRe
         unmerged=record.unmerged,
         unanswered=record.unanswered,
         unanswered_reason=record.unanswered_reason,
-        account=Account(seconds, fsum(seconds.values()), step=record.account.step, spent=record.account.spent),
+        account=record.account.at_rest(),
         # The end of a quarantine is its remaining time until the first learner joins (`divergence.joins`).
         standing=replace(
             record.standing,

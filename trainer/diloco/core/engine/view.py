@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from math import fsum, isfinite
 
-from diloco.core.account.time_class import BLOCKED, COMPUTING, TimeClass
+from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.engine.members import accounting, divergence, standing
 from diloco.core.engine.records import LearnerRecord
 from diloco.core.engine.state import EngineState
@@ -88,7 +88,6 @@ def _learner(
         answer_seconds=record.answer_seconds.mean,
         lead_steps=record.lead_steps,
         missed=record.missed_since is not None,
-        blocked_fraction=_share(time, BLOCKED) or 0.0,
         versions_behind=behind,
         pushed_bytes=record.pushed_bytes,
         restarts=record.restarts,

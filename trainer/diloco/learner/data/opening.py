@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from diloco.learner.data.corpus import open_text
 from diloco.learner.data.holdout import Holdout, check_size, training_sequences
 from diloco.learner.data.mixture import open_mixture
 from diloco.learner.data.own_task import own_task
 from diloco.learner.data.sampler import DealtSampler, Hand, Sampling
 from diloco.learner.data.source import DataError, TokenSource, end_of_document
 from diloco.learner.data.task import JobTask, LanguageModel
+from diloco.learner.data.text import open_text
 from diloco.learner.data.token_cache import cached_tokens
 from diloco.learner.data.tokenfile import open_token_file
 from diloco.model.entrypoint import EntrypointError, call_entrypoint, one_line

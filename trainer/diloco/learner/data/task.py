@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from diloco.learner.data.digest import digest_of
 from diloco.learner.data.source import DataError, TokenSource, check_ids, read_unchecked
-from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
 from diloco.model import ModelError
-from diloco.model.logits import logits_of
+from diloco.model.logits import NOT_COUNTED, cross_entropy, logits_of
 from diloco.model.probe import check_documents, looks_ahead, vocabulary_size_of
 
 _PROBE_TOKENS: Final = 8

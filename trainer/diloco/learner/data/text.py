@@ -3,15 +3,19 @@
 Only the list of files is held in memory: bytes are read when they are needed, so a folder may be larger than memory.
 Documents are ordered by a hash of their relative paths. That order is the same everywhere and makes every stretch of
 the tokens, including the held-out end, a fair sample of the folder.
+
+The default text is the standard library sources of the running Python, so that nothing is downloaded.
 """
 
 import codecs
 import hashlib
 import logging
 import os
+import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -20,6 +24,7 @@ from numpy.typing import NDArray
 
 from diloco.learner.data.source import DataError, unreadable
 from diloco.runtime.file_kind import compression_of, head_of, problem_of_text
+from diloco.spec.training import TextData
 
 _log = logging.getLogger(__name__)
 
@@ -201,3 +206,42 @@ def walk(root: Path, field: str) -> Iterator[tuple[str, Path]]:
             path = folder / one
             if not one.startswith("."):
                 yield path.relative_to(root).as_posix(), path
+
+
+_FIELD = "data.text"
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+def standard_library() -> tuple[Document, ...]:
+    """The sources of the running Python, in the order of a hash of their paths.
+
+    Installed packages, tests and test data are left out, so every installation of one version has the same.
+
+    Raises:
+        DataError: this Python was installed without sources.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    files: list[tuple[str, Path]] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = set(folders) - _LEFT_OUT  # else it goes through all that is installed
+        paths = (Path(folder, name) for name in names if name.endswith(".py"))
+        files += [(path.relative_to(root).as_posix(), path) for path in paths if path.is_file()]
+    if not files:
+        raise DataError(f"{_FIELD}: this Python has no standard library sources in {root}; use data.text.path")
+    return ordered(files, _FIELD, problem_of_bytes)
+
+
+def open_text(text: TextData) -> ByteText:
+    """Plain files, or the default corpus, as byte tokens.
+
+    Raises:
+        DataError: they are missing or empty.
+    """
+    if text.path is None:
+        return ByteText(standard_library())
+
+    def is_read(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in text.include)
+
+    patterns = ", ".join(text.include)
+    return ByteText(find_documents(Path(text.path), is_read, patterns, f"{_FIELD}.path", problem_of_bytes))

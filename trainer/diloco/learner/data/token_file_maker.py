@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from diloco.learner.data.corpus import open_text
 from diloco.learner.data.documents import DocumentFiles, find_document_files
 from diloco.learner.data.documents.rows import Rows, Stream, Text
 from diloco.learner.data.source import DataError, Tokens, unreadable
+from diloco.learner.data.text import open_text
 from diloco.learner.data.tokenfile import TokenFileInfo, write_token_file
 from diloco.learner.data.tokenizer import ByteTokenizer, FolderTokenizer, Tokenizer, tokenizer_of
 from diloco.model.entrypoint import one_line

@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from diloco.core.dealing.pieces import Piece
 from diloco.core.engine.actions import Refusal
-from diloco.learner.checkpoint import is_other_training
 from diloco.learner.data.sampler import Hand
 from diloco.learner.exchange.holdings import Holdings
 from diloco.learner.exchange.orders import Ending, EndKind, EvaluationOrder, Membership, Orders
@@ -23,6 +22,7 @@ from diloco.learner.exchange.pushes import Pushes
 from diloco.learner.exchange.requests import GradientRequest, OuterGradient, Requests
 from diloco.learner.exchange.residuals import Residuals
 from diloco.learner.exchange.transfers import Tasks, reconnecting
+from diloco.learner.options import is_other_training
 from diloco.runtime.backoff import Retries
 from diloco.runtime.reminders import Reminder
 from diloco.wire.errors import InvalidMessageError, UnavailableError, WireError

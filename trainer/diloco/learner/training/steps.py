@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from diloco.learner.data.prefetch import Prefetch
 from diloco.learner.data.task import JobTask, on
 from diloco.learner.training.block_passes import checkpoint_blocks, prepare_blocks
 from diloco.learner.training.devices.host_copies import Copied, HostCopies
@@ -20,6 +19,7 @@ from diloco.learner.training.evaluate import Evaluated, mean_loss
 from diloco.learner.training.gradients import backpropagate
 from diloco.learner.training.optimizers.optimizer import LearningRates, NamedOptimizer, OptimizerError, learning_rates
 from diloco.learner.training.optimizers.own_optimizer import OwnOptimizer
+from diloco.learner.training.prefetch import Prefetch
 from diloco.learner.training.share import WHOLE, Numbers, Share
 from diloco.learner.training.state_watch import StateWatch
 from diloco.model.fragments import trained_parameters

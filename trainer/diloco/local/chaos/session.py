@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from diloco.local.chaos.effect import Effect, affected, what_text
 from diloco.local.chaos.spec import Fault
-from diloco.local.report.chaos_report import Effect, affected, what_text
 from diloco.local.targets import SYNCER
 from diloco.spec.status.engine import LearnerState, LearnerStatus
 from diloco.spec.status.syncer import SyncerStatus

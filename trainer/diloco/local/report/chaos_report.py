@@ -5,41 +5,19 @@ All times are seconds of one clock, whichever the caller has: that of a run's hi
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from rich.table import Table
 
 from diloco.core.account.time_class import TimeClass
-from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.report.history import MOST_NAMES, RunHistory
+from diloco.local.chaos.effect import Effect, affected, what_text
+from diloco.local.chaos.spec import Fault
+from diloco.local.report.history import RunHistory
 from diloco.local.targets import SYNCER
 from diloco.local.view.units import duration_text, percent_text
-from diloco.spec.names.learner_ids import region_of
-from diloco.spec.words import shortlist
 
 _EARLY_SECONDS: Final = 5.0
 """A learner that falls silent counts as lost from its last message on, which is before the fault by at most this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """One fault and its effect."""
-
-    fault: Fault
-    recovery_seconds: float | None
-    """From the fault until the work of every victim was merged again; None: not seen."""
-    recovered: int
-    lost: int
-    """Learners or syncers that should recover."""
-
-    @classmethod
-    def of(cls, fault: Fault, back_at: Sequence[float | None]) -> Self:
-        """``back_at``: by victim, when its work was merged again; None: not seen."""
-        known = [at for at in back_at if at is not None]
-        whole = max(known) if known and len(known) == len(back_at) else None
-        seconds = None if whole is None else max(0.0, whole - fault.at_seconds)
-        return cls(fault, seconds, recovered=len(known), lost=len(back_at))
 
 
 def effects(history: RunHistory) -> list[Effect]:
@@ -49,13 +27,6 @@ def effects(history: RunHistory) -> list[Effect]:
         Effect.of(fault, [_back_at(victim, fault, history) for victim in affected(fault, ids)])
         for fault in sorted(history.faults, key=lambda one: one.at_seconds)
     ]
-
-
-def affected(one: Fault, learner_ids: Sequence[str]) -> list[str]:
-    """Learners, or the syncer, that a fault has hit."""
-    if one.kind is not FaultKind.CUT:
-        return list(one.victims)
-    return [learner for learner in learner_ids if region_of(learner) in one.victims]
 
 
 def _back_at(victim: str, one: Fault, history: RunHistory) -> float | None:
@@ -81,14 +52,6 @@ def rows(results: Sequence[Effect]) -> tuple[list[str], list[list[str]]]:
     return list(_HEAD), [
         [duration_text(one.fault.at_seconds), what_text(one.fault), _recovery_text(one)] for one in results
     ]
-
-
-def what_text(one: Fault) -> str:
-    """``kill west/old (2 learners)``."""
-    names = shortlist(list(one.victims), MOST_NAMES)
-    what = f"{one.kind} {one.target}" + (f": {names}" if names and names != one.target else "")
-    lasting = f" for {one.seconds:g} s" if one.seconds else ""
-    return f"{what}{lasting}" + (f" (refused: {one.refused})" if one.refused else "")
 
 
 def table(results: Sequence[Effect]) -> Table:

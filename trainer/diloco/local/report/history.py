@@ -8,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import fsum
-from typing import Final, Self
+from typing import Self
 
 from diloco.core.account.time_class import COMPUTING, TimeClass
 from diloco.core.sizes import all_reduce_bytes
 from diloco.local.chaos.spec import Fault
-from diloco.local.time_classes import TimeShares, goodput_of, shares_of
+from diloco.local.view.time_classes import TimeShares, goodput_of, shares_of
 from diloco.spec.status.curves import MergeCurve
 from diloco.spec.status.engine import OVER, LearnerStatus, RecoveryStatus
 from diloco.spec.status.syncer import MeasuredLinkStatus, RegionBytes
-
-MOST_NAMES: Final = 4
 
 
 class Life(StrEnum):
@@ -135,7 +133,6 @@ class LearnerHistory:
     tokens: int
     merged_tokens: float
     restarts: int
-    blocked_seconds: float
     allotted_seconds: float
     """Time from its first join to the end."""
     merged: float | None
@@ -160,7 +157,6 @@ class LearnerHistory:
             tokens=known.tokens,
             merged_tokens=known.merged_tokens,
             restarts=known.restarts,
-            blocked_seconds=known.blocked_fraction * known.allotted_seconds,
             allotted_seconds=known.allotted_seconds,
             merged=shares.get(TimeClass.MERGED),
             time=shares,
@@ -175,17 +171,6 @@ class LearnerHistory:
     def goodput(self) -> float | None:
         """Share of its allotted time in which it computed inner steps, merged or not."""
         return goodput_of(self.time)
-
-    @property
-    def blocked_fraction(self) -> float:
-        """Share of the time it trained in which its inner loop waited for synchronization."""
-        trained = _trained_seconds(self.life)
-        return min(1.0, self.blocked_seconds / trained) if trained > 0 else 0.0
-
-    @property
-    def other_work_fraction(self) -> float:
-        """Share of its allotted time in which it evaluated the model or took snapshots for its own checkpoints."""
-        return self.time.get(TimeClass.OVERHEAD, 0.0)
 
 
 def _trained_seconds(life: Sequence[Span]) -> float:

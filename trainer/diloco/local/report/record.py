@@ -37,7 +37,7 @@ from diloco.local.report.timeline import (
     turns,
 )
 from diloco.local.targets import SYNCER
-from diloco.local.time_classes import shares_of
+from diloco.local.view.time_classes import shares_of
 from diloco.runtime.journal import Entry, older_part, read_journal
 from diloco.spec.status.curves import FILE, CurveRow, MergeCurve
 from diloco.spec.status.engine import EvaluationStatus, LearnerState, LearnerStatus, Phase

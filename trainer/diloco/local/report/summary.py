@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco.core.account.recovery import PARTS
+from diloco.core.account.time_class import TimeClass
 from diloco.local.report.chaos_report import survived_text
 from diloco.local.report.history import RunHistory
-from diloco.local.time_classes import TimeShares, losses_text
+from diloco.local.view.time_classes import TimeShares, losses_text
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 
 
@@ -68,8 +69,6 @@ def summarize(history: RunHistory) -> dict[str, Any]:
                 "tokens": one.tokens,
                 "merged_tokens": round(one.merged_tokens),
                 "restarts": one.restarts,
-                "blocked_fraction": one.blocked_fraction,
-                "other_work_fraction": one.other_work_fraction,
                 "tokens_per_second": one.tokens_per_second,
                 "goodput": one.goodput,
                 "merged": one.merged,
@@ -103,7 +102,7 @@ def closing_table(history: RunHistory) -> RenderableType:
     learners = Table(box=None, pad_edge=False, header_style="dim")
     learners.add_column("learner", overflow="fold")
     units = any(one.processes > 1 for one in history.learners)
-    for name in (*["processes"] * units, "steps", "tokens", "tokens/s", "blocked", "goodput", "merged", "restarts"):
+    for name in (*["processes"] * units, "steps", "tokens", "tokens/s", "waiting", "goodput", "merged", "restarts"):
         learners.add_column(name, justify="right", no_wrap=True)
     for one in history.learners:
         learners.add_row(
@@ -112,7 +111,7 @@ def closing_table(history: RunHistory) -> RenderableType:
             str(one.steps),
             count_text(one.tokens),
             count_text(one.tokens_per_second),
-            percent_text(one.blocked_fraction),
+            percent_text(one.time.get(TimeClass.WAITING)),
             percent_text(one.goodput),
             percent_text(one.merged),
             str(one.restarts),

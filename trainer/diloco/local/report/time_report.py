@@ -7,7 +7,7 @@ colors.
 from diloco.core.account.time_class import TimeClass
 from diloco.local.report.history import RunHistory
 from diloco.local.report.svg import Part, Whole, stacked_bars
-from diloco.local.time_classes import WORDS, TimeShares
+from diloco.local.view.time_classes import WORDS, TimeShares
 from diloco.local.view.units import percent_text
 
 _JOB = "the job"
@@ -54,4 +54,4 @@ def _parts(shares: TimeShares, present: list[TimeClass]) -> list[Part]:
 
 
 def _style(one: TimeClass) -> str:
-    return f"t-{one.value.replace('_', '-')}"
+    return f"t-{one.value}"

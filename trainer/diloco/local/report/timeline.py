@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from diloco.core.engine.actions import NoteKind, Refusal
+from diloco.local.chaos.effect import MOST_NAMES
 from diloco.local.chaos.spec import Fault, FaultKind
-from diloco.local.report.history import MOST_NAMES, Incident, Life, RecoveryPoint, Span, Stretch
+from diloco.local.report.history import Incident, Life, RecoveryPoint, Span, Stretch
 from diloco.local.restarts import Verdict
 from diloco.local.targets import SYNCER
 from diloco.runtime.journal import Entry

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco.core.account.time_class import TimeClass
-from diloco.local.time_classes import losses_text, shares_of
 from diloco.local.view.snapshot import RunSnapshot
+from diloco.local.view.time_classes import losses_text, shares_of
 from diloco.local.view.units import bytes_text, count_text, duration_text, loss_text, percent_text
 from diloco.spec.status.engine import PRESENT, LearnerStatus, too_fast
 from diloco.spec.status.syncer import SyncerStatus
@@ -277,7 +277,7 @@ def _learners(snapshot: RunSnapshot) -> Table:
     table.add_column("learner", overflow="fold")
     table.add_column("state", no_wrap=True)
     units = any(learner.processes > 1 for learner in snapshot.learners)
-    for name in (*["processes"] * units, "step", "loss", "tokens/s", "blocked", "merged", "restarts"):
+    for name in (*["processes"] * units, "step", "loss", "tokens/s", "waiting", "merged", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     for learner in snapshot.learners:
         state = Text(learner.state, style=_STYLES.get(learner.state, ""))
@@ -289,12 +289,13 @@ def _learners(snapshot: RunSnapshot) -> Table:
 def _work(status: LearnerStatus | None) -> tuple[str, ...]:
     if status is None:
         return ("-",) * 5
+    shares = shares_of(status.time_seconds)
     return (
         str(status.steps),
         loss_text(status.loss),
         count_text(status.tokens_per_second),
-        f"{status.blocked_fraction:.1%}",
-        _whole_percent(shares_of(status.time_seconds).get(TimeClass.MERGED)),
+        percent_text(shares.get(TimeClass.WAITING)),
+        _whole_percent(shares.get(TimeClass.MERGED)),
     )
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
-from diloco.model.export import check_tensors
 from diloco.model.fragments import trained_parameters
+from diloco.model.tensor_file import check_tensors
 from diloco.runtime.files import UnusableFileError, read_json
 
 WEIGHTS: Final = "adapter_model.safetensors"

@@ -208,4 +208,4 @@ class SimulatedSession:
                 self.send(LearnerAlive(self._identity.learner, incarnation))
                 self._keep_lease()
 
-        self._environment.clock.after(self._environment.job.sync.lease_seconds / 4, again)
+        self._environment.clock.after(self._environment.job.sync.alive_seconds, again)

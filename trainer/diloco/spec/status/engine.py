@@ -126,8 +126,6 @@ class LearnerStatus(StatusPart):
     """Inner steps before a launch at which it is asked."""
     missed: bool = False
     """It did not answer when it was last waited for, and has not answered since."""
-    blocked_fraction: float
-    """Share of its time in the job in which its inner loop waited for synchronization."""
     versions_behind: int = 0
     """Merges, over all fragments, that it has not applied yet."""
     pushed_bytes: int = 0

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from diloco.wire.channel import FIRST_LANE, SERVICE
+from diloco.wire.channel import FIRST_LANE, ONE_PART, SERVICE
 from diloco.wire.client.lanes import Lanes
 from diloco.wire.errors import DeadlineError, UnavailableError, WireError, error_of
 
@@ -24,8 +24,10 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 class Calls:
     """The calls of one transfer, kept going until it has a result."""
 
-    def __init__(self, lanes: Lanes, method: str) -> None:
+    def __init__(self, lanes: Lanes, method: str, *, one_part: bool) -> None:
+        """``one_part``: of which the payload is: it goes in one call, on a connection of its own."""
         self._lanes = lanes
+        self._one_part = one_part
         self._method = f"/{SERVICE}/{method}"
         self._numbers = itertools.count()
         self._answered_at = time.monotonic()
@@ -45,7 +47,7 @@ class Calls:
         Raises:
             WireError: the transfer failed.
         """
-        lanes = range(FIRST_LANE, FIRST_LANE + connections)
+        lanes = (ONE_PART,) if self._one_part else range(FIRST_LANE, FIRST_LANE + connections)
         tasks = [asyncio.create_task(self._keep_calling(lane)) for lane in lanes]
         try:
             async with asyncio.timeout(seconds):
@@ -60,8 +62,16 @@ class Calls:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _begin_call(self, channel: Any) -> Any:
+        """Begin a call on a connection."""
+        raise NotImplementedError
+
     async def _call(self, call: Any, number: int) -> None:
-        """One call, from its first message to its end."""
+        """One call of several, from its beginning to its end."""
+        raise NotImplementedError
+
+    async def _call_for_one_part(self, call: Any, number: int) -> None:
+        """The only call, from its beginning to its end."""
         raise NotImplementedError
 
     def _answered(self, number: int) -> None:
@@ -111,10 +121,9 @@ class Calls:
             await asyncio.sleep(pause_seconds)
 
     async def _one_call(self, connection: int, number: int) -> None:
-        method: Any = self._lanes.channel(connection).stream_stream(self._method)
-        call = method()
+        call = self._begin_call(self._lanes.channel(connection))
         try:
-            await self._call(call, number)
+            await (self._call_for_one_part if self._one_part else self._call)(call, number)
         except grpc.aio.AioRpcError as error:
             raise error_of(error.code(), error.details()) from None
         except asyncio.InvalidStateError:  # written to a call that has ended

@@ -1,15 +1,12 @@
 """A learner's client: a session and transfers, on one event loop.
 
-The session has a TCP connection of its own, so that a fragment never delays a heartbeat, and so have payloads of one
-part, which one call carries; if that breaks, the payload goes on in parts, as larger ones go. Nothing is retried here:
-only the caller knows whether a message is still wanted. What is not wanted any more is cancelled.
+The session has a TCP connection of its own, so that a fragment never delays a heartbeat. Nothing is retried here: only
+the caller knows whether a message is still wanted. What is not wanted any more is cancelled.
 """
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,10 +21,8 @@ from diloco.wire.client.pulls import pull_parts
 from diloco.wire.client.pushes import push_parts
 from diloco.wire.client.route import Route, Target
 from diloco.wire.client.session import Session
-from diloco.wire.client.short import pull_short, push_short
 from diloco.wire.errors import InvalidMessageError, UnavailableError
 from diloco.wire.messages import Join, PullHeader, PullRequest, PushHeader, PushReceipt, Welcome
-from diloco.wire.parts import grid_for
 from diloco.wire.tls.tls import ClientTls
 
 
@@ -52,24 +47,6 @@ class ClientOptions:
             parse_address(self.address)
         if not self.keepalive_seconds > 0:
             raise ValueError(f"keepalive_seconds {self.keepalive_seconds}: use more than 0")
-
-
-class _Once:
-    """Where a pull is received, which is asked for once, although a short one may go on in parts."""
-
-    def __init__(self, allocate: Callable[[PullHeader], memoryview]) -> None:
-        self._allocate = allocate
-        self._made: tuple[PullHeader, memoryview] | None = None
-
-    def __call__(self, header: PullHeader) -> memoryview:
-        if self._made is None:
-            buffer = self._allocate(header).cast("B")
-            if len(buffer) != header.payload_bytes:
-                raise InvalidMessageError(f"a buffer of {len(buffer)} bytes for a payload of {header.payload_bytes}")
-            self._made = header, buffer
-        if self._made[0] != header:
-            raise UnavailableError(f"fragment {header.fragment} has a new version meanwhile")
-        return self._made[1]
 
 
 async def await_ends_of_calls(seconds: float) -> None:
@@ -138,14 +115,8 @@ class SyncClient:
         data = payload.cast("B")
         if len(data) != header.payload_bytes:
             raise InvalidMessageError(f"a payload of {len(data)} bytes with a header for {header.payload_bytes}")
-        until, earlier = time.monotonic() + deadline_seconds, self._earlier
-        if earlier.push_is_short(header):
-            cut = replace(header, part_bytes=grid_for(len(data), 1).part_bytes)
-            with contextlib.suppress(UnavailableError), self._connections.transfer() as lanes:
-                return await push_short(lanes, cut, data, deadline_seconds)
-            earlier.pushed[header.fragment] = cut
         with self._connections.transfer() as lanes:
-            return await push_parts(lanes, header, data, earlier, until - time.monotonic())
+            return await push_parts(lanes, header, data, self._earlier, deadline_seconds)
 
     async def pull(
         self, request: PullRequest, allocate: Callable[[PullHeader], memoryview], *, deadline_seconds: float
@@ -161,15 +132,16 @@ class SyncClient:
             WireError: it did not arrive whole, or was refused; ``error.retryable`` says whether to try again.
                 ``RefusedError``: the version was not made in time.
         """
+
+        def begin(header: PullHeader) -> memoryview:
+            buffer = allocate(header).cast("B")
+            if len(buffer) != header.payload_bytes:
+                raise InvalidMessageError(f"a buffer of {len(buffer)} bytes for a payload of {header.payload_bytes}")
+            return buffer
+
         seconds = deadline_seconds + (POSTED_SECONDS if request.posted else 0.0)
-        until, begin, earlier = time.monotonic() + seconds, _Once(allocate), self._earlier
-        if earlier.pull_is_short(request.fragment):
-            with contextlib.suppress(UnavailableError), self._connections.transfer() as lanes:
-                header = await pull_short(lanes, request, begin, seconds)
-                if header is not None:
-                    return header
         with self._connections.transfer() as lanes:
-            return await pull_parts(lanes, request, begin, earlier, until - time.monotonic())
+            return await pull_parts(lanes, request, begin, self._earlier, seconds)
 
     def why_unreachable(self) -> str | None:
         """What stands in the way of a connection, as one line; None if nothing is found. Blocks for some seconds.

@@ -1,8 +1,10 @@
 """A learner's pulls: what their calls (`calls`) carry. Everything is on one event loop."""
 
 import asyncio
+import contextlib
 import dataclasses
 import secrets
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ from diloco.wire.convert import pack, unpack
 from diloco.wire.errors import CorruptedError, InvalidMessageError, UnavailableError
 from diloco.wire.messages import PullHeader, PullRequest
 from diloco.wire.part_messages import Arrivals, Holds, PartsReceiver, pack_holds
-from diloco.wire.parts import Grid, connections_for
+from diloco.wire.parts import Grid, connections_for, grid_for
 
 _UNKNOWN_BYTES: Final = 1 << 40
 """A fragment that was never pulled may be of any size."""
@@ -35,8 +37,8 @@ class _Pull(Calls):
         before: HalfPulled | None,
     ) -> None:
         """``before``: what an earlier pull of the fragment left, perhaps of another version."""
-        super().__init__(lanes, PULL_PARTS)
-        self._request = _named(request)
+        super().__init__(lanes, PULL_PARTS, one_part=not request.connections)
+        self._request = request if self._one_part else _named(request)
         self._begin = begin
         self._before = before
         self._header: PullHeader | None = None
@@ -44,10 +46,15 @@ class _Pull(Calls):
 
     @property
     def half(self) -> HalfPulled | None:
-        """What has arrived; None: nothing."""
-        if self._header is None or self._receiver is None:
+        """What has arrived of several parts; None: nothing."""
+        if self._header is None or self._receiver is None or self._one_part:
             return self._before
         return HalfPulled(self._request, self._header, self._receiver)
+
+    def _begin_call(self, channel: Any) -> Any:
+        if self._one_part:
+            return channel.unary_stream(self._method)(pack(self._request))
+        return channel.stream_stream(self._method)()
 
     async def _call(self, call: Any, number: int) -> None:
         half, request, loop = self.half, self._request, asyncio.get_running_loop()
@@ -77,6 +84,22 @@ class _Pull(Calls):
                 await asyncio.gather(telling, return_exceptions=True)
             receiver.held.closed(number)
 
+    async def _call_for_one_part(self, call: Any, number: int) -> None:
+        header = await _header(call)
+        if header.payload_bytes > header.part_bytes:
+            _require_answer(self._request, header)
+            self._done(None)  # as large as it is now, it goes over several connections
+            return
+        receiver = self._begun(header)
+        self._answered(number)
+        part = await call.read()
+        if part is grpc.aio.EOF:
+            raise CorruptedError("the answer to a pull had no part")
+        receiver.add(number, part)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await call.read()  # its end: a call that is cancelled before costs the syncer more
+        self._finish(receiver)
+
     def _finish(self, receiver: PartsReceiver) -> None:
         assert self._header is not None
         try:
@@ -89,7 +112,7 @@ class _Pull(Calls):
     def _begun(self, header: PullHeader) -> PartsReceiver:
         request = self._request
         if self._header is None:
-            require_answer(request, header)
+            _require_answer(request, header)
             before = self._before
             if before is not None and before.header != header:
                 # The syncer now takes parts of another payload for held, in this transfer.
@@ -111,7 +134,7 @@ class _Pull(Calls):
         return self._receiver
 
 
-def require_answer(request: PullRequest, header: PullHeader) -> None:
+def _require_answer(request: PullRequest, header: PullHeader) -> None:
     """Check that a pull is answered with what was asked for.
 
     Raises:
@@ -172,21 +195,27 @@ async def pull_parts(
         WireError: it did not arrive whole in so many seconds, or was refused.
     """
     expected_bytes = earlier.pulled_bytes.get(request.fragment, _UNKNOWN_BYTES)
+    until = time.monotonic() + seconds
     used = connections_for(expected_bytes, earlier.connections, lanes.answer_seconds)
     before = earlier.pulled.pop(request.fragment, None)
     if before is not None and before.request.epoch != request.epoch:
         before = None
     if before is not None:
         used = before.request.connections  # the payload is cut as it was
+    elif grid_for(expected_bytes, used, earlier.bytes_per_second).count == 1:
+        used = 0
     request = dataclasses.replace(request, connections=used)
     receiving = _Pull(lanes, request, begin, before)
     try:
-        header: PullHeader = await receiving.run(used, seconds)
+        header: PullHeader | None = await receiving.run(used, seconds)
     except (CorruptedError, InvalidMessageError):
         raise  # nobody knows which part of it is wrong, or it is of a payload with more parts
     except BaseException:
         if receiving.half is not None:
             earlier.pulled[request.fragment] = receiving.half
         raise
+    if header is None:
+        earlier.pulled_bytes.pop(request.fragment, None)
+        return await pull_parts(lanes, request, begin, earlier, until - time.monotonic())
     earlier.pulled_bytes[request.fragment] = header.payload_bytes
     return header

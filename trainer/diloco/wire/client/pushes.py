@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import grpc
 
-from diloco.wire.channel import PUSH_PARTS
+from diloco.wire.channel import HEADER, PUSH_PARTS
 from diloco.wire.client.calls import Calls
 from diloco.wire.client.earlier import Earlier
 from diloco.wire.client.lanes import Lanes
 from diloco.wire.convert import pack
+from diloco.wire.errors import InvalidMessageError
 from diloco.wire.messages import PushHeader, PushReceipt
 from diloco.wire.part_messages import Holds, part_checksum, part_message, unpack_from_receiver
 from diloco.wire.parts import Grid, PartsToSend, connections_for, grid_for, most_under_way
@@ -26,9 +27,9 @@ class _Push(Calls):
 
     def __init__(self, lanes: Lanes, header: PushHeader, payload: memoryview, *, granted: bool, again: bool) -> None:
         """``granted``: parts go when the syncer lets them come; ``again``: first it says which ones it has."""
-        super().__init__(lanes, PUSH_PARTS)
         self._grid = Grid(len(payload), header.part_bytes)
-        self._header = pack(header)
+        super().__init__(lanes, PUSH_PARTS, one_part=self._grid.count == 1)
+        self._header = ((HEADER, pack(header)),)
         self._payload = payload
         self._parts = PartsToSend(self._grid.count, most_under_way(self._grid))
         self._changed: dict[int, asyncio.Event] = {}
@@ -38,9 +39,21 @@ class _Push(Calls):
         self._again = again
         self._may_begin = asyncio.Event()
 
+    def _begin_call(self, channel: Any) -> Any:
+        if self._one_part:
+            return channel.unary_unary(self._method)(self._message(0), metadata=self._header)
+        return channel.stream_stream(self._method)(metadata=self._header)
+
+    async def _call_for_one_part(self, call: Any, number: int) -> None:
+        del number
+        receipt = unpack_from_receiver(await call)
+        if not isinstance(receipt, PushReceipt):
+            raise InvalidMessageError("the answer to a push was no receipt")
+        self._done(receipt)
+
     async def _call(self, call: Any, number: int) -> None:
         began = time.monotonic()
-        await call.write(self._header)
+        await call.wait_for_connection()
         self._parts.opened(number, time.monotonic())
         if not self._again:
             asyncio.get_running_loop().call_later(_ROUND_TRIP_SECONDS, self._may_begin.set)
@@ -76,14 +89,16 @@ class _Push(Calls):
             self._parts.granted = max(self._parts.granted, said.granted)
         self._wake()
 
+    def _message(self, part: int) -> bytes:
+        return part_message(self._payload, self._grid, part, part_checksum(self._payload, self._grid, part))
+
     async def _send(self, call: Any, number: int) -> None:
         changed = self._changed[number]
         await self._may_begin.wait()
         while True:
             part = self._parts.take(number, time.monotonic())
             if part is not None:
-                checksum = part_checksum(self._payload, self._grid, part)
-                await call.write(part_message(self._payload, self._grid, part, checksum))
+                await call.write(self._message(part))
                 continue
             changed.clear()
             try:

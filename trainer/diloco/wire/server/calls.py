@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 AuthContext = Mapping[str, Iterable[bytes]]
 """What TLS knows of a peer."""
-Call = Callable[[Any, Context, Peer], Awaitable[bytes | None]]
-"""Serves a call; what it returns, if anything, is its only answer."""
+Call = Callable[[Any, Context, Peer], Awaitable[None]]
+"""Serves a call."""
 
 
 async def read_message(context: Context) -> bytes | None:
@@ -95,12 +95,12 @@ class Caller:
         Refusals are logged at ``refusals_level``.
         """
 
-        async def guarded_call(request: Any, context: Context) -> bytes | None:
+        async def guarded_call(request: Any, context: Context) -> None:
             try:
                 tls = {} if self._revocations is None else context.auth_context()
                 peer = self._peer(context, tls)
                 async with self._while_trusted(peer, tls):
-                    return await call(request, context, peer)
+                    await call(request, context, peer)
             except RefusedError as error:
                 await self._abort(context, call.__name__, error, refusals_level)
             except WireError as error:
@@ -111,7 +111,6 @@ class Caller:
             except Exception:  # noqa: BLE001 - our own error must still end the call
                 _log.exception("%s failed", call.__name__)
                 await self._abort(context, call.__name__, PeerFailedError("the syncer failed; see its log"))
-            return None
 
         return guarded_call
 

@@ -90,7 +90,10 @@ class PullParts:
         Raises:
             WireError: it is not available, or the learner does not read it.
         """
-        asked = await self._terms.opening(PullRequest, context, peer)
+        asked = await self._terms.pull_request(context, peer)
+        if not asked.connections:
+            await self._pull_one_part(asked, context, peer)
+            return
         if not asked.transfer:
             raise InvalidMessageError("a pull without the name of its transfer")
         key = _key(asked)
@@ -116,13 +119,8 @@ class PullParts:
                 del self._transfers[key]
                 transfer.opening.cancel()  # does nothing once it is open
 
-    async def pull(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> None:
-        """Serve a call that is answered with a header, and with the payload if it is one part.
-
-        Raises:
-            WireError: it is not available, or the learner does not read it.
-        """
-        asked = await self._terms.opening(PullRequest, context, peer)
+    async def _pull_one_part(self, asked: PullRequest, context: Context, peer: Peer) -> None:
+        """Serve a call that is answered with a header, and with the payload if it is one part."""
         opened = await self._open(asked, peer)
         header = pack(opened.header)
         part = opened.message(0) if opened.grid.count == 1 else None

@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 import grpc
 
-from diloco.wire.convert import pack
 from diloco.wire.errors import DeadlineError, RefusedError, UnavailableError, WireError
 from diloco.wire.messages import PushHeader, PushKey, PushReceipt
 from diloco.wire.part_messages import Holds, PartsReceiver, pack_holds, pack_receipt
 from diloco.wire.parts import Grid
 from diloco.wire.server.bandwidth import Limit
-from diloco.wire.server.calls import Context, Patience, first_message, read_message
+from diloco.wire.server.calls import Context, Patience, read_message
 from diloco.wire.server.handler import SyncHandler
 from diloco.wire.server.push_transfer import PushCall, PushTransfer
 from diloco.wire.server.traffic import Kind, Way
@@ -57,50 +56,21 @@ class PushParts:
         Raises:
             WireError: the push is not wanted, or the call does not bring parts of it.
         """
-        header = await self._terms.opening(PushHeader, context, peer)
-        key = header.key
-        known = self._known(header)
-        if known is not None:
-            await self._say(context, header.learner, pack_receipt(known))
-            return
-        transfer, call = self._begun(key, header, peer)
-        telling = asyncio.create_task(self._tell(transfer, call, context))
-        try:
-            receipt = await self._outcome(key, transfer, call, context)
-            await self._quiet(call, telling)
-            async with asyncio.timeout(self._stall_seconds):
-                await self._say(context, header.learner, pack_receipt(receipt))
-        except TimeoutError:
-            raise DeadlineError(f"the learner read nothing for {self._stall_seconds:g} s") from None
-        except Exception:
-            with contextlib.suppress(TimeoutError):
-                await self._quiet(call, telling)
-            raise
-        finally:
-            # Nothing is awaited here: gRPC may cancel a call more than once.
-            telling.cancel()
-            self._left(key, transfer, call)
-
-    async def push(self, _requests: AsyncIterator[bytes], context: Context, peer: Peer) -> bytes:
-        """Serve a call whose only message is the only part; returns the receipt.
-
-        Raises:
-            WireError: the push is not wanted, or the call does not bring the part.
-        """
-        header = self._terms.announced(context, peer)
+        header = self._terms.push_header(context, peer)
         receipt = self._known(header)
         if receipt is None:
             transfer, call = self._begun(header.key, header, peer)
             try:
-                receipt = await self._outcome(header.key, transfer, call, context)
+                async with self._telling(transfer, call, context):
+                    receipt = await self._outcome(header.key, transfer, call, context)
             finally:
+                # Nothing is awaited here: gRPC may cancel a call more than once.
                 self._left(header.key, transfer, call)
-        else:
-            again = await first_message(context, self._stall_seconds, "part")
-            self._terms.traffic.count(header.learner, Way.UP, Kind.AGAIN, len(again or b""))
-        answer = pack(receipt)
-        self._terms.control(header.learner, Way.DOWN, answer)
-        return answer
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await self._say(context, header.learner, pack_receipt(receipt))
+        except TimeoutError:
+            raise DeadlineError(f"the learner read nothing for {self._stall_seconds:g} s") from None
 
     def _known(self, header: PushHeader) -> PushReceipt | None:
         """What was answered to a push, if it was.
@@ -126,6 +96,29 @@ class PushParts:
     async def _outcome(self, key: PushKey, transfer: PushTransfer, call: PushCall, context: Context) -> PushReceipt:
         await self._receive(key, transfer, call, context)
         return await asyncio.shield(transfer.receipt)
+
+    @contextlib.asynccontextmanager
+    async def _telling(self, transfer: PushTransfer, call: PushCall, context: Context) -> AsyncIterator[None]:
+        """Meanwhile say what is held. Of one part there is nothing to say but the receipt.
+
+        Raises:
+            DeadlineError: the learner does not read it.
+        """
+        if transfer.grid.count == 1:
+            yield
+            return
+        telling = asyncio.create_task(self._tell(transfer, call, context))
+        try:
+            yield
+            await self._quiet(call, telling)
+        except TimeoutError:
+            raise DeadlineError(f"the learner read nothing for {self._stall_seconds:g} s") from None
+        except Exception:
+            with contextlib.suppress(TimeoutError):
+                await self._quiet(call, telling)
+            raise
+        finally:
+            telling.cancel()
 
     async def _quiet(self, call: PushCall, telling: "asyncio.Task[None]") -> None:
         """Let what is being written end: gRPC would not end a call in the middle of its first message.
@@ -153,7 +146,7 @@ class PushParts:
             transfer.receiver = PartsReceiver(buffer, grid)
             transfer.traffic = self._terms.traffic.parts(header.learner, Way.UP, key, grid.count)
             self._transfers[key] = transfer
-            if limit is not None:
+            if limit is not None and grid.count > 1:  # one part is on its way already
                 transfer.granting = asyncio.create_task(self._grant(transfer, limit))
         elif transfer.header != header:
             raise RefusedError(f"a push of fragment {header.fragment} with another header is under way")
@@ -171,10 +164,10 @@ class PushParts:
                 while not transfer.over:
                     message = await read_message(context)
                     if not transfer.over:  # otherwise another call has brought the rest, or the buffer is not ours now
-                        self._take(transfer, call, message)
+                        size = self._take(transfer, call, message)
                         if transfer.limit is not None and transfer.came > transfer.granted:
                             call.patience.renew()
-                            await transfer.limit.up(transfer.grid.part_bytes)  # what is read later is sent later
+                            await transfer.limit.up(size)  # what is read later is sent later
                         if transfer.held.whole:
                             self._whole(key, transfer, call)
                         else:
@@ -190,7 +183,8 @@ class PushParts:
                 self._fail(key, transfer, error)
             raise
 
-    def _take(self, transfer: PushTransfer, call: PushCall, message: bytes | None) -> None:
+    def _take(self, transfer: PushTransfer, call: PushCall, message: bytes | None) -> int:
+        """Put a part in its place; returns the length of its message."""
         if message is None:
             raise UnavailableError(f"the push ended too early; {transfer.missing}")
         # The rest would only take bandwidth from pushes that are still wanted.
@@ -202,6 +196,7 @@ class PushParts:
         part = transfer.receiver.add(call.number, message)
         transfer.traffic.moved(part, len(message))
         call.arrivals.add(part)
+        return len(message)
 
     async def _tell(self, transfer: PushTransfer, call: PushCall, context: Context) -> None:
         """Say what is held: first everything, then what this call brings."""

@@ -14,9 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from diloco.runtime.addresses import listening_host, parse_address
 from diloco.wire.channel import (
-    PULL,
     PULL_PARTS,
-    PUSH,
     PUSH_PARTS,
     SERVICE,
     SESSION,
@@ -117,8 +115,6 @@ class SyncServer:
         session = SessionCalls(self._handler, options.queued_messages, options.stall_seconds, self._traffic)
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             SESSION: grpc.stream_stream_rpc_method_handler(caller.guarded(session.session)),
-            PUSH: grpc.stream_unary_rpc_method_handler(caller.guarded(self._pushes.push, _LATE_LEVEL)),
-            PULL: grpc.stream_stream_rpc_method_handler(caller.guarded(self._pulls.pull, _LATE_LEVEL)),
             PUSH_PARTS: grpc.stream_stream_rpc_method_handler(caller.guarded(self._pushes.push_parts, _LATE_LEVEL)),
             PULL_PARTS: grpc.stream_stream_rpc_method_handler(caller.guarded(self._pulls.pull_parts, _LATE_LEVEL)),
         }

@@ -21,8 +21,6 @@ MOST_CALLS: Final = 64
 """Most calls of one transfer at once."""
 _KEPT: Final = 256
 """Transfers that are over of which something is known for calls that come late (ours)."""
-_WORDS: Final = {PushHeader: ("push", "header"), PullRequest: ("pull", "request")}
-"""What a call is called, and its first message."""
 
 
 def keep_latest(entries: OrderedDict[K, V], key: K, value: V) -> None:
@@ -41,20 +39,19 @@ class TransferTerms:
     limit_of: LimitOf
     traffic: Traffic
 
-    async def opening(self, expected: type[Asked], context: Context, peer: Peer) -> Asked:
-        """The first message of a call: who asks for what.
+    async def pull_request(self, context: Context, peer: Peer) -> PullRequest:
+        """The first message of a pull.
 
         Raises:
             WireError: it does not come, cannot be read, or names a learner that the peer is not.
         """
-        call, what = _WORDS[expected]
-        first = await first_message(context, self.stall_seconds, what)
+        first = await first_message(context, self.stall_seconds, "request")
         if first is None:
-            raise InvalidMessageError(f"a {call} without a {what}")
-        return self._checked(expected, first, peer)
+            raise InvalidMessageError("a pull without a request")
+        return self._checked(PullRequest, first, peer)
 
-    def announced(self, context: Context, peer: Peer) -> PushHeader:
-        """The header of a push that came before its first message.
+    def push_header(self, context: Context, peer: Peer) -> PushHeader:
+        """The header of a push, which comes before its first message.
 
         Raises:
             WireError: it did not, cannot be read, or names a learner that the peer is not.

@@ -9,24 +9,22 @@ a fragment under way never delays a heartbeat.
   Session    one bidirectional stream a learner: small protobuf messages.
   PushParts  an outer gradient, from the learner.
   PullParts  a merged fragment, to the learner: whole in f32, or as an update from the previous version.
-  Push, Pull  the same for a payload of one part.
 
 Transfers. A payload is spread in parts over as many connections as the syncer's Welcome names at most, one call on
-each, which all begin with the same PushHeader or PullRequest; a pull is then answered with a PullHeader. A part is
-raw bytes, not protobuf: 16 bytes of header, little-endian
+each. All calls of a push have the same PushHeader in their metadata, as "header-bin": so the syncer knows of it before
+a part has come. All calls of a pull begin with the same PullRequest, which is answered with a PullHeader. A part is raw
+bytes, not protobuf: 16 bytes of header, little-endian
   u64 offset of the data in the payload, u64 checksum
 then exactly part_bytes of data (the last one less), at a multiple of part_bytes, which is a multiple of 64 KiB up to
 1 MiB. The checksum is XXH3-64, with the offset as its seed, over the XXH3-64 of each 64 KiB of the data;
 payload_digest is XXH3-128 over the XXH3-64 of each 64 KiB of the payload. Parts come in any order, on any of the
 calls. Who receives them says on each call which ones it has: of a push the syncer, first of all and as parts arrive,
-of a pull the learner, in the message after its request and as parts arrive; wire/part_messages.py has the form. A call
+of a pull the learner, in the message after its request and as parts arrive; wire/part_messages.py has the form. Of a
+payload of one part nothing is said, as there is one call and one message: a push is the part, and its answer the
+receipt; a pull is its request, for no connections, and is answered with the header, and the part if it is one. A call
 that breaks is begun again, and what had arrived is not sent again. The receiver allocates payload_bytes once, after it
 has checked it against what the layout and codec allow, and copies each part to its place. Messages are never
 compressed; all but parts are at most 1 MiB.
-
-A payload of one part may go with Push, as its only message, with its header as the call's metadata "header-bin", which
-is answered with a PushReceipt; or with Pull, which is answered with a PullHeader and then the part, or with the header
-alone if the payload has several.
 
 The way back. A learner that says which version it holds may be sent an update: the new version is, element by element
 in f32, the version held plus what the payload decodes to, and result_digest is that of its bytes. A learner that says
@@ -829,9 +827,9 @@ class PullRequest(_message.Message):
     posted: _builtins.bool
     """wait for minimum_version if it is the next one"""
     transfer: _builtins.str
-    """random, the same on all calls of a pull"""
+    """random, the same on all calls of a pull; empty if connections is 0"""
     connections: _builtins.int
-    """on so many the learner asks; the payload is cut for them"""
+    """on so many the learner asks; the payload is cut for them; 0: it has one part"""
     def __init__(
         self,
         *,

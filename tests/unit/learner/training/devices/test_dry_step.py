@@ -10,11 +10,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from diloco.learner.training.block_passes import checkpoint_blocks
-from diloco.learner.training.cross_entropy import cross_entropy
 from diloco.learner.training.devices.dry_step import activation_bytes
 from diloco.model import ModelError
 from diloco.model.build import blank_model, build_model
-from diloco.model.logits import logits_of
+from diloco.model.logits import cross_entropy, logits_of
 from diloco.spec import JobSpec
 from diloco.spec.training import ActivationCheckpointing, Precision
 from tests.support.huggingface import write_model

@@ -1,6 +1,6 @@
 import pytest
 
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from diloco_operator.decide.clusters import FINALIZER
 from diloco_operator.decide.observed import ChildKey
 from diloco_operator.decide.plan import Plan

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from diloco_operator import labels
-from diloco_operator.clusters.state import ClusterState
+from diloco_operator.cluster_state import ClusterState
 from testbed.virtual_cluster.clusters_world import FAR, ClustersWorld
 from tests.unit.operator.decide.training_world import degraded, training_abroad
 

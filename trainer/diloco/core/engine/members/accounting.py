@@ -6,32 +6,33 @@ No decision depends on it: the engine takes the same course whatever the account
 from collections.abc import Container
 
 from diloco.core.account.time_class import TimeClass
-from diloco.core.engine.events import FragmentArrived
 from diloco.core.engine.records import LearnerRecord, Round
 from diloco.core.engine.state import EngineState
 from diloco.spec.status.engine import LearnerState
 
 
-def dropped(state: EngineState, record: LearnerRecord, event: FragmentArrived) -> None:
-    """Account for a dropped outer gradient. One that is merely late is accounted for when the members are frozen."""
-    lag = event.version - 1 - event.base_version
-    if lag > state.options.max_version_lag:
-        record.account.left_out(event.fragment, event.version, TimeClass.LATE)
-
-
 def frozen(state: EngineState, current: Round) -> None:
     """Account for a round's frozen members: the work of all other learners on the fragment is left out."""
     for record in state.learners.values():
-        if record.id in current.arrived or not record.account.marks:
-            continue
-        asked = record.working and record.id in current.asked
-        record.account.left_out(current.fragment, current.version, TimeClass.LATE if asked else TimeClass.LOST)
+        if record.account.marks:
+            record.account.marks[current.fragment].fate = _fate(record, current)
+
+
+def _fate(record: LearnerRecord, current: Round) -> TimeClass:
+    """The class of what a learner has trained on the fragment and not sent, once it has the round's version."""
+    if record.id in current.arrived:
+        return TimeClass.OVERWRITTEN
+    if record.id in current.declined:
+        # One step of tolerance: a step may have been reported after the receipt and made before it.
+        empty = record.account.step <= record.account.marks[current.fragment].step + 1
+        return TimeClass.OVERWRITTEN if empty else TimeClass.LOST
+    return TimeClass.LATE if record.working and record.id in current.asked else TimeClass.LOST
 
 
 def merged(state: EngineState, current: Round, counted: Container[str]) -> None:
     """Account for a merge: the members in ``counted`` are in it; the others' outer gradients could not be merged."""
     for name in current.arrived:
-        into = TimeClass.MERGED if name in counted else TimeClass.UNUSABLE
+        into = TimeClass.MERGED if name in counted else TimeClass.LOST
         state.learners[name].account.decided(current.fragment, into)
 
 
@@ -53,6 +54,4 @@ def _since(state: EngineState, record: LearnerRecord) -> TimeClass:
     """The class of the time since a learner's last report, until it reports or is gone."""
     if record.state in (LearnerState.TRAINING, LearnerState.QUARANTINED, LearnerState.UNPLANNED):
         return TimeClass.OVERHEAD if state.evaluates(record) else TimeClass.PENDING
-    if record.state == LearnerState.LOADING:
-        return TimeClass.AWAY if record.account.again else TimeClass.LOADING
-    return TimeClass.UNEXPLAINED if record.state == LearnerState.STALLED else TimeClass.AWAY
+    return TimeClass.AWAY

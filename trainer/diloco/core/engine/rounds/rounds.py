@@ -5,6 +5,7 @@ waits for the others, and closes (`round_end`). Late, repeated and stale outer g
 """
 
 from diloco.core.account import recovery
+from diloco.core.account.time_class import TimeClass
 from diloco.core.engine.actions import Action, Broadcast, Discard, Note, NoteKind
 from diloco.core.engine.events import (
     Attempt,
@@ -163,7 +164,6 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     problem = _problem(state, current, event)
     if problem is not None:
         late = requests.answered_late(state, record, event, now)
-        accounting.dropped(state, record, event)
         return [_discard(event, problem), *late]
     assert current is not None
     record.pushed_bytes += event.payload_bytes
@@ -175,7 +175,7 @@ def arrived(state: EngineState, event: FragmentArrived, now: float) -> list[Acti
     requests.answered(state, record, current.fragment, current.asked[event.learner], now)
     current.declined.pop(event.learner, None)
     current.arrived[event.learner] = counts
-    record.account.captured(event.fragment, event.version, event.base_version, event.steps)
+    record.account.captured(event.fragment, event.base_version, counts.steps)
     return [*unanswered.answered(state, record, now), *quorum.check(state, current, now)]
 
 
@@ -223,7 +223,6 @@ def declined(state: EngineState, event: FragmentDeclined, now: float) -> list[Ac
     current = state.rounds.get(event.fragment)
     if record is None or current is None or not _is_asked_for(current, event) or event.learner in current.arrived:
         return []
-    record.account.declined(event.fragment, event.version)
     current.declined[event.learner] = record.step
     actions: list[Action] = []
     if event.broken:  # nobody says so without cause, so it convinces as a merge with another member does
@@ -273,6 +272,7 @@ def _take_back(state: EngineState, learner: str, now: float) -> list[Action]:
         if event is None or current.closed_at is not None:
             continue
         del current.arrived[learner]
+        state.learners[learner].account.decided(current.fragment, TimeClass.LOST)
         actions.append(_discard(event, "its learner has diverged"))
         if current.quorum_at is not None and not quorum.is_reached(state, current):
             current.quorum_at = current.wakes_at = None

@@ -10,12 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from diloco.learner.training.block_passes import checkpoint_blocks
-from diloco.learner.training.cross_entropy import cross_entropy
 from diloco.model.blocks import blocks_of
 from diloco.model.counting.without_values import without_values
 from diloco.model.entrypoint import one_line
 from diloco.model.errors import ModelError
-from diloco.model.logits import logits_of
+from diloco.model.logits import cross_entropy, logits_of
 from diloco.plan.memory import Passes, gathered_bytes
 from diloco.spec.placement import Pool
 from diloco.spec.training import TrainingSpec

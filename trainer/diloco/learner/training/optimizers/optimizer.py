@@ -20,8 +20,7 @@ from diloco.learner.training.optimizers.adamw import AdamW, Group
 from diloco.learner.training.optimizers.muon import Muon
 from diloco.learner.training.share import WHOLE, Share
 from diloco.model import sharded
-from diloco.model.fragments import trained_parameters
-from diloco.model.matrices import hidden_matrices
+from diloco.model.fragments import hidden_matrices, trained_parameters
 from diloco.model.sharded import by_mesh
 from diloco.spec.training import InnerOptimizer, MuonOptions, OptimizerType
 

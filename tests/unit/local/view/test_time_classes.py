@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from diloco.core.account.time_class import TimeClass
-from diloco.local.time_classes import WORDS, goodput_of, losses_text, shares_of
+from diloco.local.view.time_classes import WORDS, goodput_of, losses_text, shares_of
 
-MEASUREMENTS = Path(__file__).parents[3] / "docs/reference/measurements.md"
+MEASUREMENTS = Path(__file__).parents[4] / "docs/reference/measurements.md"
 
 
 def test_shares_have_every_class_and_are_one_together() -> None:
@@ -22,8 +22,8 @@ def test_no_time_has_no_shares() -> None:
     assert losses_text({}) == ""
 
 
-def test_a_class_of_a_newer_syncer_is_unexplained_here() -> None:
-    assert shares_of({"merged": 3.0, "dreaming": 1.0})[TimeClass.UNEXPLAINED] == 0.25
+def test_a_class_of_a_newer_syncer_is_away_here() -> None:
+    assert shares_of({"merged": 3.0, "dreaming": 1.0})[TimeClass.AWAY] == 0.25
 
 
 def test_the_largest_losses_come_first_and_what_is_tiny_is_left_out() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
 from diloco.learner.data.opening import open_data, open_task
-from diloco.learner.ends import exit_code_of
 from diloco.learner.job_training import TOKENS_FOLDER
 from diloco.learner.options import LearnerOptions
+from diloco.learner.process.ends import exit_code_of
 from diloco.learner.training.devices.device import choose_device, set_up
 from diloco.learner.training.devices.torch_threads import set_torch_threads
 from diloco.learner.unit.checkpoints import RankCheckpoints

@@ -3,14 +3,14 @@
 import time
 
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
-from diloco.learner.ends import exit_code_of
 from diloco.learner.exchange.orders import Orders, Wakeup
+from diloco.learner.process.ends import exit_code_of
+from diloco.learner.process.rank_process import RankOptions
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import Peers
 from diloco.learner.training.devices.device import choose_device
 from diloco.learner.training.devices.torch_threads import set_torch_threads
 from diloco.learner.unit.joining import store_at
-from diloco.learner.unit.process import RankOptions
 from diloco.learner.unit.starting import CAUSE_SECONDS
 from diloco.runtime.process.exits import EXIT_OK
 

@@ -34,28 +34,27 @@ WORDS: Final[Mapping[TimeClass, Words]] = {
     TimeClass.LATE: Words(
         "too late", "steps left out of a merge: they came too late, or were older than sync.maxVersionLag allows"
     ),
-    TimeClass.UNUSABLE: Words("unusable", "steps left out: their values were not finite, or the merge failed"),
-    TimeClass.LOST: Words("lost", "steps lost when a process or session ended or the syncer restarted"),
+    TimeClass.LOST: Words(
+        "lost",
+        "steps lost when a process or session ended or the syncer restarted, or whose values could not be merged",
+    ),
     TimeClass.PENDING: Words("pending", "steps not synchronized yet; at the end of a job, its tail"),
     TimeClass.WAITING: Words("waiting", "paused at sync.maxStalenessSteps"),
-    TimeClass.BETWEEN_STEPS: Words("between steps", "copied fragments and looked at requests between two steps"),
-    TimeClass.OVERHEAD: Words("overhead", "evaluated the global model, and took snapshots for its own checkpoints"),
-    TimeClass.LOADING: Words("loading", "started up and received the model, for its first session"),
-    TimeClass.AWAY: Words("away", "had no session, or loaded the model again after it had lost one"),
-    TimeClass.UNEXPLAINED: Words("unexplained", "time that no report covers"),
+    TimeClass.OVERHEAD: Words("overhead", "evaluated, took snapshots for its own checkpoints, copied fragments"),
+    TimeClass.AWAY: Words("away", "had no session, loaded the model, or reported nothing"),
 }
 
 
 def shares_of(time: Mapping[str, float] | Mapping[TimeClass, float]) -> TimeShares:
-    """Shares from seconds by class. Classes that this version does not know count as unexplained."""
+    """Shares from seconds by class. Classes that this version does not know count as away."""
     seconds = {str(name): value for name, value in time.items()}
     total = fsum(seconds.values())
     if total <= 0:
         return {}
     shares = {one: seconds.get(one.value, 0.0) / total for one in TimeClass}
     # The rest, so that the shares add up to 1.
-    others = fsum(share for one, share in shares.items() if one != TimeClass.UNEXPLAINED)
-    shares[TimeClass.UNEXPLAINED] = max(0.0, 1.0 - others)
+    others = fsum(share for one, share in shares.items() if one != TimeClass.AWAY)
+    shares[TimeClass.AWAY] = max(0.0, 1.0 - others)
     return shares
 
 

@@ -9,14 +9,14 @@ from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 
 from diloco.learner.checkpoint import CHECKPOINTS_FOLDER
-from diloco.learner.ends import exit_code_of
 from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.job_training import Training
 from diloco.learner.learner import Learner
 from diloco.learner.options import LearnerOptions
+from diloco.learner.process.ends import exit_code_of
+from diloco.learner.process.stuck import ended_if_stuck
 from diloco.learner.session.own_loop import OwnLoop
 from diloco.learner.session.peers import first_of
-from diloco.learner.stuck import ended_if_stuck
 from diloco.learner.training.devices.device import choose_device
 from diloco.learner.training.devices.torch_threads import set_torch_threads
 from diloco.learner.unit.starting import Unit

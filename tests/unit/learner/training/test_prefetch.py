@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diloco.core.dealing.pieces import Piece
 from diloco.learner.data import DataError
-from diloco.learner.data.prefetch import Numbers, Prefetch
+from diloco.learner.training.prefetch import Numbers, Prefetch
 from diloco.learner.training.trainer import InnerTrainer
 from tests.support.small_job import small_job, write_text
 from tests.support.small_learner import trainer_of

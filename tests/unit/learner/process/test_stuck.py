@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
-from diloco.learner.stuck import ended_if_stuck
+from diloco.learner.process.stuck import ended_if_stuck
 from diloco.runtime.process.exits import EXIT_STUCK
 
 WAIT_SECONDS = 60.0

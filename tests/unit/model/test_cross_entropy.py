@@ -7,8 +7,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from diloco.learner.training import cross_entropy as module
-from diloco.learner.training.cross_entropy import NOT_COUNTED, cross_entropy
+from diloco.model import logits as module
+from diloco.model.logits import NOT_COUNTED, cross_entropy
 
 SHAPE = (3, 7, 50)
 

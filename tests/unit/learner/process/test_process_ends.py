@@ -12,7 +12,7 @@ import torch
 from diloco.learner.data.source import DataStoppedError
 from diloco.learner.exchange.orders import Ending, EndKind, Orders, Wakeup
 from diloco.learner.options import LearnerOptions
-from diloco.learner.process import run_learner
+from diloco.learner.process.learner_process import run_learner
 from diloco.learner.training.devices.torch_threads import set_torch_threads, start_worker
 from diloco.runtime.http import HttpServer, Response, Route
 from diloco.runtime.process.exits import EXIT_OK, EXIT_REFUSED, EXIT_UNEXPECTED, STOP_SIGNALS
@@ -73,7 +73,7 @@ def life(monkeypatch: pytest.MonkeyPatch) -> type[Life]:
     class Mine(Life):
         calls: list[str] = []  # noqa: RUF012  # of one test
 
-    monkeypatch.setattr("diloco.learner.process.Learner", Mine)
+    monkeypatch.setattr("diloco.learner.process.learner_process.Learner", Mine)
     return Mine
 
 
@@ -113,7 +113,7 @@ def test_a_stop_before_its_data_is_ready_is_no_error(
         raise DataStoppedError("stopped early")
 
     caplog.set_level("INFO")
-    monkeypatch.setattr("diloco.learner.process.Learner", stopped)
+    monkeypatch.setattr("diloco.learner.process.learner_process.Learner", stopped)
     assert run_learner(learner_options(tmp_path, threads=3)) == EXIT_OK
     assert [record.getMessage() for record in caplog.records] == ["stopped early"]
 

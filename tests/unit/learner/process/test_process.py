@@ -12,7 +12,7 @@ from diloco.learner.exchange.transfers import TransferCounts
 from diloco.learner.learner import Learner
 from diloco.learner.metrics import LearnerFigures, figure_pages
 from diloco.learner.options import LearnerOptionError, only_visible
-from diloco.learner.process import run_learner
+from diloco.learner.process.learner_process import run_learner
 from diloco.learner.training.trainer import InnerTrainer
 from diloco.model import ModelError
 from diloco.runtime.addresses import AddressError
@@ -153,7 +153,7 @@ class TestMistakes:
             seen.extend(page(address, path) for path in ("/healthz", "/readyz"))
             raise ModelError("no model")
 
-        monkeypatch.setattr("diloco.learner.process.Learner", loads)
+        monkeypatch.setattr("diloco.learner.process.learner_process.Learner", loads)
         assert run_learner(learner_options(tmp_path, http_address=address)) == 2
         doing = "creating the model and opening the data"
         (alive, health), ready = seen
