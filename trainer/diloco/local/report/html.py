@@ -14,9 +14,9 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from diloco.local.chaos.effect import MOST_NAMES
 from diloco.local.report.chaos_report import effects, rows, survived_text
 from diloco.local.report.history import (
-    MOST_NAMES,
     EvaluationPoint,
     Incident,
     LearnerHistory,
