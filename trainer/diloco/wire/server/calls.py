@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import grpc
 
@@ -30,6 +30,8 @@ AuthContext = Mapping[str, Iterable[bytes]]
 """What TLS knows of a peer."""
 Call = Callable[[Any, Context, Peer], Awaitable[None]]
 """Serves a call."""
+_FIRST_MESSAGE_SECONDS: Final = 5.0
+"""How long a caller that is refused is given for its first message (ours: some round trips of a long link)."""
 
 
 async def read_message(context: Context) -> bytes | None:
@@ -49,6 +51,12 @@ async def first_message(context: Context, seconds: float, what: str) -> bytes | 
             return await read_message(context)
     except TimeoutError:
         raise DeadlineError(f"no {what} came within {seconds:g} s") from None
+
+
+async def _pass_first_message(context: Context) -> None:
+    """Read what a refused caller sends first: ended while it writes that, a client of grpc.aio loses the status."""
+    with contextlib.suppress(WireError, grpc.aio.BaseError, asyncio.InvalidStateError):
+        await first_message(context, _FIRST_MESSAGE_SECONDS, "message")
 
 
 class Patience:
@@ -96,15 +104,18 @@ class Caller:
         """
 
         async def guarded_call(request: Any, context: Context) -> None:
+            let_in = False
             try:
                 tls = {} if self._revocations is None else context.auth_context()
                 peer = self._peer(context, tls)
                 async with self._while_trusted(peer, tls):
+                    let_in = True
                     await call(request, context, peer)
-            except RefusedError as error:
-                await self._abort(context, call.__name__, error, refusals_level)
             except WireError as error:
-                await self._abort(context, call.__name__, error)
+                if not let_in:
+                    await _pass_first_message(context)
+                level = refusals_level if isinstance(error, RefusedError) else logging.INFO
+                await self._abort(context, call.__name__, error, level)
             except (grpc.aio.BaseError, asyncio.InvalidStateError):
                 # grpc.aio raises this when the other side is gone.
                 await self._abort(context, call.__name__, UnavailableError("the connection broke"))
