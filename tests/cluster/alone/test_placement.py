@@ -4,6 +4,7 @@ The nodes of these clusters have no zone, as machines in a data centre often hav
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_learners_are_spread_over_nodes_that_have_no_zone(cluster: Cluster, name
 
 
 @pytest.fixture
-def job(cluster: Cluster, namespace: str, nodes: Nodes) -> ClusterJob:
+def job(cluster: Cluster, namespace: str, nodes: Nodes) -> Iterator[ClusterJob]:
     """Two of three learners on the node that breaks; the syncer is on the other one, so learners rather are not."""
     body = manifest("moves", region("east", pool("spot", learners=2)))
     body["spec"]["syncer"] |= on(nodes.kept)
@@ -47,7 +48,8 @@ def job(cluster: Cluster, namespace: str, nodes: Nodes) -> ClusterJob:
         job.set_pool(0, 0, learners=3)
         wait_until(lambda: nodes_of(job, STAYS) == [nodes.kept], "one is elsewhere")
     job.all_train(FIRST, SECOND, STAYS)
-    return job
+    yield job
+    job.delete()
 
 
 def crash_on(job: ClusterJob, node: str) -> None:
@@ -65,10 +67,10 @@ def test_a_node_on_which_learners_crash_is_named(cluster: Cluster, job: ClusterJ
 
     def is_named() -> bool:
         crash_on(job, broken)
-        return "NodeSuspect" in job.events()
+        return f"east/spot/0, east/spot/1 keep crashing on {broken}" in condition(job.status(), "Degraded").message
 
     wait_until(is_named, "the node is named", 3 * WAIT_SECONDS)
-    assert f"east/spot/0, east/spot/1 keep crashing on {broken}" in condition(job.status(), "Degraded").message
+    wait_until(lambda: "NodeSuspect" in job.events(), "an event says so")
 
     # As the message says: a person cordons the node and deletes the pods.
     with cordoned(cluster, broken):
