@@ -3,8 +3,7 @@
 The product's schedule is replaced by one whose syncer steps come at one interval up to a step, then at another.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 from unittest import mock
 
@@ -36,11 +35,6 @@ def _changing(change: Change, steps: int) -> type[Schedule]:
     return Changing
 
 
-@contextmanager
-def interval_of(change: Change | None, steps: int) -> Iterator[None]:
+def interval_of(change: Change | None, steps: int) -> AbstractContextManager[object]:
     """Engines made meanwhile change H, but for None. ``steps``: of each learner in the job."""
-    if change is None:
-        yield
-        return
-    with mock.patch.object(options, "Schedule", _changing(change, steps)):
-        yield
+    return nullcontext() if change is None else mock.patch.object(options, "Schedule", _changing(change, steps))

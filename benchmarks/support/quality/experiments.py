@@ -6,6 +6,7 @@ All of it is data.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from support.quality.runs import Setting
@@ -32,8 +33,11 @@ def due_of(experiment: Experiment, results: Mapping[Setting, Any]) -> list[Setti
     return [setting for setting in (experiment.base, *experiment.tried) if setting not in results]
 
 
-def _in_b(variant: str, steps: int, *rates: Rates) -> tuple[Setting, ...]:
-    return tuple(Setting(variant, "B", steps, CHOICE_SEED, one) for one in rates)
+def _in(workload: str, variant: str, steps: int, *rates: Rates) -> tuple[Setting, ...]:
+    return tuple(Setting(variant, workload, steps, CHOICE_SEED, one) for one in rates)
+
+
+_in_b = partial(_in, "B")
 
 
 def _adamw(inner: float, outer: float, momentum: float) -> Rates:
@@ -117,8 +121,8 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
     "joint_adamw_a": Experiment(
         "The same in setting A",
         "joint_rates.md",
-        Setting("decoupled", "A", 1600, CHOICE_SEED, _adamw(5.7e-3, 1.0, 0.0)),
-        tuple(Setting("decoupled", "A", 1600, CHOICE_SEED, _adamw(rate, 0.7, 0.6)) for rate in (4e-3, 5.7e-3)),
+        _in("A", "decoupled", 1600, _adamw(5.7e-3, 1.0, 0.0))[0],
+        _in("A", "decoupled", 1600, *(_adamw(rate, 0.7, 0.6) for rate in (4e-3, 5.7e-3))),
         "0.35 % below the base",
         "passed: reported and recommended at 1600 steps",
     ),
@@ -203,7 +207,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "primal_averaging.md",
         _in_b("decoupled", 1600, _JOINT)[0],
         tuple(
-            Setting(f"decoupled_{change}", "B", 1600, CHOICE_SEED, rates)
+            _in_b(f"decoupled_{change}", 1600, rates)[0]
             for change, rates in (
                 ("free", _adamw(4e-3, 1.0, 0.0)),
                 ("free", _adamw(8e-3, 1.0, 0.0)),
@@ -240,11 +244,8 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "what_the_gap_is.md",
         _in_b("decoupled", 1600, _JOINT)[0],
         (
-            *(
-                Setting("decoupled_one", "A", 400, CHOICE_SEED, _adamw(8e-3, *outer))
-                for outer in ((1.0, 0.0), (0.7, 0.6))
-            ),
-            *(Setting("decoupled_two", "batch 8", 800, CHOICE_SEED, _adamw(rate, 0.7, 0.6)) for rate in (4e-3, 5.7e-3)),
+            *_in("A", "decoupled_one", 400, *(_adamw(8e-3, *outer) for outer in ((1.0, 0.0), (0.7, 0.6)))),
+            *_in("batch 8", "decoupled_two", 800, *(_adamw(rate, 0.7, 0.6) for rate in (4e-3, 5.7e-3))),
         ),
         "none",
         "of the gap, 1 point comes without other learners",
@@ -253,10 +254,7 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "H that grows or shrinks; Muon",
         "changing_interval.md",
         _in_b("muon_h12", 1600, _muon(11.3e-3, 1.0, 0.0))[0],
-        (
-            *_in_b("muon_grows", 1600, _muon(11.3e-3, 1.0, 0.0)),
-            *_in_b("muon_shrinks", 1600, _muon(11.3e-3, 1.0, 0.0)),
-        ),
+        _changes("muon", _muon(11.3e-3, 1.0, 0.0), "grows", "shrinks"),
         "0.7 % below the base",
         "missed by far: one interval is best",
     ),
@@ -273,18 +271,10 @@ _EXPERIMENTS: Final[dict[str, Experiment]] = {
         "what_the_gap_is.md",
         _in_b("decoupled", 1600, _JOINT)[0],
         (
-            *(
-                Setting("decoupled", "batch 2", 3200, CHOICE_SEED, rates)
-                for rates in (
-                    _adamw(2e-3, 0.7, 0.6),
-                    _adamw(2.8e-3, 0.7, 0.6),
-                    _adamw(4e-3, 0.7, 0.6),
-                    _adamw(2e-3, 0.7, 0.8),
-                    _adamw(2.8e-3, 1.0, 0.0),
-                )
-            ),
-            *(Setting("decoupled", "batch 1", 6400, CHOICE_SEED, _adamw(rate, 0.7, 0.8)) for rate in (1.4e-3, 2e-3)),
-            *(Setting("decoupled", "batch 8", 800, CHOICE_SEED, _adamw(rate, 0.7, 0.6)) for rate in (4e-3, 5.7e-3)),
+            *_in("batch 2", "decoupled", 3200, *(_adamw(rate, 0.7, 0.6) for rate in (2e-3, 2.8e-3, 4e-3))),
+            *_in("batch 2", "decoupled", 3200, _adamw(2e-3, 0.7, 0.8), _adamw(2.8e-3, 1.0, 0.0)),
+            *_in("batch 1", "decoupled", 6400, *(_adamw(rate, 0.7, 0.8) for rate in (1.4e-3, 2e-3))),
+            *_in("batch 8", "decoupled", 800, *(_adamw(rate, 0.7, 0.6) for rate in (4e-3, 5.7e-3))),
         ),
         "0.7 % below the base",
         "half the batch passed, with twice the bytes, as on three other seeds; data-parallel training gains less",

@@ -5,9 +5,9 @@ For the experiment `primal_averaging`; `AdamW` of the product is replaced by it.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from unittest import mock
 
 import torch
@@ -16,15 +16,12 @@ from torch import Tensor
 from diloco.learner.training.optimizers import optimizer
 from diloco.learner.training.optimizers.adamw import Group, State
 
-SCHEDULE_FREE: Final = 0.0
-"""In place of a share: every step weighs as much as the square of its rate."""
-
 
 class AveragedAdamW:
     """The model holds y. State: the second moment and z - y, so that what is received moves z and x as it moves y."""
 
     def __init__(self, share: float, groups: Sequence[Group], beta1: float, beta2: float, epsilon: float) -> None:
-        """``share``: of a step in the mean, or ``SCHEDULE_FREE``."""
+        """``share``: of a step in the mean; 0: schedule-free, every step weighs as much as the square of its rate."""
         self._groups, self._share = groups, share
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
         self._steps, self._weights = 0, 0.0
@@ -53,15 +50,6 @@ class AveragedAdamW:
                 ahead.sub_(update, alpha=scaled * self._beta1).mul_(1 - share)
 
 
-@contextmanager
-def averaging(share: float | None) -> Iterator[None]:
+def averaging(share: float | None) -> AbstractContextManager[object]:
     """Optimizers made meanwhile average, but for None."""
-    if share is None:
-        yield
-        return
-
-    def made(groups: Sequence[Group], *options: float, **named: float) -> AveragedAdamW:
-        return AveragedAdamW(share, groups, *options, **named)
-
-    with mock.patch.object(optimizer, "AdamW", made):
-        yield
+    return nullcontext() if share is None else mock.patch.object(optimizer, "AdamW", partial(AveragedAdamW, share))

@@ -89,9 +89,7 @@ class Setting:
             "manifest": self.manifest(self.tokens),
             "world": world,
             "python": platform.python_version(),
-            **({} if self.what.primal_average is None else {"primal_average": self.what.primal_average}),
-            **({} if self.what.change is None else {"change": list(self.what.change)}),
-        }
+        } | {name: value for name in ("primal_average", "change") if (value := getattr(self.what, name)) is not None}
 
     def manifest(self, tokens: int) -> dict[str, Any]:
         """The job, with a budget of ``tokens`` merged tokens."""
