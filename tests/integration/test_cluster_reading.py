@@ -166,7 +166,7 @@ def kubelet(server: ApiServer, tmp_path: Path) -> Iterator[Kubelet]:
 
 def test_each_learner_is_shown_where_the_api_server_reaches_the_syncer(diloco: Diloco, kubelet: Kubelet) -> None:
     view = diloco.out("status", "job/two-regions", "-n", "reading")
-    assert "us-west/old/0  training    42  2.500    2.00 k        -       -         1" in view
+    assert "us-west/old/0  training    42  2.500    2.00 k    1.0 %     90%         1" in view
     document = json.loads(diloco.out("status", "job/two-regions", "-n", "reading", "--json"))
     assert document["syncer"]["learners"][0]["id"] == "us-west/old/0"
     assert document["syncerUnseen"] is None

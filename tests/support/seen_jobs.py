@@ -73,6 +73,7 @@ def syncer_account(**changes: Any) -> dict[str, Any]:
      evaluations: [], goodput: 0.95, merged: 0.9, elapsed_seconds: 12.0, rounds_in_flight: 1,
      learners: [{id: us-west/old/0, state: Training, incarnation: 1, steps: 42, tokens: 1000, merged_tokens: 900.0,
                  tokens_per_second: 2000.0, step_seconds: 0.1, versions_behind: 3,
-                 restarts: 1, loss: 2.5, last_heard_seconds: 0.1}]}
+                 restarts: 1, loss: 2.5, last_heard_seconds: 0.1,
+                 time_seconds: {merged: 9.0, waiting: 0.1, pending: 0.9}}]}
     """)
     return account | changes
